@@ -1,0 +1,32 @@
+// A backend: where memory comes from (DeviceApi) and what can be computed there (OpTable). CPU and null are always present;
+// the CUDA backend is a shared library (libgpttrain_cuda.so) found at run time, so that one binary serves every machine.
+#pragma once
+#include <string>
+
+#include "kernels/core/device.h"
+#include "kernels/ops.h"
+
+namespace gt {
+
+struct Backend {
+  DeviceKind kind = DeviceKind::kCpu;
+  const OpTable* ops = nullptr;
+  const DeviceApi* device = nullptr;
+};
+
+const Backend& cpu_backend();
+const Backend& null_backend();  // computes nothing; memory plans, FLOP counts, schedules, dry runs
+
+// The CUDA backend, or nullptr with the reason in *why (no library, no driver, no device). Loaded once.
+const Backend* cuda_backend(std::string* why);
+
+// What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
+// Library and binary are built together; another abi number is refused with both numbers.
+constexpr int kBackendAbi = 1;
+
+// Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512, avx512_bf16.
+// set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.
+void set_cpu_isa(const std::string& name_or_auto);
+std::string cpu_isa();
+
+}  // namespace gt

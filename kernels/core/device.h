@@ -1,0 +1,47 @@
+// What a device can do besides compute: memory, copies, streams, events. One struct of function pointers, the sibling of
+// the op table (kernels/ops.h). A backend exports one of each (kernels/backend.h).
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+using Event = void*;  // opaque; nullptr on devices without asynchronous work
+
+struct DeviceApi {
+  const char* name = "";
+
+  // Device memory, at least 256-byte aligned, contents undefined. Throws gt::Error (kUsage) that says what was asked and
+  // what is free. `null` returns addresses that are distinct but must never be read or written.
+  void* (*alloc)(int index, int64_t bytes) = nullptr;
+  void (*free)(int index, void*, int64_t bytes) = nullptr;
+  // Host memory that copies to this device can run from asynchronously (pinned on CUDA).
+  void* (*alloc_host)(int64_t bytes) = nullptr;
+  void (*free_host)(void*, int64_t bytes) = nullptr;
+
+  // In any direction between the host and this device, after the work already queued on the stream.
+  void (*copy)(void* dst, const void* src, int64_t bytes, Stream) = nullptr;
+  void (*zero)(void* dst, int64_t bytes, Stream) = nullptr;
+
+  // `threads`: size of the rank's CPU pool; ignored by devices that have no host threads.
+  Stream (*open_stream)(int index, int threads) = nullptr;
+  void (*close_stream)(Stream) = nullptr;
+  void (*synchronize)(Stream) = nullptr;
+
+  Event (*make_event)(int index) = nullptr;
+  void (*drop_event)(Event) = nullptr;
+  void (*record)(Event, Stream) = nullptr;
+  void (*wait)(Event, Stream) = nullptr;   // work queued on the stream from now on runs after the event
+  bool (*done)(Event) = nullptr;
+
+  int (*count)() = nullptr;                // devices of this kind on this machine
+  std::string (*describe)(int index) = nullptr;                           // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
+  void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
+};
+
+// True when every entry is filled.
+bool complete(const DeviceApi&);
+
+}  // namespace gt

@@ -1,0 +1,170 @@
+// THE op table: every primitive the trainer can run, on every device. One struct of arguments and one function pointer
+// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary. Unless said otherwise tensors
+// are f32 or the backend's half types, statistics and losses f32, accumulators f32 inside the kernel.
+//
+// Rules every kernel keeps:
+//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size blocks
+//    combined in index order;
+//  * `accumulate`: false writes, true adds; nothing is ever zero-filled first;
+//  * no heap allocation once warm; scratch belongs to the stream's context;
+//  * empty tensors (numel 0) are legal and do nothing.
+#pragma once
+#include <cstdint>
+
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+enum class Epilogue : uint8_t {
+  kNone,
+  kGelu,      // aux = z; out = gelu(z), z = op(a) op(b) + bias
+  kGeluGrad,  // out = (op(a) op(b)) * gelu'(aux)
+};
+
+// out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k] or, trans_a, [k,m]; b [k,n] or, trans_b, [n,k];
+// tensors of rank > 2 count as [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias and epilogue exclude
+// accumulate. out may be f32 with half inputs.
+struct Gemm {
+  Tensor a, b, bias, aux, out;
+  bool trans_a = false, trans_b = false, accumulate = false;
+  Epilogue epilogue = Epilogue::kNone;
+  // > 0: b is a weight whose bytes change only together with this number, so a backend may keep a packed copy of it.
+  int64_t b_version = 0;
+};
+
+struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b
+struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x
+struct Copy { Tensor src, dst; };                                  // same dtype, same numel
+struct AddBias { Tensor x, bias, out; };                           // out = x + bias[cols]; out may alias x
+struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] (+)= sum over rows: bias gradient
+struct Cast { Tensor src, dst; };                                  // nearest even; overflow to fp16 gives inf
+
+// GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
+struct Gelu { Tensor x, out; };
+struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
+
+// sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
+// x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
+struct LayerNorm { Tensor x, delta, gamma, beta, sum, out, mean, rstd; float eps = 1e-5f; };
+
+// dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches the
+// sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
+struct LayerNormGrad {
+  Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
+  bool accumulate_dx = false, accumulate_dw = false;
+};
+
+// Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k, then v.
+// out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the backward.
+// Grouped queries: query head i reads kv head i / (heads / kv_heads).
+struct Attention {
+  Tensor qkv, out, lse;
+  int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+};
+// dqkv is overwritten whole, laid out like qkv.
+struct AttentionGrad {
+  Tensor qkv, out, lse, dout, dqkv;
+  int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 1;
+};
+
+// out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
+struct Embedding { Tensor tokens, table, out; int64_t first_row = 0; };
+// dtable[row] (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every row.
+struct EmbeddingGrad { Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false; };
+// x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C].
+struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
+// dpos[first_pos + p] (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
+struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
+
+// Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the vocabulary, of
+// which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the target or 0).
+// A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
+struct CrossEntropyStats { Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0; };
+// Second half: stats [parts, n, 3] of all ranks, combined in rank order. loss [n] f32 = log sum + max - z_target, 0 without
+// target. If dlogits is given (it may alias logits): dlogits = (softmax - onehot) * seed[0], 0 in rows without target and in
+// padded columns. seed [1] f32 on the device.
+struct CrossEntropyGrad {
+  Tensor logits, targets, stats, seed, loss, dlogits;
+  int64_t parts = 1, first_col = 0, vocab = 0;
+};
+
+// out[0] f64 (+)= sum of x (f32) / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come through.
+struct Sum { Tensor x, out; bool accumulate = false; };
+struct SumSquares { Tensor x, out; bool accumulate = false; };
+
+// Device-resident scalars of one optimizer step, f32 [kNumScalars]: a captured step replays with new values.
+enum StepScalar : int { kLr, kBeta1, kBiasCorrection1, kBiasCorrection2, kGradMultiplier, kSkip, kLossSeed, kNumScalars = 8 };
+// From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
+// scalars[kGradMultiplier] = min(1, clip / (total + 1e-6)) / denominator (clip 0: no clipping);
+// scalars[kSkip] = 1 if the total is not finite, else 0; norm f32 [1] = total.
+struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denominator = 1; };
+
+// AdamW over a flat range (Loshchilov & Hutter 2019), decoupled decay:
+//   g = grad * scalars[kGradMultiplier]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
+//   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master);  value = round(master)
+// master, grad, m, v f32 [count]; value: same count in the compute dtype, or empty when master is the value.
+// Writes nothing when scalars[kSkip] != 0. adam_l2: g += weight_decay * master before the moments, no decoupled decay (Adam).
+struct AdamW { Tensor master, grad, m, v, value, scalars; float beta2 = 0.999f, eps = 1e-8f, weight_decay = 0; bool adam_l2 = false; };
+
+// The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
+// The table, the null backend, the completeness check, decorators and the parity test are all generated from it.
+#define GT_OPS(X)                                     \
+  X(gemm, Gemm, kLow)                                 \
+  X(add, Add, kKeep)                                  \
+  X(axpy, Axpy, kKeep)                                \
+  X(copy, Copy, kKeep)                                \
+  X(add_bias, AddBias, kKeep)                         \
+  X(sum_rows, SumRows, kHigh)                         \
+  X(cast, Cast, kKeep)                                \
+  X(gelu, Gelu, kHigh)                                \
+  X(gelu_grad, GeluGrad, kHigh)                       \
+  X(layer_norm, LayerNorm, kHigh)                     \
+  X(layer_norm_grad, LayerNormGrad, kHigh)            \
+  X(attention, Attention, kLow)                       \
+  X(attention_grad, AttentionGrad, kLow)              \
+  X(embedding, Embedding, kKeep)                      \
+  X(embedding_grad, EmbeddingGrad, kKeep)             \
+  X(add_position, AddPosition, kKeep)                 \
+  X(position_grad, PositionGrad, kKeep)               \
+  X(cross_entropy_stats, CrossEntropyStats, kHigh)    \
+  X(cross_entropy_grad, CrossEntropyGrad, kHigh)      \
+  X(sum, Sum, kHigh)                                  \
+  X(sum_squares, SumSquares, kHigh)                   \
+  X(clip_factor, ClipFactor, kHigh)                   \
+  X(adamw, AdamW, kHigh)
+
+template <class Args>
+using Kernel = void (*)(const Args&, Stream);
+
+struct OpTable {
+  const char* name = "";
+#define X(entry, Args, amp) Kernel<Args> entry = nullptr;
+  GT_OPS(X)
+#undef X
+};
+
+constexpr const char* first_missing(const OpTable& t) {  // nullptr: complete
+#define X(entry, Args, amp) if (t.entry == nullptr) return #entry;
+  GT_OPS(X)
+#undef X
+  return nullptr;
+}
+
+// A table that runs `Hook::before("entry", args)` and then `inner`: ranges, shape logs, FLOP counts, NaN checks.
+// One decorated table per Hook type: decorating again replaces the inner table.
+template <class Hook>
+const OpTable& decorate(const OpTable& inner) {
+  static const OpTable* to = nullptr;
+  to = &inner;
+  static constexpr OpTable table{
+      .name = "decorated",
+#define X(entry, Args, amp) .entry = [](const Args& a, Stream s) { Hook::before(#entry, a); to->entry(a, s); },
+      GT_OPS(X)
+#undef X
+  };
+  return table;
+}
+
+}  // namespace gt

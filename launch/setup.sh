@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Installs what gpttrain needs from Debian's packages. Shared by launch/demo.sh and tests/run.sh; safe to run again:
+# when everything is there it does nothing and needs no network. Needs root or sudo only when something is missing.
+set -euo pipefail
+
+packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
+          libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libsentencepiece-dev libdnnl-dev
+          catch2 libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev patchelf)
+[ "${1:-}" = "--tests" ] && packages+=(python3 python3-venv)
+
+missing=()
+for p in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+echo "setup: installing ${missing[*]}"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "setup: these packages need root or sudo: apt-get install ${missing[*]}" >&2; exit 1; }
+  as_root=(sudo)
+fi
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq || echo "setup: apt-get update failed; trying with the package lists at hand" >&2
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

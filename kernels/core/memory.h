@@ -68,6 +68,7 @@ class Pool {  // first-fit over a short list of live blocks, kept sorted by offs
   void retain(const Tensor& t) { ++find(t).uses; }
   void free(const Tensor& t);                     // drops one use; the last one frees
   int uses(const Tensor& t) { return find(t).uses; }
+  bool owns(const Tensor& t) const { return t.data >= buffer_.data() && t.data < buffer_.data() + buffer_.bytes(); }
   size_t live() const { return live_.size(); }
   int64_t high_water() const { return peak_; }    // bytes
 

@@ -1,0 +1,71 @@
+// A trainable leaf: logical shape, how the mesh cuts it, and local views of its value and gradient.
+// It does not know ranks: the cut is data, whoever lays out memory (parallel/zero) reads it.
+#pragma once
+#include <string>
+
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+enum class Axis : uint8_t { kPp, kDp, kEp, kCp, kTp };  // slowest to fastest varying rank coordinate
+
+// How the tensor axis cuts a parameter (OneFlow's S/B/P, DTensor's Shard/Replicate/Partial).
+//   replicate: every tp rank holds it whole and computes the same gradient;
+//   split:     own slice along `dim`; with `blocks` > 1 the dimension is that many equal blocks (Q, K, V), each split on its own;
+//   partial:   held whole, but each rank's gradient is a part of the sum over tp (sequence parallelism).
+struct ShardSpec {
+  enum class Kind : uint8_t { kReplicate, kSplit, kPartial } kind = Kind::kReplicate;
+  int8_t dim = 0;
+  int8_t blocks = 1;
+
+  static constexpr ShardSpec replicate() { return {}; }
+  static constexpr ShardSpec split(int dim, int blocks = 1) {
+    return {Kind::kSplit, static_cast<int8_t>(dim), static_cast<int8_t>(blocks)};
+  }
+  friend constexpr bool operator==(ShardSpec, ShardSpec) = default;
+};
+
+struct Init {
+  enum class Kind : uint8_t { kZero, kOne, kNormal } kind = Kind::kNormal;
+  float stddev = 0.02f;
+};
+
+struct Parameter {
+  std::string name;      // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
+  Shape full_shape;      // logical, before any cut and without padding
+  Shape local_shape;     // what this rank holds; includes vocabulary padding rows
+  ShardSpec shard;
+  Init init;
+  int64_t pad_rows = 0;  // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
+  bool decay = true;     // weight decay applies (parameters with two or more logical dimensions)
+  std::string tied_to;   // name of the owner when this is a second copy of another parameter (tied head); else empty
+
+  Tensor value;          // local, compute dtype; a view into a flat buffer
+  Tensor grad;           // local, f32; a view into a flat buffer
+  bool grad_dirty = false;   // false: the next writer overwrites; true: it accumulates
+  int64_t version = 0;   // bumped whenever value changes: packed copies of it are then stale
+};
+
+// The unit of gathering and of gradient reduction: a handful of parameters that are used together (one block).
+// Called a few times per block and microbatch, never per element.
+class ParamScope {
+ public:
+  virtual ~ParamScope() = default;
+  virtual void acquire(Stream) = 0;      // parameters readable (ZeRO-3: wait for the all-gather, start the next)
+  virtual void release(Stream) = 0;      // parameters may be dropped
+  virtual void grads_ready(Stream) = 0;  // every gradient of this scope is final for this microbatch
+};
+
+struct GradDst {
+  Tensor tensor;
+  bool accumulate;
+};
+
+// Where to write dL/dp: straight into the flat gradient buffer; the first writer of a step sets, later ones add.
+inline GradDst grad_dst(Parameter& p) {
+  const bool accumulate = p.grad_dirty;
+  p.grad_dirty = true;
+  return {p.grad, accumulate};
+}
+
+}  // namespace gt

@@ -1,0 +1,117 @@
+#include "autograd/tape.h"
+
+namespace gt {
+
+Tape::Tape(Arena& activations, Pool& grads, const OpTable& ops, Stream stream, size_t max_nodes)
+    : activations_(activations), grads_(grads), ops_(ops), stream_(stream), host_(max_nodes * 320), base_(activations.mark()),
+      mark_(base_) {
+  nodes_.reserve(max_nodes);
+  slots_.reserve(max_nodes);
+  deferred_.reserve(max_nodes);
+}
+
+Var Tape::input(Tensor t, bool needs_grad) {
+  const Var v{t, needs_grad && recording_ ? new_slot() : -1};
+  slots_begin_ = slots_.size();  // inputs outlive every node
+  return v;
+}
+
+std::byte* Tape::push(size_t bytes, size_t align) {
+  host_mark_ = host_top_;
+  host_top_ = (host_top_ + align - 1) / align * align;
+  GT_CHECK(host_top_ + bytes <= host_.size() && nodes_.size() < nodes_.capacity(), "the tape is full at ", nodes_.size(), " nodes");
+  std::byte* p = host_.data() + host_top_;
+  host_top_ += bytes;
+  return p;
+}
+
+void Tape::finish_node(Fn input, Fn weight, const void* saved) {
+  nodes_.push_back({input, weight, saved, host_mark_, slots_begin_, mark_});
+  slots_begin_ = slots_.size();
+  mark_ = activations_.mark();
+}
+
+int32_t Tape::new_slot() {
+  GT_CHECK(slots_.size() < slots_.capacity(), "the tape has no gradient slot left");
+  slots_.push_back({});
+  return static_cast<int32_t>(slots_.size()) - 1;
+}
+
+void Tape::drop(Slot& s) {
+  if (s.grad && s.owned) grads_.free(s.grad);
+  s = {};
+}
+
+void Tape::seed(const Var& y, Tensor dy) {
+  drop(slot(y.id));
+  slot(y.id) = {dy, false};
+}
+
+void Tape::backward(size_t down_to, Pass pass) {
+  Backprop bp(*this, pass);
+  while (nodes_.size() > down_to) {
+    const Node n = nodes_.back();
+    nodes_.pop_back();
+    if (n.input != nullptr) n.input(n.saved, bp);
+    if (n.weight != nullptr && pass == Pass::kFull) n.weight(n.saved, bp);
+    if (pass == Pass::kInput) {  // everything a deferred weight gradient may read stays where it is
+      if (n.weight != nullptr) deferred_.push_back({n.weight, n.saved});
+      continue;
+    }
+    while (slots_.size() > n.first_slot) {
+      drop(slots_.back());
+      slots_.pop_back();
+    }
+    slots_begin_ = slots_.size();
+    activations_.rollback(n.mark);
+    mark_ = n.mark;
+    host_top_ = n.host_mark;
+  }
+}
+
+void Tape::run_deferred() {
+  Backprop bp(*this, Pass::kFull);
+  for (const Deferred& d : deferred_) d.weight(d.saved, bp);
+  deferred_.clear();
+}
+
+void Tape::reset() {
+  for (Slot& s : slots_) drop(s);
+  slots_.clear();
+  nodes_.clear();
+  deferred_.clear();
+  slots_begin_ = host_top_ = 0;
+  activations_.rollback(base_);
+  mark_ = base_;
+}
+
+GradDst Backprop::dst(const Var& x) {
+  Tape::Slot& s = tape_.slot(x.id);
+  if (!s.grad) {
+    s = {tape_.grads_.alloc(x.value.shape, x.value.dtype), true};
+    return {s.grad, false};
+  }
+  if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
+    Tensor own = tape_.grads_.alloc(x.value.shape, x.value.dtype);
+    ops().copy({.src = s.grad.view(x.value.shape), .dst = own}, stream());
+    tape_.drop(s);
+    s = {own, true};
+  }
+  return {s.grad, true};
+}
+
+void Backprop::pass_on(const Var& x, Tensor dy) {
+  if (!wants(x)) return;
+  Tape::Slot& s = tape_.slot(x.id);
+  if (s.grad) {
+    auto [dx, accumulate] = dst(x);
+    ops().axpy({.x = dy, .y = dx}, stream());
+    return;
+  }
+  // Which slot owns dy? Blocks of the pool are counted; a seed or a boundary buffer belongs to the caller.
+  const bool pooled = tape_.grads_.owns(dy);
+  if (pooled) tape_.grads_.retain(dy);
+  s = {dy.view(x.value.shape), pooled};
+}
+
+}  // namespace gt

@@ -1,0 +1,123 @@
+// The tape: forward appends nodes in execution order, backward pops them. Execution order already is a topological order,
+// so there is no graph search, no reference count on nodes and no allocation per node. It knows no ranks and no models.
+//
+// Memory: outputs come from the arena and are rolled back as their node is popped; activation gradients come from the pool
+// and live from their first writer to the node that consumed them.
+#pragma once
+#include <new>
+#include <vector>
+
+#include "autograd/parameter.h"
+#include "kernels/core/memory.h"
+#include "kernels/ops.h"
+
+namespace gt {
+
+struct Var {
+  Tensor value;
+  int32_t id = -1;  // gradient slot on the tape; -1: no gradient flows here
+};
+
+// kInput leaves weight gradients for run_deferred(): what zero-bubble schedules need.
+enum class Pass : uint8_t { kFull, kInput };
+
+class Backprop;
+
+// How an op differentiates itself. `input` writes gradients of inputs, `weight` gradients of parameters; either may be null.
+template <class Saved>
+struct Rule {
+  void (*input)(const Saved&, Backprop&) = nullptr;
+  void (*weight)(const Saved&, Backprop&) = nullptr;
+};
+
+class Tape {
+ public:
+  Tape(Arena& activations, Pool& grads, const OpTable& ops, Stream stream, size_t max_nodes = 8192);
+
+  const OpTable& ops() const { return ops_; }
+  Stream stream() const { return stream_; }
+  Arena& activations() { return activations_; }
+
+  // -- forward ------------------------------------------------------------------------------------
+  Var input(Tensor t, bool needs_grad);
+  Var output(Shape s, DType t) { return {activations_.alloc(s, t), recording_ ? new_slot() : -1}; }
+  // An output that shares its bytes with an existing tensor (views, in-place ops).
+  Var output_of(Tensor t) { return {t, recording_ ? new_slot() : -1}; }
+  Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
+
+  // `saved` is copied into the tape: trivially copyable, at most a few hundred bytes.
+  template <class Saved>
+  void record(const Saved& saved, Rule<Saved> rule) {
+    static_assert(std::is_trivially_copyable_v<Saved>);
+    if (!recording_) return;
+    struct Box { Saved saved; Rule<Saved> rule; };
+    auto* box = new (push(sizeof(Box), alignof(Box))) Box{saved, rule};
+    finish_node(rule.input ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.input(x->saved, b); } : Fn{},
+                rule.weight ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.weight(x->saved, b); } : Fn{}, box);
+  }
+
+  bool recording() const { return recording_; }
+  void set_recording(bool on) { recording_ = on; }
+  size_t size() const { return nodes_.size(); }
+
+  // -- backward -----------------------------------------------------------------------------------
+  void seed(const Var& y, Tensor dy);  // dy stays the caller's
+  void backward(size_t down_to = 0, Pass pass = Pass::kFull);
+  void run_deferred();                 // weight gradients left by Pass::kInput, in the order they were met
+  Tensor grad(const Var& v) { return slot(v.id).grad; }
+  void reset();                        // between microbatches: empty, arena rolled back to where the tape was made
+
+ private:
+  friend class Backprop;
+  using Fn = void (*)(const void*, Backprop&);
+  struct Node { Fn input, weight; const void* saved; size_t host_mark, first_slot; Arena::Mark mark; };
+  struct Slot { Tensor grad; bool owned = false; };
+  struct Deferred { Fn weight; const void* saved; };
+
+  std::byte* push(size_t bytes, size_t align);
+  void finish_node(Fn input, Fn weight, const void* saved);
+  int32_t new_slot();
+  Slot& slot(int32_t id) {
+    GT_DCHECK(id >= 0 && static_cast<size_t>(id) < slots_.size());
+    return slots_[static_cast<size_t>(id)];
+  }
+  void drop(Slot& s);
+
+  Arena& activations_;
+  Pool& grads_;
+  const OpTable& ops_;
+  Stream stream_;
+  std::vector<std::byte> host_;  // saved structs, bump allocated
+  size_t host_top_ = 0, host_mark_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<Slot> slots_;
+  std::vector<Deferred> deferred_;
+  size_t slots_begin_ = 0;       // first slot of the node being built
+  Arena::Mark base_, mark_;      // where the tape began; where the node being built began
+  bool recording_ = true;
+};
+
+// What a Rule sees while it runs.
+class Backprop {
+ public:
+  Backprop(Tape& t, Pass p) : tape_(t), pass_(p) {}
+  const OpTable& ops() const { return tape_.ops_; }
+  Stream stream() const { return tape_.stream_; }
+  Tape& tape() { return tape_; }
+  Pass pass() const { return pass_; }
+
+  Tensor grad(const Var& y) { return tape_.slot(y.id).grad; }  // upstream gradient; empty if none reached y
+  bool wants(const Var& x) const { return x.id >= 0; }
+  GradDst dst(const Var& x);                                   // where to write dL/dx: first writer sets, later ones add
+  GradDst dst(Parameter& p) { return grad_dst(p); }
+  // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient already.
+  void pass_on(const Var& x, Tensor dy);
+  Tensor scratch(Shape s, DType t) { return tape_.grads_.alloc(s, t); }  // from the pool; give it back with free()
+  void free(Tensor t) { tape_.grads_.free(t); }
+
+ private:
+  Tape& tape_;
+  Pass pass_;
+};
+
+}  // namespace gt

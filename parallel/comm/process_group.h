@@ -1,0 +1,101 @@
+// One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning).
+// Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at once.
+// CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that results
+// do not depend on the backend, on overlap or on bucket sizes. Dtypes: f32, f64, i32, i64, byte (byte: no reductions but max).
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+
+class ProcessGroup;
+
+// A ticket, not an object: copyable, freed by nobody. Must be waited for exactly once (default-made: nothing to wait for).
+class Work {
+ public:
+  Work() = default;
+  Work(ProcessGroup* group, uint64_t ticket) : group_(group), ticket_(ticket) {}
+  void wait(Stream s);  // work queued on `s` from now on sees the result; blocks the host only on CPU
+  bool pending() const { return group_ != nullptr; }
+
+ private:
+  ProcessGroup* group_ = nullptr;
+  uint64_t ticket_ = 0;
+};
+
+// Bytes this rank sent, by kind of operation: equals the closed forms of the spec exactly.
+struct CommCounters {
+  int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, send = 0, calls = 0;
+  int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + send; }
+};
+
+class ProcessGroup {
+ public:
+  ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  virtual std::string_view backend() const = 0;
+  virtual bool capturable() const { return false; }  // may be recorded into a CUDA graph
+
+  // Collectives: every rank of the group calls them in the same order with the same count and dtype.
+  // all_reduce: in place. all_gather: full = concatenation of the shards in rank order; shard may alias its own place in
+  // full. reduce_scatter: full has size() equal parts; shard (may alias this rank's part of full) receives the sum of part
+  // rank(). Buffers must stay untouched until the ticket has been waited for. Empty tensors are legal.
+  virtual Work all_reduce(Tensor inout, ReduceOp, Stream after) = 0;
+  virtual Work all_gather(Tensor shard, Tensor full, Stream after) = 0;
+  virtual Work reduce_scatter(Tensor full, Tensor shard, Stream after) = 0;  // sum
+  virtual Work broadcast(Tensor inout, int root, Stream after) = 0;
+
+  // Point to point. Messages of one (source, destination, tag) arrive in order; different tags never block each other.
+  virtual Work send(Tensor, int to, int tag, Stream after) = 0;
+  virtual Work recv(Tensor, int from, int tag, Stream after) = 0;
+
+  virtual void barrier() = 0;
+  // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
+  virtual void poll() {}
+
+  const CommCounters& counters() const { return counters_; }
+  // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
+  void set_label(std::string label) { label_ = std::move(label); }
+  const std::string& label() const { return label_; }
+
+ protected:
+  friend class Work;
+  virtual void wait(uint64_t ticket, Stream) = 0;
+  CommCounters counters_;
+
+ private:
+  int rank_, size_;
+  std::string label_ = "group";
+};
+
+inline void Work::wait(Stream s) {
+  if (group_ != nullptr) group_->wait(ticket_, s);
+  group_ = nullptr;
+}
+
+// Makes groups of one backend for one rank of a world. Implementations: MPI, threads, self, null (parallel/comm/*.h).
+class GroupFactory {
+ public:
+  virtual ~GroupFactory() = default;
+  virtual int world_rank() const = 0;
+  virtual int world_size() const = 0;
+  virtual int local_rank() const = 0;   // among the ranks of this machine
+  virtual int local_size() const = 0;
+  virtual std::string_view backend() const = 0;
+  // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to (ascending
+  // world ranks, itself among them); lists of one call partition the world.
+  virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
+};
+
+}  // namespace gt

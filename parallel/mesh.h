@@ -1,0 +1,47 @@
+// The cartesian grid of ranks: the only place that turns a rank number into coordinates and groups.
+// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). ep and cp are 1 today;
+// their axes exist so that nothing moves when they come.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/parameter.h"  // Axis
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+struct MeshShape {
+  int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
+  int world() const { return pp * dp * cp * tp; }
+  int size(Axis) const;
+  int coord(Axis, int rank) const;
+  // All ranks that share every coordinate but `axis` with `rank`, ascending.
+  std::vector<int> line(Axis, int rank) const;
+  std::string place(int rank) const;  // "pp1 dp0 tp1"
+};
+
+class Mesh {
+ public:
+  // Collective over the factory's world. Throws kUsage when the world is not pp*dp*cp*tp, naming all five numbers.
+  Mesh(MeshShape, GroupFactory&);
+  const MeshShape& shape() const { return shape_; }
+  int rank() const { return rank_; }
+  int size(Axis a) const { return shape_.size(a); }
+  int coord(Axis a) const { return shape_.coord(a, rank_); }
+  ProcessGroup& group(Axis) const;  // of size 1: collectives are no-ops
+  ProcessGroup& world() const { return *world_; }
+  // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp is 1
+  // or this rank is on neither end.
+  ProcessGroup& ends() const { return *ends_; }
+  bool first_stage() const { return coord(Axis::kPp) == 0; }
+  bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
+  std::string place() const { return shape_.place(rank_); }
+
+ private:
+  MeshShape shape_;
+  int rank_ = 0;
+  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, one_;
+};
+
+}  // namespace gt

@@ -1,0 +1,67 @@
+// Runs this rank's Program of a Schedule. One switch, one case per action; no schedule-specific code.
+// Owns what one in-flight microbatch needs: an arena, a tape, boundary buffers. Knows no model and no ZeRO stage.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "kernels/core/batch.h"
+#include "parallel/mesh.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace gt {
+
+// One model chunk (virtual stage); model/ implements it.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual Shape boundary(const MicroBatch&) const = 0;  // of the tensor that crosses to the next stage, f32
+  // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor, or on the last stage the loss: f64 [1],
+  // the sum of token losses of this microbatch.
+  virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
+};
+
+// What the executor tells the parameter store (parallel/zero) about a step, so that neither includes the other.
+struct GradHooks {
+  std::function<void(int stage, int microbatch, bool last)> begin_backward;  // `last`: of this stage in this step
+  std::function<void(int stage)> reduce_grads;                               // G: all gradients of the stage are final
+  std::function<void()> reduce_tied;                                         // T
+};
+
+// Bytes to reserve for one rank: measured by a dry run on the null backend (plan_memory), or generous for small tests.
+struct ExecutorMemory {
+  int64_t activation_bytes = 0;  // one microbatch slot's arena
+  int64_t gradient_bytes = 0;    // the pool of activation gradients
+  int64_t boundary_bytes = 0;    // receive and send buffers of all slots, allocated by the executor itself
+};
+
+// One executed compute action, host clock, for bubble, timeline and trace.
+struct ActionTime { Action action; double begin, end; };  // seconds since the start of the step
+
+class PipelineExecutor {
+ public:
+  // local_stages[c] is virtual stage c * p + pp rank. The schedule has been simulated (throws otherwise).
+  PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&, Stream compute,
+                   ExecutorMemory);
+  ~PipelineExecutor();
+
+  // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives the
+  // token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
+  void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
+
+  const Schedule& schedule() const;
+  int slots() const;                             // microbatch slots allocated
+  int64_t activation_high_water() const;         // bytes, the largest slot
+  int64_t gradient_high_water() const;           // bytes
+  std::span<const ActionTime> timeline() const;  // of the last run; storage reused
+  double busy_seconds() const;                   // time inside compute actions in the last run
+  double wait_seconds() const;                   // time blocked in receives and sends in the last run
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gt

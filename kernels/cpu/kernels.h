@@ -1,0 +1,10 @@
+// Every op of the CPU backend, one function each, declared from the list in kernels/ops.h: `void layer_norm(const
+// LayerNorm&, Stream)` and so on. Definitions: gemm.cpp, norm.cpp, attention.cpp, elementwise.cpp and their neighbours.
+#pragma once
+#include "kernels/ops.h"
+
+namespace gt::cpu {
+#define X(entry, Args, amp) void entry(const Args&, Stream);
+GT_OPS(X)
+#undef X
+}  // namespace gt::cpu

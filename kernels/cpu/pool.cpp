@@ -1,0 +1,121 @@
+#include "kernels/cpu/pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace gt::cpu {
+namespace {
+
+constexpr auto kSpin = std::chrono::microseconds(50);
+
+// Threads of all pools of this process: ranks that are threads of one process see that they share the cores.
+std::atomic<int> live_threads{0};
+
+// Which pool the current thread is working for, and as which of its threads: a nested call runs inline.
+struct Inside {
+  const ThreadPool* pool = nullptr;
+  int thread = 0;
+};
+thread_local Inside inside;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+int usable_cores() {
+  static const int cores = [] {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }();
+  return cores;
+}
+
+ThreadPool::ThreadPool(int threads, bool may_spin)
+    : threads_(std::max(1, threads)),
+      may_spin_(may_spin && threads_ <= usable_cores()),
+      errors_(static_cast<size_t>(threads_)) {
+  live_threads += threads_;
+  workers_.reserve(static_cast<size_t>(threads_ - 1));
+  for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_ = true;
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+  live_threads -= threads_;
+}
+
+// Returns once ready(word): spins up to kSpin where that cannot take a core from somebody, then sleeps.
+template <class Ready>
+void ThreadPool::await(const std::atomic<uint32_t>& word, Ready ready) const {
+  if (may_spin_ && live_threads.load(std::memory_order_relaxed) <= usable_cores()) {
+    const auto until = std::chrono::steady_clock::now() + kSpin;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (ready(word.load(std::memory_order_acquire))) return;
+        relax();
+      }
+    } while (std::chrono::steady_clock::now() < until);
+  }
+  for (uint32_t seen = word.load(std::memory_order_acquire); !ready(seen);
+       seen = word.load(std::memory_order_acquire)) {
+    word.wait(seen, std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::work(int thread) {
+  inside = {this, thread};
+  for (uint32_t last = 0;;) {
+    await(generation_, [last](uint32_t now) { return now != last; });
+    ++last;  // the caller waits for every worker before the next job, so none is skipped
+    if (stop_) return;
+    run_share(thread);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
+  }
+}
+
+void ThreadPool::run_share(int thread) noexcept {
+  if (thread >= shares_) return;
+  const int64_t grains = (n_ + grain_ - 1) / grain_;
+  const int64_t begin = grains * thread / shares_ * grain_;
+  const int64_t end = std::min(n_, grains * (thread + 1) / shares_ * grain_);
+  try {
+    (*body_)(begin, end, thread);
+  } catch (...) { errors_[static_cast<size_t>(thread)] = std::current_exception(); }
+}
+
+void ThreadPool::parallel_for(int64_t n, int64_t grain, RangeBody body) {
+  if (n <= 0) return;
+  const bool nested = inside.pool == this;
+  if (threads_ == 1 || nested || n <= grain) return body(0, n, nested ? inside.thread : 0);
+  body_ = &body;
+  n_ = n;
+  grain_ = std::max<int64_t>(1, grain);
+  shares_ = static_cast<int>(std::min<int64_t>(threads_, (n + grain_ - 1) / grain_));
+  pending_.store(static_cast<uint32_t>(threads_ - 1), std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+
+  const Inside outer = std::exchange(inside, Inside{this, 0});
+  run_share(0);
+  inside = outer;
+  await(pending_, [](uint32_t left) { return left == 0; });
+  for (std::exception_ptr& error : errors_) {
+    if (error) {
+      std::exception_ptr first = std::exchange(error, nullptr);
+      for (std::exception_ptr& rest : errors_) rest = nullptr;
+      std::rethrow_exception(first);
+    }
+  }
+}
+
+}  // namespace gt::cpu

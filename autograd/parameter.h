@@ -39,6 +39,7 @@ struct Parameter {
   int64_t pad_rows = 0;  // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
   bool decay = true;     // weight decay applies (parameters with two or more logical dimensions)
   std::string tied_to;   // name of the owner when this is a second copy of another parameter (tied head); else empty
+  bool tied_owner = false;  // another parameter is tied to this one
 
   Tensor value;          // local, compute dtype; a view into a flat buffer
   Tensor grad;           // local, f32; a view into a flat buffer

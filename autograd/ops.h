@@ -1,0 +1,53 @@
+// Differentiable ops, rank-free. One function an op: forward on top, its rule right below (ops_*.cpp). n tokens, C hidden.
+#pragma once
+#include "autograd/tape.h"
+#include "kernels/core/batch.h"
+
+namespace gt::ops {
+
+Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr);   // y [n, out] = x [n, in] w^T [in, out] + b
+
+// down(gelu(up(x))), both GEMMs with the GELU and its derivative in their epilogues. b_down may be null (row-parallel: the bias
+// is added once, after the reduction).
+Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down);
+
+Var add(Tape&, Var a, Var b);
+Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
+Var add_position(Tape&, Var x, Parameter& table, int64_t seq);    // in place on x [batch*seq, C]
+Var gelu(Tape&, Var x);
+
+// sum = x + delta, out = norm(sum): the residual add and the norm that follows it. Without delta sum is x.
+struct Normed { Var sum, out; };
+Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta);
+
+struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
+Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
+
+// ZeRO and gradient-reduction hooks are nodes: in reverse, leave() is met first and enter() last.
+void enter(Tape&, ParamScope&);
+void leave(Tape&, ParamScope&);
+
+// Activation recomputation: keep only the output, re-run `body` when the gradient arrives.
+// `body` is a trivially copyable callable Var(Tape&, Var) whose output has the shape of its input.
+template <class Body>
+Var recompute(Tape& t, Var x, Body body) {
+  if (!t.recording()) return body(t, x);
+  Var y = t.output(x.value.shape, x.value.dtype);
+  const Arena::Mark mark = t.activations().mark();
+  t.set_recording(false);
+  const Var inner = body(t, x);
+  t.set_recording(true);
+  t.ops().copy({.src = inner.value, .dst = y.value}, t.stream());
+  t.activations().rollback(mark);
+  struct Saved { Var x, y; Body body; };
+  t.record(Saved{x, y, body}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    Tape& tape = bp.tape();
+    const size_t begin = tape.size();
+    const Var again = s.body(tape, s.x);
+    tape.seed(again, bp.grad(s.y));
+    tape.backward(begin, bp.pass());
+  }});
+  return y;
+}
+
+}  // namespace gt::ops

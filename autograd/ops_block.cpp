@@ -1,0 +1,119 @@
+// Residual adds, norms, activations, attention and the scope nodes.
+#include "autograd/ops.h"
+
+#include <cmath>
+
+namespace gt::ops {
+
+// Both inputs receive the same upstream gradient: shared, not copied.
+Var add(Tape& t, Var a, Var b) {
+  Var y = t.output(a.value.shape, a.value.dtype);
+  t.ops().add({.a = a.value, .b = b.value, .out = y.value}, t.stream());
+  struct Saved { Var a, b, y; };
+  t.record(Saved{a, b, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    bp.pass_on(s.a, bp.grad(s.y));
+    bp.pass_on(s.b, bp.grad(s.y));
+  }});
+  return y;
+}
+
+Var add_position(Tape& t, Var x, Parameter& table, int64_t seq) {
+  t.ops().add_position({.x = x.value, .pos = table.value, .seq = seq}, t.stream());
+  Var y = t.output_of(x.value);
+  struct Saved { Var x, y; Parameter* table; int64_t seq; };
+  t.record(Saved{x, y, &table, seq}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
+      .weight = [](const Saved& s, Backprop& bp) {
+        auto [dpos, acc] = bp.dst(*s.table);
+        bp.ops().position_grad({.dout = bp.grad(s.y), .dpos = dpos, .seq = s.seq, .accumulate = acc}, bp.stream());
+      }});
+  return y;
+}
+
+Var gelu(Tape& t, Var x) {
+  Var y = t.output(x.value.shape, x.value.dtype);
+  t.ops().gelu({.x = x.value, .out = y.value}, t.stream());
+  struct Saved { Var x, y; };
+  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    if (!bp.wants(s.x)) return;
+    auto [dx, acc] = bp.dst(s.x);
+    bp.ops().gelu_grad({.x = s.x.value, .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
+  }});
+  return y;
+}
+
+namespace {
+struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; };
+
+// dgamma and dbeta come out of the same pass over dy as dx, so the norm has one rule; a deferred weight pass has nothing left.
+void norm_backward(const NormSaved& s, Backprop& bp) {
+  auto [dgamma, acc] = bp.dst(*s.gamma);
+  const Tensor dbeta = bp.dst(*s.beta).tensor, dout = bp.grad(s.out);
+  const Tensor dsum = s.has_delta ? bp.grad(s.sum) : Tensor{};
+  LayerNormGrad args{.x = s.sum.value, .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = dout, .dsum = dsum,
+                     .dgamma = dgamma, .dbeta = dbeta, .accumulate_dw = acc};
+  if (!s.has_delta) {
+    if (bp.wants(s.x)) {
+      const GradDst d = bp.dst(s.x);
+      args.dx = d.tensor;
+      args.accumulate_dx = d.accumulate;
+    }
+    bp.ops().layer_norm_grad(args, bp.stream());
+    return;
+  }
+  // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place unless
+  // other slots still share it or a deferred weight gradient will read it.
+  const bool in_place = dsum && bp.sole_owner(dsum) && bp.pass() == Pass::kFull;
+  args.dx = in_place ? dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+  bp.ops().layer_norm_grad(args, bp.stream());
+  bp.pass_on(s.x, args.dx);
+  bp.pass_on(s.delta, args.dx);
+  if (!in_place) bp.free(args.dx);
+}
+}  // namespace
+
+Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta) {
+  const Shape shape = x.value.shape, rows{shape.rows()};
+  Var sum = delta ? t.output(shape, x.value.dtype) : x;
+  Var out = t.output(shape, x.value.dtype);
+  Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
+  t.ops().layer_norm({.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value, .beta = beta.value,
+                      .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd}, t.stream());
+  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr},
+           Rule<NormSaved>{.input = norm_backward});
+  return {sum, out};
+}
+
+Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
+  GT_CHECK(qkv.value.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.value.shape[-1], " columns");
+  Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
+  Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
+  const float scale = 1.f / std::sqrt(static_cast<float>(a.head_dim));
+  t.ops().attention({.qkv = qkv.value, .out = y.value, .lse = lse, .batch = mb.batch, .seq = mb.seq, .heads = a.heads,
+                     .kv_heads = a.kv_heads, .head_dim = a.head_dim, .scale = scale}, t.stream());
+  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; float scale; };
+  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    const GradDst dqkv = bp.dst(s.qkv);
+    GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
+    bp.ops().attention_grad({.qkv = s.qkv.value, .out = s.y.value, .lse = s.lse, .dout = bp.grad(s.y), .dqkv = dqkv.tensor,
+                             .batch = s.batch, .seq = s.seq, .heads = s.a.heads, .kv_heads = s.a.kv_heads,
+                             .head_dim = s.a.head_dim, .scale = s.scale}, bp.stream());
+  }});
+  return y;
+}
+
+void enter(Tape& t, ParamScope& scope) {
+  scope.acquire(t.stream());
+  struct Saved { ParamScope* scope; };
+  t.record(Saved{&scope}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) { s.scope->release(bp.stream()); },
+      .weight = [](const Saved& s, Backprop& bp) { s.scope->grads_ready(bp.stream()); }});
+}
+
+void leave(Tape& t, ParamScope& scope) {
+  scope.release(t.stream());
+  struct Saved { ParamScope* scope; };
+  t.record(Saved{&scope}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { s.scope->acquire(bp.stream()); }});
+}
+
+}  // namespace gt::ops

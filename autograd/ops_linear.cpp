@@ -1,0 +1,75 @@
+// Linear layers and the fused two-layer perceptron.
+#include "autograd/ops.h"
+
+namespace gt::ops {
+namespace {
+
+// dW (+)= dy^T x and, if wanted, db (+)= column sums of dy.
+void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter* b) {
+  auto [dw, acc] = bp.dst(w);
+  bp.ops().gemm({.a = dy, .b = x, .out = dw, .trans_a = true, .accumulate = acc}, bp.stream());
+  if (b == nullptr) return;
+  auto [db, acc_b] = bp.dst(*b);
+  bp.ops().sum_rows({.x = dy, .out = db, .accumulate = acc_b}, bp.stream());
+}
+
+// y = x w^T + b
+void forward(Tape& t, Tensor x, Parameter& w, Parameter* b, Tensor y) {
+  t.ops().gemm({.a = x, .b = w.value, .bias = b ? b->value : Tensor{}, .out = y, .trans_b = true, .b_version = w.version}, t.stream());
+}
+
+}  // namespace
+
+Var linear(Tape& t, Var x, Parameter& w, Parameter* b) {
+  Var y = t.output({x.value.shape.rows(), w.value.shape[0]}, x.value.dtype);
+  forward(t, x.value, w, b, y.value);
+  struct Saved { Var x, y; Parameter *w, *b; };
+  t.record(Saved{x, y, &w, b}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) {
+        if (!bp.wants(s.x)) return;
+        auto [dx, acc] = bp.dst(s.x);
+        bp.ops().gemm({.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version}, bp.stream());
+      },
+      .weight = [](const Saved& s, Backprop& bp) { weight_gradients(bp, bp.grad(s.y), s.x.value, *s.w, s.b); }});
+  return y;
+}
+
+Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down) {
+  const int64_t n = x.value.shape.rows(), inner = w_up.value.shape[0];
+  Var y = t.output({n, w_down.value.shape[0]}, x.value.dtype);
+  Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), made once, read twice
+  Tensor pre = t.scratch({n, inner}, x.value.dtype);
+  t.ops().gemm({.a = x.value, .b = w_up.value, .bias = b_up.value, .aux = pre, .out = h.value, .trans_b = true,
+                .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
+  forward(t, h.value, w_down, b_down, y.value);
+  struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; };
+  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) {
+        Tensor dpre = bp.dst(s.h).tensor;
+        bp.ops().gemm({.a = bp.grad(s.y), .b = s.w_down->value, .aux = s.pre, .out = dpre, .epilogue = Epilogue::kGeluGrad,
+                       .b_version = s.w_down->version}, bp.stream());
+        if (!bp.wants(s.x)) return;
+        auto [dx, acc] = bp.dst(s.x);
+        bp.ops().gemm({.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version}, bp.stream());
+      },
+      .weight = [](const Saved& s, Backprop& bp) {
+        weight_gradients(bp, bp.grad(s.y), s.h.value, *s.w_down, s.b_down);
+        weight_gradients(bp, bp.grad(s.h), s.x.value, *s.w_up, s.b_up);
+      }});
+  return y;
+}
+
+Var add_bias(Tape& t, Var x, Parameter& b) {
+  t.ops().add_bias({.x = x.value, .bias = b.value, .out = x.value}, t.stream());
+  Var y = t.output_of(x.value);
+  struct Saved { Var x, y; Parameter* b; };
+  t.record(Saved{x, y, &b}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
+      .weight = [](const Saved& s, Backprop& bp) {
+        auto [db, acc] = bp.dst(*s.b);
+        bp.ops().sum_rows({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
+      }});
+  return y;
+}
+
+}  // namespace gt::ops

@@ -1,0 +1,142 @@
+#include "model/gpt.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gt {
+
+int64_t GptConfig::block_parameters() const {
+  return 4 * hidden                            // two norms
+         + 4 * hidden * hidden + 4 * hidden    // qkv and out
+         + 2 * hidden * ffn + ffn + hidden;    // up and down
+}
+
+int64_t GptConfig::parameters() const {
+  return vocab * hidden * (tied ? 1 : 2) + seq * hidden + layers * block_parameters() + 2 * hidden;
+}
+
+int64_t GptConfig::matmul_parameters() const {
+  return layers * (4 * hidden * hidden + 2 * hidden * ffn) + padded_vocab(vocab, 1) * hidden;
+}
+
+double GptConfig::train_flops(int64_t tokens) const {
+  const double n = static_cast<double>(tokens);
+  return n * (6.0 * static_cast<double>(matmul_parameters()) + 6.0 * static_cast<double>(layers * hidden * seq));
+}
+
+std::vector<LayerCost> GptConfig::layer_costs() const {
+  const int64_t h = hidden;
+  const int64_t block = 2 * h * 3 * h + 2 * h * h + 4 * h * ffn + 2 * h * seq;
+  std::vector<LayerCost> out{{"embedding", 0, vocab * h + seq * h}};
+  out.insert(out.end(), static_cast<size_t>(layers), {"block", block, block_parameters()});
+  out.push_back({"norm", 0, 2 * h});
+  out.push_back({"head", 2 * h * vocab, vocab * h});
+  return out;
+}
+
+namespace {
+// Projections back into the residual stream start smaller by 1/sqrt(2 L).
+float residual_std(const GptConfig& c) { return c.init_std / std::sqrt(2.f * static_cast<float>(c.layers)); }
+}  // namespace
+
+Block::Block(const std::string& name, const GptConfig& c, const Build& b)
+    : Module(name), norm1_(name + ".norm1", c.hidden, b), attn_(name + ".attn", c.hidden, c.heads, residual_std(c), b),
+      norm2_(name + ".norm2", c.hidden, b), mlp_(name + ".mlp", c.hidden, c.ffn, residual_std(c), b) {
+  child(norm1_);
+  child(attn_);
+  child(norm2_);
+  child(mlp_);
+}
+
+Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb) {
+  auto [x1, h1] = norm1_(t, in.x, in.branch ? &*in.branch : nullptr);
+  const Var a = attn_(t, h1, mb);
+  auto [x2, h2] = norm2_(t, x1, &a);
+  return {x2, mlp_(t, h2)};
+}
+
+GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b) : config_(c), stage_(stage) {
+  const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
+  for (int i = begin; i < end; ++i) {
+    if (i == 0) {
+      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b);
+      embed_->weight.tied_owner = c.tied;
+      position_ = std::make_unique<PositionTable>("pos_embed", c.seq, c.hidden, b);
+      named_.push_back({"embed", 0, embed_.get()});
+      named_.push_back({"pos_embed", 1, position_.get()});
+    } else if (i <= c.layers) {
+      blocks_.push_back(std::make_unique<Block>("layers." + std::to_string(i - 1), c, b));
+      named_.push_back({blocks_.back()->name(), i + 1, blocks_.back().get()});
+    } else if (i < last) {
+      norm_ = std::make_unique<Norm>("final_norm", c.hidden, b);
+      named_.push_back({"final_norm", i + 1, norm_.get()});
+    } else {
+      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b);
+      if (c.tied) head_->weight.tied_to = "embed.weight";
+      named_.push_back({"head", i + 1, head_.get()});
+    }
+  }
+}
+
+std::vector<ScopeSpec> GptStage::scopes() {
+  std::vector<ScopeSpec> out;
+  for (Named& n : named_) out.push_back({n.name, n.module->parameters(), stage_, n.index});
+  return out;
+}
+
+void GptStage::bind(ParamStore& store) {
+  for (Named& n : named_) n.scope = &store.scope(n.name);
+}
+
+GptStage::Named& GptStage::named(const Module& m) {
+  return *std::find_if(named_.begin(), named_.end(), [&](const Named& n) { return n.module == &m; });
+}
+
+Shape GptStage::boundary(const MicroBatch& mb) const { return {mb.batch * mb.seq, config_.hidden}; }
+
+int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
+  if (config_.loss_chunk > 0) return config_.loss_chunk;
+  // Fewer chunks mean fewer passes over the head's gradient; more rows than this leave the last-level cache anyway.
+  constexpr int64_t kLogitBytes = 64 << 20;
+  int64_t rows = 64;
+  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(DType::kF32) <= kLogitBytes) rows *= 2;
+  return rows;
+}
+
+template <class Body>
+void GptStage::in_scope(Tape& t, const Module& m, Body body) {
+  ParamScope& scope = *named(m).scope;
+  ops::enter(t, scope);
+  body();
+  ops::leave(t, scope);
+}
+
+Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
+  Block::Stream s{input, {}};
+  if (embed_) {
+    in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
+    in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb.seq); });
+  }
+  for (auto& block : blocks_) in_scope(t, *block, [&] { s = (*block)(t, s, mb); });
+  if (norm_) {
+    in_scope(t, *norm_, [&] { s = {(*norm_)(t, s.x, s.branch ? &*s.branch : nullptr).out, {}}; });
+  } else if (s.branch) {
+    s = {ops::add(t, s.x, *s.branch), {}};
+  }
+  return s.x;
+}
+
+Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
+  Var x = body(t, input, mb);
+  if (head_) in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+  return x;
+}
+
+Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
+  GT_CHECK(embed_ && head_ && !t.recording(), "logits need the whole model in one stage and no recording");
+  Var x = body(t, {}, mb);
+  x.value = x.value.slice(row, 1);
+  return ops::linear(t, x, head_->weight).value;
+}
+
+}  // namespace gt

@@ -1,0 +1,77 @@
+// GPT-2 (Radford et al. 2019), forward only: the tape supplies the backward, ShardSpec and Mesh supply the parallelism.
+// The layer list is embedding, block x L, final norm, head; a stage is any run of it.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/layers/attention.h"
+#include "model/layers/embedding.h"
+#include "model/layers/mlp.h"
+#include "model/layers/norm.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/partition.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+struct GptConfig {
+  int64_t layers = 12, hidden = 768, heads = 12, ffn = 3072, vocab = 50257, seq = 1024;
+  bool tied = true;
+  float init_std = 0.02f;
+  int64_t loss_chunk = 0;  // rows of logits that exist at once; 0: automatic
+
+  int64_t block_parameters() const;
+  int64_t parameters() const;         // logical, a tied table once
+  int64_t matmul_parameters() const;  // weights of linears and the head: N_mm of the FLOP formulas
+  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half).
+  double train_flops(int64_t tokens) const;
+  std::vector<LayerCost> layer_costs() const;  // what the pipeline partition balances
+  int total_scopes() const { return static_cast<int>(layers) + 4; }
+};
+
+class Block : public Module {
+ public:
+  Block(const std::string& name, const GptConfig&, const Build&);
+  // The residual stream travels as (x, branch): the add is fused into the next norm.
+  struct Stream { Var x; std::optional<Var> branch; };
+  Stream operator()(Tape&, Stream, const MicroBatch&);
+
+ private:
+  Norm norm1_;
+  Attention attn_;
+  Norm norm2_;
+  Mlp mlp_;
+};
+
+// Layers [begin, end) of the layer list on this rank.
+class GptStage : public Stage {
+ public:
+  GptStage(const GptConfig&, int begin, int end, int stage, const Build&);
+
+  Shape boundary(const MicroBatch&) const override;
+  Var forward(Tape&, Var input, const MicroBatch&) override;
+
+  std::vector<ScopeSpec> scopes();
+  void bind(ParamStore&);  // before the first forward
+  // Logits [1, local padded vocab] that follow position `row` of mb; a stage that holds the whole model (generation).
+  Tensor next_logits(Tape&, const MicroBatch&, int64_t row);
+
+ private:
+  struct Named { std::string name; int index; Module* module; ParamScope* scope = nullptr; };
+  Named& named(const Module&);
+  template <class Body>
+  void in_scope(Tape&, const Module&, Body);
+  Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
+  int64_t loss_chunk(const MicroBatch&) const;
+  GptConfig config_;
+  int stage_;
+  std::unique_ptr<VocabTable> embed_, head_;
+  std::unique_ptr<PositionTable> position_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::unique_ptr<Norm> norm_;
+  std::vector<Named> named_;
+};
+
+}  // namespace gt

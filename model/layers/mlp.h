@@ -1,0 +1,25 @@
+// down(gelu(up(x))): column-parallel up, row-parallel down, nothing to communicate between them.
+#pragma once
+#include "model/layers/linear.h"
+
+namespace gt {
+
+class Mlp : public Module {
+ public:
+  Mlp(std::string name, int64_t hidden, int64_t inner, float down_std, const Build& b)
+      : Module(name), tp_(b.tp()), up_(name + ".up", hidden, inner, b), down_(name + ".down", inner, hidden, down_std, b) {
+    child(up_);
+    child(down_);
+  }
+  Var operator()(Tape& t, Var x) {
+    x = ops::copy_to_group(t, x, tp_);
+    return down_.finish(t, ops::mlp(t, x, up_.weight, up_.bias, down_.weight, down_.fused_bias()));
+  }
+
+ private:
+  ProcessGroup& tp_;
+  ColumnLinear up_;
+  RowLinear down_;
+};
+
+}  // namespace gt

@@ -1,0 +1,19 @@
+// Layer norm with the residual add in front of it.
+#pragma once
+#include "autograd/ops.h"
+#include "model/module.h"
+
+namespace gt {
+
+class Norm : public Module {
+ public:
+  Norm(std::string name, int64_t hidden, const Build& b)
+      : Module(std::move(name)), gamma_(param("weight", {hidden}, ShardSpec::replicate(), {Init::Kind::kOne}, b)),
+        beta_(param("bias", {hidden}, ShardSpec::replicate(), {Init::Kind::kZero}, b)) {}
+  ops::Normed operator()(Tape& t, Var x, const Var* delta) { return ops::add_norm(t, x, delta, gamma_, beta_); }
+
+ private:
+  Parameter &gamma_, &beta_;
+};
+
+}  // namespace gt

@@ -1,0 +1,60 @@
+// A Module is a name, parameters and children; nothing virtual. Each layer has its own typed operator().
+#pragma once
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "autograd/parameter.h"
+#include "parallel/mesh.h"
+
+namespace gt {
+
+struct Build {  // everything a layer needs to construct itself
+  const Mesh& mesh;
+  float init_std = 0.02f;
+  ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
+  int tp_size() const { return mesh.size(Axis::kTp); }
+};
+
+class Module {
+ public:
+  explicit Module(std::string name) : name_(std::move(name)) {}
+  Module(const Module&) = delete;  // parameters have stable addresses
+  Module& operator=(const Module&) = delete;
+  const std::string& name() const { return name_; }
+  std::vector<Parameter*> parameters() {
+    std::vector<Parameter*> out;
+    collect(out);
+    return out;
+  }
+
+ protected:
+  // A leaf of logical shape `full`. Split dimensions must be divisible by blocks * tp (checked before any rank starts).
+  Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build) {
+    Parameter& p = own_.emplace_back();
+    p.name = name_ + "." + leaf;
+    p.full_shape = p.local_shape = full;
+    p.shard = shard;
+    p.init = init;
+    p.decay = full.rank >= 2;
+    if (shard.kind == ShardSpec::Kind::kSplit) {
+      int64_t& extent = p.local_shape.dim[static_cast<size_t>(shard.dim)];
+      GT_CHECK(extent % (shard.blocks * build.tp_size()) == 0, p.name, " of extent ", extent, " cannot be split over tp ", build.tp_size());
+      extent /= build.tp_size();
+    }
+    return p;
+  }
+  template <class M>
+  void child(M& m) { children_.push_back(&m); }
+
+ private:
+  void collect(std::vector<Parameter*>& out) {
+    for (Parameter& p : own_) out.push_back(&p);
+    for (Module* m : children_) m->collect(out);
+  }
+  std::string name_;
+  std::deque<Parameter> own_;
+  std::vector<Module*> children_;
+};
+
+}  // namespace gt

@@ -1,0 +1,81 @@
+#include "parallel/tensor/collective_ops.h"
+
+#include <algorithm>
+
+namespace gt::ops {
+
+Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
+  if (g.size() == 1) return x;
+  Var y = t.output_of(x.value);
+  struct Saved { Var x, y; ProcessGroup* g; };
+  t.record(Saved{x, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    if (!bp.wants(s.x)) return;
+    s.g->all_reduce(bp.grad(s.y), ReduceOp::kSum, bp.stream()).wait(bp.stream());
+    bp.pass_on(s.x, bp.grad(s.y));
+  }});
+  return y;
+}
+
+Var reduce_from_group(Tape& t, Var x, ProcessGroup& g) {
+  if (g.size() == 1) return x;
+  g.all_reduce(x.value, ReduceOp::kSum, t.stream()).wait(t.stream());  // in place: no rule has saved the partial sum
+  Var y = t.output_of(x.value);
+  struct Saved { Var x, y; };
+  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
+  return y;
+}
+
+Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row, ProcessGroup& g) {
+  Var y = t.output({tokens.numel(), table.value.shape[1]}, table.value.dtype);
+  t.ops().embedding({.tokens = tokens, .table = table.value, .out = y.value, .first_row = first_row}, t.stream());
+  if (g.size() > 1) g.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
+  struct Saved { Tensor tokens; Var y; Parameter* table; int64_t first_row; };
+  t.record(Saved{tokens, y, &table, first_row}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
+    auto [dtable, acc] = bp.dst(*s.table);
+    bp.ops().embedding_grad({.tokens = s.tokens, .dout = bp.grad(s.y), .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
+                            bp.stream());
+  }});
+  return y;
+}
+
+namespace {
+// Per-token (max, sum exp, target logit) of every rank, in rank order.
+void gather_stats(Tape& t, Tensor stats, const CrossEntropyStats& mine, ProcessGroup& g) {
+  t.ops().cross_entropy_stats(mine, t.stream());
+  if (g.size() > 1) g.all_gather(mine.stats, stats, t.stream()).wait(t.stream());
+}
+}  // namespace
+
+Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk, ProcessGroup& g) {
+  const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0], first_col = columns * g.rank();
+  const bool train = t.recording();
+  Var loss = t.output({1}, DType::kF64);
+  Tensor dx = train ? t.scratch({n, hidden}, x.value.dtype) : Tensor{};
+  const Arena::Mark mark = t.activations().mark();
+  Tensor token_loss = t.scratch({n}, DType::kF32);
+  const Tensor targets = mb.targets.view({n});
+  for (int64_t at = 0; at < n; at += chunk) {
+    const int64_t rows = std::min(chunk, n - at);
+    const Arena::Mark chunk_mark = t.activations().mark();
+    Tensor logits = t.scratch({rows, columns}, x.value.dtype), stats = t.scratch({g.size(), rows, 3}, DType::kF32);
+    const Tensor xs = x.value.slice(at, rows), ts = targets.slice(at, rows);
+    t.ops().gemm({.a = xs, .b = w.value, .out = logits, .trans_b = true, .b_version = w.version}, t.stream());
+    gather_stats(t, stats, {.logits = logits, .targets = ts, .stats = stats.slice(g.rank(), 1), .first_col = first_col, .vocab = vocab}, g);
+    t.ops().cross_entropy_grad({.logits = logits, .targets = ts, .stats = stats, .seed = mb.loss_seed,
+                                .loss = token_loss.slice(at, rows), .dlogits = train ? logits : Tensor{}, .parts = g.size(),
+                                .first_col = first_col, .vocab = vocab}, t.stream());
+    if (train) {  // while the logits' gradient is in cache
+      t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
+      auto [dw, acc] = grad_dst(w);
+      t.ops().gemm({.a = logits, .b = xs, .out = dw, .trans_a = true, .accumulate = acc}, t.stream());
+    }
+    t.activations().rollback(chunk_mark);
+  }
+  t.ops().sum({.x = token_loss, .out = loss.value}, t.stream());
+  t.activations().rollback(mark);
+  struct Saved { Var x; Tensor dx; };
+  t.record(Saved{x, dx}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, s.dx); }});
+  return loss;
+}
+
+}  // namespace gt::ops

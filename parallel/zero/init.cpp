@@ -1,0 +1,53 @@
+#include "parallel/zero/init.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "kernels/core/rng.h"
+
+namespace gt {
+
+int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int tp_size) {
+  const int64_t block = full / blocks, part = block / tp_size;  // rows of a block, and of this rank's part of it
+  return local / part * block + tp_rank * part + local % part;
+}
+
+namespace {
+// One run of consecutive logical elements.
+void fill_normal(float* out, uint64_t key, int64_t first, int64_t count, float stddev) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(philox_normal(key, static_cast<uint64_t>(first + i)) * stddev);
+}
+}  // namespace
+
+void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi& api, Stream stream) {
+  if (stream.device.kind == DeviceKind::kNull) return;
+  const int64_t n = p.local_shape.numel();
+  std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
+  if (p.init.kind == Init::Kind::kNormal) {
+    // Split along dim 0: rows move, columns are whole. Split along dim 1: every row has this rank's columns.
+    const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
+    const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : 1, cols = n / rows;
+    const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0], full_cols = p.full_shape.numel() / p.full_shape[0];
+    const auto row = [&](int64_t r) {
+      float* out = host.data() + r * cols;
+      if (!split || p.shard.dim == 0) {
+        const int64_t at = split ? logical_index(r, full_rows, p.shard.blocks, tp_rank, tp_size) : r;
+        if (at < p.full_shape[0]) fill_normal(out, key, at * full_cols, cols, p.init.stddev);  // padding stays 0
+      } else {
+        for (int64_t c = 0; c < cols; ++c)
+          fill_normal(out + c, key, r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size), 1, p.init.stddev);
+      }
+    };
+    std::vector<std::thread> team;
+    const int64_t per = (rows + threads - 1) / threads;
+    for (int t = 1; t < threads; ++t)
+      team.emplace_back([&, t] { for (int64_t r = per * t; r < std::min(rows, per * (t + 1)); ++r) row(r); });
+    for (int64_t r = 0; r < std::min(rows, per); ++r) row(r);
+    for (std::thread& t : team) t.join();
+  }
+  api.copy(p.value.data, host.data(), n * size_of(DType::kF32), stream);
+  api.synchronize(stream);
+}
+
+}  // namespace gt

@@ -1,0 +1,24 @@
+// A rank's piece of a named logical tensor: what checkpoints write and read, whatever the layout that made it.
+#pragma once
+#include <string>
+
+#include "autograd/parameter.h"
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+// `data` holds elements [begin, begin + data.numel()) of the flattened tp-local tensor of shape `local`, which is this rank's cut
+// (`shard`, tp_rank of tp_size) of the logical tensor `full`. When the vocabulary is padded, `local` counts padded rows and
+// pad_rows is dim 0 of the padded logical tensor; padding is never stored and is 0 after a load.
+struct ShardView {
+  std::string name;  // group + parameter: "master/layers.0.attn.qkv.weight", "optim/exp_avg/embed.weight"
+  Tensor data;       // 1-D, f32, on the device
+  Shape full, local;
+  ShardSpec shard;
+  int tp_rank = 0, tp_size = 1;
+  int64_t pad_rows = 0;
+  int64_t begin = 0;
+  bool save = true;  // false: a second copy (tied weight on the last stage, ZeRO-0 piece of another rank): read, never written
+};
+
+}  // namespace gt

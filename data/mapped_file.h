@@ -1,0 +1,48 @@
+// A file mapped read-only. Knows nothing of what is in it.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace gt {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Throws Error(kUsage) naming path and reason. An empty file maps to an empty span.
+  explicit MappedFile(const std::string& path);
+  MappedFile(MappedFile&& o) noexcept { swap(o); }
+  MappedFile& operator=(MappedFile&& o) noexcept {
+    swap(o);
+    return *this;
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  int64_t mtime_ns() const { return mtime_ns_; }
+  const uint8_t* data() const { return data_; }
+  std::span<const uint8_t> bytes() const { return {data_, static_cast<size_t>(size_)}; }
+  // Asks the kernel to read these bytes ahead. Never fails.
+  void will_need(int64_t begin, int64_t count) const;
+  // Size and time of the file on disk still are those of the mapping.
+  bool unchanged() const;
+
+ private:
+  void swap(MappedFile& o) noexcept;
+  std::string path_;
+  const uint8_t* data_ = nullptr;
+  int64_t size_ = 0, mtime_ns_ = 0;
+};
+
+// Size and modification time of a path; size -1 when there is none.
+struct FileStamp {
+  int64_t size = -1, mtime_ns = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+FileStamp stamp_of(const std::string& path);
+
+}  // namespace gt

@@ -1,0 +1,236 @@
+#include "data/token_file.h"
+
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cinttypes>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "data/files.h"
+#include "data/token_check.h"
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+template <class T>
+T load(const uint8_t* p) {  // tables of the format are not aligned
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class T>
+uint64_t gather(const uint8_t* p, std::span<int32_t> out) {
+  uint64_t top = 0;
+  if constexpr (sizeof(T) <= 4) {  // a 32-bit maximum vectorises; the sign bit marks negative ids
+    uint32_t m = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto v = static_cast<int32_t>(load<T>(p + i * sizeof(T)));
+      out[i] = v;
+      m = std::max(m, static_cast<uint32_t>(v));
+    }
+    top = m > 0x7FFFFFFFu ? ~uint64_t{0} : m;
+  } else {
+    for (size_t i = 0; i < out.size(); ++i) {
+      const auto v = load<T>(p + i * sizeof(T));
+      out[i] = static_cast<int32_t>(v);
+      top = std::max(top, static_cast<uint64_t>(v));
+    }
+  }
+  return top;
+}
+
+}  // namespace
+
+int64_t width_of(TokenType t) {
+  switch (t) {
+    case TokenType::kU8: return 1;
+    case TokenType::kI16:
+    case TokenType::kU16: return 2;
+    case TokenType::kI32: return 4;
+    case TokenType::kI64: return 8;
+  }
+  fail(Exit::kInternal, "token type ", static_cast<int>(t));
+}
+
+const char* name_of(TokenType t) {
+  switch (t) {
+    case TokenType::kU8: return "u8";
+    case TokenType::kI16: return "i16";
+    case TokenType::kI32: return "i32";
+    case TokenType::kI64: return "i64";
+    case TokenType::kU16: return "u16";
+  }
+  return "?";
+}
+
+TokenType token_type_for(int64_t pieces) { return pieces < 65500 ? TokenType::kU16 : TokenType::kI32; }
+
+std::string Fingerprint::text() const { return cat(bin_bytes, ' ', idx_sha256, ' ', ends_xxh3); }
+
+std::string token_prefix(const std::string& path) {
+  for (const char* suffix : {".bin", ".idx"})
+    if (path.size() > 4 && path.ends_with(suffix)) return path.substr(0, path.size() - 4);
+  return path;
+}
+
+TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& options) {
+  TokenFile f;
+  f.prefix_ = token_prefix(path);
+  require_token_pair(path, f.prefix_);
+  f.idx_ = MappedFile(f.prefix_ + ".idx");
+  f.bin_ = MappedFile(f.prefix_ + ".bin");
+  const TokenHeader h = check_token_header(f.idx_, options.warn);
+  f.type_ = h.type;
+  f.sequences_ = h.sequences;
+  f.entries_ = h.entries;
+  // A pair that was found good, and has not changed since, is not walked or hashed again.
+  const VerdictCache cache(options.cache_dir, f.idx_, f.bin_);
+  if (!cache.load(&f.tokens_, &f.fingerprint_)) {
+    f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
+    f.fingerprint_ = fingerprint_of(f.idx_, f.bin_);
+    cache.store(f.tokens_, f.fingerprint_);
+  }
+  return f;
+}
+
+int64_t TokenFile::length(int64_t s) const { return load<int32_t>(idx_.data() + 34 + 4 * s); }
+int64_t TokenFile::position(int64_t s) const { return load<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }
+int64_t TokenFile::document_begin(int64_t d) const { return load<int64_t>(idx_.data() + 34 + 12 * sequences_ + 8 * d); }
+
+int64_t TokenFile::document_of(int64_t sequence) const {
+  int64_t low = 0, high = entries_;  // the last document that begins at or before the sequence
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (document_begin(middle) <= sequence ? low : high) = middle;
+  }
+  return low;
+}
+
+uint64_t TokenFile::read(int64_t sequence, int64_t begin, std::span<int32_t> out) const {
+  GT_DCHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= length(sequence));
+  const uint8_t* p = bin_.data() + position(sequence) + begin * width();
+  switch (type_) {
+    case TokenType::kU8: return gather<uint8_t>(p, out);
+    case TokenType::kI16: return gather<int16_t>(p, out);
+    case TokenType::kU16: return gather<uint16_t>(p, out);
+    case TokenType::kI32: return gather<int32_t>(p, out);
+    case TokenType::kI64: return gather<int64_t>(p, out);
+  }
+  return 0;
+}
+
+void TokenFile::will_need(int64_t sequence, int64_t begin, int64_t count) const {
+  bin_.will_need(position(sequence) + begin * width(), count * width());
+}
+
+// ---- writing
+
+namespace {
+class BufferedFile {
+ public:
+  explicit BufferedFile(std::string path)
+      : path_(std::move(path)), fd_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC)) {}
+  void put(const void* p, size_t n) {
+    if (held_.size() + n > (1 << 20)) flush();
+    held_.append(static_cast<const char*>(p), n);
+  }
+  template <class T>
+  void put_value(T v) {
+    put(&v, sizeof v);
+  }
+  void close() {
+    flush();
+    sync_and_close(fd_.release(), path_);
+  }
+
+ private:
+  void flush() {
+    write_all(fd_.get(), held_.data(), held_.size(), path_);
+    held_.clear();
+  }
+  std::string path_;
+  Fd fd_;
+  std::string held_;
+};
+}  // namespace
+
+void write_token_index(const std::string& path, TokenType type, int64_t count, const std::function<void()>& rewind,
+                       const std::function<int32_t()>& next) {
+  BufferedFile out(path);
+  out.put("MMIDIDX\0\0", 9);
+  out.put_value(uint64_t{1});
+  out.put_value(static_cast<uint8_t>(type));
+  out.put_value(static_cast<uint64_t>(count));
+  out.put_value(static_cast<uint64_t>(count + 1));
+  rewind();
+  for (int64_t i = 0; i < count; ++i) out.put_value(next());
+  rewind();
+  int64_t at = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    out.put_value(at);
+    at += next() * width_of(type);
+  }
+  for (int64_t i = 0; i <= count; ++i) out.put_value(i);
+  out.close();
+}
+
+void pack_tokens(std::span<const int32_t> ids, TokenType type, uint8_t* out) {
+  const auto put = [&](auto zero) {
+    using T = decltype(zero);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto v = static_cast<T>(ids[i]);
+      std::memcpy(out + i * sizeof(T), &v, sizeof(T));
+    }
+  };
+  switch (type) {
+    case TokenType::kU8: return put(uint8_t{});
+    case TokenType::kI16: return put(int16_t{});
+    case TokenType::kU16: return put(uint16_t{});
+    case TokenType::kI32: return put(int32_t{});
+    case TokenType::kI64: return put(int64_t{});
+  }
+}
+
+struct TokenFileWriter::Impl {
+  std::string prefix;
+  TokenType type;
+  BufferedFile bin;
+  std::vector<int32_t> lengths;
+  std::vector<uint8_t> packed;
+};
+
+TokenFileWriter::TokenFileWriter(const std::string& prefix, TokenType type)
+    : impl_(new Impl{prefix, type, BufferedFile(prefix + ".bin"), {}, {}}) {}
+TokenFileWriter::~TokenFileWriter() = default;
+
+void TokenFileWriter::add(std::span<const int32_t> ids) {
+  const int64_t top = impl_->type == TokenType::kU8    ? 255
+                      : impl_->type == TokenType::kI16 ? 32767
+                      : impl_->type == TokenType::kU16 ? 65535
+                                                       : INT32_MAX;
+  for (int32_t id : ids)
+    GT_REQUIRE(id >= 0 && id <= top, Exit::kUsage, impl_->prefix, ".bin: token ", id, " does not fit ",
+               name_of(impl_->type));
+  impl_->packed.resize(ids.size() * static_cast<size_t>(width_of(impl_->type)));
+  pack_tokens(ids, impl_->type, impl_->packed.data());
+  impl_->bin.put(impl_->packed.data(), impl_->packed.size());
+  impl_->lengths.push_back(static_cast<int32_t>(ids.size()));
+}
+
+void TokenFileWriter::finish() {
+  impl_->bin.close();
+  size_t at = 0;
+  write_token_index(
+      impl_->prefix + ".idx", impl_->type, static_cast<int64_t>(impl_->lengths.size()), [&] { at = 0; },
+      [&] { return impl_->lengths[at++]; });
+}
+
+}  // namespace gt

@@ -1,0 +1,225 @@
+// GEMM on the CPU: the result is cut into tiles of fixed size, each computed by a single-threaded oneDNN kernel and
+// finished (GELU, rounding) while it is in cache; the pool splits the tiles. The inner dimension is never split, so an
+// element's bits depend on the shapes alone.
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernels.h"
+
+namespace gt::cpu {
+
+EpilogueRows epilogue_rows() {
+  switch (current_isa()) {
+    case Isa::kScalar: return epilogue_scalar();
+    case Isa::kAvx2: return epilogue_avx2();
+    default: return epilogue_avx512();
+  }
+}
+
+namespace {
+
+float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+uint16_t to_bf16(float x) {  // nearest even
+  const auto u = std::bit_cast<uint32_t>(x);
+  if (x != x) return static_cast<uint16_t>(u >> 16 | 0x40);
+  return static_cast<uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+// One call: operands as plain pointers and strides, after any conversion.
+struct Job {
+  const Gemm* op = nullptr;
+  int64_t m = 0, n = 0, k = 0, panel = 0;
+  const std::byte *a = nullptr, *b = nullptr;
+  DType in = DType::kF32, aux = DType::kF32;
+  bool staged = false;  // tiles are computed in f32 scratch and written out by finish_staged
+  const PackedMatrix* packed = nullptr;
+  const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
+  EpilogueRows rows{};
+};
+
+bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
+
+void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
+  const int64_t kb = g.trans_b ? g.b.shape.cols() : g.b.shape.rows();
+  const auto shapes = [&] {
+    return cat("a ", to_string(g.a.shape), g.trans_a ? " transposed" : "", ", b ", to_string(g.b.shape),
+               g.trans_b ? " transposed" : "", ", out ", to_string(g.out.shape));
+  };
+  GT_CHECK(k == kb && g.out.numel() == m * n && (n == 0 || g.out.shape.cols() == n),
+           "gemm shapes do not fit: ", shapes());
+  GT_CHECK(is_float(g.a.dtype) && is_float(g.b.dtype) && is_float(g.out.dtype) && g.a.dtype == g.b.dtype,
+           "gemm on the CPU takes f32 or bf16, a and b of one type; found a ", name_of(g.a.dtype), ", b ",
+           name_of(g.b.dtype), ", out ", name_of(g.out.dtype));
+  if (g.bias) {
+    GT_CHECK(g.bias.numel() == n && is_float(g.bias.dtype), "gemm bias ", to_string(g.bias.shape), " of type ",
+             name_of(g.bias.dtype), " for ", shapes());
+  }
+  GT_CHECK(!g.accumulate || (!g.bias && g.epilogue == Epilogue::kNone), "gemm: bias and epilogue exclude accumulate");
+  if (g.epilogue != Epilogue::kNone) {
+    GT_CHECK(g.aux && g.aux.numel() == m * n && is_float(g.aux.dtype), "gemm aux ", to_string(g.aux.shape), " of type ",
+             name_of(g.aux.dtype), " for ", shapes());
+  }
+}
+
+float load(const Tensor& t, int64_t i) {
+  return t.dtype == DType::kF32 ? t.as<float>()[i] : from_bf16(t.as<uint16_t>()[i]);
+}
+void store(const Tensor& t, int64_t i, float x) {
+  if (t.dtype == DType::kF32) {
+    t.as<float>()[i] = x;
+  } else {
+    t.as<uint16_t>()[i] = to_bf16(x);
+  }
+}
+
+// The staged tile (f32, dense, bias added) to out and aux, which may be bf16.
+void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols, float* line) {
+  const Gemm& g = *job.op;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* z = tile + r * cols;
+    const int64_t at = (row + r) * job.n + col;
+    if (g.epilogue == Epilogue::kGelu) {
+      for (int64_t c = 0; c < cols; ++c) store(g.aux, at + c, z[c]);
+      job.rows.gelu(z, z, cols);
+    } else if (g.epilogue == Epilogue::kGeluGrad) {
+      for (int64_t c = 0; c < cols; ++c) line[c] = load(g.aux, at + c);
+      job.rows.gelu_grad(line, z, cols);
+    }
+    for (int64_t c = 0; c < cols; ++c) store(g.out, at + c, g.accumulate ? load(g.out, at + c) + z[c] : z[c]);
+  }
+}
+
+void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  const Gemm& g = *job.op;
+  if (g.epilogue == Epilogue::kNone) return;
+  for (int64_t r = row; r < row + rows; ++r) {
+    const int64_t at = r * job.n + col;
+    if (g.epilogue == Epilogue::kGelu) {
+      job.rows.gelu(g.aux.as<float>() + at, g.out.as<float>() + at, cols);
+    } else {
+      job.rows.gelu_grad(g.aux.as<float>() + at, g.out.as<float>() + at, cols);
+    }
+  }
+}
+
+void run_tile(const Job& job, GemmCache& cache, int thread, int64_t row_tile, int64_t panel) {
+  const Gemm& g = *job.op;
+  const int64_t row = row_tile * kTileRows, col = panel * job.panel;
+  const int64_t rows = std::min(kTileRows, job.m - row), cols = std::min(job.panel, job.n - col);
+  const TileKernel& kernel = *job.kernel[rows != kTileRows][cols != job.panel];
+  const int64_t in = size_of(job.in);
+  const auto at = [](const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; };
+  void* a = at(job.a, row * (g.trans_a ? 1 : job.k) * in);
+  void* b = job.packed ? nullptr : at(job.b, col * (g.trans_b ? job.k : 1) * in);
+  void* bias = g.bias ? at(g.bias.data, col * size_of(g.bias.dtype)) : nullptr;
+  const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
+  float* tile = job.staged ? cache.tile(thread, (kTileRows + 1) * job.panel) : nullptr;
+  void* c = job.staged ? static_cast<void*>(tile) : at(to.data, (row * job.n + col) * size_of(to.dtype));
+  kernel.run(thread, cache.stream(thread), a, b, job.packed ? job.packed->panel(panel) : nullptr, bias, c,
+             cache.scratchpad(thread, kernel.scratchpad_bytes()));
+  if (job.staged) {
+    finish_staged(job, tile, row, col, rows, cols, tile + kTileRows * job.panel);
+  } else {
+    finish(job, row, col, rows, cols);
+  }
+}
+
+// k == 0: the product is zero.
+void run_empty(const Job& job) {
+  const Gemm& g = *job.op;
+  if (g.accumulate) return;
+  for (int64_t i = 0; i < job.m * job.n; ++i) {
+    float z = g.bias ? load(g.bias, i % job.n) : 0.0f;
+    if (g.epilogue == Epilogue::kGelu) {
+      store(g.aux, i, z);
+      job.rows.gelu(&z, &z, 1);
+    } else if (g.epilogue == Epilogue::kGeluGrad) {
+      const float x = load(g.aux, i);
+      job.rows.gelu_grad(&x, &z, 1);
+    }
+    store(g.out, i, z);
+  }
+}
+
+const std::byte* convert(const Tensor& t, CpuContext& context, int slot) {
+  float* to = context.gemm().converted(slot, t.numel());
+  const uint16_t* from = t.as<uint16_t>();
+  context.pool.parallel_for(t.numel(), 16384, [=](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) to[i] = from_bf16(from[i]);
+  });
+  return reinterpret_cast<const std::byte*>(to);
+}
+
+// Columns of a panel: fixed by the shape.
+int64_t panel_columns(const Gemm& g, int64_t n) {
+  const int64_t most = g.trans_a ? 768 : 256;
+  return std::min(n, most);
+}
+
+void pick_kernels(Job& job, GemmCache& cache) {
+  const Gemm& g = *job.op;
+  const bool to_f32 = job.staged || g.out.dtype == DType::kF32;
+  for (const bool short_rows : {false, true}) {
+    for (const bool narrow : {false, true}) {
+      const int64_t rows = short_rows ? job.m % kTileRows : kTileRows, cols = narrow ? job.n % job.panel : job.panel;
+      const bool used = rows > 0 && cols > 0 && (short_rows || job.m >= kTileRows);
+      if (!used) continue;
+      job.kernel[short_rows][narrow] = &cache.kernel({.m = rows,
+                                                      .n = cols,
+                                                      .k = job.k,
+                                                      .lda = g.trans_a ? job.m : job.k,
+                                                      .ldb = job.packed  ? 0
+                                                             : g.trans_b ? job.k
+                                                                         : job.n,
+                                                      .ldc = job.staged ? cols : job.n,
+                                                      .in = job.in,
+                                                      .out = to_f32 ? DType::kF32 : g.out.dtype,
+                                                      .bias_type = g.bias.dtype,
+                                                      .trans_a = g.trans_a,
+                                                      .trans_b = !job.packed && g.trans_b,
+                                                      .packed = job.packed != nullptr,
+                                                      .bias = static_cast<bool>(g.bias),
+                                                      .accumulate = g.accumulate && !job.staged});
+    }
+  }
+}
+
+}  // namespace
+
+void gemm(const Gemm& g, Stream stream) {
+  Job job{.op = &g};
+  job.m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows();
+  job.k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
+  job.n = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
+  validate(g, job.m, job.n, job.k);
+  if (job.m == 0 || job.n == 0) return;
+  job.rows = epilogue_rows();
+  if (job.k == 0) return run_empty(job);
+
+  CpuContext& context = cpu_context(stream);
+  GemmCache& cache = context.gemm();
+  const bool native = g.a.dtype == DType::kF32 || current_isa() >= Isa::kAvx512;
+  job.in = native ? g.a.dtype : DType::kF32;
+  job.a = native ? g.a.data : convert(g.a, context, 0);
+  job.b = native ? g.b.data : convert(g.b, context, 1);
+  const bool half_result = g.out.dtype != DType::kF32 || (g.epilogue != Epilogue::kNone && g.aux.dtype != DType::kF32);
+  job.staged = half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
+  job.panel = panel_columns(g, job.n);
+  const int64_t version = native ? g.b_version : 0;
+  if (version > 0 || job.m >= kTileRows) {
+    job.packed = cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
+  }
+  pick_kernels(job, cache);
+
+  const int64_t row_tiles = (job.m + kTileRows - 1) / kTileRows, panels = (job.n + job.panel - 1) / job.panel;
+  context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
+    const SingleOpenMpThread single;
+    for (int64_t i = begin; i < end; ++i) run_tile(job, cache, thread, i % row_tiles, i / row_tiles);
+  });
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,151 @@
+#include "kernels/cpu/gemm_cache.h"
+
+#include <string>
+
+// oneDNN of Debian is built on OpenMP; these two are all that we need of its interface.
+extern "C" {
+int omp_get_max_threads(void);
+void omp_set_num_threads(int);
+}
+
+namespace gt::cpu {
+namespace {
+
+using dnnl::memory;
+
+memory::data_type dnnl_type(DType t) {
+  switch (t) {
+    case DType::kF32: return memory::data_type::f32;
+    case DType::kBF16: return memory::data_type::bf16;
+    default: fail(Exit::kInternal, "gemm: no CPU kernel for type ", name_of(t));
+  }
+}
+
+// A row-major [rows, cols] matrix, or one stored as its transpose.
+memory::desc matrix(int64_t rows, int64_t cols, int64_t ld, bool trans, DType type) {
+  return {{rows, cols}, dnnl_type(type), trans ? memory::dims{1, ld} : memory::dims{ld, 1}};
+}
+
+dnnl::matmul::primitive_desc make_desc(const TileSpec& s, const memory::desc& b, const dnnl::engine& engine) {
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (s.accumulate) {
+    dnnl::post_ops ops;
+    ops.append_sum(1.0f);
+    attr.set_post_ops(ops);
+  }
+  const memory::desc a = matrix(s.m, s.k, s.lda, s.trans_a, s.in), c = matrix(s.m, s.n, s.ldc, false, s.out);
+  if (!s.bias) return {dnnl::matmul::desc(a, b, c), attr, engine};
+  return {dnnl::matmul::desc(a, b, matrix(1, s.n, s.n, false, s.bias_type), c), attr, engine};
+}
+
+size_t mix(size_t h, int64_t v) { return (h ^ static_cast<size_t>(v)) * 0x9E3779B97F4A7C15ull + (h >> 29); }
+
+void check(dnnl_status_t status, const char* what) {
+  GT_CHECK(status == dnnl_success, "oneDNN ", what, " failed, status ", static_cast<int>(status));
+}
+
+}  // namespace
+
+size_t TileSpecHash::operator()(const TileSpec& s) const {
+  size_t h = 0;
+  for (int64_t v : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) h = mix(h, v);
+  return mix(h, static_cast<int64_t>(s.in) | static_cast<int64_t>(s.out) << 4 | static_cast<int64_t>(s.bias_type) << 8 |
+                    s.trans_a << 16 | s.trans_b << 17 | s.packed << 18 | s.bias << 19 | s.accumulate << 20);
+}
+
+size_t PackKeyHash::operator()(const PackKey& k) const {
+  size_t h = mix(0, static_cast<int64_t>(reinterpret_cast<uintptr_t>(k.address)));
+  for (int64_t v : {k.k, k.n, k.panel}) h = mix(h, v);
+  return mix(h, static_cast<int64_t>(k.type) << 1 | k.trans);
+}
+
+SingleOpenMpThread::SingleOpenMpThread() : before_(omp_get_max_threads()) {
+  if (before_ != 1) omp_set_num_threads(1);
+}
+
+SingleOpenMpThread::~SingleOpenMpThread() {
+  if (before_ != 1) omp_set_num_threads(before_);
+}
+
+TileKernel::TileKernel(const TileSpec& spec, const memory::desc& b, const dnnl::engine& engine, int threads)
+    : bias_(spec.bias) {
+  const dnnl::matmul::primitive_desc desc = make_desc(spec, b, engine);
+  primitive_ = dnnl::matmul(desc);
+  scratchpad_bytes_ = static_cast<int64_t>(desc.scratchpad_desc().get_size());
+  for (int t = 0; t < threads; ++t) {
+    Args args{{desc.src_desc(), engine, nullptr}, {}, {}, {desc.dst_desc(), engine, nullptr}, {}};
+    if (!spec.packed) args.b = memory(desc.weights_desc(), engine, nullptr);
+    if (spec.bias) args.bias = memory(desc.bias_desc(), engine, nullptr);
+    if (scratchpad_bytes_ > 0) args.scratchpad = memory(desc.scratchpad_desc(), engine, nullptr);
+    args_.push_back(std::move(args));
+  }
+}
+
+void TileKernel::run(int thread, dnnl_stream_t stream, void* a, void* b, dnnl_memory_t b_packed, void* bias, void* c,
+                     void* scratchpad) const {
+  const Args& args = args_[static_cast<size_t>(thread)];
+  dnnl_exec_arg_t list[5];
+  int count = 0;
+  const auto give = [&](int name, const memory& m, void* data) {
+    check(dnnl_memory_set_data_handle(m.get(), data), "memory_set_data_handle");
+    list[count++] = {name, m.get()};
+  };
+  give(DNNL_ARG_SRC, args.a, a);
+  give(DNNL_ARG_DST, args.c, c);
+  if (b != nullptr) {
+    give(DNNL_ARG_WEIGHTS, args.b, b);
+  } else {
+    list[count++] = {DNNL_ARG_WEIGHTS, b_packed};
+  }
+  if (bias_) give(DNNL_ARG_BIAS, args.bias, bias);
+  if (scratchpad_bytes_ > 0) give(DNNL_ARG_SCRATCHPAD, args.scratchpad, scratchpad);
+  check(dnnl_primitive_execute(primitive_.get(), stream, count, list), "matmul");
+}
+
+GemmCache::GemmCache(int threads) : engine_(dnnl::engine::kind::cpu, 0), threads_(static_cast<size_t>(threads)) {
+  for (PerThread& t : threads_) t.stream = dnnl::stream(engine_);
+}
+
+memory::desc GemmCache::panel_layout(int64_t k, int64_t width, DType type) {
+  const TileSpec whole{.m = kTileRows, .n = width, .k = k, .lda = k, .ldc = width, .in = type};
+  return make_desc(whole, memory::desc({k, width}, dnnl_type(type), memory::format_tag::any), engine_).weights_desc();
+}
+
+const TileKernel& GemmCache::kernel(const TileSpec& spec) {
+  const auto found = kernels_.find(spec);
+  if (found != kernels_.end()) return found->second;
+  const SingleOpenMpThread single;
+  const memory::desc b =
+      spec.packed ? panel_layout(spec.k, spec.n, spec.in) : matrix(spec.k, spec.n, spec.ldb, spec.trans_b, spec.in);
+  return kernels_.try_emplace(spec, spec, b, engine_, static_cast<int>(threads_.size())).first->second;
+}
+
+const PackedMatrix* GemmCache::packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
+                                      int64_t version, ThreadPool& pool) {
+  const PackKey key{version > 0 ? b : nullptr, k, n, panel, trans, type};
+  auto found = packed_.find(key);
+  if (found == packed_.end()) {
+    const SingleOpenMpThread single;
+    const int64_t width = std::min(panel, n), rest = n % width;
+    const memory::desc full = panel_layout(k, width, type);
+    if (full.data.format_kind != dnnl_blocked || full.data.format_desc.blocking.inner_nblks == 0) return nullptr;
+    const memory::desc tail = rest ? panel_layout(k, rest, type) : memory::desc();
+    found = packed_.try_emplace(key, k, n, width, trans, type, full, tail, engine_, pool.threads()).first;
+  }
+  PackedMatrix& matrix = found->second;
+  if (version == 0 || matrix.version != version) {
+    matrix.pack(b, *this, pool);
+    matrix.version = version;
+    ++packs_;
+  }
+  return &matrix;
+}
+
+int64_t GemmCache::packed_bytes() const {
+  int64_t sum = 0;
+  for (const auto& [key, matrix] : packed_) sum += matrix.bytes();
+  return sum;
+}
+
+}  // namespace gt::cpu

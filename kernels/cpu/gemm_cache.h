@@ -1,0 +1,139 @@
+// oneDNN behind GEMM: compiled tile kernels, found by shape, and packed copies of right-hand sides, found by address.
+// One a context; used by one calling thread at a time, which creates everything before it splits the work. Knows tiles,
+// not ops.
+#pragma once
+#include <dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/core/tensor.h"
+#include "kernels/cpu/context.h"
+
+namespace gt::cpu {
+
+// c [m,n] (+)= op(a) op(b) + bias; leading dimensions in elements. Packed: b is a panel of a PackedMatrix, ldb unused.
+struct TileSpec {
+  int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
+  DType in = DType::kF32, out = DType::kF32, bias_type = DType::kF32;
+  bool trans_a = false, trans_b = false, packed = false, bias = false, accumulate = false;
+  friend bool operator==(const TileSpec&, const TileSpec&) = default;
+};
+
+struct TileSpecHash {
+  size_t operator()(const TileSpec& s) const;
+};
+
+// One oneDNN matmul primitive with its argument objects, one set a thread of the pool.
+class TileKernel {
+ public:
+  TileKernel(const TileSpec& spec, const dnnl::memory::desc& b, const dnnl::engine& engine, int threads);
+  // `scratchpad`: scratchpad_bytes() bytes of this thread. `b`: nullptr when b_packed is the panel to use.
+  void run(int thread, dnnl_stream_t stream, void* a, void* b, dnnl_memory_t b_packed, void* bias, void* c,
+           void* scratchpad) const;
+  int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
+
+ private:
+  struct Args {
+    dnnl::memory a, b, bias, c, scratchpad;
+  };
+  dnnl::matmul primitive_;
+  std::vector<Args> args_;
+  int64_t scratchpad_bytes_ = 0;
+  bool bias_ = false;
+};
+
+// A [k,n] matrix cut into column panels, each in the layout that oneDNN's kernels read fastest.
+class PackedMatrix {
+ public:
+  PackedMatrix(int64_t k, int64_t n, int64_t panel, bool trans, DType type, const dnnl::memory::desc& full,
+               const dnnl::memory::desc& tail, const dnnl::engine& engine, int threads);
+  // Copies b ([k,n], or [n,k] when trans) into the panels, panels split over the pool.
+  void pack(const void* b, class GemmCache& cache, ThreadPool& pool);
+  dnnl_memory_t panel(int64_t i) const { return panels_[static_cast<size_t>(i)].get(); }
+  int64_t bytes() const { return storage_.bytes(); }
+  int64_t version = 0;  // of the bytes packed now; 0: none
+
+ private:
+  struct Reorder {
+    dnnl::reorder primitive;
+    std::vector<dnnl::memory> from, scratchpad;  // one a thread
+    int64_t scratchpad_bytes = 0;
+  };
+  Reorder make_reorder(int64_t width, const dnnl::memory::desc& to, const dnnl::engine& engine, int threads) const;
+  int64_t k_, n_, width_;
+  bool trans_;
+  DType type_;
+  Scratch storage_;
+  std::vector<dnnl::memory> panels_;
+  Reorder full_, tail_;
+};
+
+struct PackKey {
+  const void* address = nullptr;  // nullptr: repacked at every call
+  int64_t k = 0, n = 0, panel = 0;
+  bool trans = false;
+  DType type = DType::kF32;
+  friend bool operator==(const PackKey&, const PackKey&) = default;
+};
+
+struct PackKeyHash {
+  size_t operator()(const PackKey& k) const;
+};
+
+class GemmCache {
+ public:
+  explicit GemmCache(int threads);
+  // The kernel of this shape, compiled at the first request. References stay valid.
+  const TileKernel& kernel(const TileSpec& spec);
+  // b packed in panels of `panel` columns, or nullptr when oneDNN has no layout of its own for such panels (below
+  // AVX-512). version > 0: kept under its address until the version changes. 0: packed now, valid until the next such
+  // call of the same shape.
+  const PackedMatrix* packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
+                             int64_t version, ThreadPool& pool);
+
+  dnnl_stream_t stream(int thread) const { return threads_[static_cast<size_t>(thread)].stream.get(); }
+  std::byte* scratchpad(int thread, int64_t bytes) {
+    return threads_[static_cast<size_t>(thread)].scratchpad.get(bytes);
+  }
+  // An f32 tile of this thread, for results that are converted on the way out.
+  float* tile(int thread, int64_t count) {
+    return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].tile.get(count * 4));
+  }
+  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b.
+  float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
+
+  int64_t packs() const { return packs_; }            // panels sets written so far
+  size_t kernels() const { return kernels_.size(); }  // primitives compiled so far
+  int64_t packed_bytes() const;                       // memory held by packed copies
+
+ private:
+  dnnl::memory::desc panel_layout(int64_t k, int64_t width, DType type);
+  struct PerThread {
+    dnnl::stream stream;
+    Scratch scratchpad, tile;
+  };
+  dnnl::engine engine_;
+  std::vector<PerThread> threads_;
+  std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
+  std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
+  Scratch converted_[2];
+  int64_t packs_ = 0;
+};
+
+// Rows of a tile: fixed, so that the cut of a matrix into tiles, and with it every bit, is the same for all thread
+// counts.
+constexpr int64_t kTileRows = 64;
+
+// While it lives, OpenMP regions entered by this thread have one thread: oneDNN then runs on the caller alone.
+class SingleOpenMpThread {
+ public:
+  SingleOpenMpThread();
+  ~SingleOpenMpThread();
+  SingleOpenMpThread(const SingleOpenMpThread&) = delete;
+  SingleOpenMpThread& operator=(const SingleOpenMpThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace gt::cpu

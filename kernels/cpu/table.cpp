@@ -1,0 +1,16 @@
+#include "kernels/cpu/table.h"
+
+#include "kernels/cpu/kernels.h"
+
+namespace gt::cpu {
+namespace {
+constexpr OpTable kOps{.name = "cpu",
+#define X(entry, Args, amp) .entry = entry,
+                       GT_OPS(X)
+#undef X
+};
+static_assert(first_missing(kOps) == nullptr);
+}  // namespace
+
+const OpTable kTable = kOps;
+}  // namespace gt::cpu

@@ -1,0 +1,10 @@
+// The null backend: ops that compute nothing on memory that is not there. Plans, FLOP counts, schedules and dry runs go
+// through the same calls as training.
+#pragma once
+#include "kernels/core/device.h"
+#include "kernels/ops.h"
+
+namespace gt::null {
+extern const OpTable kTable;
+extern const DeviceApi kDevice;
+}  // namespace gt::null

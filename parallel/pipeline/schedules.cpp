@@ -1,0 +1,148 @@
+// The generators: which compute actions every rank performs, in which order. Nothing here knows about communication.
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace gt {
+namespace {
+
+constexpr int kMost = 32767;  // of stages and of microbatches: an Action holds them in 16 bits
+
+Schedule empty(const char* name, int ranks, int chunks, int microbatches) {
+  GT_REQUIRE(ranks >= 1 && chunks >= 1 && microbatches >= 1, Exit::kUsage, "a ", name, " schedule needs pp ", ranks, ", vpp ",
+             chunks, " and microbatches ", microbatches, " to be at least 1");
+  GT_REQUIRE(int64_t{ranks} * chunks <= kMost && microbatches <= kMost, Exit::kUsage, "a ", name, " schedule with pp ", ranks,
+             " * vpp ", chunks, " stages and ", microbatches, " microbatches: at most ", kMost, " of each are possible");
+  return {name, ranks, ranks * chunks, microbatches, std::vector<Program>(static_cast<size_t>(ranks))};
+}
+
+struct Step { int chunk, microbatch; };
+
+// The order in which a rank visits (chunk, microbatch): groups of `ranks` microbatches, each group visiting every chunk.
+// What does not fill a group is added to the first one: a smaller last group would deadlock with the usual warm-up.
+struct Walk {
+  int first_group = 0;
+  std::vector<Step> steps;
+};
+
+Walk walk(int ranks, int chunks, int microbatches) {
+  Walk w;
+  w.first_group = microbatches <= ranks ? microbatches : ranks + microbatches % ranks;
+  w.steps.reserve(static_cast<size_t>(chunks) * static_cast<size_t>(microbatches));
+  for (int begin = 0, size = w.first_group; begin < microbatches; begin += size, size = ranks)
+    for (int c = 0; c < chunks; ++c)
+      for (int k = begin; k < begin + size; ++k) w.steps.push_back({c, k});
+  return w;
+}
+
+// Appends actions of one rank.
+struct Writer {
+  Program& out;
+  void operator()(Act act, int stage, int microbatch) {
+    out.push_back({act, static_cast<int16_t>(stage), static_cast<int16_t>(microbatch)});
+  }
+};
+
+}  // namespace
+
+Schedule gpipe(int p, int m) {
+  Schedule s = empty("gpipe", p, 1, m);
+  for (int r = 0; r < p; ++r) {
+    Writer put{s.program[static_cast<size_t>(r)]};
+    for (int k = 0; k < m; ++k) put(Act::kForward, r, k);
+    for (int k = 0; k < m; ++k) put(Act::kBackward, r, k);
+  }
+  return s;
+}
+
+// PipeDream-flush (Narayanan et al. 2021): a warm-up, then one forward and one backward in turn.
+Schedule one_f_one_b(int p, int m) {
+  Schedule s = empty("1f1b", p, 1, m);
+  for (int r = 0; r < p; ++r) {
+    Writer put{s.program[static_cast<size_t>(r)]};
+    int f = 0;
+    for (const int warm = std::min(p - 1 - r, m); f < warm; ++f) put(Act::kForward, r, f);
+    for (int b = 0; b < m; ++b) {
+      if (f < m) put(Act::kForward, r, f++);
+      put(Act::kBackward, r, b);
+    }
+  }
+  return s;
+}
+
+// Interleaved 1F1B (Narayanan et al. 2021, section 2.2.2), for any m by the group rule of walk().
+Schedule interleaved(int p, int v, int m) {
+  Schedule s = empty("interleaved", p, v, m);
+  const Walk w = walk(p, v, m);
+  const size_t total = w.steps.size();
+  for (int r = 0; r < p; ++r) {
+    Writer put{s.program[static_cast<size_t>(r)]};
+    size_t f = 0;
+    const auto forward = [&] {
+      put(Act::kForward, w.steps[f].chunk * p + r, w.steps[f].microbatch);
+      ++f;
+    };
+    const size_t warm = std::min(static_cast<size_t>(2 * (p - 1 - r) + (v - 1) * w.first_group), total);
+    while (f < warm) forward();
+    for (size_t b = 0; b < total; ++b) {
+      if (f < total) forward();
+      put(Act::kBackward, (v - 1 - w.steps[b].chunk) * p + r, w.steps[b].microbatch);
+    }
+  }
+  return s;
+}
+
+// ZB-H1 (Qi et al. 2023): weight gradients fill the holes; activations of p microbatches at most, kept until W.
+Schedule zb_h1(int p, int m) {
+  Schedule s = empty("zb-h1", p, 1, m);
+  for (int r = 0; r < p; ++r) {
+    Writer put{s.program[static_cast<size_t>(r)]};
+    const int warm = std::min(p - 1 - r, m);
+    int f = 0, i = 0, w = 0;
+    while (f < warm) put(Act::kForward, r, f++);
+    for (int n = warm; n < m; ++n) {
+      put(Act::kForward, r, f++);
+      put(Act::kBackwardInput, r, i++);
+      if (i - w > r) put(Act::kBackwardWeight, r, w++);
+    }
+    while (i < m) {
+      put(Act::kBackwardInput, r, i++);
+      put(Act::kBackwardWeight, r, w++);
+    }
+    while (w < m) put(Act::kBackwardWeight, r, w++);
+  }
+  return s;
+}
+
+Schedule forward_only(int p, int v, int m) {
+  Schedule s = empty("forward", p, v, m);
+  const Walk w = walk(p, v, m);
+  for (int r = 0; r < p; ++r) {
+    Writer put{s.program[static_cast<size_t>(r)]};
+    for (const Step& t : w.steps) put(Act::kForward, t.chunk * p + r, t.microbatch);
+  }
+  return s;
+}
+
+std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1", "forward"}; }
+
+Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied) {
+  const bool chunked = name == "interleaved" || name == "forward";
+  std::string known;
+  for (const std::string& n : schedule_names()) known += (known.empty() ? "" : ", ") + n;
+  Schedule s;
+  if (name == "interleaved") s = interleaved(p, v, m);
+  else if (name == "forward") s = forward_only(p, v, m);
+  else if (name == "gpipe") s = gpipe(p, m);
+  else if (name == "1f1b") s = one_f_one_b(p, m);
+  else if (name == "zb-h1") s = zb_h1(p, m);
+  else fail(Exit::kUsage, "unknown pipeline schedule '", name, "'; known: ", known, ", or file:PATH for a text schedule");
+  GT_REQUIRE(chunked || v == 1, Exit::kUsage, "schedule ", name, " has one model chunk a rank, vpp is ", v,
+             "; set vpp to 1 or the schedule to interleaved");
+  add_reduce_grads(s, tied);
+  add_send_recv(s);
+  return s;
+}
+
+}  // namespace gt

@@ -1,0 +1,157 @@
+// Plays all ranks together twice: once with sends that wait for their receiver (what no buffering anywhere would give, and
+// what one in-order stream per communicator does), once with asynchronous messages and times, as the executor runs.
+#include "parallel/pipeline/simulate.h"
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "parallel/pipeline/check_schedule.h"
+
+namespace gt {
+namespace {
+
+bool is_send(Act a) { return a == Act::kSendForward || a == Act::kSendBackward; }
+bool is_recv(Act a) { return a == Act::kRecvForward || a == Act::kRecvBackward; }
+bool goes_down(Act a) { return a == Act::kForward || a == Act::kSendForward || a == Act::kRecvForward; }
+
+[[noreturn]] void deadlock(const Schedule& s, const std::vector<size_t>& pc, const char* sends) {
+  std::string where;
+  for (int r = 0; r < s.ranks; ++r) {
+    const size_t k = pc[static_cast<size_t>(r)];
+    if (k < s.program[static_cast<size_t>(r)].size()) where += cat("\n  rank ", r, " waits at ", excerpt(s, r, k));
+  }
+  fail(Exit::kUsage, "schedule ", s.name, ": deadlock with ", sends, " sends:", where);
+}
+
+bool finished(const Schedule& s, const std::vector<size_t>& pc) {
+  for (size_t r = 0; r < pc.size(); ++r)
+    if (pc[r] < s.program[r].size()) return false;
+  return true;
+}
+
+// Rendezvous: a send and its receive happen together, when both ranks stand at them. check_schedule() has seen to it that
+// every compute action follows its receive, so nothing else can block.
+void play_rendezvous(const Schedule& s) {
+  std::vector<size_t> pc(s.program.size(), 0);
+  const auto skip_compute = [&](size_t r) {
+    while (pc[r] < s.program[r].size() && !is_send(s.program[r][pc[r]].act) && !is_recv(s.program[r][pc[r]].act)) ++pc[r];
+    return pc[r] < s.program[r].size();
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t r = 0; r < pc.size(); ++r)
+      while (skip_compute(r) && is_send(s.program[r][pc[r]].act)) {
+        const Action a = s.program[r][pc[r]];
+        const bool down = goes_down(a.act);
+        const int to = a.stage + (down ? 1 : -1);
+        const auto peer = static_cast<size_t>(s.rank_of(to));
+        const Action want{down ? Act::kRecvForward : Act::kRecvBackward, static_cast<int16_t>(to), a.microbatch};
+        if (!skip_compute(peer) || !(s.program[peer][pc[peer]] == want)) break;
+        ++pc[r];
+        ++pc[peer];
+        moved = true;
+      }
+  }
+  if (!finished(s, pc)) deadlock(s, pc, "rendezvous");
+}
+
+// Asynchronous messages and times.
+class Player {
+ public:
+  Player(const Schedule& s, const Cost& c)
+      : s_(s), cost_(c), m_(static_cast<size_t>(s.microbatches)), forward_only_(is_forward_only(s)), pc_(s.program.size(), 0),
+        clock_(s.program.size(), 0), live_(s.program.size(), 0) {
+    for (auto& table : arrives_) table.assign(static_cast<size_t>(s.stages) * m_, kNever);
+    report_.peak_in_flight.assign(s.program.size(), 0);
+    report_.timeline.resize(s.program.size());
+  }
+
+  Report play() {
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = 0; r < pc_.size(); ++r)
+        while (pc_[r] < s_.program[r].size() && step(r, s_.program[r][pc_[r]])) {
+          ++pc_[r];
+          moved = true;
+        }
+    }
+    if (!finished(s_, pc_)) deadlock(s_, pc_, "buffered");
+    double busy = 0;
+    for (size_t r = 0; r < pc_.size(); ++r) {
+      report_.makespan = std::max(report_.makespan, clock_[r]);
+      for (const Span& t : report_.timeline[r]) busy += t.end - t.begin;
+    }
+    report_.bubble = report_.makespan > 0 ? 1 - busy / (report_.makespan * s_.ranks) : 0;
+    return std::move(report_);
+  }
+
+ private:
+  static constexpr double kNever = -1;
+
+  // When the tensor that enters `stage` from above (down) or below arrives on its rank.
+  double& arrival(bool down, int stage, int k) {
+    return arrives_[down ? 0 : 1][static_cast<size_t>(stage) * m_ + static_cast<size_t>(k)];
+  }
+
+  double duration(const Action& a) const {
+    const auto st = static_cast<size_t>(a.stage);
+    if (a.act == Act::kForward) return cost_.stage_f.empty() ? cost_.f : cost_.stage_f[st];
+    if (a.act == Act::kBackward) return cost_.stage_b.empty() ? cost_.b : cost_.stage_b[st];
+    if (!cost_.stage_b.empty()) return cost_.stage_b[st] / 2;
+    return a.act == Act::kBackwardInput ? cost_.i : cost_.w;
+  }
+
+  bool step(size_t r, const Action& a) {  // false: blocked
+    if (is_send(a.act)) {
+      const bool down = goes_down(a.act);
+      arrival(down, a.stage + (down ? 1 : -1), a.microbatch) = clock_[r] + cost_.p2p;
+      return true;
+    }
+    if (is_recv(a.act) || a.act == Act::kReduceGrads || a.act == Act::kReduceTied) return true;  // posted; compute waits
+    double begin = clock_[r];
+    const bool down = a.act == Act::kForward;
+    const bool edge = a.act == Act::kBackwardWeight || (down ? a.stage == 0 : a.stage == s_.stages - 1);
+    if (!edge) {
+      const double t = arrival(down, a.stage, a.microbatch);
+      if (t == kNever) return false;
+      begin = std::max(begin, t);
+    }
+    clock_[r] = begin + duration(a);
+    report_.timeline[r].push_back({a, begin, clock_[r]});
+    hand_over(r, a, down);
+    if (down) report_.peak_in_flight[r] = std::max(report_.peak_in_flight[r], ++live_[r]);
+    if (a.act == Act::kBackward || a.act == Act::kBackwardWeight || (down && forward_only_)) --live_[r];
+    return true;
+  }
+
+  // To a stage of the same rank, without a message.
+  void hand_over(size_t r, const Action& a, bool down) {
+    if (a.act == Act::kBackwardWeight) return;
+    const int to = a.stage + (down ? 1 : -1);
+    if (to < 0 || to >= s_.stages || s_.rank_of(to) != static_cast<int>(r)) return;
+    arrival(down, to, a.microbatch) = clock_[r];
+  }
+
+  const Schedule& s_;
+  const Cost& cost_;
+  const size_t m_;
+  const bool forward_only_;
+  std::vector<size_t> pc_;
+  std::vector<double> clock_;
+  std::vector<int> live_;
+  std::vector<double> arrives_[2];  // [0: down, 1: up][stage, microbatch]
+  Report report_;
+};
+
+}  // namespace
+
+Report simulate(const Schedule& s, const Cost& cost) {
+  const auto stages = static_cast<size_t>(s.stages);
+  GT_CHECK(cost.stage_f.empty() || cost.stage_f.size() == stages, cost.stage_f.size(), " forward times for ", stages, " stages");
+  GT_CHECK(cost.stage_b.empty() || cost.stage_b.size() == stages, cost.stage_b.size(), " backward times for ", stages, " stages");
+  check_schedule(s);
+  play_rendezvous(s);
+  return Player(s, cost).play();
+}
+
+}  // namespace gt

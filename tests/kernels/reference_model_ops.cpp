@@ -1,0 +1,207 @@
+// The reference ops that know tokens, positions, heads and vocabularies, and those of the optimizer step.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Where element d of query, key or value `head` of token t lies in qkv.
+template <class P>
+struct QkvLayout {
+  const P& p;
+  int64_t row(int64_t b, int64_t t) const { return (b * p.seq + t) * (p.heads + 2 * p.kv_heads) * p.head_dim; }
+  int64_t kv(int64_t head) const { return head / (p.heads / p.kv_heads); }
+  int64_t q(int64_t b, int64_t t, int64_t head) const { return row(b, t) + head * p.head_dim; }
+  int64_t k(int64_t b, int64_t t, int64_t head) const { return row(b, t) + (p.heads + kv(head)) * p.head_dim; }
+  int64_t v(int64_t b, int64_t t, int64_t head) const { return k(b, t, head) + p.kv_heads * p.head_dim; }
+  int64_t out(int64_t b, int64_t t, int64_t head) const { return ((b * p.seq + t) * p.heads + head) * p.head_dim; }
+};
+
+double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t count) {
+  double s = 0;
+  for (int64_t d = 0; d < count; ++d) s += get(a, at_a + d) * get(b, at_b + d);
+  return s;
+}
+
+}  // namespace
+
+void attention(const Attention& p, Stream) {
+  const QkvLayout<Attention> at{p};
+  std::vector<double> weight(static_cast<size_t>(p.seq));
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      for (int64_t i = 0; i < p.seq; ++i) {
+        double top = -kInfinity, total = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          weight[static_cast<size_t>(j)] = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
+          top = std::max(top, weight[static_cast<size_t>(j)]);
+        }
+        for (int64_t j = 0; j <= i; ++j) total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
+        for (int64_t d = 0; d < p.head_dim; ++d) {
+          double o = 0;
+          for (int64_t j = 0; j <= i; ++j) o += weight[static_cast<size_t>(j)] / total * get(p.qkv, at.v(b, j, h) + d);
+          set(p.out, at.out(b, i, h) + d, o);
+        }
+        set(p.lse, (b * p.heads + h) * p.seq + i, top + std::log(total));
+      }
+    }
+  }
+}
+
+// P = exp(scale q k - lse); dV = P^T dO; dS = P * (dO V^T - rowsum(dO * O)); dQ = scale dS K; dK = scale dS^T Q.
+void attention_grad(const AttentionGrad& p, Stream) {
+  const QkvLayout<AttentionGrad> at{p};
+  std::vector<double> sums(static_cast<size_t>(p.dqkv.numel()));
+  const auto add_to = [&](int64_t where, double factor, const Tensor& x, int64_t from) {
+    for (int64_t d = 0; d < p.head_dim; ++d) sums[static_cast<size_t>(where + d)] += factor * get(x, from + d);
+  };
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      for (int64_t i = 0; i < p.seq; ++i) {
+        const int64_t out = at.out(b, i, h), q = at.q(b, i, h);
+        const double through = dot(p.dout, out, p.out, out, p.head_dim);
+        for (int64_t j = 0; j <= i; ++j) {
+          const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
+          const double score = p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim);
+          const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));
+          const double dscore = weight * (dot(p.dout, out, p.qkv, v, p.head_dim) - through);
+          add_to(v, weight, p.dout, out);
+          add_to(q, p.scale * dscore, p.qkv, k);
+          add_to(k, p.scale * dscore, p.qkv, q);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < p.dqkv.numel(); ++i) set(p.dqkv, i, sums[static_cast<size_t>(i)]);
+}
+
+void embedding(const Embedding& p, Stream) {
+  const int64_t cols = p.table.shape.cols(), rows = p.table.shape[0];
+  for (int64_t i = 0; i < p.tokens.numel(); ++i) {
+    const int64_t row = static_cast<int64_t>(get(p.tokens, i)) - p.first_row;
+    const bool inside = row >= 0 && row < rows;
+    for (int64_t j = 0; j < cols; ++j) set(p.out, i * cols + j, inside ? get(p.table, row * cols + j) : 0);
+  }
+}
+
+void embedding_grad(const EmbeddingGrad& p, Stream) {
+  const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape[0];
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = 0; j < cols; ++j) {
+      double total = p.accumulate ? get(p.dtable, row * cols + j) : 0;
+      for (int64_t i = 0; i < p.tokens.numel(); ++i) {
+        if (static_cast<int64_t>(get(p.tokens, i)) == p.first_row + row) total += get(p.dout, i * cols + j);
+      }
+      set(p.dtable, row * cols + j, total);
+    }
+  }
+}
+
+void add_position(const AddPosition& p, Stream) {
+  const int64_t cols = p.x.shape.cols();
+  for (int64_t i = 0; i < p.x.numel(); ++i) {
+    const int64_t row = p.first_pos + i / cols % p.seq;
+    set(p.x, i, get(p.x, i) + get(p.pos, row * cols + i % cols));
+  }
+}
+
+void position_grad(const PositionGrad& p, Stream) {
+  const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape[0];
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = row - p.first_pos;
+    for (int64_t j = 0; j < cols; ++j) {
+      double total = p.accumulate ? get(p.dpos, row * cols + j) : 0;
+      for (int64_t i = position; position >= 0 && position < p.seq && i < p.dout.shape.rows(); i += p.seq) {
+        total += get(p.dout, i * cols + j);
+      }
+      set(p.dpos, row * cols + j, total);
+    }
+  }
+}
+
+void cross_entropy_stats(const CrossEntropyStats& p, Stream) {
+  const int64_t rows = p.logits.shape.rows(), cols = p.logits.shape.cols();
+  const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // the columns after these are padding
+  for (int64_t i = 0; i < rows; ++i) {
+    double top = -kInfinity, total = 0;
+    for (int64_t j = 0; j < real; ++j) top = std::max(top, get(p.logits, i * cols + j));
+    for (int64_t j = 0; j < real; ++j) total += std::exp(get(p.logits, i * cols + j) - top);
+    const int64_t target = static_cast<int64_t>(get(p.targets, i)), column = target - p.first_col;
+    const bool here = target >= 0 && column >= 0 && column < real;
+    set(p.stats, i * 3, top);
+    set(p.stats, i * 3 + 1, total);
+    set(p.stats, i * 3 + 2, here ? get(p.logits, i * cols + column) : 0);
+  }
+}
+
+void cross_entropy_grad(const CrossEntropyGrad& p, Stream) {
+  const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto stat = [&](int64_t part, int64_t which) { return get(p.stats, (part * rows + i) * 3 + which); };
+    double top = -kInfinity, total = 0, z_target = 0;
+    for (int64_t r = 0; r < p.parts; ++r) top = std::max(top, stat(r, 0));
+    for (int64_t r = 0; r < p.parts; ++r) {
+      if (stat(r, 1) > 0) total += stat(r, 1) * std::exp(stat(r, 0) - top);
+      z_target += stat(r, 2);
+    }
+    const int64_t target = static_cast<int64_t>(get(p.targets, i));
+    set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z_target);
+    if (!p.dlogits) continue;
+    for (int64_t j = 0; j < cols; ++j) {
+      const int64_t column = p.first_col + j;
+      double d = 0;
+      if (target >= 0 && column < p.vocab) {
+        d = (std::exp(get(p.logits, i * cols + j) - top) / total - (column == target ? 1 : 0)) * get(p.seed, 0);
+      }
+      set(p.dlogits, i * cols + j, d);
+    }
+  }
+}
+
+void sum(const Sum& p, Stream) {
+  double total = p.accumulate ? get(p.out, 0) : 0;
+  for (int64_t i = 0; i < p.x.numel(); ++i) total += get(p.x, i);
+  set(p.out, 0, total);
+}
+
+void sum_squares(const SumSquares& p, Stream) {
+  double total = p.accumulate ? get(p.out, 0) : 0;
+  for (int64_t i = 0; i < p.x.numel(); ++i) total += get(p.x, i) * get(p.x, i);
+  set(p.out, 0, total);
+}
+
+void clip_factor(const ClipFactor& p, Stream) {
+  double squares = 0;
+  for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += get(p.norm_squares, i);
+  const double total = std::sqrt(squares) / p.denominator;
+  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + 1e-6)) : 1;
+  set(p.scalars, kGradMultiplier, factor / p.denominator);
+  set(p.scalars, kSkip, std::isfinite(total) ? 0 : 1);
+  set(p.norm, 0, total);
+}
+
+void adamw(const AdamW& p, Stream) {
+  if (get(p.scalars, kSkip) != 0) return;
+  const double lr = get(p.scalars, kLr), beta1 = get(p.scalars, kBeta1), beta2 = p.beta2;
+  for (int64_t i = 0; i < p.master.numel(); ++i) {
+    const double w = get(p.master, i);
+    double g = get(p.grad, i) * get(p.scalars, kGradMultiplier);
+    if (p.adam_l2) g += p.weight_decay * w;
+    const double m = beta1 * get(p.m, i) + (1 - beta1) * g;
+    const double v = beta2 * get(p.v, i) + (1 - beta2) * g * g;
+    const double step = m / get(p.scalars, kBiasCorrection1) / (std::sqrt(v / get(p.scalars, kBiasCorrection2)) + p.eps);
+    const double updated = w - lr * (step + (p.adam_l2 ? 0 : p.weight_decay * w));
+    set(p.m, i, m);
+    set(p.v, i, v);
+    set(p.master, i, updated);
+    if (p.value) set(p.value, i, get(p.master, i));  // the rounded master, so that both agree
+  }
+}
+
+}  // namespace gt::test::reference

@@ -34,7 +34,7 @@ struct GradHooks {
 struct ExecutorMemory {
   int64_t activation_bytes = 0;  // one microbatch slot's arena
   int64_t gradient_bytes = 0;    // the pool of activation gradients
-  int64_t boundary_bytes = 0;    // receive and send buffers of all slots, allocated by the executor itself
+  int64_t boundary_bytes = 0;    // receive and send buffers of all slots; reported, the executor sizes them itself
 };
 
 // One executed compute action, host clock, for bubble, timeline and trace.
@@ -55,6 +55,7 @@ class PipelineExecutor {
   int slots() const;                             // microbatch slots allocated
   int64_t activation_high_water() const;         // bytes, the largest slot
   int64_t gradient_high_water() const;           // bytes
+  int64_t boundary_bytes() const;                // receive and send buffers of all slots
   std::span<const ActionTime> timeline() const;  // of the last run; storage reused
   double busy_seconds() const;                   // time inside compute actions in the last run
   double wait_seconds() const;                   // time blocked in receives and sends in the last run

@@ -64,7 +64,6 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       p.version = 1;
     }
   }
-  norms_ = Buffer(total_scopes * size_of(DType::kF64), compute.device, *backend.device);
 
   // Update ranges: neighbours with the same rule are one range. Stage 0 updates everything, stage 1 its own shard.
   for (size_t k = 0; k < scopes_.size(); ++k) {
@@ -179,8 +178,8 @@ void ParamStore::finish_reduction() {
   for (auto& s : scopes_) s->work.wait(compute_);
 }
 
-Tensor ParamStore::norm_squares() {
-  const Tensor norms = norms_.tensor({total_scopes_}, DType::kF64);
+void ParamStore::norm_squares(Tensor norms) {
+  GT_CHECK(norms.numel() == total_scopes_ && norms.dtype == DType::kF64, "one f64 entry per scope of the model");
   backend_.device->zero(norms.data, norms.bytes(), compute_);
   for (auto& s : scopes_) {
     if (s->tied_copy()) continue;  // counted once, by the owner
@@ -191,8 +190,6 @@ Tensor ParamStore::norm_squares() {
                                 compute_);
     }
   }
-  mesh_.world().all_reduce(norms, ReduceOp::kSum, compute_).wait(compute_);
-  return norms;
 }
 
 int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }

@@ -58,8 +58,10 @@ class ParamStore {
   void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
   void finish_reduction();        // everything has landed; stage 0 gathers; a parameter without gradient is an error
 
-  // Sum of squares per scope over the elements this rank owns, summed over the world: f64 [total_scopes] on the device.
-  Tensor norm_squares();
+  // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every stage; tp-split
+  // or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over the world it is the global norm
+  // squared, with entries in the model's order whatever the layout.
+  void norm_squares(Tensor out);
 
   // What to update, and how many elements of state a local scope needs.
   std::span<const UpdateRange> ranges() const { return ranges_; }
@@ -90,7 +92,6 @@ class ParamStore {
   std::vector<UpdateRange> ranges_;
   std::vector<Scope*> bucket_;       // scopes whose gradients are final, not launched yet
   int64_t bucket_fill_ = 0;          // bytes
-  Buffer norms_;
 };
 
 }  // namespace gt

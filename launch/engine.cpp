@@ -1,0 +1,199 @@
+#include "launch/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/comm/null_group.h"
+#include "parallel/pipeline/partition.h"
+
+namespace gt {
+
+std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
+  const auto costs = o.model.layer_costs();
+  return partition(o.partition, costs, pp);
+}
+
+Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute, const EnginePlan& plan)
+    : options_(options), mesh_(mesh), backend_(backend), compute_(compute), boundaries_(stage_boundaries(options, mesh.shape().pp)) {
+  const int stage = mesh.coord(Axis::kPp);
+  const Build build{mesh, options.model.init_std};
+  stages_.push_back(std::make_unique<GptStage>(options.model, boundaries_[static_cast<size_t>(stage)],
+                                               boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+  std::vector<ScopeSpec> scopes;
+  std::vector<Stage*> local;
+  for (auto& s : stages_) {
+    for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
+    local.push_back(s.get());
+  }
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend, compute);
+  for (auto& s : stages_) s->bind(*store_);
+  optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
+  lr_ = make_lr_schedule(options.lr);
+
+  const int pp = mesh.shape().pp, m = options.microbatches;
+  train_ = std::make_unique<PipelineExecutor>(make_schedule(options.schedule, pp, 1, m, options.model.tied), local, mesh, *backend.ops,
+                                              *backend.device, compute, plan.train);
+  eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, 1, m), local, mesh, *backend.ops, *backend.device, compute,
+                                             plan.eval);
+  scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
+  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + 1;
+  sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
+  losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
+  host_sums_.resize(static_cast<size_t>(sums));
+}
+
+Engine::~Engine() = default;
+
+void Engine::prepare_scalars(int64_t target_tokens) {
+  const int64_t t = applied_ + 1;
+  float host[kNumScalars] = {};
+  optimizer_->fill_scalars(t, host);
+  host[kLr] = static_cast<float>(lr_->at(t));
+  // Gradients hold m*d times the true gradient, so that their size is that of one microbatch's mean.
+  host[kLossSeed] = static_cast<float>(static_cast<double>(options_.microbatches) * mesh_.size(Axis::kDp) /
+                                       static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  if (compute_.device.kind != DeviceKind::kNull) {
+    backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
+    backend_.device->synchronize(compute_);  // `host` lives on this frame
+  }
+}
+
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
+  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
+  const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  prepare_scalars(target_tokens);
+
+  store_->begin_step();
+  const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
+                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
+  seeded_.assign(microbatches.begin(), microbatches.end());
+  for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+  train_->run(seeded_, losses, hooks);
+  store_->finish_reduction();
+
+  store_->norm_squares(sums.slice(0, scopes));
+  share(losses, stop);
+  backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes), .scalars = scalars, .norm = norm, .clip = options_.grad_clip,
+                             .denominator = static_cast<float>(m * dp)}, compute_);
+  optimizer_->step(*store_, scalars, compute_);
+  store_->publish();
+  return read_back(target_tokens);
+}
+
+// One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to stop.
+// Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
+void Engine::share(Tensor losses, bool stop) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + 1);
+  backend_.device->zero(tail.data, tail.bytes(), compute_);
+  if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
+    for (int k = 0; k < m; ++k)
+      backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)}, compute_);
+  stop_flag_ = stop ? 1 : 0;
+  if (stop) backend_.device->copy(tail.slice(int64_t{dp} * m, 1).data, &stop_flag_, sizeof stop_flag_, compute_);
+  mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
+}
+
+StepResult Engine::read_back(int64_t target_tokens) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  float scalars[kNumScalars + 1] = {};
+  if (compute_.device.kind != DeviceKind::kNull) {
+    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
+    backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)), compute_);
+    backend_.device->synchronize(compute_);
+  }
+  StepResult r;
+  for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
+  r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
+  r.stop = host_sums_.back() > 0;
+  r.grad_norm = static_cast<double>(scalars[kNumScalars]);
+  r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
+  r.lr = static_cast<double>(scalars[kLr]);
+  r.skipped = scalars[kSkip] != 0;
+  r.busy_seconds = train_->busy_seconds();
+  r.wait_seconds = train_->wait_seconds();
+  if (!r.skipped) ++applied_;
+  return r;
+}
+
+double Engine::evaluate(std::span<const MicroBatch> microbatches) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
+  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  double total = 0;
+  for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
+    seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at), microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
+    for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+    eval_->run(seeded_, losses, {});
+    backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
+    share(losses, false);
+    if (compute_.device.kind != DeviceKind::kNull) {
+      backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)), compute_);
+      backend_.device->synchronize(compute_);
+    }
+    for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(scopes + i)];
+  }
+  return total;
+}
+
+std::vector<ShardView> Engine::checkpoint_views() const {
+  std::vector<ShardView> views = store_->value_views();
+  for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
+  return views;
+}
+
+std::vector<GptStage*> Engine::stages() {
+  std::vector<GptStage*> out;
+  for (auto& s : stages_) out.push_back(s.get());
+  return out;
+}
+
+EnginePlan Engine::measured_plan() const {
+  EnginePlan plan;
+  const auto of = [](const PipelineExecutor& e) {
+    return ExecutorMemory{align_up(e.activation_high_water()), align_up(e.gradient_high_water()), e.boundary_bytes()};
+  };
+  plan.train = of(*train_);
+  plan.eval = of(*eval_);
+  plan.slots = train_->slots();
+  plan.memory.weights = store_->value_bytes();
+  plan.memory.gradients = store_->grad_bytes();
+  plan.memory.optimizer = optimizer_->state_bytes();
+  plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
+                            plan.eval.activation_bytes * eval_->slots();
+  plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  return plan;
+}
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank) {
+  constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
+  const Backend& backend = null_backend();
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const Stream stream = backend.device->open_stream(0, 1);
+  EnginePlan endless;
+  endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  EnginePlan plan;
+  {
+    Engine engine(options, mesh, backend, stream, endless);
+    const Shape s{options.micro_batch, options.model.seq};
+    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
+    MicroBatch mb;
+    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
+    mb.batch = options.micro_batch;
+    mb.seq = options.model.seq;
+    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    engine.step(batch, options.micro_batch * options.model.seq);
+    engine.evaluate(batch);
+    plan = engine.measured_plan();
+  }
+  backend.device->close_stream(stream);
+  return plan;
+}
+
+}  // namespace gt

@@ -17,6 +17,7 @@ class RankCheck {
   RankCheck(const Schedule& s, int rank, bool forward_only)
       : s_(s), rank_(rank), forward_only_(forward_only), m_(static_cast<size_t>(s.microbatches)),
         did_(static_cast<size_t>(s.stages) * m_, 0), last_input_(static_cast<size_t>(s.stages), -1), last_weight_(last_input_),
+        last_forward_(last_input_),
         reduced_(static_cast<size_t>(s.stages), 0) {}
 
   void run() {
@@ -71,7 +72,10 @@ class RankCheck {
     need(k >= 0 && k < s_.microbatches, "there are microbatches 0 to ", s_.microbatches - 1);
     need(!has(st, k, a.act), "twice");
     switch (a.act) {
-      case Act::kForward: input_ready(a, st - 1, true); break;
+      case Act::kForward:
+        input_ready(a, st - 1, true);
+        ascending(last_forward_, a);
+        break;
       case Act::kBackward:
       case Act::kBackwardInput:
         need(has(st, k, Act::kForward), "before its forward");
@@ -139,6 +143,7 @@ class RankCheck {
   size_t k_ = 0;
   std::vector<unsigned> did_;                   // [stage, microbatch] acts so far
   std::vector<int> last_input_, last_weight_;   // [stage] last microbatch of B or I; of B or W
+  std::vector<int> last_forward_;               // [stage] of F: a fused loss accumulates its weight gradient in forward
   std::vector<char> reduced_;                   // [stage]
   bool tied_ = false;
 };

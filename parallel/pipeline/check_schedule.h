@@ -14,7 +14,7 @@ std::string excerpt(const Schedule&, int rank, size_t k);
 bool is_forward_only(const Schedule&);
 
 // Throws gt::Error (kUsage) naming rank and token when a rank's actions are out of order, repeated, missing or on the wrong
-// rank; when microbatches of a stage are not visited in ascending order in B, I or W (the order of gradient accumulation);
+// rank; when microbatches of a stage are not visited in ascending order in F, B, I or W (the order of gradient accumulation);
 // when messages of one (source, destination, direction) do not match one to one, in order.
 void check_schedule(const Schedule&);
 

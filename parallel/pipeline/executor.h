@@ -17,7 +17,8 @@ namespace gt {
 class Stage {
  public:
   virtual ~Stage() = default;
-  virtual Shape boundary(const MicroBatch&) const = 0;  // of the tensor that crosses to the next stage, f32
+  // Of the tensors that cross between stages, f32; the same for every stage of a model, also the last.
+  virtual Shape boundary(const MicroBatch&) const = 0;
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor, or on the last stage the loss: f64 [1],
   // the sum of token losses of this microbatch.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
@@ -49,13 +50,15 @@ class PipelineExecutor {
 
   // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives the
   // token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
+  // Returns with every message sent; after an exception the executor must not be used again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 
   const Schedule& schedule() const;
-  int slots() const;                             // microbatch slots allocated
+  int slots() const;                             // microbatch slots allocated: simulate()'s peak_in_flight of this rank
+  int peak_live() const;                         // most microbatches really in flight at once in the last run
   int64_t activation_high_water() const;         // bytes, the largest slot
   int64_t gradient_high_water() const;           // bytes
-  int64_t boundary_bytes() const;                // receive and send buffers of all slots
+  int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
   std::span<const ActionTime> timeline() const;  // of the last run; storage reused
   double busy_seconds() const;                   // time inside compute actions in the last run
   double wait_seconds() const;                   // time blocked in receives and sends in the last run

@@ -1,0 +1,355 @@
+#include "parallel/pipeline/executor.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "kernels/core/memory.h"
+#include "parallel/pipeline/check_schedule.h"
+#include "parallel/pipeline/places.h"
+#include "parallel/pipeline/simulate.h"
+
+namespace gt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Slot {  // what one microbatch in flight needs
+  Arena arena;
+  Tape tape;
+  Work sending;  // without backward: its output, still on its way when the microbatch is done
+  Slot(int64_t bytes, Pool& grads, const OpTable& ops, const DeviceApi& api, Stream s)
+      : arena(Buffer(bytes, s.device, api)), tape(arena, grads, ops, s) {}
+};
+
+struct Cell {  // one (local chunk, microbatch) during a step
+  Var x, y;
+  Tensor handed;  // gradient of y from a stage on this rank: one use of a pool block is held
+  Tensor dx;      // gradient of x on its way to the stage before: one use of a pool block is held
+  Work receiving_x, receiving_dy, sending_y;
+};
+
+struct Outgoing {  // a gradient on its way; the pool block lives until the work was waited for
+  Work work;
+  Tensor tensor;
+};
+
+// Activations and gradients of different stages never queue behind each other. `to`: receiving virtual stage.
+int tag_of(bool down, int to) { return 2 * to + (down ? 0 : 1); }
+
+}  // namespace
+
+struct PipelineExecutor::Impl {
+  Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api, Stream compute,
+       ExecutorMemory memory);
+
+  void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
+  void perform(const Action&);
+  void forward(const Action&);
+  void send_forward(const Action&);
+  void recv(const Action&, bool down);
+  void backward(const Action&, Pass);
+  void weight_gradients(const Action&);
+  void send_backward(const Action&);
+
+  void allocate_buffers();
+  void keep_loss(const Action&, const Var& y);
+  void take_input_gradient(const Action&, Cell&, Tape&);
+  void release(const Action&, Cell&, Tape&);
+  void drain(Outgoing&);
+  void drain_all();
+  void poll();
+
+  size_t index(const Action& a, int stage) const {
+    return static_cast<size_t>(stage / schedule.ranks) * static_cast<size_t>(schedule.microbatches) +
+           static_cast<size_t>(a.microbatch);
+  }
+  Cell& cell(const Action& a) { return cells[index(a, a.stage)]; }
+  const Place& place(const Action& a) const { return places.of[index(a, a.stage)]; }
+  Slot& slot(const Action& a) { return *slots[static_cast<size_t>(place(a).slot)]; }
+  Stage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
+  const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
+  bool first(const Action& a) const { return a.stage == 0; }
+  bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
+  bool here(int at) const { return schedule.rank_of(at) == rank; }
+  std::string name(const Action& a) const { return to_string(Program{a}); }
+
+  Tensor buffer(int number, Shape shape) const {
+    GT_CHECK(shape.numel() * size_of(DType::kF32) <= buffer_bytes, "a boundary tensor ", to_string(shape), " does not fit ",
+             buffer_bytes, " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
+             "too small for ", places.buffers, " buffers");
+    return boundary.tensor(shape, DType::kF32, number * buffer_bytes);
+  }
+  double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  void wait(Work& w) {
+    if (!w.pending()) return;
+    const double begin = now();
+    w.wait(compute);
+    wait_seconds += now() - begin;
+  }
+  void timed(const Action& a, double begin) {
+    const double end = now();
+    times.push_back({a, begin, end});
+    busy_seconds += end - begin;
+  }
+
+  const Schedule schedule;
+  const std::vector<Stage*> stages;
+  const Mesh& mesh;
+  ProcessGroup& group;
+  const int rank;
+  const OpTable& ops;
+  const DeviceApi& api;
+  const Stream compute;
+  bool forward_only = false;
+
+  Places places;
+  Pool grads;                                // before the slots: their tapes refer to it
+  std::vector<std::unique_ptr<Slot>> slots;
+  std::vector<Cell> cells;                   // like places.of
+  std::vector<Outgoing> outgoing;            // a ring
+  size_t next_outgoing = 0;
+  Buffer boundary, seed;
+  int64_t buffer_bytes = 0;                  // of one boundary buffer
+
+  std::span<const MicroBatch> batches;       // of the running step
+  Tensor losses;
+  const GradHooks* hooks = nullptr;
+  Clock::time_point start;
+  std::vector<ActionTime> times;
+  double busy_seconds = 0, wait_seconds = 0;
+  int live = 0, peak_live = 0;
+};
+
+PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a, Stream c,
+                             ExecutorMemory memory)
+    : schedule(std::move(s)), stages(std::move(local)), mesh(m), group(m.group(Axis::kPp)), rank(m.coord(Axis::kPp)), ops(o), api(a),
+      compute(c), grads(Buffer(memory.gradient_bytes, c.device, a)) {
+  GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks, " ranks, the mesh has ",
+           mesh.size(Axis::kPp), " pipeline ranks");
+  GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ", stages.size(),
+           " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks, " a rank");
+  simulate(schedule);
+  forward_only = is_forward_only(schedule);
+  places = assign_places(schedule, rank);
+  for (int i = 0; i < places.slots; ++i) {
+    slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
+    slots.back()->tape.set_recording(!forward_only);
+  }
+  cells.resize(places.of.size());
+  outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
+  times.reserve(schedule.program[static_cast<size_t>(rank)].size());
+  if (memory.boundary_bytes > 0 && places.buffers > 0) {
+    buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
+    boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
+  }
+  // The last stage's root: its rule knows its gradient already (MicroBatch::loss_seed), it only has to be set off.
+  const double one = 1;
+  seed = Buffer(sizeof one, compute.device, api);
+  if (compute.device.kind != DeviceKind::kNull) {
+    api.copy(seed.data(), &one, sizeof one, compute);
+    api.synchronize(compute);
+  }
+}
+
+void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks) {
+  GT_CHECK(microbatches.size() == static_cast<size_t>(schedule.microbatches), "schedule ", schedule.name, " takes ",
+           schedule.microbatches, " microbatches, got ", microbatches.size());
+  const bool has_last = here(schedule.stages - 1);
+  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == schedule.microbatches), "losses are f64 [",
+           schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ', to_string(out_losses.shape));
+  batches = microbatches;
+  losses = out_losses;
+  hooks = &step_hooks;
+  times.clear();
+  busy_seconds = wait_seconds = 0;
+  live = peak_live = 0;
+  start = Clock::now();
+  if (!boundary.data() && places.buffers > 0) allocate_buffers();
+  for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
+    perform(a);
+    poll();
+  }
+  drain_all();
+}
+
+void PipelineExecutor::Impl::perform(const Action& a) {
+  switch (a.act) {
+    case Act::kForward: return forward(a);
+    case Act::kBackward: return backward(a, Pass::kFull);
+    case Act::kBackwardInput: return backward(a, Pass::kInput);
+    case Act::kBackwardWeight: return weight_gradients(a);
+    case Act::kSendForward: return send_forward(a);
+    case Act::kRecvForward: return recv(a, true);
+    case Act::kSendBackward: return send_backward(a);
+    case Act::kRecvBackward: return recv(a, false);
+    case Act::kReduceGrads:
+      if (hooks->reduce_grads) hooks->reduce_grads(a.stage);
+      return;
+    case Act::kReduceTied:
+      if (hooks->reduce_tied) hooks->reduce_tied();
+      return;
+  }
+}
+
+void PipelineExecutor::Impl::allocate_buffers() {
+  int64_t most = 0;
+  for (const Stage* s : stages)
+    for (const MicroBatch& mb : batches) most = std::max(most, s->boundary(mb).numel());
+  buffer_bytes = align_up(most * size_of(DType::kF32));
+  boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
+}
+
+void PipelineExecutor::Impl::forward(const Action& a) {
+  Cell& c = cell(a);
+  Slot& s = slot(a);
+  if (forward_only) {  // what this slot held before has been computed, perhaps not sent
+    wait(s.sending);
+    s.tape.reset();
+  }
+  c.x = {};
+  if (!first(a)) {
+    wait(c.receiving_x);
+    const Tensor in = here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
+    c.x = s.tape.input(in, true);
+  }
+  const double begin = now();
+  c.y = stage(a).forward(s.tape, c.x, batch(a));
+  if (last(a)) keep_loss(a, c.y);
+  else
+    GT_CHECK(c.y.value.dtype == DType::kF32 && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
+             name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is f32 ",
+             to_string(stage(a).boundary(batch(a))));
+  if (forward_only && c.x.value && c.y.value.data == c.x.value.data && !last(a)) {  // the input's buffer is free after F
+    const Tensor own = s.tape.scratch(c.y.value.shape, c.y.value.dtype);
+    ops.copy({.src = c.y.value, .dst = own}, compute);
+    c.y.value = own;
+  }
+  timed(a, begin);
+  peak_live = std::max(peak_live, ++live);
+  if (forward_only) --live;
+}
+
+void PipelineExecutor::Impl::keep_loss(const Action& a, const Var& y) {
+  GT_CHECK(y.value.dtype == DType::kF64 && y.value.numel() == 1, name(a), " is the last stage and returns its loss, f64 [1]; got ",
+           name_of(y.value.dtype), ' ', to_string(y.value.shape));
+  ops.copy({.src = y.value.view({1}), .dst = losses.view({schedule.microbatches}).slice(a.microbatch, 1)}, compute);
+}
+
+void PipelineExecutor::Impl::send_forward(const Action& a) {
+  Cell& c = cell(a);
+  Work& w = forward_only ? slot(a).sending : c.sending_y;
+  w = group.send(c.y.value, schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute);
+}
+
+void PipelineExecutor::Impl::recv(const Action& a, bool down) {
+  const Shape shape = stage(a).boundary(batch(a));
+  const Tensor into = buffer(down ? place(a).input : place(a).upstream, shape);
+  Work& w = down ? cell(a).receiving_x : cell(a).receiving_dy;
+  w = group.recv(into, schedule.rank_of(a.stage + (down ? -1 : 1)), tag_of(down, a.stage), compute);
+}
+
+void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
+  Cell& c = cell(a);
+  Tape& tape = slot(a).tape;
+  wait(c.sending_y);  // arrived long ago: its gradient depends on it
+  wait(c.receiving_dy);
+  Tensor dy = seed.tensor({1}, DType::kF64);
+  if (!last(a)) dy = here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
+  if (pass == Pass::kFull && hooks->begin_backward)
+    hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
+  const double begin = now();
+  tape.seed(c.y, dy);
+  tape.backward(0, pass);
+  if (!first(a)) take_input_gradient(a, c, tape);
+  timed(a, begin);
+  if (pass == Pass::kFull) release(a, c, tape);
+}
+
+// Holds dL/dx beyond the life of the tape: until it was sent, or read by the stage before on this rank.
+void PipelineExecutor::Impl::take_input_gradient(const Action& a, Cell& c, Tape& tape) {
+  Tensor dx = tape.grad(c.x);
+  GT_CHECK(dx, name(a), ": no gradient reached the input of the stage");
+  if (grads.owns(dx)) {
+    grads.retain(dx);
+  } else {  // a stage that passes a boundary buffer or a saved tensor on: those bytes are reused sooner
+    const Tensor own = grads.alloc(dx.shape, dx.dtype);
+    ops.copy({.src = dx, .dst = own}, compute);
+    dx = own;
+  }
+  (here(a.stage - 1) ? cells[index(a, a.stage - 1)].handed : c.dx) = dx;
+}
+
+void PipelineExecutor::Impl::weight_gradients(const Action& a) {
+  Tape& tape = slot(a).tape;
+  if (hooks->begin_backward) hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
+  const double begin = now();
+  tape.run_deferred();
+  timed(a, begin);
+  release(a, cell(a), tape);
+}
+
+void PipelineExecutor::Impl::release(const Action&, Cell& c, Tape& tape) {
+  tape.reset();
+  if (c.handed) grads.free(c.handed);
+  c.handed = {};
+  --live;
+}
+
+void PipelineExecutor::Impl::send_backward(const Action& a) {
+  Cell& c = cell(a);
+  Outgoing& o = outgoing[next_outgoing];
+  next_outgoing = (next_outgoing + 1) % outgoing.size();
+  drain(o);
+  o.tensor = c.dx;
+  c.dx = {};
+  o.work = group.send(o.tensor, schedule.rank_of(a.stage - 1), tag_of(false, a.stage - 1), compute);
+}
+
+void PipelineExecutor::Impl::drain(Outgoing& o) {
+  wait(o.work);
+  if (o.tensor) grads.free(o.tensor);
+  o.tensor = {};
+}
+
+void PipelineExecutor::Impl::drain_all() {
+  for (size_t i = 0; i < outgoing.size(); ++i) drain(outgoing[(next_outgoing + i) % outgoing.size()]);
+  next_outgoing = 0;
+  if (!forward_only) return;
+  for (const auto& s : slots) {
+    wait(s->sending);
+    s->tape.reset();
+  }
+}
+
+void PipelineExecutor::Impl::poll() {
+  mesh.group(Axis::kPp).poll();
+  mesh.group(Axis::kDp).poll();
+  mesh.group(Axis::kTp).poll();
+  mesh.ends().poll();
+}
+
+PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
+                                   Stream compute, ExecutorMemory memory)
+    : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory)) {}
+
+PipelineExecutor::~PipelineExecutor() = default;
+
+void PipelineExecutor::run(std::span<const MicroBatch> microbatches, Tensor losses, const GradHooks& hooks) {
+  impl_->run(microbatches, losses, hooks);
+}
+
+const Schedule& PipelineExecutor::schedule() const { return impl_->schedule; }
+int PipelineExecutor::slots() const { return impl_->places.slots; }
+int PipelineExecutor::peak_live() const { return impl_->peak_live; }
+int64_t PipelineExecutor::activation_high_water() const {
+  int64_t most = 0;
+  for (const auto& s : impl_->slots) most = std::max(most, s->arena.high_water());
+  return most;
+}
+int64_t PipelineExecutor::gradient_high_water() const { return impl_->grads.high_water(); }
+int64_t PipelineExecutor::boundary_bytes() const { return impl_->boundary.bytes(); }
+std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times; }
+double PipelineExecutor::busy_seconds() const { return impl_->busy_seconds; }
+double PipelineExecutor::wait_seconds() const { return impl_->wait_seconds; }
+
+}  // namespace gt

@@ -241,6 +241,14 @@ std::vector<ShardView> ParamStore::value_views() const {
   return out;
 }
 
+std::vector<ShardView> ParamStore::grad_views() const {
+  std::vector<Tensor> flat;
+  for (const auto& s : scopes_) flat.push_back(s->flat_grads());
+  std::vector<ShardView> out;
+  append_views("grad", flat, out);
+  return out;
+}
+
 std::vector<Parameter*> ParamStore::parameters() const {
   std::vector<Parameter*> out;
   for (const auto& s : scopes_) out.insert(out.end(), s->spec.params.begin(), s->spec.params.end());

@@ -73,6 +73,7 @@ class ParamStore {
   // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
+  std::vector<ShardView> grad_views() const;  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step
 
   std::vector<Parameter*> parameters() const;
   int64_t local_elements() const;     // parameters held by this rank, padding of the flat buffers excluded

@@ -21,4 +21,7 @@ struct ShardView {
   bool save = true;  // false: a second copy (tied weight on the last stage, ZeRO-0 piece of another rank): read, never written
 };
 
+// Element of the flattened logical tensor that element `local` of the flattened tp-local tensor is; -1: vocabulary padding.
+int64_t logical_offset(const ShardView&, int64_t local);
+
 }  // namespace gt

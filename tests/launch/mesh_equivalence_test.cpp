@@ -1,0 +1,111 @@
+// The layout does not change the result: every tp x pp x dp up to 8 ranks against one rank.
+#include "tests/launch/mesh_run.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+MeshRun small_run(MeshShape mesh, int steps = 20) {
+  MeshRun run;
+  run.engine.model = {.layers = 5, .hidden = 32, .heads = 8, .ffn = 96, .vocab = 300, .seq = 16};  // 300: padding differs by tp
+  run.engine.model.loss_chunk = 16;  // several chunks a microbatch
+  run.engine.optim.weight_decay = 0.1f;
+  run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};
+  run.mesh = mesh;
+  run.global_batch = 8;
+  run.steps = steps;
+  run.samples = synthetic_samples(8 * 20, 16, 300, 5);
+  return run;
+}
+
+void check_close(const MeshResult& r, const MeshResult& one) {
+  CHECK(r.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
+  CHECK(r.norms[0] == Approx(one.norms[0]).epsilon(1e-6));
+  const auto [name, error] = worst_error(r.grads, one.grads);
+  INFO("worst gradient: " << name);
+  CHECK(error <= 1e-5);
+  for (size_t k = 0; k < one.losses.size(); ++k) {
+    INFO("step " << k);
+    CHECK(r.losses[k] == Approx(one.losses[k]).epsilon(1e-5));
+  }
+}
+
+void check_bitwise(const MeshResult& a, const MeshResult& b) {
+  CHECK(a.losses == b.losses);
+  CHECK(a.norms == b.norms);
+  CHECK(a.grads == b.grads);
+  CHECK(a.weights == b.weights);
+}
+
+const std::vector<MeshShape>& layouts() {
+  static const std::vector<MeshShape> kAll = [] {
+    std::vector<MeshShape> out;
+    for (int tp : {1, 2, 4, 8})
+      for (int pp : {1, 2, 4, 8})
+        for (int dp : {1, 2, 4, 8})
+          if (tp * pp * dp <= 8) out.push_back({.pp = pp, .dp = dp, .tp = tp});
+    return out;
+  }();
+  return kAll;
+}
+
+}  // namespace
+
+TEST_CASE("every layout up to 8 ranks equals one rank over 20 steps") {
+  REQUIRE(layouts().size() == 20);
+  const MeshResult one = run_mesh(small_run({}));
+  CHECK(one.losses.back() < 0.95 * one.losses.front());  // it learns
+  for (const MeshShape& mesh : layouts()) {
+    INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
+    check_close(run_mesh(small_run(mesh)), one);
+  }
+}
+
+TEST_CASE("the same layout twice is bitwise equal") {
+  const MeshShape mesh{.pp = 2, .dp = 2, .tp = 2};
+  check_bitwise(run_mesh(small_run(mesh, 5)), run_mesh(small_run(mesh, 5)));
+}
+
+TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal") {
+  for (const MeshShape base : {MeshShape{.dp = 1, .tp = 1}, MeshShape{.dp = 2, .tp = 1}, MeshShape{.dp = 1, .tp = 2}}) {
+    const MeshResult flat = run_mesh(small_run(base, 3));
+    for (int pp : {2, 4})
+      for (const char* schedule : {"1f1b", "gpipe"}) {
+        INFO("tp " << base.tp << " dp " << base.dp << " pp " << pp << " " << schedule);
+        MeshRun run = small_run({.pp = pp, .dp = base.dp, .tp = base.tp}, 3);
+        run.engine.schedule = schedule;
+        check_bitwise(run_mesh(run), flat);
+      }
+  }
+}
+
+TEST_CASE("ZeRO stage, bucket size, overlap and partition are bitwise equal") {
+  const MeshShape mesh{.pp = 2, .dp = 2, .tp = 1};
+  const MeshResult base = run_mesh(small_run(mesh, 4));
+  for (int stage : {0, 1})
+    for (int64_t bucket : {int64_t{1}, int64_t{20000}, int64_t{1} << 30})
+      for (bool overlap : {false, true}) {
+        INFO("zero " << stage << " bucket " << bucket << " overlap " << overlap);
+        MeshRun run = small_run(mesh, 4);
+        run.engine.zero = {stage, bucket, overlap};
+        check_bitwise(run_mesh(run), base);
+      }
+  MeshRun run = small_run(mesh, 4);
+  run.engine.partition = "4,1";
+  check_bitwise(run_mesh(run), base);
+}
+
+TEST_CASE("an untied head, more data-parallel ranks and other microbatch sizes stay close to one rank") {
+  MeshRun one = small_run({}, 6);
+  one.engine.model.tied = false;
+  const MeshResult reference = run_mesh(one);
+  CHECK(reference.grads.count("head.weight") == 1);
+  for (int64_t micro : {int64_t{1}, int64_t{2}, int64_t{4}}) {
+    MeshRun run = small_run({.pp = 2, .dp = 2, .tp = 2}, 6);
+    run.engine.model.tied = false;
+    run.engine.micro_batch = micro;
+    INFO("micro_batch " << micro);
+    check_close(run_mesh(run), reference);
+  }
+}

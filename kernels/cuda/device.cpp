@@ -1,0 +1,183 @@
+// The DeviceApi of CUDA: memory, copies, streams, events; and the contexts behind streams.
+#include "kernels/cuda/device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/context.h"
+
+namespace gt::cuda {
+
+void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  const bool broken = status == cudaErrorECCUncorrectable || status == cudaErrorHardwareStackError ||
+                      status == cudaErrorNvlinkUncorrectable || status == cudaErrorDevicesUnavailable;
+  fail(broken ? Exit::kHardware : Exit::kInternal, what, ": CUDA error ", cudaGetErrorName(status), ": ",
+       cudaGetErrorString(status));
+}
+
+std::byte* Context::scratch(int64_t bytes) {
+  if (bytes > size_) {
+    const int64_t want = std::max(bytes, 2 * size_);
+    void* p = nullptr;
+    const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(want));
+    if (status != cudaSuccess) cudaGetLastError();  // the failure is reported here, not by the next launch
+    check(status, "scratch of a stream");
+    blocks_.push_back(p);
+    size_ = want;
+  }
+  return blocks_.empty() ? nullptr : static_cast<std::byte*>(blocks_.back());
+}
+
+Context::~Context() {
+  cudaSetDevice(index);
+  gemm.reset();
+  for (void* p : blocks_) cudaFree(p);
+  if (stream != nullptr) cudaStreamDestroy(stream);
+}
+
+Context& enter(Stream s, const char* op) {
+  GT_CHECK(s.device.kind == DeviceKind::kCuda && s.native != nullptr, op, ": the stream was not opened on a CUDA device");
+  auto& c = *static_cast<Context*>(s.native);
+  check(cudaSetDevice(c.index), op);
+  return c;
+}
+
+void leave(Context& c, const char* op) {
+  check(cudaGetLastError(), op);
+  if (c.sync_each_op) check(cudaStreamSynchronize(c.stream), op);
+}
+
+namespace {
+
+double gib(size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
+
+void* alloc(int index, int64_t bytes) {
+  check(cudaSetDevice(index), "selecting a device");
+  void* p = nullptr;
+  const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    fail(Exit::kUsage, "out of memory on CUDA device ", index, ": asked for ", bytes, " bytes (", gib(static_cast<size_t>(bytes)),
+         " GiB), free ", gib(free), " GiB of ", gib(total),
+         " GiB. Use a smaller micro batch, more recomputation, a higher ZeRO stage, or more ranks");
+  }
+  check(status, "allocating device memory");
+  return p;
+}
+
+void release(int index, void* p, int64_t) {
+  cudaSetDevice(index);
+  cudaFree(p);
+}
+
+void* alloc_host(int64_t bytes) {
+  void* p = nullptr;
+  const cudaError_t status = cudaHostAlloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocPortable);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail(Exit::kUsage, "no ", bytes, " bytes of pinned host memory to be had: raise the limit of locked memory (ulimit -l) or free memory");
+  }
+  check(status, "allocating pinned host memory");
+  return p;
+}
+
+void free_host(void* p, int64_t) { cudaFreeHost(p); }
+
+void copy(void* dst, const void* src, int64_t bytes, Stream s) {
+  if (bytes <= 0 || dst == src) return;
+  Context& c = enter(s, "copy");
+  check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, c.stream), "copy");
+  leave(c, "copy");
+}
+
+void zero(void* dst, int64_t bytes, Stream s) {
+  if (bytes <= 0) return;
+  Context& c = enter(s, "zero");
+  check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), c.stream), "zero");
+  leave(c, "zero");
+}
+
+Stream open_stream(int index, int) {
+  check(cudaSetDevice(index), "selecting a device");
+  auto c = std::make_unique<Context>();
+  c->index = index;
+  const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
+  c->sync_each_op = sync != nullptr && std::strcmp(sync, "1") == 0;
+  check(cudaDeviceGetAttribute(&c->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "reading a device limit");
+  check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream");
+  return {{DeviceKind::kCuda, static_cast<int8_t>(index)}, c.release()};
+}
+
+void close_stream(Stream s) { delete static_cast<Context*>(s.native); }
+
+void synchronize(Stream s) {
+  Context& c = enter(s, "synchronize");
+  check(cudaStreamSynchronize(c.stream), "waiting for a stream");
+}
+
+Event make_event(int index) {
+  check(cudaSetDevice(index), "selecting a device");
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "making an event");
+  return e;
+}
+
+void drop_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
+
+void record(Event e, Stream s) {
+  Context& c = enter(s, "record");
+  check(cudaEventRecord(static_cast<cudaEvent_t>(e), c.stream), "recording an event");
+}
+
+void wait(Event e, Stream s) {
+  Context& c = enter(s, "wait");
+  check(cudaStreamWaitEvent(c.stream, static_cast<cudaEvent_t>(e), 0), "waiting for an event");
+}
+
+bool done(Event e) {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(e));
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // not an error: do not let the next launch report it
+    return false;
+  }
+  check(status, "asking for an event");
+  return true;
+}
+
+int count() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string describe(int index) {
+  cudaDeviceProp p{};
+  check(cudaGetDeviceProperties(&p, index), "asking for a device's properties");
+  return cat(p.name, ", ", static_cast<int64_t>(gib(p.totalGlobalMem)), " GiB, sm_", p.major, p.minor);
+}
+
+void memory(int index, int64_t* free_bytes, int64_t* total_bytes) {
+  check(cudaSetDevice(index), "selecting a device");
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  *free_bytes = static_cast<int64_t>(free);
+  *total_bytes = static_cast<int64_t>(total);
+}
+
+}  // namespace
+
+const DeviceApi& device_api() {
+  static constexpr DeviceApi kApi{
+      .name = "cuda", .alloc = alloc, .free = release, .alloc_host = alloc_host, .free_host = free_host, .copy = copy,
+      .zero = zero, .open_stream = open_stream, .close_stream = close_stream, .synchronize = synchronize,
+      .make_event = make_event, .drop_event = drop_event, .record = record, .wait = wait, .done = done, .count = count,
+      .describe = describe, .memory = memory};
+  return kApi;
+}
+
+}  // namespace gt::cuda

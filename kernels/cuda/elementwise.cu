@@ -1,0 +1,301 @@
+// Ops of one pass over elements: each thread takes 16 bytes of every operand.
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/table.h"
+#include "kernels/cuda/vec.cuh"
+
+namespace gt::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// Op::at<V>(i) does elements i .. i+V-1. The elements left over after whole packs are done one by one.
+template <int V, class Op>
+__global__ void __launch_bounds__(kThreads) each_kernel(Op op, int64_t n) {
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
+  const int64_t packs = n / V;
+  for (int64_t i = first; i < packs; i += step) op.template at<V>(i * V);
+  if (packs * V + first < n) op.template at<1>(packs * V + first);
+}
+
+template <int V, class Op>
+void each(const Context& c, const Op& op, int64_t n, bool aligned) {
+  if (aligned) {
+    const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, V), kThreads), 1 << 20);
+    each_kernel<V><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
+  } else {
+    const int64_t blocks = std::min<int64_t>(ceil_div(n, kThreads), 1 << 20);
+    each_kernel<1><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
+  }
+}
+
+template <class T>
+struct AddOp {
+  const T *a, *b;
+  T* out;
+  template <int V> __device__ void at(int64_t i) const {
+    float x[V], y[V];
+    load<V>(a + i, x);
+    load<V>(b + i, y);
+#pragma unroll
+    for (int j = 0; j < V; ++j) x[j] += y[j];
+    store<V>(out + i, x);
+  }
+};
+
+template <class T, class U>
+struct AxpyOp {
+  const T* x;
+  U* y;
+  float alpha;
+  template <int V> __device__ void at(int64_t i) const {
+    float a[V], b[V];
+    load<V>(x + i, a);
+    load<V>(y + i, b);
+#pragma unroll
+    for (int j = 0; j < V; ++j) b[j] += alpha * a[j];
+    store<V>(y + i, b);
+  }
+};
+
+template <class T, class U>
+struct CastOp {
+  const T* src;
+  U* dst;
+  template <int V> __device__ void at(int64_t i) const {
+    float x[V];
+    load<V>(src + i, x);
+    store<V>(dst + i, x);
+  }
+};
+
+// Tanh form (Hendrycks & Gimpel 2016): 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
+constexpr float kRootTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
+
+__device__ inline float gelu_of(float x) {
+  return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + kCubic * x * x * x)));
+}
+
+__device__ inline float gelu_slope(float x) {
+  const float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
+  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
+}
+
+template <class T>
+struct GeluOp {
+  const T* x;
+  T* out;
+  template <int V> __device__ void at(int64_t i) const {
+    float a[V];
+    load<V>(x + i, a);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = gelu_of(a[j]);
+    store<V>(out + i, a);
+  }
+};
+
+template <class T>
+struct GeluGradOp {
+  const T *x, *dout;
+  T* dx;
+  bool accumulate;
+  template <int V> __device__ void at(int64_t i) const {
+    float a[V], d[V], r[V];
+    load<V>(x + i, a);
+    load<V>(dout + i, d);
+    if (accumulate) load<V>(dx + i, r);
+#pragma unroll
+    for (int j = 0; j < V; ++j) r[j] = d[j] * gelu_slope(a[j]) + (accumulate ? r[j] : 0.0f);
+    store<V>(dx + i, r);
+  }
+};
+
+// A thread keeps V bias values and walks down the rows.
+template <int V, class T, class B>
+__global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias, T* out, int64_t rows, int64_t cols) {
+  const int64_t col = (int64_t{blockIdx.x} * 128 + threadIdx.x) * V;
+  if (col >= cols) return;
+  float b[V];
+  load<V>(bias + col, b);
+  for (int64_t r = blockIdx.y; r < rows; r += gridDim.y) {
+    float a[V];
+    load<V>(x + r * cols + col, a);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] += b[j];
+    store<V>(out + r * cols + col, a);
+  }
+}
+
+// Block (32, 8): 32 * V columns of one chunk of rows; row lane y takes rows y, y + 8, ...; the lanes are added in order.
+template <int V, class T>
+__global__ void __launch_bounds__(256) sum_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
+  const int64_t col = (int64_t{blockIdx.x} * 32 + threadIdx.x) * V;
+  const int64_t end = min(rows, (int64_t{blockIdx.y} + 1) * chunk);
+  float s[V] = {};
+  if (col < cols) {
+#pragma unroll 4
+    for (int64_t r = int64_t{blockIdx.y} * chunk + threadIdx.y; r < end; r += 8) {
+      float a[V];
+      load<V>(x + r * cols + col, a);
+#pragma unroll
+      for (int j = 0; j < V; ++j) s[j] += a[j];
+    }
+  }
+  __shared__ float lane[8][32 * V + 1];
+#pragma unroll
+  for (int j = 0; j < V; ++j) lane[threadIdx.y][threadIdx.x * V + j] = s[j];
+  __syncthreads();
+  for (int t = threadIdx.y * 32 + threadIdx.x; t < 32 * V; t += 256) {
+    const int64_t c = int64_t{blockIdx.x} * 32 * V + t;
+    if (c >= cols) continue;
+    float sum = lane[0][t];
+    for (int y = 1; y < 8; ++y) sum += lane[y][t];
+    partial[blockIdx.y * cols + c] = sum;
+  }
+}
+
+template <class U>
+__global__ void __launch_bounds__(256) combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, U* out,
+                                                      U* out2, bool accumulate) {
+  const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
+  float s = 0;
+  if (c < columns) {
+#pragma unroll 4
+    for (int p = threadIdx.y; p < parts; p += 8) s += partial[p * columns + c];
+  }
+  __shared__ float lane[8][32];
+  lane[threadIdx.y][threadIdx.x] = s;
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= columns) return;
+  for (int y = 1; y < 8; ++y) s += lane[y][threadIdx.x];
+  U* to = c < split ? out + c : out2 + (c - split);
+  *to = from_float<U>(accumulate ? to_float(*to) + s : s);
+}
+
+}  // namespace
+
+void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
+                      const Tensor& out2, bool accumulate, const char* op) {
+  by_dtype(op, "a sum over rows", out.dtype, [&](auto u) {
+    using U = decltype(u);
+    combine_kernel<U><<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
+        partial, parts, columns, split, out.as<U>(), out2.as<U>(), accumulate);
+  });
+}
+
+void add(const Add& a, Stream s) {
+  if (a.out.numel() == 0) return;
+  Context& c = enter(s, "add");
+  want("add", "b", a.b, a.a.dtype);
+  want("add", "out", a.out, a.a.dtype);
+  by_dtype("add", "a", a.a.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<kPack<T>>(c, AddOp<T>{a.a.as<T>(), a.b.as<T>(), a.out.as<T>()}, a.out.numel(), aligned16({a.a.data, a.b.data, a.out.data}));
+  });
+  leave(c, "add");
+}
+
+void axpy(const Axpy& a, Stream s) {
+  if (a.y.numel() == 0) return;
+  Context& c = enter(s, "axpy");
+  by_dtype("axpy", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    by_f32_or<T>("axpy", "y", a.y.dtype, a.x.dtype, [&](auto u) {
+      using U = decltype(u);
+      each<kPack<T>>(c, AxpyOp<T, U>{a.x.as<T>(), a.y.as<U>(), a.alpha}, a.y.numel(), aligned16({a.x.data, a.y.data}));
+    });
+  });
+  leave(c, "axpy");
+}
+
+void copy(const Copy& a, Stream s) {
+  GT_CHECK(a.src.dtype == a.dst.dtype && a.src.numel() == a.dst.numel(), "copy: ", name_of(a.src.dtype), ' ', to_string(a.src.shape),
+           " to ", name_of(a.dst.dtype), ' ', to_string(a.dst.shape));
+  if (a.src.numel() == 0 || a.src.data == a.dst.data) return;
+  Context& c = enter(s, "copy");
+  check(cudaMemcpyAsync(a.dst.data, a.src.data, static_cast<size_t>(a.src.bytes()), cudaMemcpyDefault, c.stream), "copy");
+  leave(c, "copy");
+}
+
+void cast(const Cast& a, Stream s) {
+  GT_CHECK(a.src.numel() == a.dst.numel(), "cast: ", to_string(a.src.shape), " to ", to_string(a.dst.shape));
+  if (a.src.numel() == 0) return;
+  Context& c = enter(s, "cast");
+  by_dtype("cast", "src", a.src.dtype, [&](auto t) {
+    by_dtype("cast", "dst", a.dst.dtype, [&](auto u) {
+      using T = decltype(t);
+      using U = decltype(u);
+      each<std::max(kPack<T>, kPack<U>)>(c, CastOp<T, U>{a.src.as<T>(), a.dst.as<U>()}, a.src.numel(),
+                                         aligned16({a.src.data, a.dst.data}));
+    });
+  });
+  leave(c, "cast");
+}
+
+void gelu(const Gelu& a, Stream s) {
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "gelu");
+  want("gelu", "out", a.out, a.x.dtype);
+  by_dtype("gelu", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<kPack<T>>(c, GeluOp<T>{a.x.as<T>(), a.out.as<T>()}, a.x.numel(), aligned16({a.x.data, a.out.data}));
+  });
+  leave(c, "gelu");
+}
+
+void gelu_grad(const GeluGrad& a, Stream s) {
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "gelu_grad");
+  want("gelu_grad", "dout", a.dout, a.x.dtype);
+  want("gelu_grad", "dx", a.dx, a.x.dtype);
+  by_dtype("gelu_grad", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<kPack<T>>(c, GeluGradOp<T>{a.x.as<T>(), a.dout.as<T>(), a.dx.as<T>(), a.accumulate}, a.x.numel(),
+                   aligned16({a.x.data, a.dout.data, a.dx.data}));
+  });
+  leave(c, "gelu_grad");
+}
+
+void add_bias(const AddBias& a, Stream s) {
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "add_bias");
+  want("add_bias", "out", a.out, a.x.dtype);
+  const int64_t cols = a.bias.numel(), rows = a.x.numel() / cols;
+  GT_CHECK(rows * cols == a.x.numel(), "add_bias: x ", to_string(a.x.shape), " bias ", to_string(a.bias.shape));
+  by_dtype("add_bias", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    by_f32_or<T>("add_bias", "bias", a.bias.dtype, a.x.dtype, [&](auto b) {
+      using B = decltype(b);
+      constexpr int kV = kPack<T>;
+      const bool wide = cols % kV == 0 && aligned16({a.x.data, a.bias.data, a.out.data});
+      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 128 * (wide ? kV : 1))), static_cast<unsigned>(std::min<int64_t>(rows, 4096)));
+      auto* kernel = wide ? add_bias_kernel<kV, T, B> : add_bias_kernel<1, T, B>;
+      kernel<<<grid, 128, 0, c.stream>>>(a.x.as<T>(), a.bias.as<B>(), a.out.as<T>(), rows, cols);
+    });
+  });
+  leave(c, "add_bias");
+}
+
+void sum_rows(const SumRows& a, Stream s) {
+  const int64_t cols = a.out.numel();
+  if (cols == 0) return;
+  Context& c = enter(s, "sum_rows");
+  const int64_t rows = a.x.numel() / cols;
+  GT_CHECK(rows * cols == a.x.numel(), "sum_rows: x ", to_string(a.x.shape), " out ", to_string(a.out.shape));
+  // Chunks depend on the shape alone: the same bits on every device of a kind.
+  const int64_t chunk = std::max<int64_t>(64, ceil_div(rows, 256)), parts = ceil_div(rows, chunk);
+  auto* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * cols * 4));
+  by_dtype("sum_rows", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    constexpr int kV = kPack<T>;
+    const bool wide = cols % kV == 0 && aligned16({a.x.data});
+    const dim3 grid(static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1))), static_cast<unsigned>(parts));
+    auto* kernel = wide ? sum_rows_kernel<kV, T> : sum_rows_kernel<1, T>;
+    if (parts > 0) kernel<<<grid, dim3(32, 8), 0, c.stream>>>(a.x.as<T>(), partial, rows, cols, chunk);
+  });
+  combine_partials(c, partial, static_cast<int>(parts), cols, cols, a.out, {}, a.accumulate, "sum_rows");
+  leave(c, "sum_rows");
+}
+
+}  // namespace gt::cuda

@@ -1,0 +1,256 @@
+// Matrix products by cuBLASLt. Row-major operands are handed over swapped: out^T = op(b)^T op(a)^T in column-major terms.
+// A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers.
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/table.h"
+
+namespace gt::cuda {
+
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+void check_lt(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    fail(Exit::kInternal, "cuda gemm: ", what, ": ", cublasLtGetStatusName(status), ": ", cublasLtGetStatusString(status));
+}
+
+cudaDataType_t lt_type(DType t, const char* tensor) {
+  switch (t) {
+    case DType::kF32: return CUDA_R_32F;
+    case DType::kBF16: return CUDA_R_16BF;
+    case DType::kF16: return CUDA_R_16F;
+    default: fail(Exit::kUsage, "cuda gemm: ", tensor, " is ", name_of(t), "; f32, bf16 and f16 are supported");
+  }
+}
+
+// What cuBLASLt does after the product; what it cannot do, kernels of ours do in place.
+enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad };
+
+struct Key {
+  int64_t m, n, k;
+  int32_t in, out, bias;              // cudaDataType_t; bias -1: none
+  int32_t trans_a, trans_b, accumulate;
+  Fused fused;
+  int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
+  int32_t padding = 0;                  // hashed as bytes: none may be left undefined
+};
+static_assert(sizeof(Key) == 3 * 8 + 11 * 4 + 4 || sizeof(Key) == 3 * 8 + 11 * 4);
+
+struct KeyHash {
+  size_t operator()(const Key& k) const {
+    uint64_t h = 0xCBF29CE484222325ull;
+    const auto* p = reinterpret_cast<const unsigned char*>(&k);
+    for (size_t i = 0; i < sizeof(Key); ++i) h = (h ^ p[i]) * 0x100000001B3ull;
+    return h;
+  }
+};
+struct KeyEqual {
+  bool operator()(const Key& a, const Key& b) const { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
+};
+
+int32_t alignment(const void* p) {
+  const auto bits = reinterpret_cast<uintptr_t>(p) | 16u;
+  return static_cast<int32_t>(bits & (~bits + 1));
+}
+
+struct Plan {
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algo{};
+  bool found = false;  // false: cuBLASLt has nothing for this key
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    if (first != nullptr) cublasLtMatrixLayoutDestroy(first);
+    if (second != nullptr) cublasLtMatrixLayoutDestroy(second);
+    if (out != nullptr) cublasLtMatrixLayoutDestroy(out);
+    if (desc != nullptr) cublasLtMatmulDescDestroy(desc);
+  }
+};
+
+template <class T>
+void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, T value) {
+  check_lt(cublasLtMatmulDescSetAttribute(d, attribute, &value, sizeof value), "setting an attribute");
+}
+
+cublasLtEpilogue_t lt_epilogue(Fused f) {
+  switch (f) {
+    case Fused::kBias: return CUBLASLT_EPILOGUE_BIAS;
+    case Fused::kGelu: return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Fused::kGeluBias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Fused::kGeluGrad: return CUBLASLT_EPILOGUE_DGELU;
+    default: return CUBLASLT_EPILOGUE_DEFAULT;
+  }
+}
+
+}  // namespace
+
+class GemmPlans {
+ public:
+  GemmPlans() {
+    check_lt(cublasLtCreate(&lt_), "opening the library");
+    check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of a stream for matrix products");
+  }
+  GemmPlans(const GemmPlans&) = delete;
+  ~GemmPlans() {
+    plans_.clear();
+    cudaFree(workspace_);
+    cublasLtDestroy(lt_);
+  }
+
+  cublasLtHandle_t lt() const { return lt_; }
+  void* workspace() const { return workspace_; }
+
+  const Plan& plan(const Key& key) {
+    auto it = plans_.find(key);
+    if (it == plans_.end()) {
+      it = plans_.try_emplace(key).first;
+      make(key, it->second);
+    }
+    return it->second;
+  }
+
+ private:
+  void make(const Key& key, Plan& p) {
+    const auto in = static_cast<cudaDataType_t>(key.in), out = static_cast<cudaDataType_t>(key.out);
+    // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs (no TF32), f32 accumulation for halves.
+    check_lt(cublasLtMatmulDescCreate(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "making a descriptor");
+    set(p.desc, CUBLASLT_MATMUL_DESC_TRANSA, key.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(p.desc, CUBLASLT_MATMUL_DESC_TRANSB, key.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(key.fused));
+    if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
+    if (key.fused >= Fused::kGelu) {
+      set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
+      set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.out);
+    }
+    const auto layout = [](cublasLtMatrixLayout_t* l, cudaDataType_t t, int64_t rows, int64_t cols) {
+      check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows), "making a layout");
+    };
+    key.trans_b ? layout(&p.first, in, key.k, key.n) : layout(&p.first, in, key.n, key.k);
+    key.trans_a ? layout(&p.second, in, key.m, key.k) : layout(&p.second, in, key.k, key.m);
+    layout(&p.out, out, key.n, key.m);
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    check_lt(cublasLtMatmulPreferenceCreate(&preference), "making a preference");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check_lt(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "setting a preference");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+    // Split-k parts are added in f32, never in a half output type.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.align_b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.align_a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_out));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_out));
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference, 1,
+                                                                 &result, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    p.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    p.algo = result.algo;
+  }
+
+  cublasLtHandle_t lt_ = nullptr;
+  void* workspace_ = nullptr;
+  std::unordered_map<Key, Plan, KeyHash, KeyEqual> plans_;
+};
+
+namespace {
+
+GemmPlans& plans_of(Context& c) {
+  if (!c.gemm) c.gemm = {new GemmPlans, [](GemmPlans* p) { delete p; }};
+  return *c.gemm;
+}
+
+void run(Context& c, GemmPlans& plans, const Plan& p, const Gemm& g, Fused fused) {
+  if (fused == Fused::kBias || fused == Fused::kGeluBias)
+    set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+  if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
+  const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
+  check_lt(cublasLtMatmul(plans.lt(), p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, g.out.data,
+                          p.out, &p.algo, plans.workspace(), kWorkspaceBytes, c.stream),
+           "running a product");
+}
+
+void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
+  const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(), bn = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
+  GT_CHECK(bk == k && bn == n && g.out.numel() == m * n, "gemm: a ", to_string(g.a.shape), " b ", to_string(g.b.shape), " out ",
+           to_string(g.out.shape), " trans_a ", g.trans_a, " trans_b ", g.trans_b, " do not fit");
+  GT_CHECK(!g.accumulate || (!g.bias && g.epilogue == Epilogue::kNone), "gemm: accumulate excludes bias and epilogue");
+  GT_CHECK(g.epilogue == Epilogue::kNone || (g.aux && g.aux.numel() == m * n), "gemm: a GELU epilogue needs aux [m, n]");
+  GT_CHECK(!(g.bias && g.epilogue == Epilogue::kGeluGrad), "gemm: gelu_grad takes no bias");
+  GT_CHECK(!g.bias || g.bias.numel() == n, "gemm: bias ", to_string(g.bias.shape), " for ", n, " columns");
+  GT_REQUIRE(g.a.dtype == g.b.dtype, Exit::kUsage, "cuda gemm: a is ", name_of(g.a.dtype), " and b ", name_of(g.b.dtype),
+             "; both must be the same");
+  GT_REQUIRE(g.out.dtype == g.a.dtype || g.out.dtype == DType::kF32, Exit::kUsage, "cuda gemm: out is ", name_of(g.out.dtype),
+             " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
+}
+
+// cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.
+Fused best_fusion(const Gemm& g, int64_t n) {
+  const bool half = g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
+  if (g.epilogue == Epilogue::kGelu && half) return g.bias ? Fused::kGeluBias : Fused::kGelu;
+  if (g.epilogue == Epilogue::kGeluGrad && half) return Fused::kGeluGrad;
+  return g.bias && g.epilogue != Epilogue::kGeluGrad ? Fused::kBias : Fused::kNone;
+}
+
+// What is left to do when the product ran with `fused`.
+void finish(const Gemm& g, Fused fused, Stream s) {
+  if (g.bias && fused == Fused::kNone) {
+    const Tensor z = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
+    add_bias({.x = z, .bias = g.bias, .out = z}, s);
+  }
+  if (fused >= Fused::kGelu) return;
+  if (g.epilogue == Epilogue::kGelu) gelu({.x = g.aux, .out = g.out}, s);
+  if (g.epilogue == Epilogue::kGeluGrad) gelu_grad({.x = g.aux, .dout = g.out, .dx = g.out}, s);
+}
+
+}  // namespace
+
+void gemm(const Gemm& g, Stream s) {
+  const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(), k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
+  const int64_t n = g.out.shape.cols();
+  if (g.out.numel() == 0) return;
+  Context& c = enter(s, "gemm");
+  // Without fused GELU the product itself (z) goes to aux and GELU reads it from there.
+  const auto target = [&](Fused f) {
+    Gemm t = g;
+    if (g.epilogue == Epilogue::kGelu && f < Fused::kGelu) t.out = g.aux;
+    return t;
+  };
+  if (g.a.numel() == 0) {  // an empty sum
+    const Gemm t = target(Fused::kNone);
+    if (!g.accumulate) check(cudaMemsetAsync(t.out.data, 0, static_cast<size_t>(t.out.bytes()), c.stream), "gemm");
+    finish(g, Fused::kNone, s);
+    return leave(c, "gemm");
+  }
+  validate(g, m, n, k);
+  GemmPlans& plans = plans_of(c);
+  Fused fused = best_fusion(g, n);
+  for (bool done = false; !done;) {
+    const Gemm t = target(fused);
+    const bool with_bias = fused == Fused::kBias || fused == Fused::kGeluBias;
+    const Key key{m, n, k, lt_type(t.a.dtype, "a"), lt_type(t.out.dtype, "out"), with_bias ? lt_type(g.bias.dtype, "bias") : -1,
+                  g.trans_a, g.trans_b, g.accumulate, fused, alignment(t.a.data), alignment(t.b.data), alignment(t.out.data), 0};
+    const Plan& p = plans.plan(key);
+    if (p.found) {
+      run(c, plans, p, t, fused);
+      done = true;
+    } else {  // fewer things in one launch, until nothing is left to give up
+      GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n, " k ", k,
+                 " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ", g.trans_b,
+                 " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
+      fused = fused == Fused::kGeluBias ? Fused::kBias : Fused::kNone;
+    }
+  }
+  leave(c, "gemm");
+  finish(g, fused, s);
+}
+
+}  // namespace gt::cuda

@@ -1,0 +1,38 @@
+// Sums over a warp or a block in a fixed order: the same bits on every run.
+#pragma once
+#include "kernels/cuda/context.h"
+
+namespace gt::cuda {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Butterfly: addition commutes, so every lane ends with the same bits.
+template <class T>
+__device__ inline T warp_sum(T x) {
+#pragma unroll
+  for (int m = 16; m > 0; m >>= 1) x += __shfl_xor_sync(kAllLanes, x, m);
+  return x;
+}
+
+// Sum over W whole warps that share a row (W == 1: a warp of its own; else the block has W warps). Every thread gets the
+// result. `shared` holds W values and may be reused after the call by the next group_sum.
+template <int W, class T>
+__device__ inline T group_sum(T x, T* shared) {
+  x = warp_sum(x);
+  if constexpr (W > 1) {
+    __syncthreads();  // the previous result has been read
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared[0];
+#pragma unroll
+    for (int w = 1; w < W; ++w) x += shared[w];
+  }
+  return x;
+}
+
+// out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then over
+// the groups. Columns from `split` on go to out2[c - split]. Both outputs have type f32 or, `half_type`, that type.
+void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
+                      const Tensor& out2, bool accumulate, const char* op);
+
+}  // namespace gt::cuda

@@ -1,0 +1,65 @@
+// The op table, and the one symbol that this library exports.
+#include "kernels/cuda/table.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device.h"
+
+namespace gt::cuda {
+
+static constexpr OpTable kTable{
+    .name = "cuda",
+#define X(entry, Args, amp) .entry = entry,
+    GT_OPS(X)
+#undef X
+};
+static_assert(first_missing(kTable) == nullptr);
+
+const OpTable& op_table() { return kTable; }
+
+namespace {
+
+std::string version(int v) { return cat(v / 1000, '.', v % 1000 / 10); }
+
+// Why this machine cannot run the backend; empty when it can.
+std::string obstacle(int abi) {
+  if (abi != kBackendAbi)
+    return cat("libgpttrain_cuda.so was built for backend interface ", kBackendAbi, " and the program for ", abi,
+               ": install both from one build");
+  int driver = 0, runtime = 0;
+  cudaRuntimeGetVersion(&runtime);
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+    return cat("no NVIDIA driver on this machine (libcuda.so.1 not found); CUDA ", runtime / 1000, " or later is needed");
+  if (driver / 1000 < runtime / 1000)
+    return cat("the NVIDIA driver is too old: it serves CUDA ", version(driver), ", this build needs ", version(runtime));
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    return cat("no CUDA device: ", cudaGetErrorName(status), ": ", cudaGetErrorString(status), " (driver ", version(driver),
+               ", runtime ", version(runtime), ")");
+  }
+  if (count == 0) return "no CUDA device is visible (CUDA_VISIBLE_DEVICES hides them all?)";
+  for (int i = 0; i < count; ++i) {
+    int major = 0, minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
+    if (major < 8)
+      return cat("CUDA device ", i, " is sm_", major, minor, "; sm_80 (Ampere) or later is needed. Hide it with CUDA_VISIBLE_DEVICES");
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace gt::cuda
+
+extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_backend(int abi, const char** why) {
+  static const gt::Backend kBackend{gt::DeviceKind::kCuda, &gt::cuda::op_table(), &gt::cuda::device_api()};
+  static thread_local std::string reason;
+  reason = gt::cuda::obstacle(abi);
+  if (why != nullptr) *why = reason.c_str();
+  return reason.empty() ? &kBackend : nullptr;
+}

@@ -1,0 +1,139 @@
+// The floor plan, enforced. A folder may include itself and the folders named here, nothing else; every third-party header has
+// one home; no file outgrows its readers.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "tests/support/test.h"
+
+namespace fs = std::filesystem;
+using Names = std::set<std::string>;
+
+namespace {
+
+const std::map<std::string, Names> kMayInclude{
+    {"kernels/core", {}},
+    {"kernels", {"kernels/core"}},
+    {"autograd", {"kernels", "kernels/core"}},
+    {"parallel", {"autograd", "kernels", "kernels/core"}},
+    {"model", {"parallel", "autograd", "kernels/core"}},
+    {"optim", {"parallel", "kernels", "kernels/core"}},
+    {"data", {"kernels/core"}},
+    {"checkpoint", {"parallel", "kernels/core"}},
+    {"launch", {"model", "optim", "data", "checkpoint", "parallel", "autograd", "kernels", "kernels/core"}},
+};
+
+// Inside parallel/: comm <- mesh <- {tensor, pipeline, zero}, and the last three are strangers.
+const std::map<std::string, Names> kInsideParallel{
+    {"comm", {"comm"}}, {"mesh.h", {"comm"}}, {"mesh.cpp", {"comm", "mesh.h"}},
+    {"tensor", {"comm", "mesh.h", "tensor"}}, {"pipeline", {"comm", "mesh.h", "pipeline"}}, {"zero", {"comm", "mesh.h", "zero"}},
+};
+
+const std::vector<std::pair<std::string, Names>> kHome{
+    {"cuda", {"kernels/cuda", "parallel/comm"}}, {"cublas", {"kernels/cuda"}}, {"cudnn", {"kernels/cuda"}},
+    {"nccl", {"parallel/comm"}}, {"mpi.h", {"parallel/comm"}}, {"hdf5", {"checkpoint"}}, {"sentencepiece", {"data"}},
+    {"oneapi/dnnl", {"kernels/cpu"}}, {"dnnl", {"kernels/cpu"}}, {"omp.h", {"kernels/cpu"}},
+    {"nlohmann", {"launch", "checkpoint", "data"}}, {"CLI/", {"launch"}}, {"fmt/", {"launch"}},
+};
+
+struct Include { std::string file, target; int line; bool angle; };
+
+std::string folder_of(const std::string& path) {
+  if (path.rfind("kernels/core/", 0) == 0) return "kernels/core";
+  return path.substr(0, path.find('/'));
+}
+
+std::vector<std::string> sources() {
+  std::vector<std::string> out;
+  for (const auto& [folder, unused] : kMayInclude) {
+    if (folder == "kernels/core") continue;  // inside kernels
+    for (const auto& e : fs::recursive_directory_iterator(fs::path(GPT_SOURCE_DIR) / folder))
+      if (Names{".h", ".cpp", ".cu", ".cuh"}.count(e.path().extension().string()))
+        out.push_back(fs::relative(e.path(), GPT_SOURCE_DIR).string());
+  }
+  return out;
+}
+
+std::vector<Include> includes_of(const std::string& file) {
+  std::vector<Include> out;
+  std::ifstream in(fs::path(GPT_SOURCE_DIR) / file);
+  int n = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++n;
+    if (line.rfind("#include ", 0) != 0) continue;
+    out.push_back({file, line.substr(10, line.find_first_of("\">", 10) - 10), n, line[9] == '<'});
+  }
+  return out;
+}
+
+// The rule that an include breaks, or nothing.
+std::string broken_rule(const Include& i) {
+  const std::string from = folder_of(i.file), to = folder_of(i.target);
+  if (!i.angle) {
+    if (to == "tests") return "nobody sees tests/";
+    if (to != from && !kMayInclude.at(from).count(to)) return from + " may not include " + to;
+    if (from == "model" && i.target == "kernels/ops.h") return "a model cannot name a backend";
+    if (from == "parallel" && to == "parallel") {
+      const auto part = [](const std::string& p) { const std::string rest = p.substr(9); return rest.substr(0, rest.find('/')); };
+      if (!kInsideParallel.at(part(i.file)).count(part(i.target))) return part(i.file) + " may not include " + part(i.target);
+    }
+    return "";
+  }
+  for (const auto& [prefix, homes] : kHome)
+    if (i.target.rfind(prefix, 0) == 0) {
+      for (const std::string& h : homes)
+        if (i.file.rfind(h, 0) == 0) return "";
+      return "<" + i.target + "> is not at home here";
+    }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("includes follow the floor plan") {
+  int checked = 0;
+  for (const std::string& file : sources())
+    for (const Include& i : includes_of(file)) {
+      ++checked;
+      INFO(i.file << ':' << i.line << " includes " << i.target);
+      CHECK(broken_rule(i) == "");
+    }
+  CHECK(checked > 300);
+}
+
+TEST_CASE("planted upward includes are found") {
+  CHECK(broken_rule({"autograd/tape.h", "parallel/mesh.h", 1, false}) != "");
+  CHECK(broken_rule({"data/loader.h", "nccl.h", 1, true}) != "");
+  CHECK(broken_rule({"model/gpt.h", "kernels/ops.h", 1, false}) != "");
+  CHECK(broken_rule({"parallel/zero/param_store.h", "parallel/pipeline/schedule.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/engine.h", "tests/support/test.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/engine.h", "model/gpt.h", 1, false}) == "");
+}
+
+TEST_CASE("files stay small") {
+  std::vector<int> lines;
+  for (const std::string& file : sources()) {
+    std::ifstream in(fs::path(GPT_SOURCE_DIR) / file);
+    int n = 0;
+    for (std::string line; std::getline(in, line);) ++n;
+    INFO(file << " has " << n << " lines");
+    CHECK(n <= 800);
+    lines.push_back(n);
+  }
+  std::nth_element(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(lines.size() / 2), lines.end());
+  CHECK(lines[lines.size() / 2] <= 180);
+}
+
+TEST_CASE("every folder has a one-screen README") {
+  for (const char* folder : {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch", "tests", "configs"}) {
+    INFO(folder);
+    std::ifstream in(fs::path(GPT_SOURCE_DIR) / folder / "README.md");
+    REQUIRE(in.good());
+    int n = 0;
+    for (std::string line; std::getline(in, line);) ++n;
+    CHECK(n >= 5);
+    CHECK(n <= 60);
+  }
+}

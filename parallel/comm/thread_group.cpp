@@ -1,0 +1,313 @@
+#include "parallel/comm/thread_group.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/comm/reduce.h"
+#include "parallel/comm/self_group.h"
+#include "parallel/comm/thread_state.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kItemBytes = 128 << 10;  // a work item: small enough to share, large enough to amortise claiming it
+constexpr int64_t kInline = 16 << 10;      // up to this many bytes the last rank to arrive does everything at once
+
+int64_t pieces(int64_t elements, DType t) {
+  const int64_t per_item = kItemBytes / size_of(t);
+  return (elements + per_item - 1) / per_item;
+}
+
+void copy_unless_same(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+// Parts of the full tensor that move separately: one, or one a rank.
+int parts_of(const ThreadCollective& c, int size) {
+  return c.call.op == CommOp::kAllGather || c.call.op == CommOp::kReduceScatter ? size : 1;
+}
+
+// Item k: piece k % pieces of part k / pieces. Items touch disjoint elements, so their order does not matter.
+void do_item(ThreadCollective& c, int size, int64_t k) {
+  const int64_t e = size_of(c.call.dtype), part_elements = c.call.count / parts_of(c, size);
+  const int64_t per_part = pieces(part_elements, c.call.dtype), part = k / per_part;
+  const int64_t begin = k % per_part * (kItemBytes / e), n = std::min(kItemBytes / e, part_elements - begin);
+  const int64_t in_part = begin * e, in_full = (part * part_elements + begin) * e;
+  switch (c.call.op) {
+    case CommOp::kAllReduce: case CommOp::kReduceScatter: {
+      constexpr size_t kMany = 64;
+      const std::byte* few[kMany];
+      std::vector<const std::byte*> many;
+      const std::byte** from = few;
+      if (c.a.size() > kMany) many.resize(c.a.size()), from = many.data();
+      for (size_t r = 0; r < c.a.size(); ++r) from[r] = c.a[r].data + in_full;
+      const bool scatter = c.call.op == CommOp::kReduceScatter;
+      std::byte* out = scatter ? c.b[static_cast<size_t>(part)].data + in_part : c.a[0].data + in_full;
+      reduce_in_order(out, from, size, n, c.call.dtype, c.call.reduce);
+      if (!scatter) {
+        for (size_t r = 1; r < c.a.size(); ++r) copy_unless_same(c.a[r].data + in_full, out, n * e);
+      }
+      break;
+    }
+    case CommOp::kAllGather: {
+      const std::byte* from = c.b[static_cast<size_t>(part)].data + in_part;
+      for (const Tensor& full : c.a) copy_unless_same(full.data + in_full, from, n * e);
+      break;
+    }
+    case CommOp::kBroadcast: {
+      const std::byte* from = c.a[static_cast<size_t>(c.call.peer)].data + in_full;
+      for (const Tensor& t : c.a) copy_unless_same(t.data + in_full, from, n * e);
+      break;
+    }
+    default: break;
+  }
+}
+
+class ThreadGroup final : public ProcessGroup {
+ public:
+  ThreadGroup(ThreadGroupState& state, int rank)
+      : ProcessGroup(rank, static_cast<int>(state.ranks.size())), state_(state), world_(state.world) {}
+  ~ThreadGroup() override;
+
+  std::string_view backend() const override { return "thread"; }
+  Work all_reduce(Tensor t, ReduceOp op, Stream) override { return post(all_reduce_call(*this, t, op), t, {}); }
+  Work all_gather(Tensor shard, Tensor full, Stream) override { return post(all_gather_call(*this, shard, full), full, shard); }
+  Work reduce_scatter(Tensor full, Tensor shard, Stream) override {
+    return post(reduce_scatter_call(*this, full, shard), full, shard);
+  }
+  Work broadcast(Tensor t, int root, Stream) override { return post(broadcast_call(*this, t, root), t, {}); }
+  Work send(Tensor t, int to, int tag, Stream) override { return post_message(CommOp::kSend, t, to, tag); }
+  Work recv(Tensor t, int from, int tag, Stream) override { return post_message(CommOp::kRecv, t, from, tag); }
+  void barrier() override { post(CommCall{}, {}, {}).wait({}); }
+
+ protected:
+  void wait(uint64_t ticket, Stream) override { ticket & 1 ? wait_message(ticket >> 1) : wait_collective(ticket >> 1); }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Clock = std::chrono::steady_clock;
+
+  Work post(const CommCall&, const Tensor& a, const Tensor& b);
+  Work post_message(CommOp, const Tensor&, int peer, int tag);
+  void wait_collective(uint64_t seq);
+  void wait_message(uint64_t index);
+  void work_on(ThreadCollective&, Lock&);
+  void finish(ThreadCollective&);
+  [[noreturn]] void end_world(Lock&, const std::string& message, Exit);
+  template <class Ready, class Report> void sleep_until(Lock&, Ready, Report);
+  ThreadGroupState::Seat& seat() { return state_.seats[static_cast<size_t>(rank())]; }
+
+  ThreadGroupState& state_;
+  ThreadWorld::Shared& world_;
+};
+
+ThreadGroup::~ThreadGroup() {
+  std::lock_guard registry(world_.mutex);
+  if (--state_.members > 0 || state_.ever < size()) return;
+  for (auto it = world_.groups.begin(); it != world_.groups.end(); ++it) {
+    if (it->second.get() == &state_) {
+      world_.groups.erase(it);
+      return;
+    }
+  }
+}
+
+void ThreadGroup::end_world(Lock& lock, const std::string& message, Exit code) {
+  lock.unlock();
+  world_.abort(state_.ranks[static_cast<size_t>(rank())], message, code);
+  throw Error(message, code);
+}
+
+// Sleeps until ready() or the end of the world; report() describes a wait that took too long.
+template <class Ready, class Report>
+void ThreadGroup::sleep_until(Lock& lock, Ready ready, Report report) {
+  const Clock::time_point limit = Clock::now() + world_.deadline;
+  while (!ready()) {
+    if (world_.failed.load(std::memory_order_acquire)) {
+      lock.unlock();
+      world_.throw_failure();
+    }
+    if (seat().wake.wait_until(lock, limit) == std::cv_status::timeout && !ready() &&
+        !world_.failed.load(std::memory_order_acquire)) {
+      end_world(lock, report(), Exit::kHang);
+    }
+  }
+}
+
+Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
+  if (call.count > 0) require_host(*this, a);
+  if (b) require_host(*this, b);
+  world_.check();
+  const size_t me = static_cast<size_t>(rank());
+  Lock lock(state_.mutex);
+  const uint64_t seq = seat().posted++;
+  seat().last = call;
+  seat().any = true;
+  ThreadCollective& c = state_.slot(seq);
+  if (c.arrived == 0) {
+    c.call = call;
+    c.first_rank = rank();
+    c.items = (call.count > 0 ? parts_of(c, size()) : 0) * pieces(call.count / parts_of(c, size()), call.dtype);
+  } else if (!(c.call == call)) {
+    end_world(lock, cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
+                        to_string(c.call), ", ", state_.who(rank()), " called ", to_string(call)), Exit::kInternal);
+  }
+  c.a[me] = a;
+  c.b[me] = b;
+  count_call(counters_, call, rank(), size());
+  if (++c.arrived == size()) {
+    if (call.bytes() <= kInline) work_on(c, lock);
+    else state_.wake_all();
+  }
+  return Work(this, seq << 1);
+}
+
+// Does items until none is left. Called with the lock, which is released meanwhile.
+void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
+  lock.unlock();
+  world_.touching.fetch_add(1);
+  int64_t mine = 0;
+  while (!world_.failed.load()) {
+    const int64_t k = c.claimed.fetch_add(1, std::memory_order_relaxed);
+    if (k >= c.items) break;
+    do_item(c, size(), k);
+    ++mine;
+  }
+  const bool last = c.done.fetch_add(mine, std::memory_order_acq_rel) + mine == c.items;
+  world_.touching.fetch_sub(1);
+  lock.lock();
+  if (last && !c.complete && !world_.failed.load()) {
+    c.complete = true;
+    state_.wake_all();
+  }
+}
+
+void ThreadGroup::wait_collective(uint64_t seq) {
+  Lock lock(state_.mutex);
+  ThreadCollective& c = state_.slot(seq);
+  sleep_until(lock, [&] { return c.arrived == size(); }, [&] {
+    std::string missing;
+    for (int r = 0; r < size(); ++r) {
+      if (state_.seats[static_cast<size_t>(r)].posted <= seq) missing += cat("; ", state_.who(r), ", ", state_.last_call(r));
+    }
+    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call), " #", seq,
+               "; not arrived: ", missing.substr(2));
+  });
+  if (!c.complete) work_on(c, lock);
+  sleep_until(lock, [&] { return c.complete; }, [&] {
+    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call), " #", seq,
+               "; all ranks have arrived, but one of them does not finish its part");
+  });
+  if (++c.departed == size()) c.used = false;
+}
+
+Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
+  const CommCall call = message_call(*this, op, t, peer, tag);
+  if (call.count > 0) require_host(*this, t);
+  world_.check();
+  const bool send = op == CommOp::kSend;
+  Lock lock(state_.mutex);
+  ++seat().messages;
+  seat().last = call;
+  seat().any = true;
+  count_call(counters_, call, rank(), size());
+  ThreadMessage& mine = state_.message();
+  mine.call = call;
+  mine.data = t.data;
+  mine.owner = rank();
+  auto& channel = state_.channels[send ? std::tuple(rank(), peer, tag) : std::tuple(peer, rank(), tag)];
+  if (channel.head == nullptr || channel.sends == send) {  // the other side has not come: queue
+    channel.sends = send;
+    (channel.head == nullptr ? channel.head : channel.tail->next) = &mine;
+    channel.tail = &mine;
+    return Work(this, mine.index << 1 | 1);
+  }
+  ThreadMessage& other = *channel.head;
+  channel.head = other.next;
+  if (other.call.count != call.count || other.call.dtype != call.dtype) {
+    end_world(lock, cat(label(), ": a message differs between its ranks: ", state_.who(other.owner), " called ",
+                        to_string(other.call), ", ", state_.who(rank()), " called ", to_string(call)), Exit::kInternal);
+  }
+  lock.unlock();
+  world_.touching.fetch_add(1);
+  const bool alive = !world_.failed.load();
+  if (alive && call.bytes() > 0) {
+    const ThreadMessage &from = send ? mine : other, &to = send ? other : mine;
+    std::memcpy(to.data, from.data, static_cast<size_t>(call.bytes()));
+  }
+  world_.touching.fetch_sub(1);
+  lock.lock();
+  if (alive) mine.complete = other.complete = true;
+  state_.seats[static_cast<size_t>(other.owner)].wake.notify_one();
+  return Work(this, mine.index << 1 | 1);
+}
+
+void ThreadGroup::wait_message(uint64_t index) {
+  Lock lock(state_.mutex);
+  ThreadMessage& m = state_.messages[index];
+  sleep_until(lock, [&] { return m.complete; }, [&] {
+    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call), "; ",
+               state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
+  });
+  state_.free_messages.push_back(index);
+}
+
+class ThreadFactory final : public GroupFactory {
+ public:
+  ThreadFactory(ThreadWorld::Shared& world, int rank) : world_(world), rank_(rank) {}
+  int world_rank() const override { return rank_; }
+  int world_size() const override { return world_.size; }
+  int local_rank() const override { return rank_; }
+  int local_size() const override { return world_.size; }
+  std::string_view backend() const override { return "thread"; }
+
+  // Does not wait for the others: the first member to come makes what they share.
+  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
+    const std::vector<int> list(ranks.begin(), ranks.end());
+    const auto at = std::find(list.begin(), list.end(), rank_);
+    GT_CHECK(at != list.end() && std::is_sorted(list.begin(), list.end()) && list.front() >= 0 && list.back() < world_.size,
+             "rank ", rank_, " of ", world_.size, " asks for the group ", to_string(ranks),
+             "; a list is ascending, inside the world and holds its caller");
+    std::lock_guard registry(world_.mutex);
+    const int number = world_.made[static_cast<size_t>(rank_)]++;
+    if (list.size() == 1) return std::make_unique<SelfGroup>();
+    for (auto it = world_.groups.lower_bound({number, {}}); it != world_.groups.end() && it->first.first == number; ++it) {
+      for (int r : it->first.second) {
+        GT_CHECK(it->first.second == list || std::find(list.begin(), list.end(), r) == list.end(), "group call #", number,
+                 ": rank ", rank_, " gives ", to_string(ranks), ", another rank ", to_string(it->first.second),
+                 "; the lists of one call must partition the world");
+      }
+    }
+    auto& state = world_.groups[{number, list}];
+    if (!state) state = std::make_unique<ThreadGroupState>(world_, list);
+    ++state->members, ++state->ever;
+    return std::make_unique<ThreadGroup>(*state, static_cast<int>(at - list.begin()));
+  }
+
+ private:
+  ThreadWorld::Shared& world_;
+  int rank_;
+};
+
+}  // namespace
+
+ThreadWorld::ThreadWorld(int ranks, std::chrono::milliseconds deadline) {
+  GT_CHECK(ranks > 0 && deadline.count() > 0, ranks, " ranks, deadline ", deadline.count(), " ms");
+  shared_ = std::make_unique<Shared>(ranks, deadline);
+}
+ThreadWorld::~ThreadWorld() = default;
+
+int ThreadWorld::size() const { return shared_->size; }
+
+std::unique_ptr<GroupFactory> ThreadWorld::factory(int rank) {
+  GT_CHECK(rank >= 0 && rank < shared_->size, "rank ", rank, " of ", shared_->size);
+  return std::make_unique<ThreadFactory>(*shared_, rank);
+}
+
+void ThreadWorld::abort(int rank, const std::string& message, Exit code) { shared_->abort(rank, message, code); }
+
+int ThreadWorld::failed_rank() const {
+  return shared_->failed.load(std::memory_order_acquire) ? shared_->failed_rank : -1;
+}
+
+}  // namespace gt

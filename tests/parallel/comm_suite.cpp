@@ -1,0 +1,312 @@
+#include "tests/parallel/comm_suite.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <numeric>
+
+#include "kernels/core/rng.h"
+#include "parallel/comm/call.h"
+
+namespace gt::suite {
+namespace {
+
+constexpr DType kExact[] = {DType::kF32, DType::kF64, DType::kI32, DType::kI64};
+
+uint64_t bits(uint64_t call, int rank, int64_t i) {
+  return splitmix64(splitmix64(call * 1315423911u + static_cast<uint64_t>(rank)) + static_cast<uint64_t>(i));
+}
+
+// Magnitudes from 2^-8 to 2^7 and both signs: the order of additions shows.
+double number(uint64_t b) {
+  return (static_cast<double>(b & 0xFFFFF) / 1048576.0 - 0.5) * static_cast<double>(1u << (b >> 60)) / 256.0;
+}
+
+void set(const Tensor& t, int64_t i, uint64_t b) {
+  switch (t.dtype) {
+    case DType::kF32: t.as<float>()[i] = static_cast<float>(number(b)); return;
+    case DType::kF64: t.as<double>()[i] = number(b) * 1.000000001; return;
+    case DType::kI32: t.as<int32_t>()[i] = static_cast<int32_t>(b >> 40); return;
+    case DType::kI64: t.as<int64_t>()[i] = static_cast<int64_t>(b) >> 8; return;
+    case DType::kByte: t.as<uint8_t>()[i] = static_cast<uint8_t>(b); return;
+    default: t.as<uint16_t>()[i] = static_cast<uint16_t>(0x3F80u | (b & 0x807Fu)); return;  // bf16 in [1, 2) or (-2, -1]
+  }
+}
+
+template <class T> void fold(const Tensor& acc, const Tensor& x, ReduceOp op) {
+  for (int64_t i = 0; i < acc.numel(); ++i) {
+    T &a = acc.as<T>()[i], b = x.as<T>()[i];
+    if (op == ReduceOp::kSum) a = a + b;
+    if (op == ReduceOp::kMax) a = std::max(a, b);
+    if (op == ReduceOp::kMin) a = std::min(a, b);
+  }
+}
+
+void expect_same(const Tensor& got, const Tensor& want, const std::string& what) {
+  GT_CHECK(got.bytes() == want.bytes(), what, ": sizes");
+  const int64_t e = size_of(got.dtype);
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    GT_CHECK(std::memcmp(got.data + i * e, want.data + i * e, static_cast<size_t>(e)) == 0, what, ": element ", i, " of ",
+             got.numel(), " differs from the reference");
+  }
+}
+
+std::unique_ptr<ProcessGroup> whole_world(GroupFactory& f) {
+  std::vector<int> all(static_cast<size_t>(f.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  auto g = f.make(all);
+  g->set_label("suite world");
+  return g;
+}
+
+Tensor part(const Tensor& full, int size, int i) { return full.slice(full.numel() / size * i, full.numel() / size); }
+
+Block concatenation(int64_t shard, DType t, uint64_t call, int ranks) {
+  Block full(shard * ranks, t);
+  for (int r = 0; r < ranks; ++r) {
+    for (int64_t i = 0; i < shard; ++i) set(full.tensor, r * shard + i, bits(call, r, i));
+  }
+  return full;
+}
+
+// One of each collective with n elements a rank.
+void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
+  const int N = g.size(), me = g.rank();
+  const std::string what = cat(g.backend(), " N=", N, " n=", n, " ", name_of(t));
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+    Block x = make_input(n, t, ++call, me);
+    g.all_reduce(x.tensor, op, {}).wait({});
+    expect_same(x.tensor, reference_reduce(n, t, call, N, op).tensor, "all_reduce " + what);
+  }
+  Block shard = make_input(n, t, ++call, me), full(n * N, t);
+  g.all_gather(shard.tensor, full.tensor, {}).wait({});
+  expect_same(full.tensor, concatenation(n, t, call, N).tensor, "all_gather " + what);
+
+  Block parts = make_input(n * N, t, ++call, me), mine(n, t);
+  g.reduce_scatter(parts.tensor, mine.tensor, {}).wait({});
+  expect_same(mine.tensor, part(reference_reduce(n * N, t, call, N, ReduceOp::kSum).tensor, N, me), "reduce_scatter " + what);
+  for (int root : {0, N - 1}) {
+    Block x = make_input(n, t, ++call, me);
+    g.broadcast(x.tensor, root, {}).wait({});
+    expect_same(x.tensor, make_input(n, t, call, root).tensor, "broadcast " + what);
+  }
+}
+
+}  // namespace
+
+Block make_input(int64_t n, DType t, uint64_t call, int rank) {
+  Block b(n, t);
+  for (int64_t i = 0; i < n; ++i) set(b.tensor, i, bits(call, rank, i));
+  return b;
+}
+
+Block reference_reduce(int64_t n, DType t, uint64_t call, int ranks, ReduceOp op) {
+  Block acc = make_input(n, t, call, 0);
+  for (int r = 1; r < ranks; ++r) {
+    const Block x = make_input(n, t, call, r);
+    if (t == DType::kF32) fold<float>(acc.tensor, x.tensor, op);
+    if (t == DType::kF64) fold<double>(acc.tensor, x.tensor, op);
+    if (t == DType::kI32) fold<int32_t>(acc.tensor, x.tensor, op);
+    if (t == DType::kI64) fold<int64_t>(acc.tensor, x.tensor, op);
+    if (t == DType::kByte) fold<uint8_t>(acc.tensor, x.tensor, op);
+  }
+  return acc;
+}
+
+void every_collective_equals_the_serial_reference(GroupFactory& f) {
+  auto g = whole_world(f);
+  uint64_t call = 0;
+  for (DType t : kExact) {
+    for (int64_t n : {0, 1, 2, 3, 7, 64, 1001, 5003}) each_collective(*g, n, t, call);
+  }
+  for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin}) {
+    Block x = make_input(33, DType::kByte, ++call, g->rank());
+    g->all_reduce(x.tensor, op, {}).wait({});
+    expect_same(x.tensor, reference_reduce(33, DType::kByte, call, g->size(), op).tensor, "byte all_reduce");
+  }
+  g->barrier();
+}
+
+void large_tensors(GroupFactory& f) {
+  auto g = whole_world(f);
+  uint64_t call = 9000;
+  const int64_t n = (1 << 20) + 5, N = g->size();
+  Block x = make_input(n, DType::kF32, ++call, g->rank());
+  g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+  expect_same(x.tensor, reference_reduce(n, DType::kF32, call, g->size(), ReduceOp::kSum).tensor, "large all_reduce");
+  const int64_t shard = (1 << 20) / N + 3;
+  each_collective(*g, shard, DType::kF64, call);
+}
+
+void aliased_shards(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  for (int64_t n : {1, 5, 3000, 70001}) {
+    Block full(n * N, DType::kF32);
+    const Block own = make_input(n, DType::kF32, 41, me);
+    std::memcpy(part(full.tensor, N, me).data, own.tensor.data, static_cast<size_t>(own.tensor.bytes()));
+    g->all_gather(part(full.tensor, N, me), full.tensor, {}).wait({});
+    expect_same(full.tensor, concatenation(n, DType::kF32, 41, N).tensor, "all_gather in place");
+
+    Block grads = make_input(n * N, DType::kF32, 42, me);
+    g->reduce_scatter(grads.tensor, part(grads.tensor, N, me), {}).wait({});
+    expect_same(part(grads.tensor, N, me), part(reference_reduce(n * N, DType::kF32, 42, N, ReduceOp::kSum).tensor, N, me),
+                "reduce_scatter in place");
+  }
+}
+
+void half_precision_reductions(GroupFactory& f) {
+  auto g = whole_world(f);
+  // Small integers are exact in both formats, so the sum is known without a conversion routine of this test's own:
+  // 1.0 is 0x3F80 in bf16 and 0x3C00 in f16, powers of two differ by the exponent field.
+  for (auto [type, one, exponent] : {std::tuple(DType::kBF16, 0x3F80, 0x80), std::tuple(DType::kF16, 0x3C00, 0x400)}) {
+    Block x(1000, type);
+    for (int i = 0; i < 1000; ++i) x.tensor.as<uint16_t>()[i] = static_cast<uint16_t>(one);
+    g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+    int power = 0;
+    while ((2 << power) <= g->size()) ++power;
+    const int want = one + power * exponent;  // 2^power <= size < 2^(power+1): the field must match, the mantissa for powers
+    for (int i = 0; i < 1000; ++i) {
+      const int got = x.tensor.as<uint16_t>()[i];
+      GT_CHECK(got / exponent == want / exponent && ((1 << power) != g->size() || got == want), name_of(type), " sum of ", g->size(),
+               " ones is ", got, ", expected ", want);
+    }
+  }
+}
+
+void messages_keep_their_order_and_tags_do_not_block(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  if (N == 1) return;
+  const int next = (me + 1) % N, prev = (me + N - 1) % N;
+  const int64_t sizes[] = {0, 1, 777, 50000};
+  for (bool receive_first : {false, true}) {
+    std::deque<Block> out, in;
+    std::vector<Work> works;
+    auto send_all = [&] {
+      for (int tag : {0, 5}) {
+        for (int k = 0; k < 4; ++k) {
+          out.push_back(make_input(sizes[k], DType::kF32, static_cast<uint64_t>(100 * tag + k), me));
+          works.push_back(g->send(out.back().tensor, next, tag, {}));
+        }
+      }
+    };
+    if (!receive_first) send_all();
+    for (int tag : {5, 0}) {  // the other way round than sent
+      for (int k = 0; k < 4; ++k) {
+        in.emplace_back(sizes[k], DType::kF32);
+        works.push_back(g->recv(in.back().tensor, prev, tag, {}));
+      }
+    }
+    if (receive_first) send_all();
+    for (Work& w : works) g->poll(), w.wait({});
+    size_t i = 0;
+    for (int tag : {5, 0}) {
+      for (int k = 0; k < 4; ++k) {
+        expect_same(in[i++].tensor, make_input(sizes[k], DType::kF32, static_cast<uint64_t>(100 * tag + k), prev).tensor, "message");
+      }
+    }
+  }
+  g->barrier();
+}
+
+void interleaved_work_on_several_groups(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  // Pairs of neighbours, and even against odd: every rank is in three groups.
+  std::vector<int> pair, parity;
+  for (int r = 0; r < N; ++r) {
+    if (r / 2 == me / 2) pair.push_back(r);
+    if (r % 2 == me % 2) parity.push_back(r);
+  }
+  auto p = f.make(pair), q = f.make(parity);
+  p->set_label("pair " + to_string(pair));
+  for (uint64_t round = 0; round < 20; ++round) {
+    const int64_t n = static_cast<int64_t>(1 + bits(round, 0, 0) % 9000);
+    Block a = make_input(n, DType::kF32, 3 * round, me), b = make_input(n, DType::kF32, 3 * round + 1, p->rank());
+    Block c = make_input(n, DType::kF64, 3 * round + 2, q->rank()), gathered(n * q->size(), DType::kF64);
+    Work wb = p->all_reduce(b.tensor, ReduceOp::kSum, {});
+    Work wa = g->all_reduce(a.tensor, ReduceOp::kSum, {});
+    Work wc = q->all_gather(c.tensor, gathered.tensor, {});
+    if (round % 3 == 0) wa.wait({}), wb.wait({}), wc.wait({});
+    if (round % 3 == 1) wc.wait({}), wa.wait({}), wb.wait({});
+    if (round % 3 == 2) g->poll(), p->poll(), wb.wait({}), wc.wait({}), wa.wait({});
+    expect_same(a.tensor, reference_reduce(n, DType::kF32, 3 * round, N, ReduceOp::kSum).tensor, "world");
+    expect_same(b.tensor, reference_reduce(n, DType::kF32, 3 * round + 1, p->size(), ReduceOp::kSum).tensor, "pair");
+    expect_same(gathered.tensor, concatenation(n, DType::kF64, 3 * round + 2, q->size()).tensor, "parity");
+  }
+}
+
+void counters_equal_the_ring_formulas(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int64_t N = g->size(), n = 840, e = 4;  // 840 is divisible by 1 … 8
+  Block full = make_input(n, DType::kF32, 1, g->rank()), shard(n / N, DType::kF32);
+  g->all_reduce(full.tensor, ReduceOp::kSum, {}).wait({});
+  g->reduce_scatter(full.tensor, shard.tensor, {}).wait({});
+  g->all_gather(shard.tensor, full.tensor, {}).wait({});
+  g->broadcast(full.tensor, static_cast<int>(N - 1), {}).wait({});
+  if (g->rank() == 0 && N > 1) g->send(full.tensor, 1, 0, {}).wait({});
+  if (g->rank() == 1) g->recv(full.tensor, 0, 0, {}).wait({});
+  const CommCounters& c = g->counters();
+  GT_CHECK(c.all_reduce == 2 * n * (N - 1) / N * e, "all_reduce ", c.all_reduce);
+  GT_CHECK(c.reduce_scatter == n * (N - 1) / N * e, "reduce_scatter ", c.reduce_scatter);
+  GT_CHECK(c.all_gather == n * (N - 1) / N * e, "all_gather ", c.all_gather);
+  GT_CHECK(c.broadcast == (g->rank() == N - 1 && N > 1 ? n * e : 0), "broadcast ", c.broadcast);
+  GT_CHECK(c.send == (g->rank() == 0 && N > 1 ? n * e : 0), "send ", c.send);
+}
+
+uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<void(uint64_t)>& delay) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  struct Flight { Work work; Block out, in; };
+  std::deque<Flight> flying;
+  uint64_t hash = 1469598103934665603ull;
+  auto land = [&] {
+    Flight& x = flying.front();
+    x.work.wait({});
+    for (int64_t i = 0; i < x.out.tensor.bytes(); ++i) hash = (hash ^ static_cast<uint8_t>(x.out.tensor.data[i])) * 1099511628211ull;
+    flying.pop_front();
+  };
+  for (uint64_t k = 0; k < 500; ++k) {
+    const uint64_t r = splitmix64(seed + k);  // the same on every rank
+    const int64_t n = static_cast<int64_t>((r >> 8) % ((r >> 4) % 8 == 0 ? 20000 : 300));
+    const DType t = kExact[(r >> 32) % 4];
+    switch (r % 6) {
+      case 0: case 1: {
+        flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
+        flying.back().work = g->all_reduce(flying.back().out.tensor, r % 6 ? ReduceOp::kSum : ReduceOp::kMax, {});
+        break;
+      }
+      case 2: {
+        flying.push_back({{}, Block(n * N, t), make_input(n, t, k, me)});
+        flying.back().work = g->all_gather(flying.back().in.tensor, flying.back().out.tensor, {});
+        break;
+      }
+      case 3: {
+        flying.push_back({{}, Block(n, t), make_input(n * N, t, k, me)});
+        flying.back().work = g->reduce_scatter(flying.back().in.tensor, flying.back().out.tensor, {});
+        break;
+      }
+      case 4: {
+        flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
+        flying.back().work = g->broadcast(flying.back().out.tensor, static_cast<int>((r >> 40) % static_cast<uint64_t>(N)), {});
+        break;
+      }
+      default: {
+        if (N == 1) break;
+        const int hop = 1 + static_cast<int>((r >> 40) % static_cast<uint64_t>(N - 1)), tag = static_cast<int>(r >> 56) % 3;
+        flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
+        flying.back().work = g->send(flying.back().out.tensor, (me + hop) % N, tag, {});
+        flying.push_back({{}, Block(n, t), Block(0, t)});
+        flying.back().work = g->recv(flying.back().out.tensor, (me + N - hop) % N, tag, {});
+      }
+    }
+    delay(bits(seed, me, static_cast<int64_t>(k)));
+    g->poll();
+    while (flying.size() > (r >> 20) % 12) land();
+  }
+  while (!flying.empty()) land();
+  return hash;
+}
+
+}  // namespace gt::suite

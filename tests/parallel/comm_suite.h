@@ -1,0 +1,35 @@
+// One suite for every communication backend: each function runs on one rank and throws on the first wrong element, so that it
+// can run on threads (Catch2 assertions may not) as well as under mpirun. Inputs are pure functions of (rank, call, element):
+// every rank computes what all others sent and compares with a serial, rank-ordered reference.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "parallel/comm/process_group.h"
+
+namespace gt::suite {
+
+// Host memory for tests, with a typed view.
+struct Block {
+  Block(int64_t n, DType t) : bytes(static_cast<size_t>(n * size_of(t)) + 64), tensor{bytes.data(), {n}, t, {}} {}
+  Block(Block&&) = default;
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+};
+
+Block make_input(int64_t n, DType, uint64_t call, int rank);
+// ((x0 + x1) + x2) + … element by element.
+Block reference_reduce(int64_t n, DType, uint64_t call, int ranks, ReduceOp);
+
+void every_collective_equals_the_serial_reference(GroupFactory&);
+void large_tensors(GroupFactory&);
+void aliased_shards(GroupFactory&);
+void half_precision_reductions(GroupFactory&);
+void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);
+void interleaved_work_on_several_groups(GroupFactory&);
+void counters_equal_the_ring_formulas(GroupFactory&);
+// 500 operations drawn from a seed, several in flight; `delay` is called between them. Returns a hash of every result.
+uint64_t random_operations(GroupFactory&, uint64_t seed, const std::function<void(uint64_t)>& delay);
+
+}  // namespace gt::suite

@@ -1,0 +1,237 @@
+// Self and thread backends against the common suite, and what the thread backend does when ranks fail or disagree.
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <thread>
+
+#include "parallel/comm/self_group.h"
+#include "parallel/comm/thread_group.h"
+#include "tests/parallel/comm_suite.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// Runs body on `ranks` threads. Returns each rank's error text, empty where it had none.
+std::vector<std::string> run_ranks(int ranks, const std::function<void(GroupFactory&)>& body,
+                                   std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+  ThreadWorld world(ranks, deadline);
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        auto f = world.factory(r);
+        body(*f);
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(r)] = e.what();
+        world.abort(r, e.what());
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  return errors;
+}
+
+struct SelfBackend {
+  static constexpr int kRanks = 1;
+  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) {
+    SelfFactory f;
+    body(f);
+    return {""};
+  }
+};
+template <int N> struct Threads {
+  static constexpr int kRanks = N;
+  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) { return run_ranks(N, body); }
+};
+using Threads2 = Threads<2>;
+using Threads3 = Threads<3>;
+using Threads4 = Threads<4>;
+using Threads8 = Threads<8>;
+
+void require_clean(const std::vector<std::string>& errors) {
+  for (const std::string& e : errors) REQUIRE(e == "");
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<int> all(int n) {
+  std::vector<int> v;
+  for (int i = 0; i < n; ++i) v.push_back(i);
+  return v;
+}
+
+}  // namespace
+
+#define BACKENDS SelfBackend, Threads2, Threads3, Threads4, Threads8
+
+TEMPLATE_TEST_CASE("every collective equals the serial rank-ordered reference", "", BACKENDS) {
+  require_clean(TestType::run(suite::every_collective_equals_the_serial_reference));
+}
+TEMPLATE_TEST_CASE("large tensors equal the reference", "", SelfBackend, Threads3, Threads8) {
+  require_clean(TestType::run(suite::large_tensors));
+}
+TEMPLATE_TEST_CASE("a shard may be its own place in the full tensor", "", BACKENDS) {
+  require_clean(TestType::run(suite::aliased_shards));
+}
+TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKENDS) {
+  require_clean(TestType::run(suite::half_precision_reductions));
+}
+TEMPLATE_TEST_CASE("messages keep their order and tags do not block each other", "", BACKENDS) {
+  require_clean(TestType::run(suite::messages_keep_their_order_and_tags_do_not_block));
+}
+TEMPLATE_TEST_CASE("work on several groups interleaves", "", BACKENDS) {
+  require_clean(TestType::run(suite::interleaved_work_on_several_groups));
+}
+TEMPLATE_TEST_CASE("counters equal the ring formulas", "", BACKENDS) {
+  require_clean(TestType::run(suite::counters_equal_the_ring_formulas));
+}
+
+TEMPLATE_TEST_CASE("500 random operations give the same bits with random delays", "", BACKENDS) {
+  std::vector<uint64_t> calm(TestType::kRanks), delayed(TestType::kRanks);
+  require_clean(TestType::run([&](GroupFactory& f) {
+    calm[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, [](uint64_t) {});
+  }));
+  require_clean(TestType::run([&](GroupFactory& f) {
+    delayed[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, [](uint64_t b) {
+      if (b % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(b >> 8 & 1023));
+    });
+  }));
+  REQUIRE(calm == delayed);
+}
+
+TEST_CASE("a wait past the deadline names the group, the operation and who is missing") {
+  const auto errors = run_ranks(3, [](GroupFactory& f) {
+    auto g = f.make(all(3));
+    g->set_label("dp group [0,1,2]");
+    g->barrier();
+    suite::Block x(5, DType::kF32);
+    if (f.world_rank() != 2) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+  }, std::chrono::milliseconds(100));
+  for (int r : {0, 1}) {
+    const std::string& e = errors[static_cast<size_t>(r)];
+    INFO(e);
+    REQUIRE(has(e, "dp group [0,1,2]"));
+    REQUIRE(has(e, "all_reduce(sum, f32 x 5) #1"));
+    REQUIRE(has(e, "not arrived: rank 2 (world rank 2), last call in this group: barrier"));
+  }
+  REQUIRE(errors[2] == "");
+}
+
+TEST_CASE("a deadline has exit code 124 and a message that never comes names its sender") {
+  ThreadWorld world(2, std::chrono::milliseconds(50));
+  auto f = world.factory(0);
+  auto g = f->make(all(2));
+  g->set_label("pp group [0,1]");
+  suite::Block x(3, DType::kF32);
+  Work w = g->recv(x.tensor, 1, 4, {});
+  try {
+    w.wait({});
+    FAIL("the wait returned");
+  } catch (const Error& e) {
+    INFO(e.what());
+    REQUIRE(e.code() == Exit::kHang);
+    REQUIRE(has(e.what(), "pp group [0,1]"));
+    REQUIRE(has(e.what(), "recv(f32 x 3, rank 1, tag 4)"));
+    REQUIRE(has(e.what(), "rank 1 (world rank 1) has not made the matching call, no call in this group yet"));
+  }
+  REQUIRE(world.failed_rank() == 0);
+}
+
+TEST_CASE("calls that differ between ranks are an error that names both") {
+  using Body = std::function<void(ProcessGroup&)>;
+  const Body four = [&](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); };
+  const Body others[] = {
+      [](ProcessGroup& g) { suite::Block b(6, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); },
+      [](ProcessGroup& g) { suite::Block b(4, DType::kI32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); },
+      [](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kMax, {}).wait({}); },
+      [](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.broadcast(b.tensor, 0, {}).wait({}); },
+      [](ProcessGroup& g) { g.barrier(); }};
+  const char* names[] = {"all_reduce(sum, f32 x 6)", "all_reduce(sum, i32 x 4)", "all_reduce(max, f32 x 4)",
+                         "broadcast(f32 x 4, root 0)", "barrier"};
+  for (int k = 0; k < 5; ++k) {
+    const auto errors = run_ranks(2, [&](GroupFactory& f) {
+      auto g = f.make(all(2));
+      g->set_label("tp group [0,1]");
+      f.world_rank() == 0 ? four(*g) : others[k](*g);
+    });
+    for (const std::string& e : errors) {
+      INFO(e);
+      REQUIRE(has(e, "tp group [0,1]: collective #0 differs between ranks"));
+      REQUIRE(has(e, "rank 0 (world rank 0) called all_reduce(sum, f32 x 4)"));
+      REQUIRE(has(e, cat("rank 1 (world rank 1) called ", names[k])));
+    }
+  }
+  const auto errors = run_ranks(2, [&](GroupFactory& f) {
+    auto g = f.make(all(2));
+    suite::Block b(f.world_rank() + 1, DType::kF32);
+    (f.world_rank() == 0 ? g->send(b.tensor, 1, 0, {}) : g->recv(b.tensor, 0, 0, {})).wait({});
+  });
+  for (const std::string& e : errors) {
+    INFO(e);
+    REQUIRE(has(e, "send(f32 x 1, rank 1, tag 0)"));
+    REQUIRE(has(e, "recv(f32 x 2, rank 0, tag 0)"));
+  }
+}
+
+TEST_CASE("when one rank throws, the others wake with its number and message") {
+  for (int bad = 0; bad < 4; ++bad) {
+    const auto errors = run_ranks(4, [&](GroupFactory& f) {
+      auto g = f.make(all(4));
+      suite::Block x(100000, DType::kF32);
+      for (int i = 0; i < 3; ++i) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+      if (f.world_rank() == bad) fail(Exit::kNumerical, "loss is not finite");
+      g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+    });
+    for (int r = 0; r < 4; ++r) {
+      const std::string want = r == bad ? "loss is not finite" : cat("rank ", bad, " failed first: loss is not finite");
+      REQUIRE(errors[static_cast<size_t>(r)] == want);
+    }
+  }
+}
+
+TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not limited") {
+  require_clean(run_ranks(3, [](GroupFactory& f) {
+    auto g = f.make(all(3));
+    std::vector<suite::Block> blocks;
+    for (int i = 0; i < 200; ++i) blocks.push_back(suite::make_input(7, DType::kI64, static_cast<uint64_t>(i), f.world_rank()));
+    std::vector<Work> works;
+    if (f.world_rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (auto& b : blocks) works.push_back(g->all_reduce(b.tensor, ReduceOp::kSum, {}));
+    for (size_t i = works.size(); i-- > 0;) works[i].wait({});  // any order of waiting
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const auto want = suite::reference_reduce(7, DType::kI64, i, 3, ReduceOp::kSum);
+      GT_CHECK(std::memcmp(want.tensor.data, blocks[i].tensor.data, 56) == 0, "collective ", i);
+    }
+  }));
+}
+
+TEST_CASE("lists that do not partition the world and lists without their caller are refused") {
+  const auto errors = run_ranks(3, [](GroupFactory& f) {
+    f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});
+  });
+  std::string text;
+  for (const auto& e : errors) text += e;
+  INFO(text);
+  REQUIRE(has(text, "must partition the world"));
+  ThreadWorld world(3, std::chrono::seconds(1));
+  REQUIRE_THROWS_WITH(world.factory(0)->make(std::vector<int>{1, 2}), Catch::Contains("rank 0 of 3 asks for the group [1,2]"));
+}
+
+TEST_CASE("tensors that do not fit the group are refused before anything is sent") {
+  ThreadWorld world(2, std::chrono::seconds(1));
+  auto f = world.factory(0);
+  auto g = f->make(all(2));
+  suite::Block a(3, DType::kF32), b(7, DType::kF32), c(6, DType::kF64), h(4, DType::kU16);
+  REQUIRE_THROWS_WITH(g->all_gather(a.tensor, b.tensor, {}), Catch::Contains("needs a full tensor of 6 elements"));
+  REQUIRE_THROWS_WITH(g->reduce_scatter(c.tensor, a.tensor, {}), Catch::Contains("f32 shard and a f64 full tensor"));
+  REQUIRE_THROWS_WITH(g->all_reduce(h.tensor, ReduceOp::kSum, {}), Catch::Contains("cannot sum u16"));
+  REQUIRE_THROWS_WITH(g->broadcast(a.tensor, 2, {}), Catch::Contains("names rank 2 of a group of 2"));
+  REQUIRE_THROWS_WITH(g->send(a.tensor, 0, 0, {}), Catch::Contains("rank 0 and itself"));
+  Tensor cuda = a.tensor;
+  cuda.device.kind = DeviceKind::kCuda;
+  REQUIRE_THROWS_WITH(g->all_reduce(cuda, ReduceOp::kSum, {}), Catch::Contains("host memory only"));
+}

@@ -1,0 +1,126 @@
+#include "parallel/mesh.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "parallel/comm/null_group.h"
+#include "parallel/comm/self_group.h"
+#include "parallel/comm/thread_group.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Lines = std::vector<std::vector<int>>;
+
+namespace {
+Lines lines(const MeshShape& s, Axis a) {
+  Lines all;
+  for (int r = 0; r < s.world(); ++r) {
+    if (s.coord(a, r) == 0) all.push_back(s.line(a, r));
+  }
+  return all;
+}
+}  // namespace
+
+TEST_CASE("pp = dp = tp = 2 has the groups of the specification") {
+  const MeshShape s{.pp = 2, .dp = 2, .tp = 2};
+  REQUIRE(lines(s, Axis::kPp) == Lines{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+  REQUIRE(lines(s, Axis::kDp) == Lines{{0, 2}, {1, 3}, {4, 6}, {5, 7}});
+  REQUIRE(lines(s, Axis::kTp) == Lines{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
+  REQUIRE(s.place(5) == "pp1 dp0 tp1");
+}
+
+TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven meshes") {
+  const MeshShape s{.pp = 3, .dp = 2, .cp = 2, .tp = 5};
+  for (int r = 0; r < s.world(); ++r) {
+    REQUIRE(((s.coord(Axis::kPp, r) * 2 + s.coord(Axis::kDp, r)) * 2 + s.coord(Axis::kCp, r)) * 5 + s.coord(Axis::kTp, r) == r);
+    for (Axis a : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp, Axis::kEp}) {
+      const std::vector<int> line = s.line(a, r);
+      REQUIRE(static_cast<int>(line.size()) == s.size(a));
+      REQUIRE(line[static_cast<size_t>(s.coord(a, r))] == r);
+      for (int i = 0; i < s.size(a); ++i) {  // only the one coordinate differs, and it ascends
+        REQUIRE(s.coord(a, line[static_cast<size_t>(i)]) == i);
+        for (Axis b : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp}) {
+          if (a != b) REQUIRE(s.coord(b, line[static_cast<size_t>(i)]) == s.coord(b, r));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a mesh that does not fill the world is an error with all the numbers") {
+  NullFactory f(0, 6);
+  REQUIRE_THROWS_WITH(Mesh({.pp = 2, .dp = 2, .tp = 2}, f),
+                      Catch::Contains("pp 2 x dp 2 x cp 1 x tp 2 needs 8 ranks, but 6 were started"));
+  REQUIRE_THROWS_WITH(Mesh({.pp = 0}, f), Catch::Contains("at least 1"));
+  REQUIRE_THROWS_WITH(Mesh({.dp = 3, .cp = 2}, f), Catch::Contains("not built"));
+  try {
+    Mesh({.pp = 2}, f);
+  } catch (const Error& e) {
+    REQUIRE(e.code() == Exit::kUsage);
+  }
+}
+
+TEST_CASE("one rank: every group is a self group whose collectives do nothing") {
+  SelfFactory f;
+  Mesh m({}, f);
+  float x = 3;
+  const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
+  for (Axis a : {Axis::kPp, Axis::kDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
+    REQUIRE(m.group(a).size() == 1);
+    REQUIRE(m.group(a).rank() == 0);
+    m.group(a).all_reduce(t, ReduceOp::kSum, {}).wait({});
+  }
+  REQUIRE(m.world().size() == 1);
+  REQUIRE(m.ends().size() == 1);
+  REQUIRE(x == 3);
+  REQUIRE(m.first_stage());
+  REQUIRE(m.last_stage());
+}
+
+TEST_CASE("null factories plan any place of a large world") {
+  NullFactory f(1234, 4096, 8);
+  Mesh m({.pp = 8, .dp = 64, .tp = 8}, f);
+  REQUIRE(m.place() == "pp2 dp26 tp2");
+  REQUIRE(m.group(Axis::kDp).size() == 64);
+  REQUIRE(m.group(Axis::kDp).rank() == 26);
+  REQUIRE(m.ends().size() == 1);
+  REQUIRE(f.local_rank() == 2);
+  const Tensor t{nullptr, {640}, DType::kF32, {DeviceKind::kNull, 0}};
+  m.group(Axis::kDp).all_reduce(t, ReduceOp::kSum, {}).wait({});
+  REQUIRE(m.group(Axis::kDp).counters().all_reduce == 2 * 640 * 63 / 64 * 4);
+}
+
+TEST_CASE("groups of a thread mesh connect the ranks of their line, and the ends join first and last stage") {
+  const MeshShape s{.pp = 4, .dp = 1, .tp = 2};
+  ThreadWorld world(8, std::chrono::seconds(30));
+  std::vector<std::string> errors(8);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 8; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        auto f = world.factory(r);
+        Mesh m(s, *f);
+        for (Axis a : {Axis::kPp, Axis::kDp, Axis::kTp}) {
+          int32_t mine = r;
+          std::vector<int32_t> got(static_cast<size_t>(m.size(a)));
+          m.group(a).all_gather({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}},
+                                {reinterpret_cast<std::byte*>(got.data()), {m.size(a)}, DType::kI32, {}}, {}).wait({});
+          const auto line = s.line(a, r);
+          GT_CHECK(std::equal(line.begin(), line.end(), got.begin(), got.end()), "axis ", static_cast<int>(a));
+        }
+        GT_CHECK(m.group(Axis::kTp).label() == (r < 2 ? "tp group [0,1]" : m.group(Axis::kTp).label()), m.group(Axis::kTp).label());
+        int64_t x = r;
+        m.ends().all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+        const bool end = r < 2 || r >= 6;
+        GT_CHECK(m.ends().size() == (end ? 2 : 1), "ends of size ", m.ends().size());
+        GT_CHECK(x == (end ? (r < 2 ? r + r + 6 : r + r - 6) : r), "ends sum ", x);
+        m.world().barrier();
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(r)] = e.what();
+        world.abort(r, e.what());
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  for (const auto& e : errors) REQUIRE(e == "");
+}

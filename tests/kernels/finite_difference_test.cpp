@@ -1,0 +1,279 @@
+// Gradients against central differences of the forward: first the reference, in f64 throughout, which proves the
+// formulas that parity_test measures everything else by; then the CPU table in f32 as a second opinion on that test.
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/rng.h"
+#include "tests/kernels/reference_ops.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+// An objective L = sum of out * weight over outputs of a forward, and what the backward under test says dL/dinput is.
+class Problem {
+ public:
+  Problem(const OpTable& table, DType t, double step, double tolerance)
+      : ops(table), type(t), step_(step), tolerance_(tolerance) {}
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  const OpTable& ops;
+  const DType type;
+  std::function<void()> forward, backward;
+
+  Tensor empty(Shape s) { return empty(s, type); }
+  Tensor empty(Shape s, DType t) {
+    auto& bytes = memory_.emplace_back(static_cast<size_t>(s.numel() * size_of(t)), std::byte{0xFF});  // NaN
+    return {bytes.data(), s, t, Device{}};
+  }
+  Tensor random(Shape s, double scale = 1, double mean = 0) {
+    const Tensor t = empty(s);
+    const uint64_t key = stream_key(77, cat("finite difference ", memory_.size()));
+    for (int64_t i = 0; i < t.numel(); ++i) set(t, i, mean + scale * philox_normal(key, static_cast<uint64_t>(i)));
+    return t;
+  }
+  Tensor tokens(std::vector<int> v) {
+    const Tensor t = empty({static_cast<int64_t>(v.size())}, DType::kI32);
+    for (size_t i = 0; i < v.size(); ++i) set(t, static_cast<int64_t>(i), v[i]);
+    return t;
+  }
+  // The objective counts this output, with weights that are also its gradient.
+  Tensor weight_of(const Tensor& out) {
+    const Tensor w = random(out.shape);
+    objective_.emplace_back(out, w);
+    return w;
+  }
+  // Where the backward puts dL/dinput.
+  Tensor gradient_of(const char* name, const Tensor& input) {
+    inputs_.push_back({name, input, empty(input.shape)});
+    return inputs_.back().grad;
+  }
+
+  // A handful of random directions per input.
+  void check() {
+    forward();
+    backward();
+    for (const Input& input : inputs_) {
+      double norm = 0;
+      for (int64_t i = 0; i < input.grad.numel(); ++i) norm += std::pow(get(input.grad, i), 2);
+      CHECK(norm > 0);
+      for (uint64_t direction = 0; direction < 4; ++direction) {
+        const double measured = difference(input.value, direction);
+        double predicted = 0;
+        for (int64_t i = 0; i < input.grad.numel(); ++i) predicted += get(input.grad, i) * along(direction, i);
+        INFO(ops.name << ": gradient of " << input.name << ", direction " << direction << ": predicted " << predicted
+                      << ", measured " << measured << ", norm " << std::sqrt(norm));
+        CHECK(std::abs(predicted - measured) <= tolerance_ * std::sqrt(norm));
+      }
+    }
+  }
+
+ private:
+  struct Input {
+    std::string name;
+    Tensor value, grad;
+  };
+  static double along(uint64_t direction, int64_t i) {
+    return philox_normal(stream_key(direction, "direction"), static_cast<uint64_t>(i));
+  }
+  double value_at(const Tensor& input, const std::vector<double>& start, double step, uint64_t direction) {
+    for (int64_t i = 0; i < input.numel(); ++i) set(input, i, start[static_cast<size_t>(i)] + step * along(direction, i));
+    forward();
+    double total = 0;
+    for (const auto& [out, weight] : objective_) {
+      for (int64_t i = 0; i < out.numel(); ++i) total += get(out, i) * get(weight, i);
+    }
+    return total;
+  }
+  double difference(const Tensor& input, uint64_t direction) {
+    std::vector<double> start;
+    for (int64_t i = 0; i < input.numel(); ++i) start.push_back(get(input, i));
+    const double up = value_at(input, start, step_, direction), down = value_at(input, start, -step_, direction);
+    value_at(input, start, 0, direction);
+    return (up - down) / (2 * step_);
+  }
+
+  double step_, tolerance_;
+  std::deque<std::vector<std::byte>> memory_;
+  std::vector<Input> inputs_;
+  std::vector<std::pair<Tensor, Tensor>> objective_;
+};
+
+// Runs the problem with the reference in f64 and with the CPU table in f32. f32 leaves few digits in a difference, so
+// the step is large and the tolerance with it.
+void expect_gradients(const std::function<void(Problem&)>& state) {
+  {
+    Problem exact(reference_ops(), DType::kF64, 1e-5, 1e-6);
+    state(exact);
+    exact.check();
+  }
+  Problem single(*cpu_backend().ops, DType::kF32, 4e-3, 1e-2);
+  state(single);
+  single.check();
+}
+
+void linear(Problem& p, bool trans_a, bool trans_b) {
+  const int64_t m = 5, n = 7, k = 6;
+  const Tensor a = p.random(trans_a ? Shape{k, m} : Shape{m, k}), b = p.random(trans_b ? Shape{n, k} : Shape{k, n});
+  const Tensor bias = p.random({n}), out = p.empty({m, n}), dout = p.weight_of(out);
+  const Tensor da = p.gradient_of("a", a), db = p.gradient_of("b", b), dbias = p.gradient_of("bias", bias);
+  p.forward = [=, &p] { p.ops.gemm({.a = a, .b = b, .bias = bias, .out = out, .trans_a = trans_a, .trans_b = trans_b}, {}); };
+  p.backward = [=, &p] {
+    // dA = dout op(B)^T and dB = op(A)^T dout, or their transposes.
+    const Gemm grad_a = trans_a ? Gemm{.a = b, .b = dout, .out = da, .trans_a = trans_b, .trans_b = true}
+                                : Gemm{.a = dout, .b = b, .out = da, .trans_b = !trans_b};
+    const Gemm grad_b = trans_b ? Gemm{.a = dout, .b = a, .out = db, .trans_a = true, .trans_b = trans_a}
+                                : Gemm{.a = a, .b = dout, .out = db, .trans_a = !trans_a};
+    p.ops.gemm(grad_a, {});
+    p.ops.gemm(grad_b, {});
+    p.ops.sum_rows({.x = dout, .out = dbias}, {});
+  };
+}
+
+}  // namespace
+
+TEST_CASE("finite differences: gemm and its bias, all transposes") {
+  for (const bool trans_a : {false, true}) {
+    for (const bool trans_b : {false, true}) {
+      INFO("transposed: a " << trans_a << " b " << trans_b);
+      expect_gradients([=](Problem& p) { linear(p, trans_a, trans_b); });
+    }
+  }
+}
+
+TEST_CASE("finite differences: the fused MLP, GELU forward and GELU gradient as epilogues") {
+  expect_gradients([](Problem& p) {
+    const Tensor x = p.random({5, 6}), up = p.random({8, 6}, 0.5), bias = p.random({8}), down = p.random({4, 8});
+    const Tensor z = p.empty({5, 8}), h = p.empty({5, 8}), dz = p.empty({5, 8}), out = p.empty({5, 4});
+    const Tensor dout = p.weight_of(out);
+    const Tensor dx = p.gradient_of("x", x), dup = p.gradient_of("up", up), dbias = p.gradient_of("bias", bias);
+    const Tensor ddown = p.gradient_of("down", down);
+    p.forward = [=, &p] {
+      p.ops.gemm({.a = x, .b = up, .bias = bias, .aux = z, .out = h, .trans_b = true, .epilogue = Epilogue::kGelu}, {});
+      p.ops.gemm({.a = h, .b = down, .out = out, .trans_b = true}, {});
+    };
+    p.backward = [=, &p] {
+      p.ops.gemm({.a = dout, .b = h, .out = ddown, .trans_a = true}, {});
+      p.ops.gemm({.a = dout, .b = down, .aux = z, .out = dz, .epilogue = Epilogue::kGeluGrad}, {});
+      p.ops.gemm({.a = dz, .b = x, .out = dup, .trans_a = true}, {});
+      p.ops.sum_rows({.x = dz, .out = dbias}, {});
+      p.ops.gemm({.a = dz, .b = up, .out = dx}, {});
+    };
+  });
+}
+
+TEST_CASE("finite differences: add_bias and sum_rows") {
+  expect_gradients([](Problem& p) {
+    const Tensor x = p.random({9, 7}), bias = p.random({7}), out = p.empty({9, 7}), dout = p.weight_of(out);
+    const Tensor dbias = p.gradient_of("bias", bias);
+    p.forward = [=, &p] { p.ops.add_bias({.x = x, .bias = bias, .out = out}, {}); };
+    p.backward = [=, &p] { p.ops.sum_rows({.x = dout, .out = dbias}, {}); };
+  });
+}
+
+TEST_CASE("finite differences: gelu") {
+  expect_gradients([](Problem& p) {
+    const Tensor x = p.random({3, 21}, 2), out = p.empty({3, 21}), dout = p.weight_of(out);
+    const Tensor dx = p.gradient_of("x", x);
+    p.forward = [=, &p] { p.ops.gelu({.x = x, .out = out}, {}); };
+    p.backward = [=, &p] { p.ops.gelu_grad({.x = x, .dout = dout, .dx = dx}, {}); };
+  });
+}
+
+TEST_CASE("finite differences: layer_norm, alone and with a residual") {
+  for (const bool residual : {false, true}) {
+    INFO("residual " << residual);
+    expect_gradients([=](Problem& p) {
+      const Shape s{4, 19};
+      const Tensor x = p.random(s, 2, 0.5), delta = residual ? p.random(s) : Tensor{};
+      const Tensor gamma = p.random({19}, 0.3, 1), beta = p.random({19});
+      const Tensor sum = residual ? p.empty(s) : Tensor{}, out = p.empty(s), mean = p.empty({4}), rstd = p.empty({4});
+      const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
+      const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
+      const Tensor dgamma = p.gradient_of("gamma", gamma), dbeta = p.gradient_of("beta", beta);
+      p.forward = [=, &p] {
+        p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
+                          .rstd = rstd}, {});
+      };
+      p.backward = [=, &p] {
+        const Tensor normed = residual ? sum : x;
+        p.ops.layer_norm_grad({.x = normed, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum,
+                               .dx = dx, .dgamma = dgamma, .dbeta = dbeta}, {});
+        if (residual) p.ops.copy({.src = dx, .dst = ddelta}, {});  // x and delta enter alike
+      };
+    });
+  }
+}
+
+TEST_CASE("finite differences: causal attention, with and without grouped queries") {
+  for (const int64_t kv_heads : {4, 2, 1}) {
+    INFO("kv_heads " << kv_heads);
+    expect_gradients([=](Problem& p) {
+      const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
+      const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
+      const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
+      const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+      const float scale = 0.35f;
+      p.forward = [=, &p] { p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale}, {}); };
+      p.backward = [=, &p] {
+        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale}, {});
+      };
+    });
+  }
+}
+
+TEST_CASE("finite differences: embedding and positions") {
+  expect_gradients([](Problem& p) {
+    const Tensor tokens = p.tokens({3, 9, 4, 4, 12, 7, 3, 0, 5, 4});  // of rows 3..8: some outside, some repeated
+    const Tensor table = p.random({6, 5}), pos = p.random({9, 5}), out = p.empty({10, 5}), dout = p.weight_of(out);
+    const Tensor dtable = p.gradient_of("table", table), dpos = p.gradient_of("positions", pos);
+    p.forward = [=, &p] {
+      p.ops.embedding({.tokens = tokens, .table = table, .out = out, .first_row = 3}, {});
+      p.ops.add_position({.x = out, .pos = pos, .seq = 5, .first_pos = 2}, {});
+    };
+    p.backward = [=, &p] {
+      p.ops.embedding_grad({.tokens = tokens, .dout = dout, .dtable = dtable, .first_row = 3}, {});
+      p.ops.position_grad({.dout = dout, .dpos = dpos, .seq = 5, .first_pos = 2}, {});
+    };
+  });
+}
+
+TEST_CASE("finite differences: cross-entropy, whole and over a vocabulary in three parts") {
+  for (const int64_t parts : {1, 3}) {
+    INFO("parts " << parts);
+    expect_gradients([=](Problem& p) {
+      const int64_t rows = 6, vocab = 13, cols = parts == 1 ? 16 : 5;  // two or three columns of padding
+      const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10});
+      const Tensor stats = p.empty({parts, rows, 3}), loss = p.empty({rows}), total = p.empty({1});
+      const Tensor seed = p.weight_of(total);  // L = seed * sum of the losses
+      std::vector<Tensor> logits, dlogits;
+      for (int64_t r = 0; r < parts; ++r) {
+        logits.push_back(p.random({rows, cols}, 2));
+        dlogits.push_back(p.gradient_of("logits", logits.back()));
+      }
+      const auto losses = [=, &p](bool gradients) {
+        for (int64_t r = 0; r < parts; ++r) {
+          const Tensor part = stats.slice(r, 1).view({rows, 3});
+          p.ops.cross_entropy_stats({logits[static_cast<size_t>(r)], targets, part, r * cols, vocab}, {});
+        }
+        for (int64_t r = 0; r < parts; ++r) {
+          const Tensor into = gradients ? dlogits[static_cast<size_t>(r)] : Tensor{};
+          p.ops.cross_entropy_grad({logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab},
+                                   {});
+        }
+        double sum = 0;
+        for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);
+        set(total, 0, sum);
+      };
+      p.forward = [losses] { losses(false); };
+      p.backward = [losses] { losses(true); };
+    });
+  }
+}
+
+}  // namespace gt::test

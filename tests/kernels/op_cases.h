@@ -1,0 +1,156 @@
+// ONE list of cases per op, for parity between backends and the reference, and for the micro-benchmark. A case owns host
+// images of every tensor of its argument struct: fresh random inputs per seed, outputs poisoned with NaN, guard bytes
+// on both sides. It can run on any backend that offers memory and an op table; it knows no backend.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace gt::test {
+
+// Puts values into a host tensor; `key` differs for every tensor and seed.
+using Fill = std::function<void(const Tensor&, uint64_t key)>;
+Fill normal(double scale = 1, double mean = 0);
+Fill positive();                          // squares of normal numbers, for second moments
+Fill ids(int64_t begin, int64_t end);     // integers in [begin, end), both ends drawn when there is room
+Fill values(std::vector<double> v);       // these, repeated; NaN: left poisoned, so that the op has to write there
+
+enum class Access : uint8_t { kIn, kOut, kInOut };
+
+// The bytes of every block of a case, guards included, in the order of the case's blocks.
+using Images = std::vector<std::vector<std::byte>>;
+
+class OpCase {
+ public:
+  std::string op, name;
+  double tolerance = 1e-5;  // relative L2 of every output; 0: the same bits
+  double flops = 0;
+  bool big = false;         // for the benchmark only: the reference would take minutes
+  bool half = false;        // has bf16 or f16 operands: only for backends that compute in them
+  bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
+  int skew = 0;             // every tensor starts this many elements after an aligned address, as slices of flat buffers do
+
+  virtual ~OpCase() = default;
+
+  // Draws inputs and computes what the reference makes of them (not for `big` cases).
+  void prepare(uint64_t seed);
+  // Uploads, runs once through backend.ops, downloads.
+  Images run(const Backend& backend, Stream stream) const;
+  // Empty when the images agree with the reference, inputs and guards are untouched; otherwise what differs where.
+  std::string judge(const Images& got) const;
+  // Seconds of one call, the median of `repeats` after a warm-up.
+  double time(const Backend& backend, Stream stream, int repeats) const;
+  // Bytes that an ideal kernel moves: inputs once, outputs once.
+  double bytes() const;
+
+ protected:
+  struct Block {
+    std::string label;
+    Shape shape;
+    DType dtype;
+    Access access;
+    Fill fill;
+  };
+  std::vector<Block> blocks_;
+
+  // Points the argument struct's tensors at these addresses (one a block) and calls the op / the case's derive().
+  virtual void call(const OpTable& ops, const std::vector<std::byte*>& data, Stream stream) const = 0;
+  virtual void derive_inputs(const std::vector<std::byte*>& data) const = 0;
+
+ private:
+  int64_t begin(const Block& b) const;  // byte of its image where the tensor starts
+  int64_t image_bytes(const Block& b) const;
+  std::vector<std::byte*> host_pointers(Images& images) const;
+  std::string judge_block(size_t index, const std::vector<std::byte>& got) const;
+  Images before_, after_;
+};
+
+// The name and the table entry of an op, by the type of its arguments.
+template <class Args>
+struct OpOf;
+#define X(entry, Args, amp)                            \
+  template <>                                          \
+  struct OpOf<Args> {                                  \
+    static constexpr const char* kName = #entry;       \
+    static constexpr auto kEntry = &OpTable::entry;    \
+  };
+GT_OPS(X)
+#undef X
+
+template <class Args>
+class CaseOf final : public OpCase {
+ public:
+  using Field = Tensor Args::*;
+  Args args;  // flags and numbers; the tensors are bound when the case runs
+  // Fills inputs that other ops compute, on the host, from those drawn. A `big` case keeps the random ones.
+  std::function<void(const Args&)> derive;
+
+  CaseOf(std::string case_name) { op = OpOf<Args>::kName, name = std::move(case_name); }
+
+  CaseOf& in(Field f, const char* label, Shape s, Fill fill = normal(), DType t = DType::kF32) {
+    return add(f, label, s, t, Access::kIn, std::move(fill));
+  }
+  CaseOf& out(Field f, const char* label, Shape s, DType t = DType::kF32) {
+    return add(f, label, s, t, Access::kOut, nullptr);
+  }
+  CaseOf& inout(Field f, const char* label, Shape s, Fill fill = normal(), DType t = DType::kF32) {
+    return add(f, label, s, t, Access::kInOut, std::move(fill));
+  }
+  // An output, or with `accumulate` a sum that goes on.
+  CaseOf& result(Field f, const char* label, Shape s, bool accumulate, DType t = DType::kF32) {
+    return accumulate ? inout(f, label, s, normal(), t) : out(f, label, s, t);
+  }
+  // f is the same tensor as the one bound to `of` before.
+  CaseOf& alias(Field f, Field of) {
+    for (const auto& [field, block] : std::vector(bound_)) {
+      if (field == of) bound_.emplace_back(f, block);
+    }
+    return *this;
+  }
+
+ protected:
+  void call(const OpTable& ops, const std::vector<std::byte*>& data, Stream stream) const override {
+    (ops.*OpOf<Args>::kEntry)(bind(data, stream.device), stream);
+  }
+  void derive_inputs(const std::vector<std::byte*>& data) const override {
+    if (derive) derive(bind(data, Device{}));
+  }
+
+ private:
+  CaseOf& add(Field f, const char* label, Shape s, DType t, Access access, Fill fill) {
+    bound_.emplace_back(f, blocks_.size());
+    blocks_.push_back({label, s, t, access, std::move(fill)});
+    half |= t == DType::kBF16 || t == DType::kF16;
+    return *this;
+  }
+  Args bind(const std::vector<std::byte*>& data, Device device) const {
+    Args a = args;
+    for (const auto& [field, block] : bound_) {
+      a.*field = Tensor{data[block], blocks_[block].shape, blocks_[block].dtype, device};
+    }
+    return a;
+  }
+  std::vector<std::pair<Field, size_t>> bound_;
+};
+
+using OpCases = std::vector<std::unique_ptr<OpCase>>;
+OpCases op_cases();  // all of them, unprepared
+
+// The families.
+void add_matrix_cases(OpCases&);       // op_cases_matrix.cpp
+void add_elementwise_cases(OpCases&);  // op_cases_elementwise.cpp
+void add_model_cases(OpCases&);        // op_cases_model.cpp
+void add_step_cases(OpCases&);         // op_cases_step.cpp
+
+template <class Args>
+CaseOf<Args>& add_case(OpCases& to, std::string name) {
+  auto c = std::make_unique<CaseOf<Args>>(std::move(name));
+  CaseOf<Args>& ref = *c;
+  to.push_back(std::move(c));
+  return ref;
+}
+
+}  // namespace gt::test

@@ -1,0 +1,145 @@
+// Cases of the ops that visit every element once: add, axpy, copy, bias, row sums, cast, GELU.
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/op_cases.h"
+
+namespace gt::test {
+namespace {
+
+constexpr int64_t kSizes[][2] = {{1, 1}, {1, 7}, {1, 129}, {5, 33}, {7, 1}, {67, 129}, {0, 33}};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+std::string describe(Shape s, DType t, const std::string& what = "") {
+  return cat(to_string(s), t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t), what);
+}
+
+double tolerance_of(DType t) { return t == DType::kBF16 ? 1e-2 : t == DType::kF16 ? 2e-3 : 1e-5; }
+
+void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
+  const std::string at = skew ? " unaligned" : "";
+  auto& plain = add_case<Add>(to, describe(s, t, at));
+  plain.in(&Add::a, "a", s, normal(), t).in(&Add::b, "b", s, normal(), t).out(&Add::out, "out", s, t);
+  auto& onto_a = add_case<Add>(to, describe(s, t, " out is a" + at));
+  onto_a.inout(&Add::a, "a", s, normal(), t).alias(&Add::out, &Add::a).in(&Add::b, "b", s, normal(), t);
+  auto& onto_b = add_case<Add>(to, describe(s, t, " out is b" + at));
+  onto_b.in(&Add::a, "a", s, normal(), t).inout(&Add::b, "b", s, normal(), t).alias(&Add::out, &Add::b);
+  auto& axpy = add_case<Axpy>(to, describe(s, t, at));
+  axpy.args.alpha = -0.37f;
+  axpy.in(&Axpy::x, "x", s, normal(), t).inout(&Axpy::y, "y", s, normal(), t);
+  for (OpCase* c : {static_cast<OpCase*>(&plain), static_cast<OpCase*>(&onto_a), static_cast<OpCase*>(&onto_b),
+                    static_cast<OpCase*>(&axpy)}) {
+    c->tolerance = tolerance_of(t);
+    c->skew = skew;
+  }
+}
+
+void add_biases(OpCases& to, Shape s, DType t) {
+  auto& plain = add_case<AddBias>(to, describe(s, t));
+  plain.in(&AddBias::x, "x", s, normal(), t).in(&AddBias::bias, "bias", {s.cols()}, normal(), t);
+  plain.out(&AddBias::out, "out", s, t).tolerance = tolerance_of(t);
+  auto& onto = add_case<AddBias>(to, describe(s, t, " out is x"));
+  onto.inout(&AddBias::x, "x", s, normal(), t).alias(&AddBias::out, &AddBias::x);
+  onto.in(&AddBias::bias, "bias", {s.cols()}, normal(), t).tolerance = tolerance_of(t);
+  for (const bool accumulate : {false, true}) {
+    auto& sum = add_case<SumRows>(to, describe(s, t, accumulate ? " accumulate" : ""));
+    sum.args.accumulate = accumulate;
+    sum.in(&SumRows::x, "x", s, normal(1, 0.1), t).result(&SumRows::out, "out", {s.cols()}, accumulate);
+  }
+}
+
+void add_gelus(OpCases& to, Shape s, DType t) {
+  auto& forward = add_case<Gelu>(to, describe(s, t));
+  forward.in(&Gelu::x, "x", s, normal(2), t).out(&Gelu::out, "out", s, t).tolerance = tolerance_of(t);
+  for (const bool accumulate : {false, true}) {
+    auto& grad = add_case<GeluGrad>(to, describe(s, t, accumulate ? " accumulate" : ""));
+    grad.args.accumulate = accumulate;
+    grad.in(&GeluGrad::x, "x", s, normal(2), t).in(&GeluGrad::dout, "dout", s, normal(), t);
+    grad.result(&GeluGrad::dx, "dx", s, accumulate, t).tolerance = tolerance_of(t);
+  }
+}
+
+// Copies and casts are exact.
+CaseOf<Cast>& cast_case(OpCases& to, Shape s, DType from, DType into, Fill fill, std::string what = "") {
+  auto& c = add_case<Cast>(to, cat(to_string(s), " ", name_of(from), " to ", name_of(into), what));
+  c.in(&Cast::src, "src", s, std::move(fill), from).out(&Cast::dst, "dst", s, into).tolerance = 0;
+  c.half = false;  // every backend casts
+  return c;
+}
+
+void add_casts(OpCases& to) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> ties = {1 + 0x1p-8,  1 + 0x3p-8,  1 + 0x1p-11, 1 + 0x3p-11, -1 - 0x1p-8, 1 + 0x1p-8 + 0x1p-20,
+                                    1 + 0x1p-11 + 0x1p-20, 0.1, -0.1, 255.5, 2047.5, 2049, 1.9999999};
+  const std::vector<double> extremes = {0.0, -0.0, inf, -inf, 65504, 65519, 65520, -65520, 1e30, -3.4e38, 3.4028234e38};
+  const std::vector<double> tiny = {0x1p-14, 0x1.8p-15, 0x1p-24, 0x1p-25, 0x1.8p-25, -0x1p-20, 0x1p-126, 1e-30};
+  for (const auto& [rows, cols] : kSizes) {
+    const Shape s{rows, cols};
+    auto& bytes = add_case<Copy>(to, describe(s, DType::kF32));
+    bytes.in(&Copy::src, "src", s).out(&Copy::dst, "dst", s).tolerance = 0;
+    for (const DType half : {DType::kBF16, DType::kF16}) {
+      cast_case(to, s, DType::kF32, half, normal(3));
+      cast_case(to, s, half, DType::kF32, normal(3));
+    }
+  }
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    cast_case(to, {77}, DType::kF32, half, values(ties), " ties");
+    cast_case(to, {77}, DType::kF32, half, values(tiny), " subnormal");
+    cast_case(to, {77}, DType::kF32, half, values(extremes), " extremes").non_finite = true;
+    cast_case(to, {77}, half, DType::kF32, values(extremes), " extremes").non_finite = true;
+    cast_case(to, {1000}, DType::kF32, half, normal(), " unaligned").skew = 1;
+  }
+  auto& copied = add_case<Copy>(to, "[1000] i32, unaligned");
+  copied.in(&Copy::src, "src", {1000}, ids(-5, 70000), DType::kI32).out(&Copy::dst, "dst", {1000}, DType::kI32);
+  copied.tolerance = 0, copied.skew = 1;
+  auto& copied_half = add_case<Copy>(to, "[77] bf16");
+  copied_half.in(&Copy::src, "src", {77}, normal(), DType::kBF16).out(&Copy::dst, "dst", {77}, DType::kBF16);
+  copied_half.tolerance = 0, copied_half.half = false;  // bytes are bytes everywhere
+}
+
+void add_benchmarks(OpCases& to) {
+  const Shape s{4096, 1024};
+  const size_t first = to.size();
+  const double n = static_cast<double>(s.numel());
+  add_case<Add>(to, describe(s, DType::kF32)).in(&Add::a, "a", s).in(&Add::b, "b", s).out(&Add::out, "out", s).flops = n;
+  add_case<Axpy>(to, describe(s, DType::kF32)).in(&Axpy::x, "x", s).inout(&Axpy::y, "y", s).flops = 2 * n;
+  add_case<Copy>(to, describe(s, DType::kF32)).in(&Copy::src, "src", s).out(&Copy::dst, "dst", s);
+  add_case<AddBias>(to, describe(s, DType::kF32))
+      .in(&AddBias::x, "x", s).in(&AddBias::bias, "bias", {s.cols()}).out(&AddBias::out, "out", s).flops = n;
+  add_case<SumRows>(to, describe(s, DType::kF32)).in(&SumRows::x, "x", s).out(&SumRows::out, "out", {s.cols()}).flops = n;
+  cast_case(to, s, DType::kF32, DType::kBF16, normal());
+  add_case<Gelu>(to, describe(s, DType::kF32)).in(&Gelu::x, "x", s).out(&Gelu::out, "out", s).flops = 10 * n;
+  add_case<GeluGrad>(to, describe(s, DType::kF32))
+      .in(&GeluGrad::x, "x", s).in(&GeluGrad::dout, "dout", s).out(&GeluGrad::dx, "dx", s).flops = 18 * n;
+  for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
+}
+
+}  // namespace
+
+void add_elementwise_cases(OpCases& to) {
+  for (const auto& [rows, cols] : kSizes) {
+    add_adds(to, {rows, cols}, DType::kF32);
+    add_biases(to, {rows, cols}, DType::kF32);
+    add_gelus(to, {rows, cols}, DType::kF32);
+  }
+  add_adds(to, {1000}, DType::kF32, 1);
+  add_adds(to, {3, 70000}, DType::kF32);  // several blocks of any split
+  add_biases(to, {1500, 33}, DType::kF32);
+  add_biases(to, {2, 3000}, DType::kF32);
+  add_gelus(to, {3, 30000}, DType::kF32);
+  auto& wide = add_case<Gelu>(to, "[9] far from zero");  // tanh saturates, x^3 grows
+  wide.in(&Gelu::x, "x", {9}, values({-30, -12, -6, -1e-4, 1e-4, 3, 6, 12, 1e6})).out(&Gelu::out, "out", {9});
+  auto& wide_grad = add_case<GeluGrad>(to, "[9] far from zero");
+  wide_grad.in(&GeluGrad::x, "x", {9}, values({-30, -12, -6, -1e-4, 1e-4, 3, 6, 12, 1e6}));
+  wide_grad.in(&GeluGrad::dout, "dout", {9}).out(&GeluGrad::dx, "dx", {9});
+  for (const DType t : kTypes) {
+    if (t == DType::kF32) continue;
+    add_adds(to, {67, 129}, t);
+    add_biases(to, {67, 129}, t);
+    add_gelus(to, {67, 129}, t);
+  }
+  add_casts(to);
+  add_benchmarks(to);
+}
+
+}  // namespace gt::test

@@ -1,0 +1,178 @@
+// Cases of GEMM and layer norm.
+#include <vector>
+
+#include "tests/kernels/op_cases.h"
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test {
+namespace {
+
+struct GemmSize { int64_t m, n, k; };
+
+std::string describe(const GemmSize& s, bool ta, bool tb) {
+  return cat(s.m, "x", s.n, "x", s.k, ta ? " a transposed" : "", tb ? " b transposed" : "");
+}
+
+CaseOf<Gemm>& gemm_case(OpCases& to, GemmSize s, bool ta, bool tb, std::string what, bool accumulate = false,
+                        DType in = DType::kF32, DType out = DType::kF32) {
+  auto& c = add_case<Gemm>(to, describe(s, ta, tb) + what);
+  c.args.trans_a = ta, c.args.trans_b = tb, c.args.accumulate = accumulate;
+  c.in(&Gemm::a, "a", ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, normal(), in);
+  c.in(&Gemm::b, "b", tb ? Shape{s.n, s.k} : Shape{s.k, s.n}, normal(), in);
+  c.result(&Gemm::out, "out", {s.m, s.n}, accumulate, out);
+  c.flops = 2.0 * static_cast<double>(s.m * s.n * s.k);
+  return c;
+}
+
+void add_epilogues(OpCases& to, GemmSize s, bool ta, bool tb, DType t, double tolerance) {
+  const std::string kind = t == DType::kF32 ? "" : cat(" ", name_of(t));
+  auto& bias = gemm_case(to, s, ta, tb, " bias" + kind, false, t, t);
+  bias.in(&Gemm::bias, "bias", {s.n}, normal(), t);
+  bias.tolerance = tolerance;
+  for (const bool with_bias : {false, true}) {
+    auto& g = gemm_case(to, s, ta, tb, (with_bias ? " bias gelu" : " gelu") + kind, false, t, t);
+    if (with_bias) g.in(&Gemm::bias, "bias", {s.n}, normal(), t);
+    g.out(&Gemm::aux, "aux", {s.m, s.n}, t);
+    g.args.epilogue = Epilogue::kGelu;
+    g.tolerance = tolerance;
+  }
+  auto& d = gemm_case(to, s, ta, tb, " gelu_grad" + kind, false, t, t);
+  d.in(&Gemm::aux, "aux", {s.m, s.n}, normal(2), t);
+  d.args.epilogue = Epilogue::kGeluGrad;
+  d.tolerance = tolerance;
+}
+
+void add_gemms(OpCases& to) {
+  const GemmSize sizes[] = {{1, 1, 1}, {1, 33, 7}, {7, 1, 129}, {33, 129, 65}, {64, 48, 32}, {130, 70, 257}};
+  for (const GemmSize& s : sizes) {
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        gemm_case(to, s, ta, tb, "");
+        gemm_case(to, s, ta, tb, " accumulate", true);
+        if (s.m == 33 || s.m == 64) add_epilogues(to, s, ta, tb, DType::kF32, 1e-5);
+      }
+    }
+  }
+  add_epilogues(to, {1, 7, 33}, false, true, DType::kF32, 1e-5);
+  gemm_case(to, {0, 33, 7}, false, true, " empty");
+  gemm_case(to, {33, 129, 65}, false, true, " from unaligned addresses").skew = 1;
+
+  auto& rank3 = add_case<Gemm>(to, "rank 3 activations");
+  rank3.args.trans_b = true;
+  rank3.in(&Gemm::a, "a", {2, 5, 24}).in(&Gemm::b, "b", {33, 24}).out(&Gemm::out, "out", {2, 5, 33});
+  rank3.in(&Gemm::bias, "bias", {33});
+  auto& weight_grad = add_case<Gemm>(to, "rank 3 weight gradient");
+  weight_grad.args.trans_a = true, weight_grad.args.accumulate = true;
+  weight_grad.in(&Gemm::a, "a", {2, 5, 33}).in(&Gemm::b, "b", {2, 5, 24}).inout(&Gemm::out, "out", {33, 24});
+
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    const double tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+    for (const bool ta : {false, true}) {
+      for (const bool tb : {false, true}) {
+        const std::string kind = cat(" ", name_of(t));
+        gemm_case(to, {64, 48, 32}, ta, tb, kind, false, t, t).tolerance = tolerance;
+        gemm_case(to, {64, 48, 32}, ta, tb, kind + " to f32", false, t, DType::kF32);
+        gemm_case(to, {64, 48, 32}, ta, tb, kind + " to f32 accumulate", true, t, DType::kF32);
+      }
+    }
+    add_epilogues(to, {64, 48, 32}, false, true, t, tolerance);
+  }
+  gemm_case(to, {1024, 1024, 1024}, false, true, "").big = true;
+  gemm_case(to, {1024, 1024, 1024}, false, true, " bf16", false, DType::kBF16, DType::kBF16).big = true;
+}
+
+enum class Residual { kNone, kSeparate, kOntoX, kOntoDelta };
+
+CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r, DType t = DType::kF32) {
+  const char* names[] = {"", " delta", " delta, sum is x", " delta, sum is delta"};
+  auto& c = add_case<LayerNorm>(to, cat("[", rows, ", ", cols, "]", names[static_cast<int>(r)],
+                                        t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+  const Shape s{rows, cols};
+  if (r == Residual::kOntoX) {
+    c.inout(&LayerNorm::x, "x", s, normal(2, 0.5), t).alias(&LayerNorm::sum, &LayerNorm::x);
+  } else {
+    c.in(&LayerNorm::x, "x", s, normal(2, 0.5), t);
+  }
+  if (r == Residual::kOntoDelta) {
+    c.inout(&LayerNorm::delta, "delta", s, normal(), t).alias(&LayerNorm::sum, &LayerNorm::delta);
+  } else if (r != Residual::kNone) {
+    c.in(&LayerNorm::delta, "delta", s, normal(), t);
+  }
+  if (r == Residual::kSeparate) c.out(&LayerNorm::sum, "sum", s, t);
+  c.in(&LayerNorm::gamma, "gamma", {cols}, normal(0.3, 1), t).in(&LayerNorm::beta, "beta", {cols}, normal(), t);
+  c.out(&LayerNorm::out, "out", s, t).out(&LayerNorm::mean, "mean", {rows}).out(&LayerNorm::rstd, "rstd", {rows});
+  if (cols == 1) c.args.eps = 0.1f;
+  return c;
+}
+
+struct NormGrad { bool dsum, alias, accumulate_dx, dw, accumulate_dw; };
+
+CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, DType t = DType::kF32) {
+  auto& c = add_case<LayerNormGrad>(
+      to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
+              f.accumulate_dx ? " accumulate dx" : "", f.dw ? "" : " no dw", f.accumulate_dw ? " accumulate dw" : "",
+              t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+  using G = LayerNormGrad;
+  const Shape s{rows, cols};
+  c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;
+  c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), t);
+  c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}).in(&G::dout, "dout", s, normal(), t);
+  if (f.alias) {
+    c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
+  } else {
+    if (f.dsum) c.in(&G::dsum, "dsum", s, normal(), t);
+    c.result(&G::dx, "dx", s, f.accumulate_dx, t);
+  }
+  if (f.dw) {
+    c.result(&G::dgamma, "dgamma", {cols}, f.accumulate_dw).result(&G::dbeta, "dbeta", {cols}, f.accumulate_dw);
+  }
+  c.derive = [cols](const G& g) {  // statistics as the forward leaves them
+    std::vector<float> beta(static_cast<size_t>(cols), 0.0f), out(static_cast<size_t>(g.x.numel()));
+    LayerNorm forward{.x = g.x, .gamma = g.gamma, .mean = g.mean, .rstd = g.rstd};
+    forward.beta = {reinterpret_cast<std::byte*>(beta.data()), {cols}, DType::kF32, {}};
+    forward.out = {reinterpret_cast<std::byte*>(out.data()), g.x.shape, DType::kF32, {}};
+    reference::layer_norm(forward, {});
+  };
+  return c;
+}
+
+void add_norms(OpCases& to) {
+  for (const int64_t cols : {1, 7, 33, 129, 768}) {
+    for (const int64_t rows : {1, 5, 67}) {
+      norm_case(to, rows, cols, Residual::kNone);
+      norm_case(to, rows, cols, Residual::kSeparate);
+      norm_case(to, rows, cols, Residual::kOntoX);
+      norm_case(to, rows, cols, Residual::kOntoDelta);
+      if (cols == 1) continue;  // a norm of one number is constant: its gradient is the rounding error alone
+      norm_grad_case(to, rows, cols, {false, false, false, true, false});
+      norm_grad_case(to, rows, cols, {true, false, false, true, false});
+      norm_grad_case(to, rows, cols, {true, true, false, true, true});
+      norm_grad_case(to, rows, cols, {false, false, true, true, true});
+      norm_grad_case(to, rows, cols, {true, false, true, false, false});
+      norm_grad_case(to, rows, cols, {false, false, false, false, false});
+    }
+  }
+  norm_case(to, 0, 33, Residual::kSeparate).name += " empty";
+  norm_case(to, 5, 129, Residual::kSeparate).skew = 1;
+  norm_grad_case(to, 5, 129, {true, false, false, true, false}).skew = 1;
+  norm_grad_case(to, 600, 64, {true, true, false, true, true}).name += " many rows";
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    const double tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+    norm_case(to, 5, 768, Residual::kNone, t).tolerance = tolerance;
+    norm_case(to, 5, 768, Residual::kSeparate, t).tolerance = tolerance;
+    norm_grad_case(to, 67, 768, {true, true, false, true, true}, t).tolerance = tolerance;
+  }
+  auto& forward = norm_case(to, 4096, 1024, Residual::kSeparate);
+  auto& backward = norm_grad_case(to, 4096, 1024, {true, false, false, true, true});
+  forward.big = backward.big = true;
+  forward.flops = 9.0 * 4096 * 1024, backward.flops = 16.0 * 4096 * 1024;
+}
+
+}  // namespace
+
+void add_matrix_cases(OpCases& to) {
+  add_gemms(to);
+  add_norms(to);
+}
+
+}  // namespace gt::test

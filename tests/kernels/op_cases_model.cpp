@@ -1,0 +1,201 @@
+// Cases of attention, embedding, positions and cross-entropy.
+#include <cmath>
+#include <vector>
+
+#include "tests/kernels/op_cases.h"
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test {
+namespace {
+
+struct AttentionSize { int64_t batch, seq, heads, kv_heads, head_dim; };
+
+template <class P>
+void set_sizes(P& p, const AttentionSize& s) {
+  p.batch = s.batch, p.seq = s.seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+}
+
+double attention_flops(const AttentionSize& s) {  // two products of half a square
+  return 2.0 * static_cast<double>(s.batch * s.heads * s.seq * (s.seq + 1) * s.head_dim);
+}
+
+void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
+  const std::string name = cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ", s.head_dim,
+                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+  const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
+  const Shape lse{s.batch, s.heads, s.seq};
+  using F = Attention;
+  auto& forward = add_case<F>(to, name);
+  set_sizes(forward.args, s);
+  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
+
+  using G = AttentionGrad;
+  auto& backward = add_case<G>(to, name);
+  set_sizes(backward.args, s);
+  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
+  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
+  backward.derive = [](const G& g) {
+    reference::attention({g.qkv, g.out, g.lse, g.batch, g.seq, g.heads, g.kv_heads, g.head_dim, g.scale}, {});
+  };
+  forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
+  forward.big = backward.big = big;
+  if (t != DType::kF32) forward.tolerance = backward.tolerance = t == DType::kBF16 ? 2e-2 : 4e-3;
+}
+
+void add_attentions(OpCases& to) {
+  for (const int64_t dim : {8, 64, 80}) {
+    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 2, 2, dim});
+    add_attention(to, {2, 33, 4, 2, dim});
+    add_attention(to, {2, 65, 3, 1, dim});
+  }
+  add_attention(to, {1, 7, 1, 1, 3});
+  add_attention(to, {0, 7, 2, 2, 8});
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    add_attention(to, {2, 64, 4, 4, 64}, t);
+    add_attention(to, {2, 130, 4, 2, 64}, t);
+  }
+  add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
+  add_attention(to, {8, 1024, 16, 16, 64}, DType::kBF16, true);
+}
+
+// A table of `rows` rows that starts at `first`; ids from a vocabulary of 50.
+void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int64_t first, DType t = DType::kF32,
+                   bool big = false) {
+  const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols,
+                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+  const int64_t vocab = big ? rows : 50;
+  auto& forward = add_case<Embedding>(to, name);
+  forward.args.first_row = first;
+  forward.in(&Embedding::tokens, "tokens", {tokens}, ids(0, vocab), DType::kI32);
+  forward.in(&Embedding::table, "table", {rows, cols}, normal(), t).out(&Embedding::out, "out", {tokens, cols}, t);
+  forward.tolerance = 0, forward.big = big;
+  for (const bool accumulate : {false, true}) {
+    auto& backward = add_case<EmbeddingGrad>(to, name + (accumulate ? " accumulate" : ""));
+    backward.args.first_row = first, backward.args.accumulate = accumulate;
+    backward.in(&EmbeddingGrad::tokens, "tokens", {tokens}, ids(0, vocab), DType::kI32);
+    backward.in(&EmbeddingGrad::dout, "dout", {tokens, cols}, normal(), t);
+    backward.result(&EmbeddingGrad::dtable, "dtable", {rows, cols}, accumulate);
+    backward.flops = static_cast<double>(tokens * cols), backward.big = big;
+  }
+}
+
+void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq, int64_t first, int64_t cols,
+                   DType t = DType::kF32, bool big = false) {
+  const std::string name = cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]",
+                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+  const Shape x{sequences * seq, cols}, pos{max_seq, cols};
+  auto& forward = add_case<AddPosition>(to, name);
+  forward.args.seq = seq, forward.args.first_pos = first;
+  forward.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos, normal(), t);
+  forward.flops = static_cast<double>(x.numel()), forward.big = big;
+  if (t != DType::kF32) forward.tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+  for (const bool accumulate : {false, true}) {
+    auto& backward = add_case<PositionGrad>(to, name + (accumulate ? " accumulate" : ""));
+    backward.args.seq = seq, backward.args.first_pos = first, backward.args.accumulate = accumulate;
+    backward.in(&PositionGrad::dout, "dout", x, normal(), t).result(&PositionGrad::dpos, "dpos", pos, accumulate);
+    backward.flops = forward.flops, backward.big = big;
+  }
+}
+
+struct Logits {
+  int64_t rows, cols;               // of this rank
+  int64_t first_col, vocab;         // where its columns begin, how many of all are real
+  int64_t parts = 1;                // ranks that share the vocabulary, `cols` columns each
+  double scale = 3;
+};
+
+std::string describe(const Logits& l, DType t) {
+  return cat("[", l.rows, ", ", l.cols, "] from ", l.first_col, " of ", l.vocab, " in ", l.parts, " parts",
+             l.scale > 3 ? " large" : "", t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+}
+
+void add_cross_entropy_stats(OpCases& to, const Logits& l, DType t = DType::kF32, bool big = false) {
+  using S = CrossEntropyStats;
+  auto& c = add_case<S>(to, describe(l, t));
+  c.args.first_col = l.first_col, c.args.vocab = l.vocab;
+  c.in(&S::logits, "logits", {l.rows, l.cols}, normal(l.scale), t);
+  c.in(&S::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32).out(&S::stats, "stats", {l.rows, 3});
+  c.non_finite = l.first_col >= l.vocab;  // a rank of nothing but padding
+  c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
+}
+
+// The statistics of every part: this rank's from its own logits, the others' from logits of their own.
+void derive_stats(const CrossEntropyGrad& g) {
+  const int64_t rows = g.logits.shape.rows(), cols = g.logits.shape.cols();
+  for (int64_t part = 0; part < g.parts; ++part) {
+    std::vector<float> drawn(static_cast<size_t>(g.logits.numel()));
+    Tensor logits{reinterpret_cast<std::byte*>(drawn.data()), g.logits.shape, DType::kF32, {}};
+    normal(3)(logits, 1000 + static_cast<uint64_t>(part));
+    if (part * cols == g.first_col) logits = g.logits;
+    reference::cross_entropy_stats({logits, g.targets, g.stats.slice(part, 1).view({rows, 3}), part * cols, g.vocab}, {});
+  }
+}
+
+enum class Dlogits { kSeparate, kOntoLogits, kNone };
+
+void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = DType::kF32, bool big = false) {
+  using G = CrossEntropyGrad;
+  const char* names[] = {"", ", dlogits is logits", ", loss alone"};
+  auto& c = add_case<G>(to, describe(l, t) + names[static_cast<int>(d)]);
+  c.args.parts = l.parts, c.args.first_col = l.first_col, c.args.vocab = l.vocab;
+  const Shape s{l.rows, l.cols};
+  if (d == Dlogits::kOntoLogits) {
+    c.inout(&G::logits, "logits", s, normal(l.scale), t).alias(&G::dlogits, &G::logits);
+  } else {
+    c.in(&G::logits, "logits", s, normal(l.scale), t);
+    if (d == Dlogits::kSeparate) c.out(&G::dlogits, "dlogits", s, t);
+  }
+  c.in(&G::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32);
+  c.in(&G::stats, "stats", {l.parts, l.rows, 3}, positive());
+  c.in(&G::seed, "seed", {1}, values({0.37})).out(&G::loss, "loss", {l.rows});
+  c.derive = derive_stats;
+  if (t != DType::kF32) c.tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+  c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
+}
+
+void add_cross_entropy(OpCases& to) {
+  const Logits shapes[] = {
+      {1, 7, 0, 7},          {5, 33, 0, 33},        {9, 129, 0, 129},     {9, 64, 0, 50},       // alone; with padding
+      {7, 33, 0, 65, 2},     {7, 33, 33, 65, 2},    {6, 16, 32, 50, 4},   {6, 16, 48, 50, 4},   // parts, padding at the end
+      {6, 16, 16, 17, 4},    {130, 300, 0, 300},    {5, 33, 0, 33, 1, 60},                      // large: exp would overflow
+      {0, 33, 0, 33},
+  };
+  for (const Logits& l : shapes) {
+    add_cross_entropy_stats(to, l);
+    for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone}) add_cross_entropy_grad(to, l, d);
+  }
+  const Logits padding_alone{5, 16, 32, 20, 3};
+  add_cross_entropy_stats(to, padding_alone);
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    add_cross_entropy_stats(to, {7, 33, 33, 65, 2}, t);
+    add_cross_entropy_grad(to, {7, 33, 33, 65, 2}, Dlogits::kOntoLogits, t);
+  }
+  add_cross_entropy_stats(to, {512, 50304, 0, 50257}, DType::kF32, true);
+  add_cross_entropy_grad(to, {512, 50304, 0, 50257}, Dlogits::kSeparate, DType::kF32, true);
+}
+
+}  // namespace
+
+void add_model_cases(OpCases& to) {
+  add_attentions(to);
+  add_embedding(to, 1, 50, 1, 0);
+  add_embedding(to, 129, 50, 33, 0);
+  add_embedding(to, 67, 17, 7, 20);  // most ids lie outside
+  add_embedding(to, 67, 17, 64, 33);
+  add_embedding(to, 40, 5, 8, 100);  // all of them do
+  add_embedding(to, 0, 17, 33, 0);
+  add_positions(to, 1, 1, 1, 0, 1);
+  add_positions(to, 3, 7, 16, 0, 33);
+  add_positions(to, 3, 5, 16, 6, 129);
+  add_positions(to, 2, 64, 64, 0, 64);
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    add_embedding(to, 67, 17, 64, 20, t);
+    add_positions(to, 3, 7, 16, 4, 64, t);
+  }
+  add_cross_entropy(to);
+  add_embedding(to, 4096, 50257, 768, 0, DType::kF32, true);
+  add_positions(to, 8, 1024, 1024, 0, 768, DType::kF32, true);
+}
+
+}  // namespace gt::test

@@ -1,0 +1,246 @@
+// Every case on every backend at hand against the reference: CPU with each instruction set that the processor has and
+// with one and three threads, CUDA where there is a device. `test_kernels "parity*"` is the check to run on a GPU machine.
+#include <cmath>
+#include <set>
+
+#include "kernels/backend.h"
+#include "tests/kernels/op_cases.h"
+#include "tests/kernels/reference_ops.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+constexpr uint64_t kSeed = 20240611;
+
+class OpenStream {
+ public:
+  OpenStream(const Backend& backend, int threads) : backend_(backend), stream_(backend.device->open_stream(0, threads)) {}
+  OpenStream(const OpenStream&) = delete;
+  OpenStream& operator=(const OpenStream&) = delete;
+  ~OpenStream() { backend_.device->close_stream(stream_); }
+  operator Stream() const { return stream_; }
+
+ private:
+  const Backend& backend_;
+  Stream stream_;
+};
+
+// The instruction sets that this processor has; set_cpu_isa refuses the others.
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> have;
+  for (const char* name : {"scalar", "avx2", "avx512", "avx512_bf16"}) {
+    try {
+      set_cpu_isa(name);
+      have.push_back(name);
+    } catch (const Error&) {
+      break;  // ascending: who lacks one lacks all after it
+    }
+  }
+  set_cpu_isa("auto");
+  return have;
+}
+
+std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream, Images* images = nullptr) {
+  try {
+    Images got = c.run(backend, stream);
+    std::string verdict = c.judge(got);
+    if (images) *images = std::move(got);
+    return verdict;
+  } catch (const Error& e) {
+    return cat("throws ", e.what());
+  }
+}
+
+void expect_parity(const std::string& op) {
+  std::vector<std::unique_ptr<OpCase>> cases;
+  for (auto& c : op_cases()) {
+    if (c->op == op && !c->big) cases.push_back(std::move(c));
+  }
+  REQUIRE(!cases.empty());
+  for (auto& c : cases) c->prepare(kSeed);
+
+  for (const std::string& isa : instruction_sets()) {
+    set_cpu_isa(isa);
+    const OpenStream one(cpu_backend(), 1), three(cpu_backend(), 3);
+    for (const auto& c : cases) {
+      if (c->half) continue;  // the CPU computes in f32
+      Images alone, shared, again;
+      INFO("cpu " << isa << ", " << op << ' ' << c->name);
+      const std::string verdict = run_and_judge(*c, cpu_backend(), one, &alone);
+      CHECK(verdict == "");
+      const std::string verdict_three = run_and_judge(*c, cpu_backend(), three, &shared);
+      CHECK(verdict_three == "");
+      run_and_judge(*c, cpu_backend(), three, &again);
+      const bool same_bits_on_three_threads = alone == shared, same_bits_again = shared == again;
+      CHECK(same_bits_on_three_threads);
+      CHECK(same_bits_again);
+    }
+  }
+  set_cpu_isa("auto");
+
+  const Backend* cuda = cuda_backend(nullptr);
+  if (!cuda) return;
+  const OpenStream stream(*cuda, 1);
+  for (const auto& c : cases) {
+    INFO("cuda, " << op << ' ' << c->name);
+    Images first, again;
+    const std::string verdict = run_and_judge(*c, *cuda, stream, &first);
+    CHECK(verdict == "");
+    run_and_judge(*c, *cuda, stream, &again);
+    const bool same_bits_again = first == again;
+    CHECK(same_bits_again);
+  }
+}
+
+}  // namespace
+
+#define X(entry, Args, amp) \
+  TEST_CASE("parity: " #entry " agrees with the reference on every backend") { expect_parity(#entry); }
+GT_OPS(X)
+#undef X
+
+TEST_CASE("parity: every backend at hand takes part") {
+  std::string why;
+  if (!cuda_backend(&why)) WARN("parity was not checked on a GPU: " << why);
+  CHECK(first_missing(*cpu_backend().ops) == nullptr);
+  std::string sets;
+  for (const std::string& isa : instruction_sets()) sets += isa + ' ';
+  INFO(sets);
+  CHECK(sets.find("scalar") == 0);
+}
+
+TEST_CASE("parity: every op has test cases and a case to time, and no two cases share a name") {
+  std::set<std::string> names, tested, timed;
+  for (const auto& c : op_cases()) {
+    INFO(c->op << ' ' << c->name);
+    (c->big ? timed : tested).insert(c->op);
+    CHECK(names.insert(cat(c->op, '/', c->name, c->big, c->skew)).second);
+  }
+#define X(entry, Args, amp)          \
+  CHECK(tested.count(#entry) == 1); \
+  CHECK(timed.count(#entry) == 1);
+  GT_OPS(X)
+#undef X
+}
+
+TEST_CASE("parity: the judge sees a wrong number, a missing one, a stray write and a changed input") {
+  OpCases cases;
+  auto& c = add_case<Add>(cases, "judged");
+  c.in(&Add::a, "a", {5}).in(&Add::b, "b", {5}).out(&Add::out, "out", {5});
+  c.prepare(kSeed);
+  struct Fault {
+    const char* expected;
+    Kernel<Add> kernel;
+  };
+  const Fault faults[] = {
+      {"", [](const Add& p, Stream s) { reference::add(p, s); }},
+      {"is off by", [](const Add& p, Stream s) { reference::add(p, s), p.out.as<float>()[4] *= 1.001f; }},
+      {"nan, expected", [](const Add& p, Stream) { p.out.as<float>()[0] = 1; }},
+      {"writes outside", [](const Add& p, Stream s) { reference::add(p, s), p.out.as<float>()[5] = 0; }},
+      {"writes outside", [](const Add& p, Stream s) { reference::add(p, s), p.out.as<float>()[-1] = 0; }},
+      {"changes its input", [](const Add& p, Stream s) { reference::add(p, s), p.a.as<float>()[2] += 1; }},
+  };
+  for (const Fault& f : faults) {
+    OpTable table = reference_ops();
+    table.add = f.kernel;
+    const Backend faulty{DeviceKind::kCpu, &table, cpu_backend().device};
+    const OpenStream stream(faulty, 1);
+    const std::string verdict = c.judge(c.run(faulty, stream));
+    INFO(verdict);
+    CHECK((*f.expected ? verdict.find(f.expected) != std::string::npos : verdict.empty()));
+  }
+}
+
+TEST_CASE("parity: two seeds draw different inputs") {
+  OpCases cases;
+  auto& c = add_case<Copy>(cases, "seeded");
+  c.in(&Copy::src, "src", {64}).out(&Copy::dst, "dst", {64});
+  const OpenStream stream(cpu_backend(), 1);
+  c.prepare(1);
+  const Images first = c.run(cpu_backend(), stream);
+  c.prepare(2);
+  CHECK(first != c.run(cpu_backend(), stream));
+}
+
+namespace {
+
+// Runs one GEMM with a versioned weight again and again in the same memory, as a training loop does.
+void expect_versions_respected(const Backend& backend) {
+  const OpenStream stream(backend, 1);
+  constexpr int64_t m = 9, n = 64, k = 48;
+  const auto host = [](int64_t count, uint64_t key) {
+    std::vector<float> v(static_cast<size_t>(count));
+    normal()({reinterpret_cast<std::byte*>(v.data()), {count}, DType::kF32, {}}, key);
+    return v;
+  };
+  const auto make = [&](Shape s) {
+    const int64_t bytes = s.numel() * 4;
+    return Tensor{static_cast<std::byte*>(backend.device->alloc(0, bytes)), s, DType::kF32, Stream(stream).device};
+  };
+  const auto upload = [&](const Tensor& t, const std::vector<float>& v) {
+    backend.device->copy(t.data, v.data(), t.bytes(), stream);
+    backend.device->synchronize(stream);
+  };
+  for (const bool trans_b : {false, true}) {
+    Gemm g;
+    g.trans_b = trans_b;
+    g.a = make({m, k}), g.b = make(trans_b ? Shape{n, k} : Shape{k, n}), g.out = make({m, n});
+    upload(g.a, host(m * k, 1));
+    for (const int64_t version : {1, 1, 2, 2, 3}) {
+      const std::vector<float> a = host(m * k, 1), b = host(k * n, 100 + static_cast<uint64_t>(version));
+      upload(g.b, b);
+      g.b_version = version;
+      backend.ops->gemm(g, stream);
+      std::vector<float> got(m * n), want(m * n);
+      backend.device->copy(got.data(), g.out.data, m * n * 4, stream);
+      backend.device->synchronize(stream);
+      Gemm r = g;
+      const auto at = [](const std::vector<float>& v, Shape s) {
+        return Tensor{reinterpret_cast<std::byte*>(const_cast<float*>(v.data())), s, DType::kF32, {}};
+      };
+      r.a = at(a, g.a.shape), r.b = at(b, g.b.shape), r.out = at(want, g.out.shape);
+      reference::gemm(r, {});
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        error += std::pow(got[i] - want[i], 2);
+        norm += std::pow(want[i], 2);
+      }
+      INFO("version " << version << (trans_b ? ", b transposed" : ""));
+      CHECK(std::sqrt(error / norm) <= 1e-5);
+    }
+    for (const Tensor& t : {g.a, g.b, g.out}) backend.device->free(0, t.data, t.bytes());
+  }
+}
+
+// The skip flag and the reported norm where the gradient norm is not a number.
+void expect_nan_skips(const Backend& backend) {
+  OpCases cases;
+  auto& c = add_case<ClipFactor>(cases, "norm is not a number");
+  c.in(&ClipFactor::norm_squares, "norm_squares", {2}, values({1, NAN}), DType::kF64);
+  c.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, values({0.1, 0.9, 0.5, 0.6, NAN, 0, 0.7, 0.8}));
+  c.out(&ClipFactor::norm, "norm", {1});
+  c.prepare(kSeed);
+  const OpenStream stream(backend, 1);
+  const Images got = c.run(backend, stream);
+  const auto number = [](const std::vector<std::byte>& image, int64_t i) {  // 256 bytes of guard come first
+    return get({const_cast<std::byte*>(image.data()) + 256, {kNumScalars}, DType::kF32, {}}, i);
+  };
+  CHECK(number(got[1], kSkip) == 1);
+  CHECK(number(got[1], kLr) == Approx(0.1));
+  CHECK(std::isnan(number(got[2], 0)));
+}
+
+}  // namespace
+
+TEST_CASE("parity: a GEMM follows its weight when the version changes") {
+  expect_versions_respected(cpu_backend());
+  if (const Backend* cuda = cuda_backend(nullptr)) expect_versions_respected(*cuda);
+}
+
+TEST_CASE("parity: a norm that is not a number skips the step") {
+  expect_nan_skips(cpu_backend());
+  if (const Backend* cuda = cuda_backend(nullptr)) expect_nan_skips(*cuda);
+}
+
+}  // namespace gt::test

@@ -134,27 +134,19 @@ std::string set_doubles(const Option& option, std::vector<double>& out, const st
   return out = list, "";
 }
 
-// "P1 P2" or "0.7 P1 0.3 P2".
-std::string set_weighted(std::vector<WeightedPath>& out, const std::vector<std::string>& words) {
-  std::vector<WeightedPath> list;
-  double weight;
-  const bool weighted = words.size() > 1 && parse_double(words[0], weight);
-  if (weighted && words.size() % 2) return fmt::format("expected pairs of weight and path, found {} words", words.size());
-  for (size_t i = 0; i < words.size(); i += weighted ? 2 : 1) {
-    if (!weighted) {
-      list.push_back({words[i], 0});
-    } else if (!parse_double(words[i], weight) || weight <= 0) {
-      return fmt::format("expected a weight above 0 before the path {}, found {}", quote(words[i + 1]), quote(words[i]));
-    } else {
-      list.push_back({words[i + 1], weight});
-    }
+// "P1 P2" or "0.7 P1 0.3 P2"; the rules are the data folder's own.
+std::string set_sources(std::vector<DataSource>& out, const std::vector<std::string>& words) {
+  try {
+    return out = parse_sources(words, nullptr), "";
+  } catch (const Error& e) {
+    const std::string what = e.what();  // "data.train: ...": which key it is is told by the caller
+    return what.rfind("data.train: ", 0) == 0 ? what.substr(12) : what;
   }
-  return out = list, "";
 }
 
-std::string set_weighted_json(std::vector<WeightedPath>& out, const JsonValue& value) {
+std::string set_sources_json(std::vector<DataSource>& out, const JsonValue& value) {
   using Kind = JsonValue::Kind;
-  std::vector<WeightedPath> list;
+  std::vector<DataSource> list;
   size_t with_weight = 0;
   for (const JsonValue& v : value.items) {
     if (v.kind == Kind::kString) {
@@ -182,9 +174,10 @@ void Problems::add(std::string where, std::string key, std::string reason, std::
 std::string Problems::text() const {
   std::string out;
   for (const Problem& p : list_) {
-    if (!p.where.empty()) out += p.where + (p.key.empty() || p.where[0] == '-' ? "" : " ");
-    if (!p.key.empty() && (p.where.empty() || p.where[0] != '-')) out += p.key;
-    out += ": " + p.reason;
+    const bool flag = p.where.rfind("--", 0) == 0;  // the flag says which key
+    std::string place = p.where;
+    if (!flag && !p.key.empty()) place += (place.empty() ? "" : " ") + p.key;
+    out += place + (place.empty() ? "" : ": ") + p.reason;
     if (!p.fix.empty()) out += "; " + p.fix;
     out += '\n';
   }
@@ -222,7 +215,7 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
                         [&](bool* b) { return set_bool(*b, words[0]); },
                         [&](std::vector<double>* v) { return set_doubles(option, *v, split_commas(words)); },
                         [&](std::vector<std::string>* v) { return *v = words, std::string(); },
-                        [&](std::vector<WeightedPath>* v) { return set_weighted(*v, words); },
+                        [&](std::vector<DataSource>* v) { return set_sources(*v, words); },
                     },
                     option.target);
 }
@@ -252,7 +245,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
           [&](bool* b) { return wants(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
           [&](std::vector<double>* v) { return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers"); },
           [&](std::vector<std::string>* v) { return all(Kind::kString) ? (*v = texts, std::string()) : std::string("expected a list of strings"); },
-          [&](std::vector<WeightedPath>* v) { return set_weighted_json(*v, value); },
+          [&](std::vector<DataSource>* v) { return set_sources_json(*v, value); },
       },
       option.target);
 }
@@ -275,8 +268,8 @@ std::string to_json(const Option& option) {
                         [&](bool* b) { return std::string(*b ? "true" : "false"); },
                         [&](std::vector<double>* v) { return list(*v, json_number); },
                         [&](std::vector<std::string>* v) { return list(*v, text); },
-                        [&](std::vector<WeightedPath>* v) {
-                          return list(*v, [&](const WeightedPath& p) {
+                        [&](std::vector<DataSource>* v) {
+                          return list(*v, [&](const DataSource& p) {
                             if (p.weight == 0) return text(p.path);
                             return "{\"path\": " + text(p.path) + ", \"weight\": " + json_number(p.weight) + "}";
                           });
@@ -290,9 +283,9 @@ std::string value_text(const Option& option) {
                         [&](std::string* s) { return *s; },
                         [&](std::vector<double>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
                         [&](std::vector<std::string>* v) { return join(*v, " "); },
-                        [&](std::vector<WeightedPath>* v) {
+                        [&](std::vector<DataSource>* v) {
                           std::vector<std::string> words;
-                          for (const WeightedPath& p : *v) {
+                          for (const DataSource& p : *v) {
                             if (p.weight != 0) words.push_back(json_number(p.weight));
                             words.push_back(p.path);
                           }

@@ -11,19 +11,13 @@
 #include <variant>
 #include <vector>
 
+#include "data/blend.h"
 #include "launch/json_text.h"
 
 namespace gt {
 
-// One entry of data.train: weight 0 means "not given" (sources are then mixed in proportion to their samples).
-struct WeightedPath {
-  std::string path;
-  double weight = 0;
-  friend bool operator==(const WeightedPath&, const WeightedPath&) = default;
-};
-
 using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, std::vector<double>*, std::vector<std::string>*,
-                                  std::vector<WeightedPath>*>;
+                                  std::vector<DataSource>*>;
 
 struct Option {
   std::string section;  // "" for a verb's own options

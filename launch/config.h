@@ -1,0 +1,234 @@
+// Every option of a run, one struct a section; each lists its fields once (launch/options.h) and that list serves the JSON file,
+// --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's business.
+// In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/options.h"
+
+namespace gt {
+
+struct ModelConfig {
+  std::string arch = "gpt2";
+  int64_t layers = 12, hidden = 768, heads = 12, kv_heads = 0, ffn = 0, vocab = 50257, seq = 1024, loss_chunk = 0;
+  bool tied = true;
+  double dropout = 0, init_std = 0.02;
+  template <class V>
+  void fields(V& v) {
+    v("arch", arch, "gpt2|llama|bert", "architecture");
+    v("layers", layers, "1..4096 blocks", "transformer blocks");
+    v("hidden", hidden, "1..1048576", "width of the residual stream");
+    v("heads", heads, "1..65536", "attention heads; must divide hidden");
+    v("kv_heads", kv_heads, "0..65536", "key and value heads; 0: as many as heads");
+    v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
+    v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
+    v("seq", seq, "1..1048576 tokens", "context length");
+    v("tied", tied, "", "input and output embedding share one table");
+    v("dropout", dropout, "0..<1", "dropout probability");
+    v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
+    v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
+  }
+};
+
+struct ParallelConfig {
+  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1;
+  bool sequence_parallel = false;
+  std::string schedule = "1f1b", partition = "flops", recompute = "none";
+  template <class V>
+  void fields(V& v) {
+    v("tp", tp, "1..1024 ranks", "tensor parallel: each layer split over this many neighbouring ranks");
+    v("pp", pp, "1..1024 stages", "pipeline parallel: layers split into this many stages");
+    v("dp", dp, "0..65536 replicas", "data parallel; 0: 1, or world / (tp x pp) under a launcher");
+    v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank (interleaved schedule)");
+    v("cp", cp, "1..1024 ranks", "context parallel: the sequence split over ranks");
+    v("ep", ep, "1..1024 ranks", "expert parallel");
+    v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
+    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1", "pipeline schedule");
+    v("partition", partition, "flops|uniform|LIST", "layers of each stage: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("recompute", recompute, "none|selective|full", "activations rebuilt in the backward pass instead of kept");
+  }
+};
+
+struct ZeroConfig {
+  int64_t stage = 1, bucket_bytes = 25 << 20;
+  bool overlap = true, offload = false;
+  template <class V>
+  void fields(V& v) {
+    v("stage", stage, "0..3", "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
+    v("bucket_bytes", bucket_bytes, "1.. bytes", "gradients reduced in one go");
+    v("overlap", overlap, "", "reduce gradients during the backward pass");
+    v("offload", offload, "", "keep optimizer state in host memory");
+  }
+};
+
+struct PrecisionConfig {
+  std::string amp = "O0", dtype = "fp32", loss_scale = "none";
+  bool fp8 = false;
+  template <class V>
+  void fields(V& v) {
+    v("amp", amp, "O0|O1|O2|O3", "mixed precision level; O0 is FP32");
+    v("dtype", dtype, "fp32|fp16|bf16", "low-precision type of the amp level");
+    v("loss_scale", loss_scale, "none|dynamic|NUMBER", "loss scaling for fp16");
+    v("fp8", fp8, "", "matrix products in fp8");
+  }
+};
+
+struct OptimConfig {
+  std::string type = "adamw", lamb_variant = "none";
+  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1;
+  std::vector<double> betas = {0.9, 0.95};
+  template <class V>
+  void fields(V& v) {
+    v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer");
+    v("lr", lr, ">0..100", "peak learning rate");
+    v("betas", betas, "0..<1", "decay of the first and second moment");
+    v("eps", eps, ">0..1", "added to the root of the second moment");
+    v("weight_decay", weight_decay, "0..10", "decoupled (adamw) or added to the gradient (adam); not on biases and norms");
+    v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
+    v("lamb_variant", lamb_variant, "none|paper|apex|deepspeed", "which LAMB");
+  }
+};
+
+struct ScheduleConfig {
+  std::string type = "cosine";
+  int64_t warmup_steps = 0;
+  double min_lr = 0;
+  template <class V>
+  void fields(V& v) {
+    v("type", type, "cosine|linear|constant|inverse_sqrt|wsd|one_cycle|warmup", "learning rate after the warm-up");
+    v("warmup_steps", warmup_steps, "0.. steps", "linear rise from 0 to optim.lr");
+    v("min_lr", min_lr, "0..100", "where the decay ends");
+  }
+};
+
+struct TrainSection {
+  int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
+  bool deterministic = true;
+  template <class V>
+  void fields(V& v) {
+    v("steps", steps, "1.. steps", "optimizer steps of the whole run");
+    v("micro_batch", micro_batch, "0.. sequences", "sequences a rank passes through the model at once; 0: derived");
+    v("global_batch", global_batch, "0.. sequences", "sequences a step, = micro_batch x grad_accum x dp; 0: derived");
+    v("grad_accum", grad_accum, "0.. microbatches", "microbatches a step and replica; 0: derived");
+    v("seed", seed, "0..", "weights and data order");
+    v("eval_every", eval_every, "0.. steps", "evaluate every this many steps; 0: never");
+    v("eval_steps", eval_steps, "1.. steps", "global batches of one evaluation");
+    v("deterministic", deterministic, "", "same inputs, same bits");
+  }
+};
+
+struct DataConfig {
+  std::vector<DataSource> train, valid;
+  std::string tokenizer, split = "969,30,1", order = "epoch";
+  template <class V>
+  void fields(V& v) {
+    v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
+    v("valid", valid, "PREFIX", "token files to evaluate on; without them data.split cuts data.train");
+    v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
+    v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
+    v("order", order, "epoch|megatron|sequential", "order of the samples");
+  }
+};
+
+struct CheckpointConfig {
+  std::string dir, resume = "auto";
+  int64_t every = 500, keep = 3;
+  bool async = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
+    v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
+    v("keep", keep, "2..1000", "newest checkpoints kept");
+    v("async", async, "", "write while training goes on");
+    v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+  }
+};
+
+struct LogConfig {
+  std::string dir = "runs", name, progress = "auto";
+  int64_t every = 1;
+  bool tensorboard = true;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "", "folder of all runs");
+    v("name", name, "", "the run's folder below log.dir; empty: the config file's name, or gpt2-LxH");
+    v("every", every, "1.. steps", "steps between two lines and two points of a curve");
+    v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+  }
+};
+
+struct DeviceConfig {
+  std::string kind = "auto", isa = "auto";
+  int64_t threads = 0;
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "auto|cpu|cuda", "where to compute");
+    v("threads", threads, "0..1024 threads", "host threads a rank; 0: cores / local ranks, at least 1");
+    v("isa", isa, "auto|scalar|avx2|avx512|avx512_bf16", "instruction set of the CPU kernels");
+  }
+};
+
+struct LaunchConfig {
+  std::string ranks = "processes", hostfile, include, exclude;
+  int64_t max_restarts = 0, grace_s = 300;
+  template <class V>
+  void fields(V& v) {
+    v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
+    v("hostfile", hostfile, "", "machines to run on");
+    v("include", include, "", "hosts and slots to use");
+    v("exclude", exclude, "", "hosts and slots to leave out");
+    v("max_restarts", max_restarts, "0..", "restarts after a failure");
+    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
+  }
+};
+
+struct Config {
+  ModelConfig model;
+  ParallelConfig parallel;
+  ZeroConfig zero;
+  PrecisionConfig precision;
+  OptimConfig optim;
+  ScheduleConfig schedule;
+  TrainSection train;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  DeviceConfig device;
+  LaunchConfig launch;
+
+  int64_t world() const { return parallel.tp * parallel.pp * parallel.dp; }
+  std::string run_dir() const { return log.dir + "/" + log.name; }
+  std::string checkpoint_dir() const { return checkpoint.dir.empty() ? run_dir() + "/checkpoints" : checkpoint.dir; }
+};
+
+// All options in the order of the sections; the targets point into `config`.
+std::vector<Option> list_options(Config& config);
+
+struct ConfigSource {
+  std::string file;                // --config; "" = none
+  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file
+  int external_world = 0;          // ranks of an external launcher; 0: none
+  bool needs_data = false;         // data.train must be given (the verb train)
+};
+
+struct LoadedConfig {
+  Config config;                              // checked, everything filled in
+  std::map<std::string, std::string> origin;  // key -> "configs/x.json:14" or "--tp"; absent: default or derived
+  std::vector<std::string> notes;             // translations and derived values, for the start banner
+};
+
+// Reads file and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no config
+// key is an unknown key with a suggestion. Touches nothing but the file.
+LoadedConfig load_config(const ConfigSource& source);
+
+// The effective config as JSON with all defaults; load_config reads it back to the same text.
+std::string config_json(const Config& config);
+
+// --help of the config sections; `only`: the sections wanted, empty for all.
+std::string config_help(const std::vector<std::string>& only = {});
+
+}  // namespace gt

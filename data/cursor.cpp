@@ -1,0 +1,87 @@
+#include "data/cursor.h"
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+using Json = nlohmann::ordered_json;
+
+std::string to_json(const DataCursor& c) {
+  Json windows = Json::array();
+  for (const auto& [first, last] : c.skip_windows) windows.push_back({first, last});
+  Json sources = Json::array();
+  for (const SourceCursor& s : c.sources)
+    sources.push_back({{"path", s.path},
+                       {"bytes", s.bytes},
+                       {"idx_sha256", s.idx_sha256},
+                       {"weight", s.weight},
+                       {"epoch", s.epoch},
+                       {"cursor", s.cursor}});
+  Json data = {{"seed", c.seed}, {"order", c.order}, {"seq", c.seq}, {"split", c.split}};
+  if (c.num_samples > 0) data["num_samples"] = c.num_samples;
+  data["sources"] = std::move(sources);
+  const Json j = {
+      {"consumed_samples", c.consumed_samples}, {"skip_windows", std::move(windows)}, {"data", std::move(data)}};
+  return j.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+DataCursor data_cursor_from_json(const std::string& text) {
+  try {
+    const Json j = Json::parse(text);
+    DataCursor c;
+    c.consumed_samples = j.at("consumed_samples").get<int64_t>();
+    if (j.contains("skip_windows"))
+      for (const Json& w : j.at("skip_windows"))
+        c.skip_windows.emplace_back(w.at(0).get<int64_t>(), w.at(1).get<int64_t>());
+    const Json& d = j.at("data");
+    c.seed = d.at("seed").get<uint64_t>();
+    c.order = d.at("order").get<std::string>();
+    c.seq = d.at("seq").get<int64_t>();
+    c.split = d.at("split").get<std::string>();
+    c.num_samples = d.value("num_samples", int64_t{0});
+    for (const Json& s : d.at("sources"))
+      c.sources.push_back({s.at("path").get<std::string>(), s.at("bytes").get<int64_t>(),
+                           s.at("idx_sha256").get<std::string>(), s.at("weight").get<double>(),
+                           s.at("epoch").get<int64_t>(), s.at("cursor").get<int64_t>()});
+    GT_REQUIRE(c.consumed_samples >= 0, Exit::kUsage, "data cursor: consumed_samples: expected 0 or more, found ",
+               c.consumed_samples);
+    return c;
+  } catch (const Json::exception& e) { fail(Exit::kUsage, "data cursor of the checkpoint: ", e.what()); }
+}
+
+std::vector<std::string> differences(const DataCursor& saved, const DataCursor& now) {
+  std::vector<std::string> out;
+  const auto check = [&](const std::string& key, const auto& a, const auto& b) {
+    if (!(a == b)) out.push_back(cat(key, ": the checkpoint has ", a, ", this run has ", b));
+  };
+  check("data.seed", saved.seed, now.seed);
+  check("data.order", saved.order, now.order);
+  check("data.seq", saved.seq, now.seq);
+  check("data.split", saved.split, now.split);
+  check("number of samples of the run (data.order megatron; data.order epoch allows to change it)", saved.num_samples,
+        now.num_samples);
+  check("number of datasets", saved.sources.size(), now.sources.size());
+  for (size_t i = 0; i < std::min(saved.sources.size(), now.sources.size()); ++i) {
+    const SourceCursor &a = saved.sources[i], &b = now.sources[i];
+    const std::string name = cat("dataset ", i + 1, " (", b.path, ")");
+    check(name + " bytes of .bin", a.bytes, b.bytes);
+    check(name + " SHA-256 of .idx", a.idx_sha256, b.idx_sha256);
+    check(name + " share", a.weight, b.weight);
+    if (saved.consumed_samples != now.consumed_samples || !out.empty()) continue;
+    check(name + " epoch", a.epoch, b.epoch);
+    check(name + " cursor", a.cursor, b.cursor);
+  }
+  return out;
+}
+
+void require_same_stream(const DataCursor& saved, const DataCursor& now, bool allow_change) {
+  const auto list = differences(saved, now);
+  if (list.empty() || allow_change) return;
+  std::string text = "the data of this run is not the data of the checkpoint:";
+  for (const std::string& line : list) text += "\n  " + line;
+  fail(Exit::kUsage, text, "\nrestore these settings, or go on at sample ", saved.consumed_samples,
+       " of the new stream with --data.allow_change");
+}
+
+}  // namespace gt

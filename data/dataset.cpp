@@ -1,0 +1,149 @@
+#include "data/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "data/token_source.h"
+#include "kernels/core/check.h"
+#include "kernels/core/rng.h"
+
+namespace gt {
+namespace {
+
+// Random tokens for benchmarks: word k of Philox stream data/mock for sample n, modulo the vocabulary.
+class MockDataset final : public Dataset {
+ public:
+  MockDataset(const DatasetOptions& o)
+      : seq_(o.seq), vocab_(o.vocab), seed_(o.seed), key_(stream_key(o.seed, "data/mock")) {
+    GT_REQUIRE(vocab_ >= 1 && vocab_ < (int64_t{1} << 31), Exit::kUsage,
+               "data.train mock: expected a vocabulary of 1 to 2^31 - 1, found ", vocab_);
+    GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
+  }
+  int64_t size() const override { return int64_t{1} << 40; }
+  int64_t seq() const override { return seq_; }
+  void fetch(int64_t sample, std::span<int32_t> out) const override {
+    GT_CHECK(static_cast<int64_t>(out.size()) == seq_ + 1, "room for ", out.size(), " tokens, a sample has ", seq_ + 1);
+    for (size_t k = 0; k < out.size(); k += 4) {
+      const auto words = philox(key_, k / 4, static_cast<uint64_t>(sample));
+      for (size_t i = k; i < std::min(k + 4, out.size()); ++i)
+        out[i] = static_cast<int32_t>(words[i - k] % static_cast<uint64_t>(vocab_));
+    }
+  }
+  DataCursor cursor(int64_t consumed) const override {
+    return {.consumed_samples = consumed,
+            .seed = seed_,
+            .order = "mock",
+            .seq = seq_,
+            .sources = {{"mock", vocab_, "", 1, 0, consumed}}};
+  }
+
+ private:
+  int64_t seq_, vocab_;
+  uint64_t seed_, key_;
+};
+
+class BlendedDataset final : public Dataset {
+ public:
+  BlendedDataset(const DatasetOptions& o, std::vector<std::unique_ptr<TokenSource>> sources,
+                 std::vector<double> weights)
+      : options_(o), sources_(std::move(sources)), blend_(weights) {
+    if (o.order != SampleOrder::kMegatron) return;
+    GT_REQUIRE(o.num_samples >= 1, Exit::kUsage,
+               "data.order megatron: expected the number of samples of the run (steps x global batch), found ",
+               o.num_samples);
+    const auto n = static_cast<double>(o.num_samples);
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const int64_t need = sources_.size() == 1
+                               ? o.num_samples
+                               : static_cast<int64_t>(std::ceil(std::ceil(n * blend_.shares()[i]) * 1.005));
+      sources_[i]->set_num_samples(need);
+      GT_REQUIRE(sources_[i]->available() >= need, Exit::kUsage, sources_[i]->file().prefix(),
+                 ": data.order megatron needs ", need, " samples, found ", sources_[i]->available());
+    }
+  }
+  int64_t size() const override {
+    int64_t sum = 0;
+    for (const auto& s : sources_) sum += s->size();
+    return sum;
+  }
+  int64_t seq() const override { return options_.seq; }
+  void fetch(int64_t sample, std::span<int32_t> out) const override {
+    const auto d = draw(sample);
+    sources_[static_cast<size_t>(d.dataset)]->fetch(d.sample, out);
+  }
+  void read_ahead(int64_t first, int64_t count) const override {
+    const int64_t end =
+        options_.order == SampleOrder::kMegatron ? std::min(first + count, options_.num_samples) : first + count;
+    for (int64_t k = first; k < end; ++k) {
+      const auto d = draw(k);
+      sources_[static_cast<size_t>(d.dataset)]->read_ahead(d.sample);
+    }
+  }
+  Place place(int64_t sample) const override {
+    const auto d = draw(sample);
+    Place p = sources_[static_cast<size_t>(d.dataset)]->place(d.sample);
+    p.source = d.dataset;
+    return p;
+  }
+  uint64_t order_hash() const override {
+    uint64_t h = 0;
+    for (const auto& s : sources_) h = splitmix64(h ^ s->order_hash());
+    return h;
+  }
+  DataCursor cursor(int64_t consumed) const override {
+    DataCursor c{.consumed_samples = consumed,
+                 .seed = options_.seed,
+                 .order = name_of(options_.order),
+                 .seq = options_.seq,
+                 .split = options_.whole ? "" : options_.split,
+                 .num_samples = options_.order == SampleOrder::kMegatron ? options_.num_samples : 0};
+    const std::lock_guard lock(mutex_);
+    const auto counts = sources_.size() == 1 ? std::span<const int64_t>(&consumed, 1) : blend_.counts_before(consumed);
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      const TokenSource& s = *sources_[i];
+      const int64_t given = counts[i];
+      c.sources.push_back({s.file().prefix(), s.file().fingerprint().bin_bytes, s.file().fingerprint().idx_sha256,
+                           blend_.shares()[i], given / s.size(), given % s.size()});
+    }
+    return c;
+  }
+
+ private:
+  Blend::Draw draw(int64_t sample) const {
+    if (sources_.size() == 1) return {0, sample};
+    const std::lock_guard lock(mutex_);
+    return blend_.at(sample);
+  }
+  DatasetOptions options_;
+  std::vector<std::unique_ptr<TokenSource>> sources_;
+  mutable std::mutex mutex_;
+  mutable Blend blend_;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
+  std::vector<std::string> warnings;
+  check_sources(o.sources, &warnings);
+  for (const std::string& w : warnings)
+    if (o.warn) o.warn(w);
+  if (o.sources.size() == 1 && o.sources[0].path == "mock") return std::make_unique<MockDataset>(o);
+  std::vector<std::unique_ptr<TokenSource>> sources;
+  std::vector<double> weights;
+  std::string problems;
+  for (const DataSource& s : o.sources) {
+    try {
+      GT_REQUIRE(s.path != "mock", Exit::kUsage, "data.train: mock cannot be blended with files");
+      sources.push_back(std::make_unique<TokenSource>(s.path, o));
+      weights.push_back(s.weight > 0 ? s.weight : static_cast<double>(sources.back()->size()));
+    } catch (const Error& e) {
+      if (e.code() != Exit::kUsage) throw;
+      problems += (problems.empty() ? "" : "\n") + std::string(e.what());
+    }
+  }
+  GT_REQUIRE(problems.empty(), Exit::kUsage, problems);
+  return std::make_unique<BlendedDataset>(o, std::move(sources), std::move(weights));
+}
+
+}  // namespace gt

@@ -1,0 +1,183 @@
+#include "data/token_source.h"
+
+#include <algorithm>
+
+#include "data/token_meta.h"
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+const char* part_name(int part) { return part == 0 ? "train" : part == 1 ? "valid" : part == 2 ? "test" : "part"; }
+
+Lengths choose_range(const TokenFile& f, const DatasetOptions& o) {
+  Lengths all{f.idx().data() + 34, 0, f.sequences()};
+  if (o.whole) return all;
+  const auto bounds = split_bounds(o.split, f.sequences());
+  GT_REQUIRE(o.part >= 0 && o.part + 1 < static_cast<int>(bounds.size()), Exit::kUsage, "data.split \"", o.split,
+             "\" has no share for ", part_name(o.part), "; give one more share", o.part == 1 ? " or data.valid" : "");
+  all.begin = bounds[static_cast<size_t>(o.part)];
+  all.end = bounds[static_cast<size_t>(o.part) + 1];
+  GT_REQUIRE(all.count() > 0, Exit::kUsage, f.prefix(), ": data.split \"", o.split, "\": ", part_name(o.part),
+             " needs at least 1 of ", f.sequences(), " documents; give ", o.part == 1 ? "data.valid or " : "",
+             "a larger share");
+  return all;
+}
+
+// Compares meta.json with what the run was told; returns a remark for later errors.
+std::string check_meta(const TokenFile& f, const DatasetOptions& o) {
+  const auto meta = read_token_meta(f.prefix());
+  if (!meta) return "";
+  const bool other =
+      !o.tokenizer_sha256.empty() && !meta->tokenizer_sha256.empty() && meta->tokenizer_sha256 != o.tokenizer_sha256;
+  if (other && !o.allow_tokenizer_mismatch)
+    fail(Exit::kUsage, f.prefix(), ".meta.json: tokens were made by the tokenizer with SHA-256 ",
+         meta->tokenizer_sha256, ", data.tokenizer has ", o.tokenizer_sha256,
+         "; name the right tokenizer, prepare the data again, or give --data.allow_tokenizer_mismatch");
+  if (other && o.warn) o.warn(cat(f.prefix(), ": made by another tokenizer than data.tokenizer"));
+  GT_REQUIRE(o.vocab == 0 || meta->vocab <= o.vocab, Exit::kUsage, f.prefix(), ".meta.json: the tokenizer has ",
+             meta->vocab, " pieces, the model's vocabulary is ", o.vocab, "; it must be at least ", meta->vocab, " (",
+             (meta->vocab + 127) / 128 * 128, " when padded to a multiple of 128)");
+  return other ? "; meta.json names another tokenizer" : "; meta.json names the same tokenizer";
+}
+
+}  // namespace
+
+TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
+    : file_(TokenFile::open(path, {o.cache_dir, o.warn})),
+      seq_(o.seq),
+      vocab_(o.vocab),
+      num_samples_(o.num_samples),
+      seed_(o.seed),
+      order_(o.order) {
+  GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
+  meta_note_ = check_meta(file_, o);
+  range_ = choose_range(file_, o);
+  if (order_ == SampleOrder::kSequential) {
+    sequential_ = SequentialOrder(range_);
+    tokens_ = sequential_.tokens();
+  } else {
+    tokens_ = range_.count() == file_.sequences() ? file_.tokens() : range_.total();
+  }
+  per_epoch_ = samples_per_epoch(tokens_, seq_);
+  GT_REQUIRE(per_epoch_ >= 1, Exit::kUsage, file_.prefix(), ": ", o.whole ? "the file" : part_name(o.part), " has ",
+             tokens_, " tokens, one sample needs ", seq_ + 1, " (data.seq ", seq_, " + 1); ",
+             tokens_ >= 2 ? cat("use data.seq ", tokens_ - 1, " or less, more text, ") : std::string("use more text "),
+             "or a larger share");
+  store_ = {o.cache_dir, o.builder, 600, o.warn};
+}
+
+int64_t TokenSource::available() const {
+  return order_ == SampleOrder::kMegatron ? plan_megatron(tokens_, seq_, num_samples_).samples : INT64_MAX;
+}
+
+TokenSource::Slot* TokenSource::pin(int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  Slot* oldest = nullptr;
+  for (Slot& s : slots_) {
+    if (s.epoch == epoch) {
+      ++s.pins;
+      s.last_use = ++clock_;
+      return &s;
+    }
+    if (s.pins == 0 && (oldest == nullptr || s.last_use < oldest->last_use)) oldest = &s;
+  }
+  GT_CHECK(oldest != nullptr, "more than ", slots_.size(), " epochs are read at once");
+  GT_REQUIRE(file_.unchanged(), Exit::kIo, file_.prefix(),
+             ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
+  const bool megatron = order_ == SampleOrder::kMegatron;
+  const uint32_t seed = epoch_seed(seed_, epoch);
+  const std::string key = cat("1 ", file_.fingerprint().text(), ' ', range_.begin, ' ', range_.end, ' ', seq_, ' ',
+                              seed, ' ', name_of(order_), ' ', megatron ? num_samples_ : 0);
+  oldest->epoch = -1;
+  oldest->order = stored_order(store_, key, [&] {
+    return megatron ? build_megatron(range_, seq_, seed, num_samples_) : build_epoch(range_, seq_, seed);
+  });
+  oldest->epoch = epoch;
+  oldest->pins = 1;
+  oldest->last_use = ++clock_;
+  return oldest;
+}
+
+void TokenSource::unpin(Slot* s) const {
+  const std::lock_guard lock(mutex_);
+  --s->pins;
+}
+
+struct TokenSource::Pin {
+  const TokenSource& source;
+  Slot* slot;
+  ~Pin() { source.unpin(slot); }
+};
+
+template <class Visit>
+void TokenSource::walk(int64_t sample, Visit visit) const {
+  GT_CHECK(sample >= 0, "sample ", sample);
+  int64_t left = seq_ + 1;
+  if (order_ == SampleOrder::kSequential) {
+    auto [sequence, offset] = sequential_.find(sample % per_epoch_ * seq_);
+    for (; left > 0; ++sequence, offset = 0) {
+      const int64_t count = std::min(left, range_[sequence] - offset);
+      if (count > 0) visit(sequence, offset, count);
+      left -= count;
+    }
+    return;
+  }
+  const bool megatron = order_ == SampleOrder::kMegatron;
+  const Pin held{*this, pin(megatron ? 0 : sample / per_epoch_)};
+  const OrderView v = held.slot->order.view();
+  const int64_t k = megatron ? sample : sample % per_epoch_;
+  GT_REQUIRE(k < v.samples(), Exit::kUsage, file_.prefix(), ": sample ", k, " is beyond the ", v.samples(),
+             " samples that data.order megatron was built for; use data.order epoch to extend a run");
+  const size_t row = v.shuffle[static_cast<size_t>(k)];
+  size_t entry = v.positions[2 * row];
+  for (int64_t offset = v.positions[2 * row + 1]; left > 0; ++entry, offset = 0) {
+    const int64_t sequence = v.documents[entry], count = std::min(left, range_[sequence] - offset);
+    if (count > 0) visit(sequence, offset, count);
+    left -= count;
+  }
+}
+
+void TokenSource::fetch(int64_t sample, std::span<int32_t> out) const {
+  GT_CHECK(static_cast<int64_t>(out.size()) == seq_ + 1, "room for ", out.size(), " tokens, a sample has ", seq_ + 1);
+  size_t at = 0;
+  walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) {
+    const auto part = out.subspan(at, static_cast<size_t>(count));
+    const uint64_t top = file_.read(sequence, begin, part);
+    if (vocab_ > 0 && top >= static_cast<uint64_t>(vocab_)) [[unlikely]]
+      bad_token(sequence, begin, part);
+    at += part.size();
+  });
+}
+
+void TokenSource::bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const {
+  size_t i = 0;
+  while (i + 1 < ids.size() && ids[i] >= 0 && ids[i] < vocab_) ++i;
+  const int64_t document = file_.document_of(sequence);
+  int64_t position = begin + static_cast<int64_t>(i);
+  for (int64_t s = file_.document_begin(document); s < sequence; ++s) position += file_.length(s);
+  fail(Exit::kIo, file_.prefix(), ".bin: document ", document, ", position ", position, " (byte ",
+       file_.position(sequence) + (begin + static_cast<int64_t>(i)) * file_.width(), "): token ", ids[i],
+       ", expected 0 to ", vocab_ - 1, " (vocabulary ", vocab_, ")", meta_note_,
+       "; prepare the data with the tokenizer of this model");
+}
+
+void TokenSource::read_ahead(int64_t sample) const {
+  walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) { file_.will_need(sequence, begin, count); });
+}
+
+Dataset::Place TokenSource::place(int64_t sample) const {
+  Dataset::Place p;
+  walk(sample, [&](int64_t sequence, int64_t begin, int64_t) {
+    if (p.sequence < 0) p.sequence = sequence, p.offset = begin;
+  });
+  return p;
+}
+
+uint64_t TokenSource::order_hash() const {
+  if (order_ == SampleOrder::kSequential) return 0;
+  const Pin held{*this, pin(0)};
+  return held.slot->order.hash();
+}
+
+}  // namespace gt

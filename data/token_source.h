@@ -1,0 +1,58 @@
+// The samples of one token file in one order. data/dataset.cpp makes blends of these; nothing else needs it.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "data/dataset.h"
+#include "data/index_store.h"
+#include "data/token_file.h"
+
+namespace gt {
+
+class TokenSource {
+ public:
+  // Throws kUsage: bad files, another tokenizer, an empty split, fewer than seq + 1 tokens.
+  TokenSource(const std::string& path, const DatasetOptions& options);
+
+  // For kMegatron: how many samples of this file the run needs. Must be called before the first fetch.
+  void set_num_samples(int64_t n) { num_samples_ = n; }
+
+  const TokenFile& file() const { return file_; }
+  int64_t size() const { return per_epoch_; }                // samples an epoch
+  int64_t available() const;                                 // samples in all; INT64_MAX: endless
+  void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
+  void read_ahead(int64_t sample) const;
+  Dataset::Place place(int64_t sample) const;
+  uint64_t order_hash() const;
+
+ private:
+  struct Slot {  // one epoch's order; pinned while somebody copies from it
+    int64_t epoch = -1, last_use = 0;
+    int pins = 0;
+    StoredOrder order;
+  };
+  struct Pin;
+  Slot* pin(int64_t epoch) const;
+  void unpin(Slot*) const;
+  template <class Visit>
+  void walk(int64_t sample, Visit visit) const;  // visit(sequence, begin, count) for the seq + 1 tokens
+  [[noreturn]] void bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const;
+
+  TokenFile file_;
+  Lengths range_;
+  int64_t seq_ = 0, per_epoch_ = 0, tokens_ = 0, vocab_ = 0, num_samples_ = 0;
+  uint64_t seed_ = 0;
+  SampleOrder order_ = SampleOrder::kEpoch;
+  SequentialOrder sequential_;
+  IndexStoreOptions store_;
+  std::string meta_note_;  // what meta.json says of the tokenizer, for the error of a bad token
+  mutable std::mutex mutex_;
+  mutable std::array<Slot, 4> slots_;
+  mutable int64_t clock_ = 0;
+};
+
+}  // namespace gt

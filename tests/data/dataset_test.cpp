@@ -1,0 +1,256 @@
+#include "data/dataset.h"
+
+#include <set>
+#include <thread>
+
+#include "data/index_store.h"
+#include "data/token_meta.h"
+#include "kernels/core/rng.h"
+#include "tests/data/support.h"
+
+using namespace gt;
+using namespace gt::test;
+
+namespace {
+using Sample = std::vector<int32_t>;
+Sample sample_of(const Dataset& d, int64_t n) {
+  Sample s(static_cast<size_t>(d.seq() + 1));
+  d.fetch(n, s);
+  return s;
+}
+DatasetOptions options_for(const std::vector<DataSource>& sources, int64_t seq) {
+  DatasetOptions o;
+  o.sources = sources;
+  o.whole = true;
+  o.seq = seq;
+  return o;
+}
+}  // namespace
+
+TEST_CASE("samples of the fixture come in the published order, epoch after epoch") {
+  TempDir dir;
+  write_fixture(dir / "f");
+  const auto d = open_dataset(options_for({{dir / "f", 0}}, 4));
+  CHECK(d->size() == 3);
+  CHECK(sample_of(*d, 0) == Sample{14, 20, 21, 22, 30});
+  CHECK(sample_of(*d, 1) == Sample{30, 31, 32, 33, 34});
+  CHECK(sample_of(*d, 2) == Sample{10, 11, 12, 13, 14});
+  // epoch 1: documents 2 0 1, rows 1 0 2 of (0,0) (0,4) (1,1) (2,0)
+  CHECK(sample_of(*d, 3) == Sample{34, 35, 36, 10, 11});
+  CHECK(sample_of(*d, 4) == Sample{30, 31, 32, 33, 34});
+  CHECK(sample_of(*d, 5) == Sample{11, 12, 13, 14, 20});
+  CHECK(d->place(3).sequence == 2);
+  CHECK(d->place(3).offset == 4);
+}
+
+TEST_CASE("the sequential order walks the concatenation and wraps") {
+  TempDir dir;
+  write_fixture(dir / "f");
+  auto o = options_for({{dir / "f", 0}}, 4);
+  o.order = SampleOrder::kSequential;
+  const auto d = open_dataset(o);
+  CHECK(sample_of(*d, 0) == Sample{10, 11, 12, 13, 14});
+  CHECK(sample_of(*d, 1) == Sample{14, 20, 21, 22, 30});
+  CHECK(sample_of(*d, 2) == Sample{30, 31, 32, 33, 34});
+  CHECK(sample_of(*d, 3) == sample_of(*d, 0));
+}
+
+TEST_CASE("Megatron's order reads its fixed number of samples and refuses to be extended") {
+  TempDir dir;
+  write_fixture(dir / "f");
+  auto o = options_for({{dir / "f", 0}}, 4);
+  o.order = SampleOrder::kMegatron;
+  expect_error(Exit::kUsage, {"megatron", "steps x global batch"}, [&] { open_dataset(o); });
+  o.num_samples = 8;
+  const auto d = open_dataset(o);
+  // documents 2 1 2 0 1 0 0 2 1; row 6 of the walk begins at token 24 of 30..36 20..22 30..36 10..14 20..22 10..14 ...
+  CHECK(sample_of(*d, 0) == Sample{22, 10, 11, 12, 13});
+  expect_error(Exit::kUsage, {"beyond the 11 samples", "data.order epoch"}, [&] { sample_of(*d, 11); });
+}
+
+TEST_CASE("every epoch reads every token once, from any thread, with or without a cache folder") {
+  TempDir dir;
+  const auto documents = made_up_documents(300);
+  write_documents(dir / "f", documents);
+  auto o = options_for({{dir / "f", 0}}, 16);
+  const auto plain = open_dataset(o);
+  o.cache_dir = dir / "cache";
+  const auto first = open_dataset(o);
+  CHECK(first->order_hash() == plain->order_hash());
+  o.builder = false;  // finds the files that are there
+  const auto second = open_dataset(o);
+  CHECK(second->order_hash() == plain->order_hash());
+  const int64_t n = plain->size();
+  std::vector<int64_t> seen(1000, 0), have(1000, 0);
+  for (const auto& doc : documents)
+    for (int32_t t : doc) ++have[static_cast<size_t>(t)];
+  bool same = true;
+  for (int64_t k = 0; k < n; ++k) {
+    const Sample s = sample_of(*plain, 2 * n + k);
+    same = same && s == sample_of(*first, 2 * n + k) && s == sample_of(*second, 2 * n + k);
+    for (size_t i = 0; i + 1 < s.size(); ++i) ++seen[static_cast<size_t>(s[i])];
+  }
+  CHECK(same);
+  int64_t missing = 0;  // only the tail that is shorter than a sample is left out
+  for (size_t t = 0; t < seen.size(); ++t) {
+    CHECK(seen[t] <= have[t]);
+    missing += have[t] - seen[t];
+  }
+  CHECK(missing <= 16);
+
+  std::vector<std::thread> threads;
+  std::array<bool, 4> right{};
+  for (size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      bool ok = true;
+      for (int64_t k = 0; k < 200; ++k)
+        ok = ok &&
+             sample_of(*first, static_cast<int64_t>(t) * n + k) == sample_of(*plain, static_cast<int64_t>(t) * n + k);
+      right[t] = ok;
+    });
+  for (auto& t : threads) t.join();
+  CHECK((right[0] && right[1] && right[2] && right[3]));
+}
+
+TEST_CASE("a damaged index file is built again, an unwritable folder is a warning") {
+  TempDir dir;
+  write_documents(dir / "f", made_up_documents(50));
+  auto o = options_for({{dir / "f", 0}}, 8);
+  o.cache_dir = dir / "cache";
+  const uint64_t hash = open_dataset(o)->order_hash();
+  int damaged = 0;
+  for (const auto& e : std::filesystem::directory_iterator(dir / "cache"))
+    if (e.path().extension() == ".gti") {
+      std::string s = read_file(e.path());
+      s[s.size() / 2] = static_cast<char>(s[s.size() / 2] ^ 64);
+      write_file(e.path(), s);
+      ++damaged;
+    }
+  CHECK(damaged == 1);
+  CHECK(open_dataset(o)->order_hash() == hash);
+  write_file(dir / "plain", "a file, not a folder");
+  o.cache_dir = dir / "plain";
+  std::vector<std::string> warnings;
+  o.warn = [&](const std::string& w) { warnings.push_back(w); };
+  CHECK(open_dataset(o)->order_hash() == hash);
+  REQUIRE(!warnings.empty());
+  CHECK(warnings[0].find("kept in memory") != std::string::npos);
+}
+
+TEST_CASE("splits share nothing and an empty one is an error with the way out") {
+  TempDir dir;
+  std::vector<std::vector<int32_t>> documents;
+  for (int i = 0; i < 20; ++i) documents.emplace_back(30, i);
+  write_documents(dir / "f", documents);
+  auto o = options_for({{dir / "f", 0}}, 8);
+  o.whole = false;
+  o.split = "80,20";
+  std::set<int32_t> seen[2];
+  for (int part : {0, 1}) {
+    o.part = part;
+    const auto d = open_dataset(o);
+    for (int64_t k = 0; k < d->size(); ++k)
+      for (int32_t t : sample_of(*d, k)) seen[part].insert(t);
+  }
+  CHECK(*seen[0].rbegin() == 15);
+  CHECK(*seen[1].begin() == 16);
+  o.split = "99,1";
+  o.part = 1;
+  expect_error(Exit::kUsage, {"valid needs at least 1 of 20 documents", "data.valid", "larger share"},
+               [&] { open_dataset(o); });
+  o.part = 2;
+  expect_error(Exit::kUsage, {"no share for test"}, [&] { open_dataset(o); });
+  o.part = 0;
+  o.whole = true;
+  o.seq = 600;
+  expect_error(Exit::kUsage, {"600 tokens", "needs 601", "data.seq 599"}, [&] { open_dataset(o); });
+}
+
+TEST_CASE("a blend follows shares and runs each dataset through its own epochs") {
+  TempDir dir;
+  write_documents(dir / "a", {Sample(101, 1)});
+  write_documents(dir / "b", {Sample(41, 2)});
+  auto o = options_for({{dir / "a", 0.7}, {dir / "b", 0.3}}, 10);
+  const auto d = open_dataset(o);
+  int64_t a = 0;
+  for (int64_t k = 0; k < 1000; ++k) a += sample_of(*d, k)[0] == 1;
+  CHECK(a == 700);
+  const DataCursor c = d->cursor(1000);
+  REQUIRE(c.sources.size() == 2);
+  CHECK((c.sources[0].epoch == 70 && c.sources[0].cursor == 0));
+  CHECK((c.sources[1].epoch == 75 && c.sources[1].cursor == 0));
+  o.sources = {{dir / "a", 0}, {dir / "b", 0}};  // proportional to samples: 10 to 4
+  const DataCursor p = open_dataset(o)->cursor(14);
+  CHECK((p.sources[0].epoch == 1 && p.sources[1].epoch == 1));
+  o.order = SampleOrder::kMegatron;
+  o.num_samples = 50;
+  CHECK(sample_of(*open_dataset(o), 49).size() == 11);
+}
+
+TEST_CASE("problems of all datasets of a blend are listed together") {
+  TempDir dir;
+  write_documents(dir / "short", {Sample(3, 1)});
+  write_documents(dir / "good", {Sample(300, 1)});
+  expect_error(Exit::kUsage, {"short: ", "3 tokens", "gone.idx: no such file"}, [&] {
+    open_dataset(options_for({{dir / "short", 1}, {dir / "good", 1}, {dir / "gone", 1}}, 10));
+  });
+  expect_error(Exit::kUsage, {"dataset 2", "above 0", "-1"}, [&] {
+    open_dataset(options_for({{dir / "good", 1}, {dir / "good", -1}}, 10));
+  });
+}
+
+TEST_CASE("a token outside of the vocabulary is reported with its place") {
+  TempDir dir;
+  auto documents = made_up_documents(30);
+  documents[17] = Sample(40, 5);
+  documents[17][23] = 1007;
+  write_documents(dir / "f", documents);
+  auto o = options_for({{dir / "f", 0}}, 12);
+  o.vocab = 1000;
+  const auto d = open_dataset(o);
+  expect_error(Exit::kIo, {"f.bin: document 17, position 23", "token 1007", "vocabulary 1000"}, [&] {
+    for (int64_t k = 0; k < d->size(); ++k) sample_of(*d, k);
+  });
+  o.vocab = 1008;
+  CHECK(open_dataset(o)->size() == d->size());
+}
+
+TEST_CASE("tokens of another tokenizer do not start, unless allowed") {
+  TempDir dir;
+  write_documents(dir / "f", {Sample(100, 3)});
+  write_token_meta(dir / "f.meta.json", {.tokenizer_sha256 = "aaaa", .vocab = 300, .eod = 4});
+  auto o = options_for({{dir / "f", 0}}, 12);
+  o.tokenizer_sha256 = "bbbb";
+  expect_error(Exit::kUsage, {"aaaa", "bbbb", "--data.allow_tokenizer_mismatch"}, [&] { open_dataset(o); });
+  o.allow_tokenizer_mismatch = true;
+  std::vector<std::string> warnings;
+  o.warn = [&](const std::string& w) { warnings.push_back(w); };
+  CHECK(open_dataset(o)->size() == 8);
+  CHECK(warnings.size() == 1);
+  o.tokenizer_sha256 = "aaaa";
+  o.vocab = 256;
+  expect_error(Exit::kUsage, {"300 pieces", "vocabulary is 256", "384"}, [&] { open_dataset(o); });
+}
+
+TEST_CASE("a file that changes under a run stops it at the next epoch") {
+  TempDir dir;
+  write_documents(dir / "f", {Sample(100, 3)});
+  const auto d = open_dataset(options_for({{dir / "f", 0}}, 12));
+  CHECK(sample_of(*d, 0)[0] == 3);
+  std::ofstream(dir / "f.idx", std::ios::app) << "more";
+  CHECK(sample_of(*d, 1)[0] == 3);
+  expect_error(Exit::kIo, {"changed on disk"}, [&] { sample_of(*d, d->size()); });
+}
+
+TEST_CASE("mock tokens are the words of a Philox stream") {
+  DatasetOptions o = options_for({{"mock", 0}}, 6);
+  expect_error(Exit::kUsage, {"mock", "vocabulary", "found 0"}, [&] { open_dataset(o); });
+  o.vocab = 977;
+  const auto d = open_dataset(o);
+  const Sample s = sample_of(*d, 41);
+  for (size_t k = 0; k < s.size(); ++k)
+    CHECK(s[k] == static_cast<int32_t>(philox(stream_key(1234, "data/mock"), k / 4, 41)[k % 4] % 977));
+  CHECK(d->cursor(7).sources[0].cursor == 7);
+  o.sources.push_back({"mock", 0});
+  expect_error(Exit::kUsage, {"mock cannot be blended"}, [&] { open_dataset(o); });
+}

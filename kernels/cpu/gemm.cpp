@@ -3,6 +3,8 @@
 // element's bits depend on the shapes alone.
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <utility>
 
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
@@ -44,16 +46,16 @@ struct Job {
 bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
-  const int64_t kb = g.trans_b ? g.b.shape.cols() : g.b.shape.rows();
   const auto shapes = [&] {
     return cat("a ", to_string(g.a.shape), g.trans_a ? " transposed" : "", ", b ", to_string(g.b.shape),
                g.trans_b ? " transposed" : "", ", out ", to_string(g.out.shape));
   };
-  GT_CHECK(k == kb && g.out.numel() == m * n && (n == 0 || g.out.shape.cols() == n),
+  GT_CHECK(g.a.shape.cols() == (g.trans_a ? m : k) && g.a.numel() == m * k && g.b.shape.cols() == (g.trans_b ? k : n) &&
+               g.b.numel() == k * n,
            "gemm shapes do not fit: ", shapes());
-  GT_CHECK(is_float(g.a.dtype) && is_float(g.b.dtype) && is_float(g.out.dtype) && g.a.dtype == g.b.dtype,
-           "gemm on the CPU takes f32 or bf16, a and b of one type; found a ", name_of(g.a.dtype), ", b ",
-           name_of(g.b.dtype), ", out ", name_of(g.out.dtype));
+  GT_REQUIRE(is_float(g.a.dtype) && is_float(g.b.dtype) && is_float(g.out.dtype) && g.a.dtype == g.b.dtype,
+             Exit::kUsage, "gemm on the CPU takes f32 or bf16, a and b of one type; found a ", name_of(g.a.dtype),
+             ", b ", name_of(g.b.dtype), ", out ", name_of(g.out.dtype), ". Choose f32 or bf16 as the precision");
   if (g.bias) {
     GT_CHECK(g.bias.numel() == n && is_float(g.bias.dtype), "gemm bias ", to_string(g.bias.shape), " of type ",
              name_of(g.bias.dtype), " for ", shapes());
@@ -106,25 +108,57 @@ void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols
   }
 }
 
-void run_tile(const Job& job, GemmCache& cache, int thread, int64_t row_tile, int64_t panel) {
-  const Gemm& g = *job.op;
-  const int64_t row = row_tile * kTileRows, col = panel * job.panel;
-  const int64_t rows = std::min(kTileRows, job.m - row), cols = std::min(job.panel, job.n - col);
-  const TileKernel& kernel = *job.kernel[rows != kTileRows][cols != job.panel];
-  const int64_t in = size_of(job.in);
-  const auto at = [](const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; };
-  void* a = at(job.a, row * (g.trans_a ? 1 : job.k) * in);
-  void* b = job.packed ? nullptr : at(job.b, col * (g.trans_b ? job.k : 1) * in);
+// Columns [row, row + rows) of a, which is stored [k, m], as a dense [k, rows] of leading dimension kColumnsLd.
+constexpr int64_t kColumnsLd = kTileRows + kPadding;
+void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
+  const int64_t size = size_of(job.in);
+  for (int64_t p = 0; p < job.k; ++p) {
+    std::memcpy(to + p * kColumnsLd * size, job.a + (p * job.m + row) * size, static_cast<size_t>(rows * size));
+  }
+  return to;
+}
+
+// One thread's share: tiles begin..end-1, columns of a transposed a copied once a row tile.
+class Worker {
+ public:
+  Worker(const Job& job, GemmCache& cache, int thread) : job_(job), cache_(cache), thread_(thread) {}
+  void run(int64_t row_tile, int64_t panel);
+
+ private:
+  void* a_of(int64_t row_tile, int64_t rows);
+  const Job& job_;
+  GemmCache& cache_;
+  const int thread_;
+  int64_t copied_ = -1;  // row tile whose columns are in cache_.columns
+};
+
+std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
+
+void* Worker::a_of(int64_t row_tile, int64_t rows) {
+  const int64_t row = row_tile * kTileRows, size = size_of(job_.in);
+  if (!job_.op->trans_a) return at(job_.a, row * job_.k * size);
+  std::byte* columns = cache_.columns(thread_, job_.k * kColumnsLd * size);
+  if (std::exchange(copied_, row_tile) != row_tile) copy_columns(job_, columns, row, rows);
+  return columns;
+}
+
+void Worker::run(int64_t row_tile, int64_t panel) {
+  const Gemm& g = *job_.op;
+  const int64_t row = row_tile * kTileRows, col = panel * job_.panel;
+  const int64_t rows = std::min(kTileRows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
+  const TileKernel& kernel = *job_.kernel[rows != kTileRows][cols != job_.panel];
+  void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
   void* bias = g.bias ? at(g.bias.data, col * size_of(g.bias.dtype)) : nullptr;
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
-  float* tile = job.staged ? cache.tile(thread, (kTileRows + 1) * job.panel) : nullptr;
-  void* c = job.staged ? static_cast<void*>(tile) : at(to.data, (row * job.n + col) * size_of(to.dtype));
-  kernel.run(thread, cache.stream(thread), a, b, job.packed ? job.packed->panel(panel) : nullptr, bias, c,
-             cache.scratchpad(thread, kernel.scratchpad_bytes()));
-  if (job.staged) {
-    finish_staged(job, tile, row, col, rows, cols, tile + kTileRows * job.panel);
+  float* tile = job_.staged ? cache_.tile(thread_, (kTileRows + 1) * job_.panel) : nullptr;
+  void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (row * job_.n + col) * size_of(to.dtype));
+  kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
+             job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
+             cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
+  if (job_.staged) {
+    finish_staged(job_, tile, row, col, rows, cols, tile + kTileRows * job_.panel);
   } else {
-    finish(job, row, col, rows, cols);
+    finish(job_, row, col, rows, cols);
   }
 }
 
@@ -171,7 +205,7 @@ void pick_kernels(Job& job, GemmCache& cache) {
       job.kernel[short_rows][narrow] = &cache.kernel({.m = rows,
                                                       .n = cols,
                                                       .k = job.k,
-                                                      .lda = g.trans_a ? job.m : job.k,
+                                                      .lda = g.trans_a ? kColumnsLd : job.k,
                                                       .ldb = job.packed  ? 0
                                                              : g.trans_b ? job.k
                                                                          : job.n,
@@ -192,11 +226,10 @@ void pick_kernels(Job& job, GemmCache& cache) {
 
 void gemm(const Gemm& g, Stream stream) {
   Job job{.op = &g};
-  job.m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows();
-  job.k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
-  job.n = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
+  if (g.out.numel() == 0) return;
+  job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
+  job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
-  if (job.m == 0 || job.n == 0) return;
   job.rows = epilogue_rows();
   if (job.k == 0) return run_empty(job);
 
@@ -210,15 +243,23 @@ void gemm(const Gemm& g, Stream stream) {
   job.staged = half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
   job.panel = panel_columns(g, job.n);
   const int64_t version = native ? g.b_version : 0;
-  if (version > 0 || job.m >= kTileRows) {
-    job.packed = cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
+  const bool used_enough = version > 0 || job.m >= kTileRows;
+  if (used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in)) {
+    job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
   }
   pick_kernels(job, cache);
 
   const int64_t row_tiles = (job.m + kTileRows - 1) / kTileRows, panels = (job.n + job.panel - 1) / job.panel;
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
-    for (int64_t i = begin; i < end; ++i) run_tile(job, cache, thread, i % row_tiles, i / row_tiles);
+    Worker worker(job, cache, thread);
+    for (int64_t i = begin; i < end; ++i) {
+      if (g.trans_a) {  // the copied columns of a row tile meet all panels
+        worker.run(i / panels, i % panels);
+      } else {  // a panel meets all row tiles while it is in cache
+        worker.run(i % row_tiles, i / row_tiles);
+      }
+    }
   });
 }
 

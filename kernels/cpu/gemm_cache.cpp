@@ -41,6 +41,10 @@ dnnl::matmul::primitive_desc make_desc(const TileSpec& s, const memory::desc& b,
 
 size_t mix(size_t h, int64_t v) { return (h ^ static_cast<size_t>(v)) * 0x9E3779B97F4A7C15ull + (h >> 29); }
 
+bool blocked(const memory::desc& d) {
+  return d.data.format_kind == dnnl_blocked && d.data.format_desc.blocking.inner_nblks > 0;
+}
+
 void check(dnnl_status_t status, const char* what) {
   GT_CHECK(status == dnnl_success, "oneDNN ", what, " failed, status ", static_cast<int>(status));
 }
@@ -107,9 +111,21 @@ GemmCache::GemmCache(int threads) : engine_(dnnl::engine::kind::cpu, 0), threads
   for (PerThread& t : threads_) t.stream = dnnl::stream(engine_);
 }
 
-memory::desc GemmCache::panel_layout(int64_t k, int64_t width, DType type) {
+const memory::desc& GemmCache::panel_layout(int64_t k, int64_t width, DType type) {
+  const PackKey key{nullptr, k, width, width, false, type};
+  const auto found = layouts_.find(key);
+  if (found != layouts_.end()) return found->second;
+  const SingleOpenMpThread single;
   const TileSpec whole{.m = kTileRows, .n = width, .k = k, .lda = k, .ldc = width, .in = type};
-  return make_desc(whole, memory::desc({k, width}, dnnl_type(type), memory::format_tag::any), engine_).weights_desc();
+  const memory::desc open({k, width}, dnnl_type(type), panel_tag_);
+  memory::desc best = make_desc(whole, open, engine_).weights_desc();
+  if (!blocked(best)) best = matrix(k, width, width + kPadding, false, type);
+  return layouts_.try_emplace(key, best).first->second;
+}
+
+bool GemmCache::worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type) {
+  constexpr int64_t kPage = 4096;
+  return blocked(panel_layout(k, std::min(panel, n), type)) || (!trans && k > 1 && n * size_of(type) % kPage == 0);
 }
 
 const TileKernel& GemmCache::kernel(const TileSpec& spec) {
@@ -121,16 +137,15 @@ const TileKernel& GemmCache::kernel(const TileSpec& spec) {
   return kernels_.try_emplace(spec, spec, b, engine_, static_cast<int>(threads_.size())).first->second;
 }
 
-const PackedMatrix* GemmCache::packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
+const PackedMatrix& GemmCache::packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
                                       int64_t version, ThreadPool& pool) {
   const PackKey key{version > 0 ? b : nullptr, k, n, panel, trans, type};
   auto found = packed_.find(key);
   if (found == packed_.end()) {
     const SingleOpenMpThread single;
     const int64_t width = std::min(panel, n), rest = n % width;
-    const memory::desc full = panel_layout(k, width, type);
-    if (full.data.format_kind != dnnl_blocked || full.data.format_desc.blocking.inner_nblks == 0) return nullptr;
-    const memory::desc tail = rest ? panel_layout(k, rest, type) : memory::desc();
+    const memory::desc& full = panel_layout(k, width, type);
+    const memory::desc& tail = rest ? panel_layout(k, rest, type) : full;
     found = packed_.try_emplace(key, k, n, width, trans, type, full, tail, engine_, pool.threads()).first;
   }
   PackedMatrix& matrix = found->second;
@@ -139,7 +154,7 @@ const PackedMatrix* GemmCache::packed(const void* b, int64_t k, int64_t n, int64
     matrix.version = version;
     ++packs_;
   }
-  return &matrix;
+  return matrix;
 }
 
 int64_t GemmCache::packed_bytes() const {

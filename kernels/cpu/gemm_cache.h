@@ -85,10 +85,12 @@ class GemmCache {
   explicit GemmCache(int threads);
   // The kernel of this shape, compiled at the first request. References stay valid.
   const TileKernel& kernel(const TileSpec& spec);
-  // b packed in panels of `panel` columns, or nullptr when oneDNN has no layout of its own for such panels (below
-  // AVX-512). version > 0: kept under its address until the version changes. 0: packed now, valid until the next such
-  // call of the same shape.
-  const PackedMatrix* packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
+  // Whether a copy of b pays for itself: where oneDNN has a layout of its own for panels (AVX-512), and elsewhere for
+  // rows that lie a multiple of a page apart (they share cache sets: a third of the speed).
+  bool worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type);
+  // b packed in panels of `panel` columns. version > 0: kept under its address until the version changes. 0: packed
+  // now, valid until the next such call of the same shape.
+  const PackedMatrix& packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
                              int64_t version, ThreadPool& pool);
 
   dnnl_stream_t stream(int thread) const { return threads_[static_cast<size_t>(thread)].stream.get(); }
@@ -99,30 +101,40 @@ class GemmCache {
   float* tile(int thread, int64_t count) {
     return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].tile.get(count * 4));
   }
+  // Columns of a transposed a, copied out of rows that lie far apart.
+  std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
   // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
+
+  // Panels in this layout instead of the one that oneDNN prefers here: tests cover the packed path on every processor.
+  void force_panel_layout(dnnl::memory::format_tag tag) { panel_tag_ = tag, layouts_.clear(); }
 
   int64_t packs() const { return packs_; }            // panels sets written so far
   size_t kernels() const { return kernels_.size(); }  // primitives compiled so far
   int64_t packed_bytes() const;                       // memory held by packed copies
 
  private:
-  dnnl::memory::desc panel_layout(int64_t k, int64_t width, DType type);
+  const dnnl::memory::desc& panel_layout(int64_t k, int64_t width, DType type);
   struct PerThread {
     dnnl::stream stream;
-    Scratch scratchpad, tile;
+    Scratch scratchpad, tile, columns;
   };
   dnnl::engine engine_;
   std::vector<PerThread> threads_;
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
+  std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;  // of panels: no address, n = panel
   Scratch converted_[2];
+  dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };
 
 // Rows of a tile: fixed, so that the cut of a matrix into tiles, and with it every bit, is the same for all thread
 // counts.
 constexpr int64_t kTileRows = 64;
+
+// Elements added to a row of a copy, so that its rows do not share cache sets.
+constexpr int64_t kPadding = 16;
 
 // While it lives, OpenMP regions entered by this thread have one thread: oneDNN then runs on the caller alone.
 class SingleOpenMpThread {

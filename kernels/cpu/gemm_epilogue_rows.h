@@ -47,19 +47,17 @@ inline Vec exp_bounded(Vec x) {
 
 constexpr float kRoot = 0.7978845608028654f, kCubic = 0.044715f;
 
-inline Vec sigmoid_2u(Vec x) {
-  const Vec u2 = (2 * kRoot) * (x + kCubic * (x * x * x));
-  return 1.0f / (1.0f + exp_bounded(clamp(-u2, -87.0f, 87.0f)));
-}
+// e^(-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
+inline Vec exp_minus_2u(Vec x) { return exp_bounded(clamp((-2 * kRoot) * (x + kCubic * (x * x * x)), -87.0f, 87.0f)); }
 
-inline Vec gelu(Vec x) { return x * sigmoid_2u(x); }
+inline Vec gelu(Vec x) { return x / (1.0f + exp_minus_2u(x)); }
 
-// With s = sigmoid(2u): (x s)' = s + x s (1 - s) (2u)'.
+// With e = e^(-2u) and s = 1 / (1 + e): (x s)' = s + x s (1 - s) (2u)', where 1 - s = e s without cancellation.
 inline Vec gelu_grad(Vec x) {
-  const Vec s = sigmoid_2u(x);
+  const Vec e = exp_minus_2u(x), s = 1.0f / (1.0f + e);
   // Beyond |x| = 16 the second term is 0; the clamp keeps inf * 0 out of it.
   const Vec c = clamp(x, -16.0f, 16.0f);
-  return s + c * s * (1.0f - s) * ((2 * kRoot) * (1.0f + (3 * kCubic) * (c * c)));
+  return s + c * (e * s) * s * ((2 * kRoot) * (1.0f + (3 * kCubic) * (c * c)));
 }
 
 // Whole vectors, then one padded vector: an element's bits do not depend on where in a row it stands.

@@ -1,0 +1,350 @@
+// GEMM of the CPU backend against sums in double; bits, packing and allocations.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "kernels/core/rng.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using cpu::CpuContext;
+
+namespace {
+
+// Calls of operator new while counting, by who asked: oneDNN's primitive_execute makes small tables of its own.
+std::atomic<bool> counting{false};
+std::atomic<int64_t> ours{0}, of_onednn{0};
+
+void count_allocation(void* caller) {
+  if (!counting.load(std::memory_order_relaxed)) return;
+  Dl_info info{};
+  const bool library = dladdr(caller, &info) != 0 && std::strstr(info.dli_fname, "libdnnl") != nullptr;
+  ++(library ? of_onednn : ours);
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  count_allocation(__builtin_return_address(0));
+  if (void* p = std::malloc(bytes ? bytes : 1)) return p;
+  throw std::bad_alloc();
+}
+void* operator new(size_t bytes, std::align_val_t align) {
+  count_allocation(__builtin_return_address(0));
+  const auto a = static_cast<size_t>(align);
+  if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace {
+
+uint16_t to_bf16(float x) {
+  const auto u = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// A host matrix of either type, filled with uniform numbers of a named stream.
+struct Matrix {
+  std::vector<uint64_t> bytes;
+  Tensor tensor;
+  Matrix() = default;
+  Matrix(int64_t rows, int64_t cols, DType type, uint64_t key) {
+    bytes.resize(static_cast<size_t>(rows * cols * size_of(type) / 8 + 2));  // never a null pointer
+    tensor = {reinterpret_cast<std::byte*>(bytes.data()), {rows, cols}, type, {}};
+    for (int64_t i = 0; i < rows * cols; ++i)
+      set(i, static_cast<float>(philox(key, static_cast<uint64_t>(i), 0)[0]) / 4294967296.0f - 0.5f);
+  }
+  void set(int64_t i, float x) {
+    if (tensor.dtype == DType::kF32) {
+      tensor.as<float>()[i] = x;
+    } else {
+      tensor.as<uint16_t>()[i] = to_bf16(x);
+    }
+  }
+  double at(int64_t i) const {
+    return tensor.dtype == DType::kF32 ? tensor.as<float>()[i] : from_bf16(tensor.as<uint16_t>()[i]);
+  }
+};
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_grad(double x) {
+  const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+struct Options {
+  bool trans_a = false, trans_b = false, accumulate = false, bias = false;
+  Epilogue epilogue = Epilogue::kNone;
+  DType in = DType::kF32, out = DType::kF32, aux = DType::kF32;
+  int64_t version = 0;
+};
+
+struct Problem {
+  int64_t m, n, k;
+  Options with;
+  Matrix a, b, bias, aux, out, before;
+  Gemm args;
+
+  Problem(int64_t m_, int64_t n_, int64_t k_, Options o) : m(m_), n(n_), k(k_), with(o) {
+    a = o.trans_a ? Matrix(k, m, o.in, 1) : Matrix(m, k, o.in, 1);
+    b = o.trans_b ? Matrix(n, k, o.in, 2) : Matrix(k, n, o.in, 2);
+    before = Matrix(m, n, o.out, 5);
+    out = Matrix(m, n, o.out, 5);
+    args = {.a = a.tensor,
+            .b = b.tensor,
+            .out = out.tensor,
+            .trans_a = o.trans_a,
+            .trans_b = o.trans_b,
+            .accumulate = o.accumulate,
+            .epilogue = o.epilogue,
+            .b_version = o.version};
+    if (o.bias) args.bias = (bias = Matrix(1, n, DType::kF32, 3)).tensor.view({n});
+    if (o.epilogue != Epilogue::kNone) args.aux = (aux = Matrix(m, n, o.aux, 4)).tensor;
+  }
+
+  // The largest error against double sums, in units of what the types and the sum's length allow.
+  double error() const {
+    const double unit =
+        (with.out == DType::kBF16 || with.aux == DType::kBF16 ? 1.0 / 128 : 0) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
+    double worst = 0;
+    const auto judge = [&](double found, double wanted) {
+      const double e = std::abs(found - wanted) / (unit * std::max(1.0, std::abs(wanted)));
+      if (!(e <= worst)) worst = std::isnan(e) ? 1e30 : e;
+    };
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double z = with.bias ? bias.at(j) : 0;
+        for (int64_t p = 0; p < k; ++p)
+          z += a.at(with.trans_a ? p * m + i : i * k + p) * b.at(with.trans_b ? j * k + p : p * n + j);
+        const int64_t at = i * n + j;
+        if (with.accumulate) z += before.at(at);
+        if (with.epilogue == Epilogue::kGelu) judge(aux.at(at), z), z = gelu(z);
+        if (with.epilogue == Epilogue::kGeluGrad) z *= gelu_grad(aux.at(at));
+        judge(out.at(at), z);
+      }
+    }
+    return worst;
+  }
+};
+
+struct Size {
+  int64_t m, n, k;
+};
+const std::vector<Size> kSizes = {{1, 1, 1}, {7, 13, 5}, {65, 129, 33}, {64, 256, 32}, {130, 300, 70}, {1, 300, 9}};
+
+std::vector<Options> all_options() {
+  std::vector<Options> list;
+  for (bool trans_a : {false, true}) {
+    for (bool trans_b : {false, true}) {
+      for (int64_t version : {0, 1}) {
+        const Options o{.trans_a = trans_a, .trans_b = trans_b, .version = version};
+        const auto add = [&](auto change) {
+          Options p = o;
+          change(p);
+          list.push_back(p);
+        };
+        add([](Options&) {});
+        add([](Options& p) { p.accumulate = true; });
+        for (bool bias : {false, true}) {
+          if (bias) add([](Options& p) { p.bias = true; });
+          for (Epilogue e : {Epilogue::kGelu, Epilogue::kGeluGrad})
+            add([&](Options& p) { p.bias = bias, p.epilogue = e; });
+        }
+      }
+    }
+  }
+  return list;
+}
+
+std::vector<Options> few_options() {
+  return {{},
+          {.trans_a = true, .accumulate = true},
+          {.trans_b = true, .bias = true, .epilogue = Epilogue::kGelu, .version = 1},
+          {.epilogue = Epilogue::kGeluGrad, .version = 1},
+          {.trans_b = true,
+           .bias = true,
+           .epilogue = Epilogue::kGelu,
+           .in = DType::kBF16,
+           .out = DType::kBF16,
+           .version = 1}};
+}
+
+Stream stream_of(CpuContext& context) { return {{}, &context}; }
+
+void run_all(CpuContext& context, DType in, DType out, DType aux, std::span<const Size> sizes = kSizes) {
+  for (const Size& size : sizes) {
+    for (Options o : all_options()) {
+      o.in = in, o.out = out, o.aux = aux;
+      Problem p(size.m, size.n, size.k, o);
+      cpu::gemm(p.args, stream_of(context));
+      CAPTURE(size.m, size.n, size.k, o.trans_a, o.trans_b, o.accumulate, o.bias, static_cast<int>(o.epilogue),
+              o.version);
+      REQUIRE(p.error() <= 1);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gemm equals sums in double for every transpose, accumulation, bias and epilogue, on odd shapes") {
+  CpuContext one(1), three(3);
+  run_all(one, DType::kF32, DType::kF32, DType::kF32);
+  run_all(three, DType::kF32, DType::kF32, DType::kF32);
+}
+
+TEST_CASE("gemm takes bf16 inputs and writes f32 or bf16") {
+  CpuContext two(2);
+  run_all(two, DType::kBF16, DType::kF32, DType::kF32);
+  const Size some[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}};
+  run_all(two, DType::kBF16, DType::kBF16, DType::kBF16, some);
+  run_all(two, DType::kF32, DType::kBF16, DType::kF32, some);
+}
+
+TEST_CASE("gemm on panels in a blocked layout equals sums in double") {
+  CpuContext two(2);
+  two.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
+  const Size some[] = {{65, 129, 33}, {64, 260, 9}};  // the kernels for these are oneDNN's slow reference
+  run_all(two, DType::kF32, DType::kF32, DType::kF32, some);
+  CHECK(two.gemm().packs() > 0);
+}
+
+TEST_CASE("gemm without an inner dimension gives the bias, without rows or columns nothing") {
+  CpuContext context(2);
+  for (Options o : all_options()) {
+    Problem p(5, 6, 0, o);
+    cpu::gemm(p.args, stream_of(context));
+    CHECK(p.error() <= 1);
+    for (const Size& size : {Size{0, 6, 3}, Size{5, 0, 3}}) {
+      Problem empty(size.m, size.n, size.k, o);
+      cpu::gemm(empty.args, stream_of(context));
+    }
+  }
+}
+
+TEST_CASE("gemm gives the same bits for every number of threads") {
+  for (const Size& size : {Size{257, 700, 129}, Size{3, 1024, 65}, Size{70, 64, 300}}) {
+    for (Options o : few_options()) {
+      Problem reference(size.m, size.n, size.k, o);
+      cpu::gemm(reference.args, {});
+      for (int threads : {1, 2, 3, 5}) {
+        CpuContext context(threads);
+        Problem p(size.m, size.n, size.k, o);
+        cpu::gemm(p.args, stream_of(context));
+        CAPTURE(size.m, size.n, size.k, threads, o.trans_a, o.trans_b, o.version);
+        REQUIRE(std::memcmp(p.out.tensor.data, reference.out.tensor.data, static_cast<size_t>(p.out.tensor.bytes())) ==
+                0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a packed weight is packed again when its version changes, and only then") {
+  CpuContext context(2);
+  context.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
+  Problem p(65, 300, 40, {.trans_b = true, .version = 7});
+  const auto run = [&] {
+    cpu::gemm(p.args, stream_of(context));
+    return context.gemm().packs();
+  };
+  CHECK(run() == 1);
+  CHECK(run() == 1);
+  CHECK(p.error() <= 1);
+  for (int64_t i = 0; i < p.b.tensor.numel(); ++i) p.b.set(i, -2 * static_cast<float>(p.b.at(i)));
+  CHECK(run() == 1);
+  CHECK(p.error() > 1);  // the copy of version 7 is what was promised not to change
+  p.args.b_version = 8;
+  CHECK(run() == 2);
+  CHECK(p.error() <= 1);
+  // The other layout of the same bytes is an entry of its own.
+  Matrix dy(65, 300, DType::kF32, 9), dx(65, 40, DType::kF32, 9);
+  cpu::gemm({.a = dy.tensor, .b = p.b.tensor, .out = dx.tensor, .b_version = 8}, stream_of(context));
+  CHECK(context.gemm().packs() == 3);
+  CHECK(run() == 3);
+}
+
+TEST_CASE("a warm gemm asks for no memory and compiles nothing") {
+  CpuContext context(2);
+  for (const bool blocked : {false, true}) {
+    if (blocked) context.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
+    std::vector<Problem> problems;
+    for (const Options& o : few_options()) problems.emplace_back(70, 300, 20, o);
+    const auto run = [&] {
+      for (Problem& p : problems) cpu::gemm(p.args, stream_of(context));
+    };
+    run();
+    run();
+    const size_t kernels = context.gemm().kernels();
+    ours = of_onednn = 0;
+    counting = true;
+    run();
+    counting = false;
+    CHECK(ours == 0);
+    CHECK(context.gemm().kernels() == kernels);
+    // What oneDNN's execute allocates for itself: tables of arguments, a few a tile.
+    CHECK(of_onednn <= static_cast<int64_t>(problems.size()) * 6 * 16);
+    UNSCOPED_INFO("allocations inside oneDNN: " << of_onednn.load());
+  }
+}
+
+TEST_CASE("gemm names what does not fit") {
+  Matrix a(4, 5, DType::kF32, 1), b(6, 7, DType::kF32, 2), out(4, 7, DType::kF32, 3), half(5, 7, DType::kBF16, 4);
+  CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = b.tensor, .out = out.tensor}, {}),
+                    Catch::Contains("[4, 5]") && Catch::Contains("[6, 7]"));
+  CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = half.tensor, .out = out.tensor}, {}), Catch::Contains("bf16"));
+  Tensor a16 = half.tensor, b16 = half.tensor.view({7, 5});
+  a16.dtype = b16.dtype = DType::kF16;
+  Matrix square(5, 5, DType::kF32, 5);
+  CHECK_THROWS_WITH(cpu::gemm({.a = a16, .b = b16, .out = square.tensor}, {}), Catch::Contains("f16"));
+}
+
+TEST_CASE("the GELU of the epilogue is within 1e-6 of the formula, equal on all instruction sets") {
+  std::vector<float> x;
+  for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
+  for (float e : {-1e30f, -300.0f, -88.0f, -30.0f, -0.0f, 1e-30f, 30.0f, 88.0f, 1e30f}) x.push_back(e);
+  std::vector<std::pair<cpu::Isa, cpu::EpilogueRows>> sets = {{cpu::Isa::kScalar, cpu::epilogue_scalar()}};
+  if (cpu::best_isa() >= cpu::Isa::kAvx2) sets.emplace_back(cpu::Isa::kAvx2, cpu::epilogue_avx2());
+  if (cpu::best_isa() >= cpu::Isa::kAvx512) sets.emplace_back(cpu::Isa::kAvx512, cpu::epilogue_avx512());
+  std::vector<float> first_value, first_grad;
+  for (const auto& [isa, rows] : sets) {
+    CAPTURE(cpu::name_of(isa));
+    std::vector<float> value(x.size()), grad(x.size(), 1.0f);
+    rows.gelu(x.data(), value.data(), static_cast<int64_t>(x.size()));
+    rows.gelu_grad(x.data(), grad.data(), static_cast<int64_t>(x.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      CAPTURE(x[i], value[i], grad[i]);
+      REQUIRE(std::abs(value[i] - gelu(x[i])) <= 1e-6 * std::max(1.0, std::abs(static_cast<double>(x[i])) / 4));
+      if (std::abs(x[i]) < 1e6f) REQUIRE(std::abs(grad[i] - gelu_grad(x[i])) <= 1e-6);
+    }
+    if (first_value.empty()) first_value = value, first_grad = grad;
+    CHECK(std::memcmp(value.data(), first_value.data(), value.size() * 4) == 0);
+    CHECK(std::memcmp(grad.data(), first_grad.data(), grad.size() * 4) == 0);
+    // An element's bits do not depend on its place in the row.
+    for (int64_t n : {1, 2, 5, 17}) {
+      float tail[17];
+      rows.gelu(x.data() + 9000, tail, n);
+      CHECK(std::memcmp(tail, value.data() + 9000, static_cast<size_t>(n) * 4) == 0);
+    }
+    float nan = NAN, one = 1;
+    rows.gelu(&nan, &nan, 1);
+    CHECK(std::isnan(nan));
+    rows.gelu_grad(&nan, &one, 1);
+    CHECK(std::isnan(one));
+  }
+}

@@ -40,7 +40,7 @@ class Block : public Module {
 
  private:
   Norm norm1_;
-  Attention attn_;
+  SelfAttention attn_;
   Norm norm2_;
   Mlp mlp_;
 };

@@ -55,7 +55,7 @@ const std::vector<MeshShape>& layouts() {
 TEST_CASE("every layout up to 8 ranks equals one rank over 20 steps") {
   REQUIRE(layouts().size() == 20);
   const MeshResult one = run_mesh(small_run({}));
-  CHECK(one.losses.back() < 0.95 * one.losses.front());  // it learns
+  CHECK(one.losses.back() < 0.97 * one.losses.front());  // it learns
   for (const MeshShape& mesh : layouts()) {
     INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
     check_close(run_mesh(small_run(mesh)), one);

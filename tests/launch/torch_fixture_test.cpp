@@ -24,7 +24,8 @@ Fixture read_fixture() {
   in.read(text.data(), static_cast<std::streamsize>(length));
   const std::string data((std::istreambuf_iterator<char>(in)), {});
   Fixture f;
-  for (const auto& [name, t] : nlohmann::json::parse(text).items()) {
+  const auto header = nlohmann::json::parse(text);
+  for (const auto& [name, t] : header.items()) {
     const size_t begin = t["data_offsets"][0], end = t["data_offsets"][1];
     if (t["dtype"] == "F32") {
       auto& out = f.f32[name];

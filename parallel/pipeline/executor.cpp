@@ -110,6 +110,7 @@ struct PipelineExecutor::Impl {
   size_t next_outgoing = 0;
   Buffer boundary, seed;
   int64_t buffer_bytes = 0;                  // of one boundary buffer
+  bool sized = false;                        // boundary buffers are there, or none is needed
 
   std::span<const MicroBatch> batches;       // of the running step
   Tensor losses;
@@ -138,7 +139,8 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
   times.reserve(schedule.program[static_cast<size_t>(rank)].size());
-  if (memory.boundary_bytes > 0 && places.buffers > 0) {
+  sized = memory.boundary_bytes > 0 || places.buffers == 0;
+  if (sized && places.buffers > 0) {
     buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
     boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
   }
@@ -164,7 +166,7 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   busy_seconds = wait_seconds = 0;
   live = peak_live = 0;
   start = Clock::now();
-  if (!boundary.data() && places.buffers > 0) allocate_buffers();
+  if (!sized) allocate_buffers();
   for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
     perform(a);
     poll();
@@ -197,6 +199,7 @@ void PipelineExecutor::Impl::allocate_buffers() {
     for (const MicroBatch& mb : batches) most = std::max(most, s->boundary(mb).numel());
   buffer_bytes = align_up(most * size_of(DType::kF32));
   boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
+  sized = true;
 }
 
 void PipelineExecutor::Impl::forward(const Action& a) {

@@ -1,0 +1,58 @@
+// A small network with everything a pipeline has to cope with (residuals, a head whose weight gradient is written in forward
+// and whose loss gradient is known beforehand, weights of several stages), written by hand on the tape over a table of two
+// ops: the executor's tests depend on no kernel and no model.
+#pragma once
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "parallel/pipeline/executor.h"
+
+namespace gt::toy {
+
+constexpr int64_t kBatch = 2, kSeq = 3, kHidden = 4, kElements = kBatch * kSeq * kHidden;
+constexpr int kLayers = 14;  // embedding, blocks, head
+
+const OpTable& ops();        // copy and axpy only: all that the tape and the executor need
+const DeviceApi& device();   // host memory, filled with NaN
+
+struct Weight {
+  std::vector<float> value, grad;
+  Parameter param;
+  explicit Weight(int layer);
+  void begin_step() { param.grad_dirty = false; }
+};
+
+// Layers [begin, end) of the network; layer 0 is the embedding, the last one the head with the loss.
+class ToyStage : public Stage {
+ public:
+  ToyStage(int begin, int end);
+  Shape boundary(const MicroBatch& mb) const override { return {mb.batch * mb.seq, kHidden}; }
+  Var forward(Tape&, Var input, const MicroBatch&) override;
+  std::deque<Weight>& weights() { return weights_; }
+  void set_jitter(unsigned seed) { jitter_ = seed; }  // sleeps up to 0.2 ms before each forward
+
+ private:
+  int begin_;
+  unsigned jitter_ = 0;
+  std::deque<Weight> weights_;
+};
+
+// Hands its input on unchanged, forward and backward.
+class ThroughStage : public Stage {
+ public:
+  Shape boundary(const MicroBatch& mb) const override { return {mb.batch * mb.seq, kHidden}; }
+  Var forward(Tape&, Var input, const MicroBatch&) override;
+};
+
+// Microbatches of one step with tokens that depend on the step and the microbatch only.
+struct Batches {
+  Batches(int count, int step);
+  std::vector<std::vector<int32_t>> tokens;
+  float seed = 0.25f;
+  std::vector<MicroBatch> list;
+};
+
+}  // namespace gt::toy

@@ -29,4 +29,8 @@ constexpr int kBackendAbi = 1;
 void set_cpu_isa(const std::string& name_or_auto);
 std::string cpu_isa();
 
+// False: the thread pools of CPU streams opened from now on never spin while they wait. For a launcher that puts more
+// threads on this machine (local ranks x threads a rank) than it has cores; a process sees only its own threads.
+void set_cpu_may_spin(bool may);
+
 }  // namespace gt

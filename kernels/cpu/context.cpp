@@ -1,5 +1,8 @@
 #include "kernels/cpu/context.h"
 
+#include <sys/mman.h>
+
+#include <cstdint>
 #include <new>
 
 #include "kernels/cpu/gemm_cache.h"
@@ -7,6 +10,7 @@
 namespace gt::cpu {
 
 constexpr std::align_val_t kScratchAlign{64};
+constexpr int64_t kHuge = 4 << 20, kPage = 4096;
 
 Scratch::~Scratch() { ::operator delete(data_, kScratchAlign); }
 
@@ -16,6 +20,10 @@ std::byte* Scratch::get(int64_t bytes) {
   bytes_ = 0;
   data_ = static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kScratchAlign));
   bytes_ = bytes;
+  if (bytes >= kHuge) {  // packed weights, mostly; a hint, so its failure is nothing
+    const auto skip = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(data_) % kPage);
+    (void)madvise(data_ + skip, static_cast<size_t>((bytes - skip) / kPage * kPage), MADV_HUGEPAGE);
+  }
   return data_;
 }
 

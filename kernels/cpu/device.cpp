@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
+#include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/isa.h"
@@ -15,6 +17,8 @@
 
 namespace gt::cpu {
 namespace {
+
+std::atomic<bool> may_spin{true};  // of pools opened from now on; set once by the launcher
 
 constexpr int64_t kHuge = 2 << 20;  // a huge page of x86-64
 
@@ -71,7 +75,7 @@ void zero(void* dst, int64_t bytes, Stream stream) {
 
 Stream open_stream(int index, int threads) {
   GT_CHECK(index == 0, "there is one CPU device, asked for number ", index);
-  return {{DeviceKind::kCpu, 0}, new CpuContext(threads > 0 ? threads : usable_cores())};
+  return {{DeviceKind::kCpu, 0}, new CpuContext(threads > 0 ? threads : usable_cores(), may_spin)};
 }
 void close_stream(Stream s) { delete static_cast<CpuContext*>(s.native); }
 
@@ -119,3 +123,7 @@ const DeviceApi kDevice{.name = "cpu",
                         .memory = memory};
 
 }  // namespace gt::cpu
+
+namespace gt {
+void set_cpu_may_spin(bool may) { cpu::may_spin = may; }
+}  // namespace gt

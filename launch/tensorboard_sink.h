@@ -1,0 +1,27 @@
+// Curves and texts of a run as TensorBoard events: which record becomes which tag.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "launch/metrics.h"
+#include "launch/tensorboard.h"
+
+namespace gt {
+
+class TensorBoardSink : public Sink {
+ public:
+  // log_every: steps between two points of a curve.
+  explicit TensorBoardSink(int64_t log_every) : every_(log_every) {}
+  const char* name() const override { return "tensorboard"; }
+  void start(const StartInfo& info) override;
+  void step(const StepRecord& r) override;
+  void eval(const EvalRecord& r) override;
+  void saved(const SavedRecord& r) override;
+  void flush() override;
+
+ private:
+  int64_t every_;
+  std::unique_ptr<TensorBoardFile> file_;
+};
+
+}  // namespace gt

@@ -36,7 +36,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, 1, m), local, mesh, *backend.ops, *backend.device, compute,
                                              plan.eval);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + 1;
+  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
@@ -88,13 +88,15 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
 void Engine::share(Tensor losses, bool stop) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + 1);
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumShared);
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
       backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)}, compute_);
-  stop_flag_ = stop ? 1 : 0;
-  if (stop) backend_.device->copy(tail.slice(int64_t{dp} * m, 1).data, &stop_flag_, sizeof stop_flag_, compute_);
+  shared_[kStop] = stop ? 1 : 0;
+  shared_[kBusy] = busy_before_;
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumShared).data, shared_, sizeof shared_, compute_);
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
@@ -109,13 +111,16 @@ StepResult Engine::read_back(int64_t target_tokens) {
   StepResult r;
   for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
   r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
-  r.stop = host_sums_.back() > 0;
+  const double* shared = host_sums_.data() + scopes + dp * m;
+  r.stop = shared[kStop] > 0;
+  r.mean_busy_seconds = shared[kBusy] / mesh_.shape().world();
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
   r.skipped = scalars[kSkip] != 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
+  busy_before_ = r.busy_seconds;
   if (!r.skipped) ++applied_;
   return r;
 }

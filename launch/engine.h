@@ -53,6 +53,7 @@ struct StepResult {
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
+  double mean_busy_seconds = 0;               // over all ranks, of the step before (it travels with this step's sums)
 };
 
 class Engine {
@@ -98,7 +99,9 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  double stop_flag_ = 0;
+  enum Shared : int { kStop, kBusy, kNumShared };  // what ranks tell each other beside norms and losses
+  double shared_[kNumShared] = {};
+  double busy_before_ = 0;
   int64_t applied_ = 0;
 };
 

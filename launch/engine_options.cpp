@@ -1,0 +1,67 @@
+#include "launch/engine_options.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace gt {
+
+GptConfig gpt_config(const Config& c) {
+  GptConfig m;
+  m.layers = c.model.layers;
+  m.hidden = c.model.hidden;
+  m.heads = c.model.heads;
+  m.ffn = c.model.ffn;
+  m.vocab = c.model.vocab;
+  m.seq = c.model.seq;
+  m.tied = c.model.tied;
+  m.init_std = static_cast<float>(c.model.init_std);
+  m.loss_chunk = c.model.loss_chunk;
+  return m;
+}
+
+MeshShape mesh_shape(const Config& c) {
+  MeshShape s;
+  s.pp = static_cast<int>(c.parallel.pp);
+  s.dp = static_cast<int>(c.parallel.dp);
+  s.tp = static_cast<int>(c.parallel.tp);
+  return s;
+}
+
+EngineOptions engine_options(const Config& c, int threads) {
+  EngineOptions o;
+  o.model = gpt_config(c);
+  o.zero = {static_cast<int>(c.zero.stage), c.zero.bucket_bytes, c.zero.overlap};
+  o.optim.type = c.optim.type;
+  o.optim.beta1 = static_cast<float>(c.optim.betas[0]);
+  o.optim.beta2 = static_cast<float>(c.optim.betas[1]);
+  o.optim.eps = static_cast<float>(c.optim.eps);
+  o.optim.weight_decay = static_cast<float>(c.optim.weight_decay);
+  o.lr = {c.schedule.type, c.optim.lr, c.schedule.min_lr, 0, c.schedule.warmup_steps, c.train.steps};
+  o.schedule = c.parallel.schedule;
+  o.partition = c.parallel.partition;
+  o.micro_batch = c.train.micro_batch;
+  o.microbatches = static_cast<int>(c.train.grad_accum);
+  o.grad_clip = static_cast<float>(c.optim.grad_clip);
+  o.seed = static_cast<uint64_t>(c.train.seed);
+  o.threads = threads;
+  return o;
+}
+
+int threads_per_rank(const Config& c, int local_ranks) {
+  if (c.device.threads > 0) return static_cast<int>(c.device.threads);
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, cores / std::max(1, local_ranks));
+}
+
+const Backend& choose_backend(const Config& c) {
+  set_cpu_isa(c.device.isa);
+  if (c.device.kind == "cpu") return cpu_backend();
+  std::string why;
+  const Backend* cuda = cuda_backend(&why);
+  if (cuda != nullptr) return *cuda;
+  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
+             ". Use --device.kind cpu, or auto to take what there is");
+  return cpu_backend();
+}
+
+}  // namespace gt

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <initializer_list>
 
 namespace gt {
 namespace {

@@ -142,7 +142,11 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
 
   sigset_t signals, before;
   sigemptyset(&signals);
-  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&signals, n);
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    struct sigaction now {};
+    sigaction(n, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&signals, n);  // nohup ignores SIGHUP; a blocked one would come through
+  }
   GT_CHECK(sigprocmask(SIG_BLOCK, &signals, &before) == 0);
   const pid_t parent = getpid(), child = fork();
   if (child == 0) run_child(command, environment, before, parent);

@@ -1,0 +1,204 @@
+#include "data/tokenizer.h"
+
+#include <sentencepiece_processor.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "data/files.h"
+#include "data/model_walk.h"
+#include "kernels/core/check.h"
+#include "kernels/core/sha256.h"
+
+namespace gt {
+namespace {
+constexpr std::string_view kBlank = "\xE2\x96\x81";
+}
+
+struct Tokenizer::Impl {
+  sentencepiece::SentencePieceProcessor library;
+  ModelInfo info;
+  std::string name, sha256;
+  int64_t vocab = 0;
+  int32_t eod = -1;
+  std::array<int32_t, 3> blank_bytes{-1, -1, -1};  // the byte pieces of U+2581 itself
+  bool plain = false;                              // text goes through the library unchanged, but for blanks
+  bool lossless = false;
+
+  void library_encode(std::string_view text, std::vector<int32_t>* out) const {
+    std::vector<int> ids;
+    const auto status = library.Encode({text.data(), text.size()}, &ids);
+    GT_REQUIRE(status.ok(), Exit::kInternal, name, ": encode failed: ", status.ToString());
+    out->insert(out->end(), ids.begin(), ids.end());
+  }
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::load(const std::string& path) { return from_bytes(read_whole_file(path, 16 << 20), path); }
+
+Tokenizer Tokenizer::from_bytes(std::string model, const std::string& name) {
+  auto m = std::make_unique<Impl>();
+  m->name = name;
+  m->info = walk_model(model, name);
+  m->sha256 = sha256_hex(model);
+  const auto status = m->library.LoadFromSerializedProto(model);
+  GT_REQUIRE(status.ok(), Exit::kUsage, name, ": the library refuses this tokenizer model: ", status.ToString());
+  m->vocab = m->library.GetPieceSize();
+  GT_REQUIRE(m->vocab == m->info.pieces, Exit::kUsage, name, ": expected ", m->info.pieces, " pieces, the library found ", m->vocab);
+  for (size_t i = 0; i < 3; ++i) {
+    const char* names[] = {"<0xE2>", "<0x96>", "<0x81>"};
+    const int id = m->library.PieceToId(names[i]);
+    if (id >= 0 && m->library.IsByte(id)) m->blank_bytes[i] = id;
+  }
+  const ModelInfo& i = m->info;
+  m->plain = i.identity && !i.dummy_prefix && !i.remove_extra_whitespaces && i.escape_whitespaces && !i.whitespace_suffix;
+  m->lossless = m->plain && i.byte_fallback && i.byte_pieces == 256;
+  const int eod = m->library.PieceToId("<|endoftext|>");
+  m->eod = eod != m->library.unk_id() ? eod : m->library.eos_id();
+  return Tokenizer(std::move(m));
+}
+
+int64_t Tokenizer::vocab() const { return impl_->vocab; }
+const std::string& Tokenizer::piece(int32_t id) const {
+  GT_REQUIRE(id >= 0 && id < vocab(), Exit::kUsage, impl_->name, ": token ", id, ", expected 0 to ", vocab() - 1);
+  return impl_->library.IdToPiece(id);
+}
+int32_t Tokenizer::id_of(const std::string& piece) const {
+  const int id = impl_->library.PieceToId(piece);
+  return id == impl_->library.unk_id() && impl_->library.IdToPiece(id) != piece ? -1 : id;
+}
+int32_t Tokenizer::unk() const { return impl_->library.unk_id(); }
+int32_t Tokenizer::bos() const { return impl_->library.bos_id(); }
+int32_t Tokenizer::eos() const { return impl_->library.eos_id(); }
+int32_t Tokenizer::pad() const { return impl_->library.pad_id(); }
+int32_t Tokenizer::eod() const { return impl_->eod; }
+bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab() && impl_->library.IsByte(id); }
+const std::string& Tokenizer::sha256() const { return impl_->sha256; }
+bool Tokenizer::lossless() const { return impl_->lossless; }
+bool Tokenizer::cuts_at_blanks() const {
+  const ModelInfo& i = impl_->info;
+  return impl_->plain && i.split_by_whitespace && !i.blank_inside && (i.type == 1 || i.type == 2);
+}
+bool Tokenizer::cuts_at_lines() const { return impl_->plain && !impl_->info.newline_inside; }
+
+void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>* out) const {
+  // The library writes U+2581 for blanks and reads it back as one; in text it must survive, so it goes as its three bytes.
+  if (impl_->lossless)
+    for (size_t at; (at = text.find(kBlank)) != std::string_view::npos; text.remove_prefix(at + kBlank.size())) {
+      if (at > 0) impl_->library_encode(text.substr(0, at), out);
+      out->insert(out->end(), impl_->blank_bytes.begin(), impl_->blank_bytes.end());
+    }
+  if (!text.empty()) impl_->library_encode(text, out);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  encode_append(text, &ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids) const {
+  for (int32_t id : ids)
+    GT_REQUIRE(id >= 0 && id < vocab(), Exit::kUsage, impl_->name, ": decode: token ", id, ", expected 0 to ", vocab() - 1);
+  std::string text;
+  const auto status = impl_->library.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
+  GT_REQUIRE(status.ok(), Exit::kInternal, impl_->name, ": decode failed: ", status.ToString());
+  return text;
+}
+
+// ---- word cache
+
+struct Encoder::Cache {
+  static constexpr size_t kWord = 64, kIds = 13, kEntries = size_t{1} << 17;
+  struct Entry {  // 128 bytes: two cache lines
+    uint64_t hash = 0;
+    uint16_t length = 0, count = 0;
+    char word[kWord];
+    int32_t ids[kIds];
+  };
+  static_assert(sizeof(Entry) == 128);
+  std::vector<Entry> entries{kEntries};
+  std::vector<int32_t> scratch;
+  int64_t hits = 0, misses = 0;
+};
+
+Encoder::Encoder(const Tokenizer& t) : tokenizer_(&t) {
+  if (t.cuts_at_blanks()) cache_ = std::make_unique<Cache>();
+}
+Encoder::~Encoder() = default;
+Encoder::Encoder(Encoder&&) noexcept = default;
+bool Encoder::caches() const { return cache_ != nullptr; }
+int64_t Encoder::hits() const { return cache_ ? cache_->hits : 0; }
+int64_t Encoder::misses() const { return cache_ ? cache_->misses : 0; }
+
+void Encoder::encode(std::string_view text, std::vector<int32_t>* out) {
+  if (!cache_) return tokenizer_->encode_append(text, out);
+  Cache& c = *cache_;
+  while (!text.empty()) {
+    const void* blank = std::memchr(text.data() + 1, ' ', text.size() - 1);
+    const size_t n = blank != nullptr ? static_cast<size_t>(static_cast<const char*>(blank) - text.data()) : text.size();
+    const std::string_view word = text.substr(0, n);
+    text.remove_prefix(n);
+    if (n > Cache::kWord) {
+      tokenizer_->encode_append(word, out);
+      continue;
+    }
+    const uint64_t hash = XXH3_64bits(word.data(), n);
+    Cache::Entry& e = c.entries[hash & (Cache::kEntries - 1)];
+    if (e.hash == hash && e.length == n && std::memcmp(e.word, word.data(), n) == 0) {
+      ++c.hits;
+      out->insert(out->end(), e.ids, e.ids + e.count);
+      continue;
+    }
+    ++c.misses;
+    c.scratch.clear();
+    tokenizer_->encode_append(word, &c.scratch);
+    out->insert(out->end(), c.scratch.begin(), c.scratch.end());
+    if (c.scratch.size() > Cache::kIds) continue;
+    e.hash = hash;
+    e.length = static_cast<uint16_t>(n);
+    e.count = static_cast<uint16_t>(c.scratch.size());
+    std::memcpy(e.word, word.data(), n);
+    std::copy(c.scratch.begin(), c.scratch.end(), e.ids);
+  }
+}
+
+void require_harmless_model(const std::string& path, double seconds) {
+  const pid_t child = ::fork();
+  GT_REQUIRE(child >= 0, Exit::kIo, path, ": no child process to try this model in: ", std::strerror(errno));
+  if (child == 0) {
+    int rc = 3;
+    try {
+      const Tokenizer t = Tokenizer::load(path);
+      t.decode(t.encode("The quick brown fox 0123\n\xE6\x97\xA5\xE6\x9C\xAC " + std::string(3000, 'x')));
+      rc = 0;
+    } catch (...) {
+      rc = 2;
+    }
+    ::_exit(rc);
+  }
+  int status = 0;
+  pid_t done = 0;
+  for (double waited = 0; (done = ::waitpid(child, &status, WNOHANG)) == 0 && waited < seconds; waited += 0.01)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  if (done == 0) {
+    ::kill(child, SIGKILL);
+    ::waitpid(child, &status, 0);
+    fail(Exit::kUsage, path, ": loading this tokenizer model took more than ", seconds, " s; it is broken or hostile");
+  }
+  GT_REQUIRE(!WIFSIGNALED(status), Exit::kUsage, path, ": this tokenizer model crashes the library (signal ", WTERMSIG(status), "); it is broken or hostile");
+  if (WEXITSTATUS(status) != 0) Tokenizer::load(path);  // throws the reason
+}
+
+}  // namespace gt

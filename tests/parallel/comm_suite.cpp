@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <numeric>
+#include <thread>
 
 #include "kernels/core/rng.h"
 #include "parallel/comm/call.h"
+#include "parallel/comm/thread_group.h"
 
 namespace gt::suite {
 namespace {
@@ -93,6 +96,26 @@ void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
 }
 
 }  // namespace
+
+std::vector<std::string> run_threads(int ranks, const std::function<void(GroupFactory&)>& body,
+                                     std::chrono::milliseconds deadline) {
+  ThreadWorld world(ranks, deadline);
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        auto f = world.factory(r);
+        body(*f);
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(r)] = e.what();
+        world.abort(r, e.what());
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  return errors;
+}
 
 Block make_input(int64_t n, DType t, uint64_t call, int rank) {
   Block b(n, t);
@@ -307,6 +330,19 @@ uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<v
   }
   while (!flying.empty()) land();
   return hash;
+}
+
+void random_sleep(uint64_t b) {
+  if (b % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(b >> 8 & 1023));
+}
+
+uint64_t random_operations_on_threads(int ranks, uint64_t seed, int rank) {
+  std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
+  const auto errors = run_threads(ranks, [&](GroupFactory& f) {
+    hashes[static_cast<size_t>(f.world_rank())] = random_operations(f, seed, [](uint64_t) {});
+  });
+  for (const std::string& e : errors) GT_CHECK(e.empty(), e);
+  return hashes[static_cast<size_t>(rank)];
 }
 
 }  // namespace gt::suite

@@ -2,8 +2,10 @@
 // can run on threads (Catch2 assertions may not) as well as under mpirun. Inputs are pure functions of (rank, call, element):
 // every rank computes what all others sent and compares with a serial, rank-ordered reference.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "parallel/comm/process_group.h"
@@ -18,6 +20,10 @@ struct Block {
   Tensor tensor;
 };
 
+// Runs body on `ranks` threads of a ThreadWorld. Returns each rank's error text, empty where it had none.
+std::vector<std::string> run_threads(int ranks, const std::function<void(GroupFactory&)>& body,
+                                     std::chrono::milliseconds deadline = std::chrono::seconds(60));
+
 Block make_input(int64_t n, DType, uint64_t call, int rank);
 // ((x0 + x1) + x2) + … element by element.
 Block reference_reduce(int64_t n, DType, uint64_t call, int ranks, ReduceOp);
@@ -31,5 +37,8 @@ void interleaved_work_on_several_groups(GroupFactory&);
 void counters_equal_the_ring_formulas(GroupFactory&);
 // 500 operations drawn from a seed, several in flight; `delay` is called between them. Returns a hash of every result.
 uint64_t random_operations(GroupFactory&, uint64_t seed, const std::function<void(uint64_t)>& delay);
+void random_sleep(uint64_t bits);  // up to 1 ms, one time in four
+// The hash that rank `rank` of a thread world gets.
+uint64_t random_operations_on_threads(int ranks, uint64_t seed, int rank);
 
 }  // namespace gt::suite

@@ -1,7 +1,6 @@
 // Self and thread backends against the common suite, and what the thread backend does when ranks fail or disagree.
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <thread>
 
@@ -14,27 +13,6 @@ using namespace gt;
 
 namespace {
 
-// Runs body on `ranks` threads. Returns each rank's error text, empty where it had none.
-std::vector<std::string> run_ranks(int ranks, const std::function<void(GroupFactory&)>& body,
-                                   std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-  ThreadWorld world(ranks, deadline);
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        auto f = world.factory(r);
-        body(*f);
-      } catch (const std::exception& e) {
-        errors[static_cast<size_t>(r)] = e.what();
-        world.abort(r, e.what());
-      }
-    });
-  }
-  for (auto& t : threads) t.join();
-  return errors;
-}
-
 struct SelfBackend {
   static constexpr int kRanks = 1;
   static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) {
@@ -45,7 +23,7 @@ struct SelfBackend {
 };
 template <int N> struct Threads {
   static constexpr int kRanks = N;
-  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) { return run_ranks(N, body); }
+  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) { return suite::run_threads(N, body); }
 };
 using Threads2 = Threads<2>;
 using Threads3 = Threads<3>;
@@ -96,15 +74,13 @@ TEMPLATE_TEST_CASE("500 random operations give the same bits with random delays"
     calm[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, [](uint64_t) {});
   }));
   require_clean(TestType::run([&](GroupFactory& f) {
-    delayed[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, [](uint64_t b) {
-      if (b % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(b >> 8 & 1023));
-    });
+    delayed[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, suite::random_sleep);
   }));
   REQUIRE(calm == delayed);
 }
 
 TEST_CASE("a wait past the deadline names the group, the operation and who is missing") {
-  const auto errors = run_ranks(3, [](GroupFactory& f) {
+  const auto errors = suite::run_threads(3, [](GroupFactory& f) {
     auto g = f.make(all(3));
     g->set_label("dp group [0,1,2]");
     g->barrier();
@@ -153,7 +129,7 @@ TEST_CASE("calls that differ between ranks are an error that names both") {
   const char* names[] = {"all_reduce(sum, f32 x 6)", "all_reduce(sum, i32 x 4)", "all_reduce(max, f32 x 4)",
                          "broadcast(f32 x 4, root 0)", "barrier"};
   for (int k = 0; k < 5; ++k) {
-    const auto errors = run_ranks(2, [&](GroupFactory& f) {
+    const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
       auto g = f.make(all(2));
       g->set_label("tp group [0,1]");
       f.world_rank() == 0 ? four(*g) : others[k](*g);
@@ -165,7 +141,7 @@ TEST_CASE("calls that differ between ranks are an error that names both") {
       REQUIRE(has(e, cat("rank 1 (world rank 1) called ", names[k])));
     }
   }
-  const auto errors = run_ranks(2, [&](GroupFactory& f) {
+  const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
     auto g = f.make(all(2));
     suite::Block b(f.world_rank() + 1, DType::kF32);
     (f.world_rank() == 0 ? g->send(b.tensor, 1, 0, {}) : g->recv(b.tensor, 0, 0, {})).wait({});
@@ -179,7 +155,7 @@ TEST_CASE("calls that differ between ranks are an error that names both") {
 
 TEST_CASE("when one rank throws, the others wake with its number and message") {
   for (int bad = 0; bad < 4; ++bad) {
-    const auto errors = run_ranks(4, [&](GroupFactory& f) {
+    const auto errors = suite::run_threads(4, [&](GroupFactory& f) {
       auto g = f.make(all(4));
       suite::Block x(100000, DType::kF32);
       for (int i = 0; i < 3; ++i) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
@@ -194,7 +170,7 @@ TEST_CASE("when one rank throws, the others wake with its number and message") {
 }
 
 TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not limited") {
-  require_clean(run_ranks(3, [](GroupFactory& f) {
+  require_clean(suite::run_threads(3, [](GroupFactory& f) {
     auto g = f.make(all(3));
     std::vector<suite::Block> blocks;
     for (int i = 0; i < 200; ++i) blocks.push_back(suite::make_input(7, DType::kI64, static_cast<uint64_t>(i), f.world_rank()));
@@ -210,7 +186,7 @@ TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not
 }
 
 TEST_CASE("lists that do not partition the world and lists without their caller are refused") {
-  const auto errors = run_ranks(3, [](GroupFactory& f) {
+  const auto errors = suite::run_threads(3, [](GroupFactory& f) {
     f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});
   });
   std::string text;

@@ -1,0 +1,130 @@
+// Rank-ordered collectives out of messages. reduce_scatter: every rank sends part j to rank j, which adds in rank order.
+// all_reduce: that, then all_gather; small ones send everything to everyone and add locally. Parts keep the element bounds
+// n*j/N, so the sums are those of the thread backend.
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/comm/mpi_state.h"
+#include "parallel/comm/reduce.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kSmall = 2048;          // bytes: all_reduce in one phase; stays below eager limits
+constexpr uint64_t kSequences = 4096;     // tags of a collective: (sequence modulo this) * 2 + phase - 1
+constexpr int64_t kLargest = 1 << 30;     // bytes of one message: MPI counts are ints
+
+int tag_of(const MpiWork& w) { return static_cast<int>(w.seq % kSequences) * 2 + w.phase - 1; }
+int64_t bound(int64_t n, int j, int size) { return n * j / size; }  // first element of rank j's slice
+
+std::byte* staging(MpiWork& w, int64_t bytes) {
+  if (static_cast<int64_t>(w.staging.size()) < bytes) w.staging.resize(static_cast<size_t>(bytes));
+  return w.staging.data();
+}
+
+// Peers in an order that spreads the load: the next rank first.
+template <class F> void each_peer(int rank, int size, F f) {
+  for (int k = 1; k < size; ++k) f((rank + k) % size, (rank + size - k) % size);
+}
+
+// Sends `mine` (of `bytes`) to all; piece r of the others lands at place(r).
+template <class Place> void exchange(MpiWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
+  each_peer(rank, size, [&](int, int from) { w.receive(place(from), bytes, from, tag_of(w)); });
+  each_peer(rank, size, [&](int to, int) { w.send(mine, bytes, to, tag_of(w)); });
+}
+
+// Sends slice j of `full` to rank j and collects everybody's piece of the own slice in staging, in rank order.
+void scatter_slices(MpiWork& w, int rank, int size) {
+  const int64_t n = w.call.count, e = size_of(w.call.dtype), begin = bound(n, rank, size) * e;
+  const int64_t bytes = bound(n, rank + 1, size) * e - begin;
+  std::byte* at = staging(w, bytes * size);
+  w.parts.resize(static_cast<size_t>(size));
+  for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data + begin : at + r * bytes;
+  each_peer(rank, size, [&](int, int from) { w.receive(at + from * bytes, bytes, from, tag_of(w)); });
+  each_peer(rank, size, [&](int to, int) {
+    const int64_t first = bound(n, to, size) * e;
+    w.send(w.a.data + first, bound(n, to + 1, size) * e - first, to, tag_of(w));
+  });
+}
+
+void gather_slices(MpiWork& w, int rank, int size) {
+  const int64_t n = w.call.count, e = size_of(w.call.dtype), begin = bound(n, rank, size) * e;
+  each_peer(rank, size, [&](int, int from) {
+    const int64_t first = bound(n, from, size) * e;
+    w.receive(w.a.data + first, bound(n, from + 1, size) * e - first, from, tag_of(w));
+  });
+  each_peer(rank, size, [&](int to, int) { w.send(w.a.data + begin, bound(n, rank + 1, size) * e - begin, to, tag_of(w)); });
+}
+
+}  // namespace
+
+void MpiWork::send(const std::byte* from, int64_t bytes, int peer, int tag) {
+  do {
+    const int now = static_cast<int>(std::min(bytes, kLargest));
+    requests.push_back(MPI_REQUEST_NULL);
+    pieces.push_back({peer, now, false});
+    check_mpi(MPI_Isend(from, now, MPI_BYTE, peer, tag, comm, &requests.back()), "MPI_Isend");
+    from += now, bytes -= now;
+  } while (bytes > 0);
+}
+
+void MpiWork::receive(std::byte* to, int64_t bytes, int peer, int tag) {
+  do {
+    const int now = static_cast<int>(std::min(bytes, kLargest));
+    requests.push_back(MPI_REQUEST_NULL);
+    pieces.push_back({peer, now, true});
+    check_mpi(MPI_Irecv(to, now, MPI_BYTE, peer, tag, comm, &requests.back()), "MPI_Irecv");
+    to += now, bytes -= now;
+  } while (bytes > 0);
+}
+
+void begin_collective(MpiWork& w, int rank, int size) {
+  w.phase = 1;
+  const int64_t bytes = w.call.bytes(), shard = bytes / size;
+  switch (w.call.op) {
+    case CommOp::kAllReduce:
+      if (bytes <= kSmall) {
+        std::byte* at = staging(w, bytes * size);
+        w.parts.resize(static_cast<size_t>(size));
+        for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data : at + r * bytes;
+        exchange(w, rank, size, w.a.data, bytes, [&](int r) { return at + r * bytes; });
+      } else {
+        scatter_slices(w, rank, size);
+      }
+      break;
+    case CommOp::kReduceScatter: scatter_slices(w, rank, size); break;
+    case CommOp::kAllGather: {
+      std::byte* own = w.a.data + rank * shard;
+      if (own != w.b.data && shard > 0) std::memcpy(own, w.b.data, static_cast<size_t>(shard));
+      exchange(w, rank, size, own, shard, [&](int r) { return w.a.data + r * shard; });
+      break;
+    }
+    case CommOp::kBroadcast:
+      if (rank != w.call.peer) w.receive(w.a.data, bytes, w.call.peer, tag_of(w));
+      else each_peer(rank, size, [&](int to, int) { w.send(w.a.data, bytes, to, tag_of(w)); });
+      break;
+    case CommOp::kBarrier: exchange(w, rank, size, nullptr, 0, [](int) { return static_cast<std::byte*>(nullptr); }); break;
+    default: fail(Exit::kInternal, "not a collective: ", to_string(w.call));
+  }
+}
+
+void continue_collective(MpiWork& w, int rank, int size) {
+  const int64_t n = w.call.count, begin = bound(n, rank, size), slice = bound(n, rank + 1, size) - begin;
+  const bool sum = w.call.op == CommOp::kAllReduce || w.call.op == CommOp::kReduceScatter;
+  if (!sum || w.phase == 2) {
+    w.phase = 0;
+  } else if (w.call.op == CommOp::kReduceScatter) {
+    reduce_in_order(w.b.data, w.parts.data(), size, slice, w.call.dtype, w.call.reduce);
+    w.phase = 0;
+  } else if (w.call.bytes() <= kSmall) {
+    reduce_in_order(w.a.data, w.parts.data(), size, n, w.call.dtype, w.call.reduce);
+    w.phase = 0;
+  } else {
+    std::byte* own = w.a.data + begin * size_of(w.call.dtype);
+    reduce_in_order(own, w.parts.data(), size, slice, w.call.dtype, w.call.reduce);
+    w.phase = 2;
+    gather_slices(w, rank, size);
+  }
+}
+
+}  // namespace gt

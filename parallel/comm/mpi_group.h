@@ -1,0 +1,37 @@
+// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv so that sums are taken in rank order:
+// bitwise equal to the thread backend. MPI makes no progress outside its own calls: poll() and every wait advance all
+// outstanding work of this rank, in all groups.
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+// Starts MPI (unless it runs already) and ends it in the destructor. Needs a launcher: a program that runs alone uses
+// SelfFactory. One thread may use it and its groups (MPI_THREAD_FUNNELED). Groups must be destroyed before the factory.
+// When more ranks than processors share the machine, MPI is told to yield when idle, and waits sleep in short steps.
+// A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not arrived.
+class MpiFactory final : public GroupFactory {
+ public:
+  explicit MpiFactory(std::chrono::milliseconds deadline);
+  ~MpiFactory() override;  // while an exception unwinds MPI is not finalized: the launcher then ends the other ranks
+
+  int world_rank() const override;
+  int world_size() const override;
+  int local_rank() const override;
+  int local_size() const override;
+  std::string_view backend() const override { return "mpi"; }
+  std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) override;
+
+  struct Shared;
+
+ private:
+  std::unique_ptr<Shared> shared_;
+};
+
+// Ends every rank of the job with this exit code. Without MPI, or after it has ended, only this process.
+[[noreturn]] void abort_world(int code);
+
+}  // namespace gt

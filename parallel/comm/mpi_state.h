@@ -1,0 +1,64 @@
+// Private to the MPI backend: outstanding work of one rank and what moves it forward.
+#pragma once
+#include <mpi.h>
+
+#include <chrono>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/call.h"
+#include "parallel/comm/mpi_group.h"
+
+namespace gt {
+
+// Throws kInternal with MPI's own text.
+void check_mpi(int rc, const char* what);
+
+// One operation in flight; objects and their vectors are reused, so nothing is allocated once warm.
+//   phase 1: pieces travel to whoever adds them (or straight to their destination); phase 2: sums travel back (all_reduce)
+struct MpiWork {
+  const ProcessGroup* group = nullptr;
+  MPI_Comm comm = MPI_COMM_NULL;
+  CommCall call;
+  uint64_t index = 0, seq = 0;
+  Tensor a, b;                          // inout, full or message; shard
+  int phase = 0;                        // 0: complete
+  std::vector<MPI_Request> requests;
+  std::vector<MPI_Status> statuses;
+  struct Piece { int peer; int bytes; bool receive; };
+  std::vector<Piece> pieces;            // what each request carries
+  std::vector<std::byte> staging;
+  std::vector<const std::byte*> parts;
+
+  void send(const std::byte* from, int64_t bytes, int peer, int tag);
+  void receive(std::byte* to, int64_t bytes, int peer, int tag);
+};
+
+struct MpiFactory::Shared {
+  explicit Shared(std::chrono::milliseconds deadline);
+
+  MpiWork& start(const ProcessGroup&, MPI_Comm, const CommCall&, uint64_t seq);
+  void progress();                      // advances everything in flight
+  void wait(uint64_t index);            // returns when done; the work object is free again
+  [[noreturn]] void hang(MpiWork&);
+
+  const std::chrono::milliseconds deadline;
+  bool owns_mpi = false, crowded = false;   // crowded: more local ranks than processors
+  int rank = 0, size = 1, local_rank = 0, local_size = 1;
+  int unwinding = 0;                    // exceptions in flight when the factory was made
+  int largest_tag = 32767;
+
+ private:
+  void advance(MpiWork&);               // phase 0 when complete
+  void check_pieces(MpiWork&, int rc);
+  std::deque<MpiWork> works_;
+  std::vector<uint64_t> free_;
+  std::vector<MpiWork*> active_;
+};
+
+// The algorithms (mpi_collectives.cpp): post the first requests of a call; continue when all requests of a phase are done.
+void begin_collective(MpiWork&, int rank, int size);
+void continue_collective(MpiWork&, int rank, int size);
+
+}  // namespace gt

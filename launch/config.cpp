@@ -34,7 +34,8 @@ void visit_sections(Config& c, V&& v) {
 // Reading one file and one list of flags into a Config, collecting every problem on the way.
 class Reader {
  public:
-  explicit Reader(LoadedConfig& loaded) : loaded_(loaded), options_(list_options(loaded.config)) {
+  Reader(LoadedConfig& loaded, const std::vector<std::string>& other_flags)
+      : loaded_(loaded), options_(list_options(loaded.config)), other_flags_(other_flags) {
     for (const Option& o : options_) {
       keys_.push_back(o.key());
       if (sections_.empty() || sections_.back() != o.section) sections_.push_back(o.section);
@@ -151,8 +152,9 @@ class Reader {
     const std::string last = key.substr(dot == std::string::npos ? 0 : dot + 1);
     for (const Option& o : options_)
       if (guess.empty() && o.name == last) guess = o.key();
+    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, other_flags_);
     if (guess.empty()) guess = did_you_mean(key, keys_);
-    if (guess.empty()) guess = did_you_mean(key, alias_names());
+    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, alias_names());
     if (guess.empty() && dot == std::string::npos)
       if (const std::string name = did_you_mean(last, last_parts); !name.empty())
         for (const Option& o : options_)
@@ -164,7 +166,7 @@ class Reader {
 
   LoadedConfig& loaded_;
   std::vector<Option> options_;
-  std::vector<std::string> keys_, sections_;
+  std::vector<std::string> keys_, sections_, other_flags_;
   std::map<std::string, std::string> first_flag_;
 };
 
@@ -183,7 +185,7 @@ std::vector<Option> list_options(Config& config) {
 
 LoadedConfig load_config(const ConfigSource& source) {
   LoadedConfig loaded;
-  Reader reader(loaded);
+  Reader reader(loaded, source.other_flags);
   if (!source.file.empty()) reader.file(source.file);
   reader.flags(source.flags);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);

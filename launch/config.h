@@ -213,6 +213,7 @@ struct ConfigSource {
   std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file
   int external_world = 0;          // ranks of an external launcher; 0: none
   bool needs_data = false;         // data.train must be given (the verb train)
+  std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
 };
 
 struct LoadedConfig {

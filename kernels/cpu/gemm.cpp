@@ -194,32 +194,37 @@ int64_t panel_columns(const Gemm& g, int64_t n) {
   return std::min(n, most);
 }
 
-void pick_kernels(Job& job, GemmCache& cache) {
+// Kernels for whole and cut tiles; false if oneDNN has no fast one for some of them.
+bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   const Gemm& g = *job.op;
+  bool fast = true;
   const bool to_f32 = job.staged || g.out.dtype == DType::kF32;
   for (const bool short_rows : {false, true}) {
     for (const bool narrow : {false, true}) {
       const int64_t rows = short_rows ? job.m % kTileRows : kTileRows, cols = narrow ? job.n % job.panel : job.panel;
       const bool used = rows > 0 && cols > 0 && (short_rows || job.m >= kTileRows);
       if (!used) continue;
-      job.kernel[short_rows][narrow] = &cache.kernel({.m = rows,
-                                                      .n = cols,
-                                                      .k = job.k,
-                                                      .lda = g.trans_a ? kColumnsLd : job.k,
-                                                      .ldb = job.packed  ? 0
-                                                             : g.trans_b ? job.k
-                                                                         : job.n,
-                                                      .ldc = job.staged ? cols : job.n,
-                                                      .in = job.in,
-                                                      .out = to_f32 ? DType::kF32 : g.out.dtype,
-                                                      .bias_type = g.bias.dtype,
-                                                      .trans_a = g.trans_a,
-                                                      .trans_b = !job.packed && g.trans_b,
-                                                      .packed = job.packed != nullptr,
-                                                      .bias = static_cast<bool>(g.bias),
-                                                      .accumulate = g.accumulate && !job.staged});
+      const TileKernel& kernel = cache.kernel({.m = rows,
+                                               .n = cols,
+                                               .k = job.k,
+                                               .lda = g.trans_a ? kColumnsLd : job.k,
+                                               .ldb = packed      ? 0
+                                                      : g.trans_b ? job.k
+                                                                  : job.n,
+                                               .ldc = job.staged ? cols : job.n,
+                                               .in = job.in,
+                                               .out = to_f32 ? DType::kF32 : g.out.dtype,
+                                               .bias_type = g.bias.dtype,
+                                               .trans_a = g.trans_a,
+                                               .trans_b = !packed && g.trans_b,
+                                               .packed = packed,
+                                               .bias = static_cast<bool>(g.bias),
+                                               .accumulate = g.accumulate && !job.staged});
+      job.kernel[short_rows][narrow] = &kernel;
+      fast &= !kernel.reference();
     }
   }
+  return fast;
 }
 
 }  // namespace
@@ -244,10 +249,9 @@ void gemm(const Gemm& g, Stream stream) {
   job.panel = panel_columns(g, job.n);
   const int64_t version = native ? g.b_version : 0;
   const bool used_enough = version > 0 || job.m >= kTileRows;
-  if (used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in)) {
-    job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
-  }
-  pick_kernels(job, cache);
+  bool pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
+  if (!pick_kernels(job, cache, pack) && pack && !cache.layout_forced()) pick_kernels(job, cache, pack = false);
+  if (pack) job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
 
   const int64_t row_tiles = (job.m + kTileRows - 1) / kTileRows, panels = (job.n + job.panel - 1) / job.panel;
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {

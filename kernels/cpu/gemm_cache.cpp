@@ -1,6 +1,7 @@
 #include "kernels/cpu/gemm_cache.h"
 
-#include <string>
+#include <algorithm>
+#include <string_view>
 
 // oneDNN of Debian is built on OpenMP; these two are all that we need of its interface.
 extern "C" {
@@ -76,6 +77,7 @@ TileKernel::TileKernel(const TileSpec& spec, const memory::desc& b, const dnnl::
     : bias_(spec.bias) {
   const dnnl::matmul::primitive_desc desc = make_desc(spec, b, engine);
   primitive_ = dnnl::matmul(desc);
+  reference_ = std::string_view(desc.impl_info_str()).find("ref") != std::string_view::npos;
   scratchpad_bytes_ = static_cast<int64_t>(desc.scratchpad_desc().get_size());
   for (int t = 0; t < threads; ++t) {
     Args args{{desc.src_desc(), engine, nullptr}, {}, {}, {desc.dst_desc(), engine, nullptr}, {}};

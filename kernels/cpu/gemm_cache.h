@@ -31,6 +31,7 @@ class TileKernel {
   void run(int thread, dnnl_stream_t stream, void* a, void* b, dnnl_memory_t b_packed, void* bias, void* c,
            void* scratchpad) const;
   int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
+  bool reference() const { return reference_; }  // oneDNN has only its slow reference code for this combination
 
  private:
   struct Args {
@@ -39,7 +40,7 @@ class TileKernel {
   dnnl::matmul primitive_;
   std::vector<Args> args_;
   int64_t scratchpad_bytes_ = 0;
-  bool bias_ = false;
+  bool bias_ = false, reference_ = false;
 };
 
 // A [k,n] matrix cut into column panels, each in the layout that oneDNN's kernels read fastest.
@@ -108,6 +109,7 @@ class GemmCache {
 
   // Panels in this layout instead of the one that oneDNN prefers here: tests cover the packed path on every processor.
   void force_panel_layout(dnnl::memory::format_tag tag) { panel_tag_ = tag, layouts_.clear(); }
+  bool layout_forced() const { return panel_tag_ != dnnl::memory::format_tag::any; }
 
   int64_t packs() const { return packs_; }            // panels sets written so far
   size_t kernels() const { return kernels_.size(); }  // primitives compiled so far

@@ -10,7 +10,8 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-// Threads of all pools of this process: ranks that are threads of one process see that they share the cores.
+// Threads of all pools of this process that have workers: ranks that are threads of one process see that they share the
+// cores. A pool of one thread never waits, and the caller behind it is counted by its larger pool if it has one.
 std::atomic<int> live_threads{0};
 
 // Which pool the current thread is working for, and as which of its threads: a nested call runs inline.
@@ -41,7 +42,7 @@ ThreadPool::ThreadPool(int threads, bool may_spin)
     : threads_(std::max(1, threads)),
       may_spin_(may_spin && threads_ <= usable_cores()),
       errors_(static_cast<size_t>(threads_)) {
-  live_threads += threads_;
+  if (threads_ > 1) live_threads += threads_;
   workers_.reserve(static_cast<size_t>(threads_ - 1));
   for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
 }
@@ -51,7 +52,7 @@ ThreadPool::~ThreadPool() {
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-  live_threads -= threads_;
+  if (threads_ > 1) live_threads -= threads_;
 }
 
 // Returns once ready(word): spins up to kSpin where that cannot take a core from somebody, then sleeps.

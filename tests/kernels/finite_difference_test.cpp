@@ -82,7 +82,8 @@ class Problem {
     return philox_normal(stream_key(direction, "direction"), static_cast<uint64_t>(i));
   }
   double value_at(const Tensor& input, const std::vector<double>& start, double step, uint64_t direction) {
-    for (int64_t i = 0; i < input.numel(); ++i) set(input, i, start[static_cast<size_t>(i)] + step * along(direction, i));
+    for (int64_t i = 0; i < input.numel(); ++i)
+      set(input, i, start[static_cast<size_t>(i)] + step * along(direction, i));
     forward();
     double total = 0;
     for (const auto& [out, weight] : objective_) {
@@ -122,7 +123,9 @@ void linear(Problem& p, bool trans_a, bool trans_b) {
   const Tensor a = p.random(trans_a ? Shape{k, m} : Shape{m, k}), b = p.random(trans_b ? Shape{n, k} : Shape{k, n});
   const Tensor bias = p.random({n}), out = p.empty({m, n}), dout = p.weight_of(out);
   const Tensor da = p.gradient_of("a", a), db = p.gradient_of("b", b), dbias = p.gradient_of("bias", bias);
-  p.forward = [=, &p] { p.ops.gemm({.a = a, .b = b, .bias = bias, .out = out, .trans_a = trans_a, .trans_b = trans_b}, {}); };
+  p.forward = [=, &p] {
+    p.ops.gemm({.a = a, .b = b, .bias = bias, .out = out, .trans_a = trans_a, .trans_b = trans_b}, {});
+  };
   p.backward = [=, &p] {
     // dA = dout op(B)^T and dB = op(A)^T dout, or their transposes.
     const Gemm grad_a = trans_a ? Gemm{.a = b, .b = dout, .out = da, .trans_a = trans_b, .trans_b = true}
@@ -197,13 +200,22 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual") {
       const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
       const Tensor dgamma = p.gradient_of("gamma", gamma), dbeta = p.gradient_of("beta", beta);
       p.forward = [=, &p] {
-        p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
-                          .rstd = rstd}, {});
+        p.ops.layer_norm(
+            {.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean, .rstd = rstd},
+            {});
       };
       p.backward = [=, &p] {
         const Tensor normed = residual ? sum : x;
-        p.ops.layer_norm_grad({.x = normed, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum,
-                               .dx = dx, .dgamma = dgamma, .dbeta = dbeta}, {});
+        p.ops.layer_norm_grad({.x = normed,
+                               .gamma = gamma,
+                               .mean = mean,
+                               .rstd = rstd,
+                               .dout = dout,
+                               .dsum = dsum,
+                               .dx = dx,
+                               .dgamma = dgamma,
+                               .dbeta = dbeta},
+                              {});
         if (residual) p.ops.copy({.src = dx, .dst = ddelta}, {});  // x and delta enter alike
       };
     });
@@ -263,8 +275,8 @@ TEST_CASE("finite differences: cross-entropy, whole and over a vocabulary in thr
         }
         for (int64_t r = 0; r < parts; ++r) {
           const Tensor into = gradients ? dlogits[static_cast<size_t>(r)] : Tensor{};
-          p.ops.cross_entropy_grad({logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab},
-                                   {});
+          p.ops.cross_entropy_grad(
+              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab}, {});
         }
         double sum = 0;
         for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);

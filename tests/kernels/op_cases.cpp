@@ -145,8 +145,12 @@ std::string OpCase::judge_block(size_t index, const std::vector<std::byte>& got)
     norm += w * w;
   }
   // An expected result of nothing but zeros has to be met exactly.
-  const double relative = error == 0 ? 0 : norm == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / norm);
-  return relative <= tolerance ? "" : cat(b.label, to_string(b.shape), " is off by ", relative, " (relative L2), allowed ", tolerance);
+  const double relative = error == 0  ? 0
+                          : norm == 0 ? std::numeric_limits<double>::infinity()
+                                      : std::sqrt(error / norm);
+  return relative <= tolerance
+             ? ""
+             : cat(b.label, to_string(b.shape), " is off by ", relative, " (relative L2), allowed ", tolerance);
 }
 
 std::string OpCase::judge(const Images& got) const {

@@ -1,6 +1,6 @@
-// ONE list of cases per op, for parity between backends and the reference, and for the micro-benchmark. A case owns host
-// images of every tensor of its argument struct: fresh random inputs per seed, outputs poisoned with NaN, guard bytes
-// on both sides. It can run on any backend that offers memory and an op table; it knows no backend.
+// ONE list of cases per op, for parity between backends and the reference, and for the micro-benchmark. A case owns
+// host images of every tensor of its argument struct: fresh random inputs per seed, outputs poisoned with NaN, guard
+// bytes on both sides. It can run on any backend that offers memory and an op table; it knows no backend.
 #pragma once
 #include <functional>
 #include <memory>
@@ -14,9 +14,9 @@ namespace gt::test {
 // Puts values into a host tensor; `key` differs for every tensor and seed.
 using Fill = std::function<void(const Tensor&, uint64_t key)>;
 Fill normal(double scale = 1, double mean = 0);
-Fill positive();                          // squares of normal numbers, for second moments
-Fill ids(int64_t begin, int64_t end);     // integers in [begin, end), both ends drawn when there is room
-Fill values(std::vector<double> v);       // these, repeated; NaN: left poisoned, so that the op has to write there
+Fill positive();                       // squares of normal numbers, for second moments
+Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends drawn when there is room
+Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so that the op has to write there
 
 enum class Access : uint8_t { kIn, kOut, kInOut };
 
@@ -31,7 +31,7 @@ class OpCase {
   bool big = false;         // for the benchmark only: the reference would take minutes
   bool half = false;        // has bf16 or f16 operands: only for backends that compute in them
   bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
-  int skew = 0;             // every tensor starts this many elements after an aligned address, as slices of flat buffers do
+  int skew = 0;  // every tensor starts this many elements after an aligned address, as slices of flat buffers do
 
   virtual ~OpCase() = default;
 
@@ -71,11 +71,11 @@ class OpCase {
 // The name and the table entry of an op, by the type of its arguments.
 template <class Args>
 struct OpOf;
-#define X(entry, Args, amp)                            \
-  template <>                                          \
-  struct OpOf<Args> {                                  \
-    static constexpr const char* kName = #entry;       \
-    static constexpr auto kEntry = &OpTable::entry;    \
+#define X(entry, Args, amp)                         \
+  template <>                                       \
+  struct OpOf<Args> {                               \
+    static constexpr const char* kName = #entry;    \
+    static constexpr auto kEntry = &OpTable::entry; \
   };
 GT_OPS(X)
 #undef X

@@ -69,8 +69,9 @@ CaseOf<Cast>& cast_case(OpCases& to, Shape s, DType from, DType into, Fill fill,
 
 void add_casts(OpCases& to) {
   const double inf = std::numeric_limits<double>::infinity();
-  const std::vector<double> ties = {1 + 0x1p-8,  1 + 0x3p-8,  1 + 0x1p-11, 1 + 0x3p-11, -1 - 0x1p-8, 1 + 0x1p-8 + 0x1p-20,
-                                    1 + 0x1p-11 + 0x1p-20, 0.1, -0.1, 255.5, 2047.5, 2049, 1.9999999};
+  const std::vector<double> ties = {
+      1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, -1 - 0x1p-8, 1 + 0x1p-8 + 0x1p-20, 1 + 0x1p-11 + 0x1p-20, 0.1,
+      -0.1,       255.5,      2047.5,      2049,        1.9999999};
   const std::vector<double> extremes = {0.0, -0.0, inf, -inf, 65504, 65519, 65520, -65520, 1e30, -3.4e38, 3.4028234e38};
   const std::vector<double> tiny = {0x1p-14, 0x1.8p-15, 0x1p-24, 0x1p-25, 0x1.8p-25, -0x1p-20, 0x1p-126, 1e-30};
   for (const auto& [rows, cols] : kSizes) {
@@ -101,16 +102,24 @@ void add_benchmarks(OpCases& to) {
   const Shape s{4096, 1024};
   const size_t first = to.size();
   const double n = static_cast<double>(s.numel());
-  add_case<Add>(to, describe(s, DType::kF32)).in(&Add::a, "a", s).in(&Add::b, "b", s).out(&Add::out, "out", s).flops = n;
+  add_case<Add>(to, describe(s, DType::kF32)).in(&Add::a, "a", s).in(&Add::b, "b", s).out(&Add::out, "out", s).flops =
+      n;
   add_case<Axpy>(to, describe(s, DType::kF32)).in(&Axpy::x, "x", s).inout(&Axpy::y, "y", s).flops = 2 * n;
   add_case<Copy>(to, describe(s, DType::kF32)).in(&Copy::src, "src", s).out(&Copy::dst, "dst", s);
   add_case<AddBias>(to, describe(s, DType::kF32))
-      .in(&AddBias::x, "x", s).in(&AddBias::bias, "bias", {s.cols()}).out(&AddBias::out, "out", s).flops = n;
-  add_case<SumRows>(to, describe(s, DType::kF32)).in(&SumRows::x, "x", s).out(&SumRows::out, "out", {s.cols()}).flops = n;
+      .in(&AddBias::x, "x", s)
+      .in(&AddBias::bias, "bias", {s.cols()})
+      .out(&AddBias::out, "out", s)
+      .flops = n;
+  add_case<SumRows>(to, describe(s, DType::kF32)).in(&SumRows::x, "x", s).out(&SumRows::out, "out", {s.cols()}).flops =
+      n;
   cast_case(to, s, DType::kF32, DType::kBF16, normal());
   add_case<Gelu>(to, describe(s, DType::kF32)).in(&Gelu::x, "x", s).out(&Gelu::out, "out", s).flops = 10 * n;
   add_case<GeluGrad>(to, describe(s, DType::kF32))
-      .in(&GeluGrad::x, "x", s).in(&GeluGrad::dout, "dout", s).out(&GeluGrad::dx, "dx", s).flops = 18 * n;
+      .in(&GeluGrad::x, "x", s)
+      .in(&GeluGrad::dout, "dout", s)
+      .out(&GeluGrad::dx, "dx", s)
+      .flops = 18 * n;
   for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
 }
 

@@ -7,7 +7,9 @@
 namespace gt::test {
 namespace {
 
-struct GemmSize { int64_t m, n, k; };
+struct GemmSize {
+  int64_t m, n, k;
+};
 
 std::string describe(const GemmSize& s, bool ta, bool tb) {
   return cat(s.m, "x", s.n, "x", s.k, ta ? " a transposed" : "", tb ? " b transposed" : "");
@@ -55,6 +57,8 @@ void add_gemms(OpCases& to) {
   }
   add_epilogues(to, {1, 7, 33}, false, true, DType::kF32, 1e-5);
   gemm_case(to, {0, 33, 7}, false, true, " empty");
+  for (const bool tb : {false, true}) gemm_case(to, {300, 200, 150}, false, tb, "");  // worth a split over threads
+  gemm_case(to, {200, 300, 150}, true, false, " accumulate", true);
   gemm_case(to, {33, 129, 65}, false, true, " from unaligned addresses").skew = 1;
 
   auto& rank3 = add_case<Gemm>(to, "rank 3 activations");
@@ -105,7 +109,9 @@ CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r
   return c;
 }
 
-struct NormGrad { bool dsum, alias, accumulate_dx, dw, accumulate_dw; };
+struct NormGrad {
+  bool dsum, alias, accumulate_dx, dw, accumulate_dw;
+};
 
 CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, DType t = DType::kF32) {
   auto& c = add_case<LayerNormGrad>(

@@ -8,7 +8,9 @@
 namespace gt::test {
 namespace {
 
-struct AttentionSize { int64_t batch, seq, heads, kv_heads, head_dim; };
+struct AttentionSize {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+};
 
 template <class P>
 void set_sizes(P& p, const AttentionSize& s) {
@@ -21,8 +23,8 @@ double attention_flops(const AttentionSize& s) {  // two products of half a squa
 }
 
 void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
-  const std::string name = cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ", s.head_dim,
-                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+  const std::string name = cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ",
+                               s.head_dim, t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
   const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
   const Shape lse{s.batch, s.heads, s.seq};
   using F = Attention;
@@ -99,9 +101,9 @@ void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq,
 }
 
 struct Logits {
-  int64_t rows, cols;               // of this rank
-  int64_t first_col, vocab;         // where its columns begin, how many of all are real
-  int64_t parts = 1;                // ranks that share the vocabulary, `cols` columns each
+  int64_t rows, cols;        // of this rank
+  int64_t first_col, vocab;  // where its columns begin, how many of all are real
+  int64_t parts = 1;         // ranks that share the vocabulary, `cols` columns each
   double scale = 3;
 };
 
@@ -128,7 +130,8 @@ void derive_stats(const CrossEntropyGrad& g) {
     Tensor logits{reinterpret_cast<std::byte*>(drawn.data()), g.logits.shape, DType::kF32, {}};
     normal(3)(logits, 1000 + static_cast<uint64_t>(part));
     if (part * cols == g.first_col) logits = g.logits;
-    reference::cross_entropy_stats({logits, g.targets, g.stats.slice(part, 1).view({rows, 3}), part * cols, g.vocab}, {});
+    reference::cross_entropy_stats({logits, g.targets, g.stats.slice(part, 1).view({rows, 3}), part * cols, g.vocab},
+                                   {});
   }
 }
 
@@ -156,9 +159,9 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
 
 void add_cross_entropy(OpCases& to) {
   const Logits shapes[] = {
-      {1, 7, 0, 7},          {5, 33, 0, 33},        {9, 129, 0, 129},     {9, 64, 0, 50},       // alone; with padding
-      {7, 33, 0, 65, 2},     {7, 33, 33, 65, 2},    {6, 16, 32, 50, 4},   {6, 16, 48, 50, 4},   // parts, padding at the end
-      {6, 16, 16, 17, 4},    {130, 300, 0, 300},    {5, 33, 0, 33, 1, 60},                      // large: exp would overflow
+      {1, 7, 0, 7},       {5, 33, 0, 33},     {9, 129, 0, 129},      {9, 64, 0, 50},      // alone; with padding
+      {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // parts, padding at the end
+      {6, 16, 16, 17, 4}, {130, 300, 0, 300}, {5, 33, 0, 33, 1, 60},                      // large: exp would overflow
       {0, 33, 0, 33},
   };
   for (const Logits& l : shapes) {

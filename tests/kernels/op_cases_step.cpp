@@ -37,7 +37,8 @@ void add_sums(OpCases& to) {
 void add_clip(OpCases& to, std::string name, std::vector<double> squares, float clip, float denominator) {
   auto& c = add_case<ClipFactor>(to, std::move(name));
   c.args.clip = clip, c.args.denominator = denominator;
-  std::vector<double> before = {0.1, 0.9, 0.5, 0.6, kUnwritten, kUnwritten, 0.7, 0.8};  // what the op leaves alone, and NaN
+  std::vector<double> before = {0.1,        0.9,        0.5, 0.6,
+                                kUnwritten, kUnwritten, 0.7, 0.8};  // what the op leaves alone, and NaN
   const auto count = static_cast<int64_t>(squares.size());
   for (const double s : squares) c.non_finite |= s > 1e300;
   c.in(&ClipFactor::norm_squares, "norm_squares", {count}, values(std::move(squares)), DType::kF64);
@@ -45,12 +46,17 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
   c.out(&ClipFactor::norm, "norm", {1});
 }
 
-struct Adam { bool skip = false, l2 = false; DType value = DType::kF32; bool with_value = true; float decay = 0.1f; };
+struct Adam {
+  bool skip = false, l2 = false;
+  DType value = DType::kF32;
+  bool with_value = true;
+  float decay = 0.1f;
+};
 
 CaseOf<AdamW>& adam_case(OpCases& to, int64_t count, const Adam& a) {
-  auto& c = add_case<AdamW>(to, cat("[", count, "]", a.l2 ? " l2" : "", a.skip ? " skipped" : "",
-                                    a.with_value ? " value " : "", a.with_value ? name_of(a.value) : "",
-                                    a.decay == 0 ? " no decay" : ""));
+  auto& c = add_case<AdamW>(
+      to, cat("[", count, "]", a.l2 ? " l2" : "", a.skip ? " skipped" : "", a.with_value ? " value " : "",
+              a.with_value ? name_of(a.value) : "", a.decay == 0 ? " no decay" : ""));
   c.args.weight_decay = a.decay, c.args.adam_l2 = a.l2, c.args.beta2 = 0.95f;
   using W = AdamW;
   c.inout(&W::master, "master", {count}).in(&W::grad, "grad", {count}, normal(3));

@@ -1,5 +1,6 @@
 // Every case on every backend at hand against the reference: CPU with each instruction set that the processor has and
-// with one and three threads, CUDA where there is a device. `test_kernels "parity*"` is the check to run on a GPU machine.
+// with one and three threads, CUDA where there is a device. `test_kernels "parity*"` is the check to run on a GPU
+// machine.
 #include <cmath>
 #include <set>
 
@@ -15,7 +16,8 @@ constexpr uint64_t kSeed = 20240611;
 
 class OpenStream {
  public:
-  OpenStream(const Backend& backend, int threads) : backend_(backend), stream_(backend.device->open_stream(0, threads)) {}
+  OpenStream(const Backend& backend, int threads)
+      : backend_(backend), stream_(backend.device->open_stream(0, threads)) {}
   OpenStream(const OpenStream&) = delete;
   OpenStream& operator=(const OpenStream&) = delete;
   ~OpenStream() { backend_.device->close_stream(stream_); }
@@ -47,9 +49,7 @@ std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream
     std::string verdict = c.judge(got);
     if (images) *images = std::move(got);
     return verdict;
-  } catch (const Error& e) {
-    return cat("throws ", e.what());
-  }
+  } catch (const Error& e) { return cat("throws ", e.what()); }
 }
 
 void expect_parity(const std::string& op) {
@@ -117,7 +117,7 @@ TEST_CASE("parity: every op has test cases and a case to time, and no two cases 
     (c->big ? timed : tested).insert(c->op);
     CHECK(names.insert(cat(c->op, '/', c->name, c->big, c->skew)).second);
   }
-#define X(entry, Args, amp)          \
+#define X(entry, Args, amp)         \
   CHECK(tested.count(#entry) == 1); \
   CHECK(timed.count(#entry) == 1);
   GT_OPS(X)

@@ -42,7 +42,8 @@ void attention(const Attention& p, Stream) {
           weight[static_cast<size_t>(j)] = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
           top = std::max(top, weight[static_cast<size_t>(j)]);
         }
-        for (int64_t j = 0; j <= i; ++j) total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
+        for (int64_t j = 0; j <= i; ++j)
+          total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
           for (int64_t j = 0; j <= i; ++j) o += weight[static_cast<size_t>(j)] / total * get(p.qkv, at.v(b, j, h) + d);
@@ -195,7 +196,8 @@ void adamw(const AdamW& p, Stream) {
     if (p.adam_l2) g += p.weight_decay * w;
     const double m = beta1 * get(p.m, i) + (1 - beta1) * g;
     const double v = beta2 * get(p.v, i) + (1 - beta2) * g * g;
-    const double step = m / get(p.scalars, kBiasCorrection1) / (std::sqrt(v / get(p.scalars, kBiasCorrection2)) + p.eps);
+    const double step =
+        m / get(p.scalars, kBiasCorrection1) / (std::sqrt(v / get(p.scalars, kBiasCorrection2)) + p.eps);
     const double updated = w - lr * (step + (p.adam_l2 ? 0 : p.weight_decay * w));
     set(p.m, i, m);
     set(p.v, i, v);

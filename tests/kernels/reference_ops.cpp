@@ -53,7 +53,8 @@ uint16_t f16_bits(double v) {
 double f16_value(uint16_t bits) {
   const double sign = bits & 0x8000 ? -1 : 1;
   const int e = bits >> 10 & 31, fraction = bits & 1023;
-  if (e == 31) return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  if (e == 31)
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
   return e == 0 ? sign * fraction * 0x1p-24 : sign * std::ldexp(1 + fraction / 1024.0, e - 15);
 }
 
@@ -83,9 +84,7 @@ void set(const Tensor& t, int64_t i, double v) {
 
 namespace reference {
 
-double gelu_value(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
+double gelu_value(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 double gelu_slope(double x) {
   const double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
@@ -207,10 +206,9 @@ void layer_norm_grad(const LayerNormGrad& p, Stream) {
 }  // namespace reference
 
 const OpTable& reference_ops() {
-  static constexpr OpTable kTable{
-      .name = "reference",
+  static constexpr OpTable kTable{.name = "reference",
 #define X(entry, Args, amp) .entry = reference::entry,
-      GT_OPS(X)
+                                  GT_OPS(X)
 #undef X
   };
   static_assert(first_missing(kTable) == nullptr);

@@ -1,6 +1,6 @@
 // The plainest possible meaning of every op in kernels/ops.h: scalar loops, double accumulators, one rounding when an
-// element is stored. Host tensors of any floating dtype (f64 too: finite differences need it). It knows nothing of speed,
-// threads or streams and shares no line with any backend, so that agreement is evidence.
+// element is stored. Host tensors of any floating dtype (f64 too: finite differences need it). It knows nothing of
+// speed, threads or streams and shares no line with any backend, so that agreement is evidence.
 #pragma once
 #include "kernels/ops.h"
 

@@ -1,0 +1,127 @@
+// Token and position tables on the CPU. The gradient of the token table sorts tokens by row once and gives every thread
+// rows of its own.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+namespace {
+
+int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, cols)); }
+
+void zero_row(float* row, int64_t cols) { std::memset(row, 0, static_cast<size_t>(cols) * sizeof(float)); }
+void copy_row(const float* from, float* to, int64_t cols) {
+  std::memcpy(to, from, static_cast<size_t>(cols) * sizeof(float));
+}
+
+}  // namespace
+
+void embedding(const Embedding& p, Stream s) {
+  require_dtype("embedding", DType::kI32, {{"tokens", p.tokens}});
+  require_f32("embedding", {{"table", p.table}, {"out", p.out}});
+  const int64_t cols = p.table.shape.cols(), rows = p.table.shape.rows(), count = p.tokens.numel();
+  require_numel("embedding", count * cols, {{"out", p.out}});
+  const int32_t* tokens = p.tokens.as<int32_t>();
+  parallel_for(s, count, row_grain(cols), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = tokens[i] - p.first_row;
+      float* out = p.out.as<float>() + i * cols;
+      if (row < 0 || row >= rows) {
+        zero_row(out, cols);
+      } else {
+        copy_row(p.table.as<float>() + row * cols, out, cols);
+      }
+    }
+  });
+}
+
+namespace {
+
+// Positions of the tokens of each row, ascending: those of row r are order[start[r]] .. order[start[r + 1] - 1].
+struct SortedTokens {
+  const int32_t *start, *order;
+};
+
+SortedTokens sort_tokens(const int32_t* tokens, int64_t count, int64_t first_row, int64_t rows, int32_t* scratch) {
+  int32_t *start = scratch, *order = scratch + rows + 2;
+  std::fill(start, start + rows + 2, 0);
+  const auto row_of = [&](int64_t i) { return tokens[i] - first_row; };
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = row_of(i);
+    if (row >= 0 && row < rows) ++start[row + 2];
+  }
+  for (int64_t r = 0; r < rows; ++r) start[r + 2] += start[r + 1];
+  for (int64_t i = 0; i < count; ++i) {  // start[r + 1] runs from the first place of row r to the first of row r + 1
+    const int64_t row = row_of(i);
+    if (row >= 0 && row < rows) order[start[row + 1]++] = static_cast<int32_t>(i);
+  }
+  return {start, order};
+}
+
+}  // namespace
+
+void embedding_grad(const EmbeddingGrad& p, Stream s) {
+  require_dtype("embedding_grad", DType::kI32, {{"tokens", p.tokens}});
+  require_f32("embedding_grad", {{"dout", p.dout}, {"dtable", p.dtable}});
+  const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape.rows(), count = p.tokens.numel();
+  require_numel("embedding_grad", count * cols, {{"dout", p.dout}});
+  GT_CHECK(count < INT32_MAX, "embedding_grad: ", count, " tokens in one call");
+  if (rows == 0) return;
+  int32_t* scratch = cpu_context(s).scratch<int32_t>(rows + 2 + count);
+  const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
+  const float* dout = p.dout.as<float>();
+  parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = p.dtable.as<float>() + r * cols;
+      int64_t i = sorted.start[r];
+      const int64_t last = sorted.start[r + 1];
+      if (!p.accumulate) {
+        if (i == last) {
+          zero_row(row, cols);
+        } else {
+          copy_row(dout + sorted.order[i++] * cols, row, cols);
+        }
+      }
+      for (; i < last; ++i) f.add(row, dout + sorted.order[i] * cols, row, cols);
+    }
+  });
+}
+
+void add_position(const AddPosition& p, Stream s) {
+  require_f32("add_position", {{"x", p.x}, {"pos", p.pos}});
+  const int64_t cols = p.pos.shape.cols(), rows = cols ? p.x.numel() / cols : 0;
+  if (rows == 0) return;
+  GT_CHECK(p.seq > 0 && rows % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= p.pos.shape.rows(),
+           "add_position: x ", to_string(p.x.shape), " with sequences of ", p.seq, " from position ", p.first_pos,
+           " of pos ", to_string(p.pos.shape));
+  parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* x = p.x.as<float>() + r * cols;
+      f.add(x, p.pos.as<float>() + (p.first_pos + r % p.seq) * cols, x, cols);
+    }
+  });
+}
+
+void position_grad(const PositionGrad& p, Stream s) {
+  require_f32("position_grad", {{"dout", p.dout}, {"dpos", p.dpos}});
+  const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape.rows(), tokens = cols ? p.dout.numel() / cols : 0;
+  GT_CHECK(tokens == 0 || (p.seq > 0 && tokens % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= rows),
+           "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", p.seq, " from position ",
+           p.first_pos, " of dpos ", to_string(p.dpos.shape));
+  const int64_t sequences = tokens ? tokens / p.seq : 0;
+  parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = p.dpos.as<float>() + r * cols;
+      const int64_t at = r - p.first_pos;
+      const bool inside = sequences > 0 && at >= 0 && at < p.seq;
+      if (!p.accumulate && !inside) zero_row(row, cols);
+      if (inside) f.sum_rows(p.dout.as<float>() + at * cols, p.seq * cols, sequences, row, cols, p.accumulate);
+    }
+  });
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,90 @@
+// Vocabulary-parallel cross-entropy on the CPU: rows in parallel, two passes over a row, probabilities never stored.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+namespace {
+
+int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
+
+struct Columns {
+  int64_t all, real;  // of this rank; those behind `real` are padding
+  Columns(const Tensor& logits, int64_t first_col, int64_t vocab)
+      : all(logits.shape.cols()), real(std::clamp<int64_t>(vocab - first_col, 0, all)) {}
+};
+
+// The normaliser of a row from the parts of all ranks, in rank order.
+struct Normaliser {
+  float max = -std::numeric_limits<float>::infinity(), sum = 0, target = 0;
+};
+Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row) {
+  Normaliser n;
+  for (int64_t part = 0; part < parts; ++part) n.max = std::max(n.max, stats[(part * rows + row) * 3]);
+  for (int64_t part = 0; part < parts; ++part) {
+    const float* s = stats + (part * rows + row) * 3;
+    n.sum += s[1] * std::exp(s[0] - n.max);
+    n.target += s[2];
+  }
+  return n;
+}
+
+}  // namespace
+
+void cross_entropy_stats(const CrossEntropyStats& p, Stream s) {
+  require_f32("cross_entropy_stats", {{"logits", p.logits}, {"stats", p.stats}});
+  require_dtype("cross_entropy_stats", DType::kI32, {{"targets", p.targets}});
+  const int64_t rows = p.targets.numel();
+  const Columns columns(p.logits, p.first_col, p.vocab);
+  require_numel("cross_entropy_stats", rows * columns.all, {{"logits", p.logits}});
+  require_numel("cross_entropy_stats", rows * 3, {{"stats", p.stats}});
+  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* z = p.logits.as<float>() + r * columns.all;
+      float* stats = p.stats.as<float>() + r * 3;
+      f.softmax_stats(z, columns.real, stats, stats + 1);
+      const int64_t target = p.targets.as<int32_t>()[r] - p.first_col;
+      stats[2] = p.targets.as<int32_t>()[r] >= 0 && target >= 0 && target < columns.real ? z[target] : 0.0f;
+    }
+  });
+}
+
+void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
+  const char* op = "cross_entropy_grad";
+  require_f32(op,
+              {{"logits", p.logits}, {"stats", p.stats}, {"seed", p.seed}, {"loss", p.loss}, {"dlogits", p.dlogits}});
+  require_dtype(op, DType::kI32, {{"targets", p.targets}});
+  const int64_t rows = p.targets.numel();
+  const Columns columns(p.logits, p.first_col, p.vocab);
+  require_numel(op, rows * columns.all, {{"logits", p.logits}});
+  require_numel(op, rows * 3 * p.parts, {{"stats", p.stats}});
+  require_numel(op, rows, {{"loss", p.loss}});
+  if (p.dlogits) require_numel(op, rows * columns.all, {{"dlogits", p.dlogits}});
+  GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
+  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t token = p.targets.as<int32_t>()[r];
+      const Normaliser n = combine(p.stats.as<float>(), p.parts, rows, r);
+      p.loss.as<float>()[r] = token >= 0 ? std::log(n.sum) + n.max - n.target : 0.0f;
+      if (!p.dlogits) continue;
+      const float seed = p.seed.as<float>()[0];
+      float* d = p.dlogits.as<float>() + r * columns.all;
+      int64_t written = 0;
+      if (token >= 0) {
+        f.softmax_scaled(p.logits.as<float>() + r * columns.all, d, columns.real, n.max, seed / n.sum);
+        const int64_t target = token - p.first_col;
+        if (target >= 0 && target < columns.real) d[target] -= seed;
+        written = columns.real;
+      }
+      std::memset(d + written, 0, static_cast<size_t>(columns.all - written) * sizeof(float));
+    }
+  });
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,83 @@
+// Layer normalisation on the CPU: rows in parallel; gradients of gamma and beta by blocks of rows, added in order.
+#include <algorithm>
+
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+namespace {
+constexpr int64_t kRowBlock = 32;  // rows whose dgamma and dbeta are summed together: part of the result's bits
+}
+
+void layer_norm(const LayerNorm& p, Stream s) {
+  const char* op = "layer_norm";
+  require_f32(op, {{"x", p.x},
+                   {"delta", p.delta},
+                   {"gamma", p.gamma},
+                   {"beta", p.beta},
+                   {"sum", p.sum},
+                   {"out", p.out},
+                   {"mean", p.mean},
+                   {"rstd", p.rstd}});
+  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  require_numel(op, rows * cols, {{"x", p.x}, {"out", p.out}});
+  require_numel(op, cols, {{"beta", p.beta}});
+  require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
+  if (p.delta) require_numel(op, rows * cols, {{"delta", p.delta}, {"sum", p.sum}});
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols));
+  parallel_for(s, rows, grain, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = r * cols;
+      f.layer_norm(p.x.as<float>() + at, p.delta ? p.delta.as<float>() + at : nullptr, p.gamma.as<float>(),
+                   p.beta.as<float>(), p.delta ? p.sum.as<float>() + at : nullptr, p.out.as<float>() + at,
+                   p.mean.as<float>() + r, p.rstd.as<float>() + r, cols, p.eps);
+    }
+  });
+}
+
+void layer_norm_grad(const LayerNormGrad& p, Stream s) {
+  const char* op = "layer_norm_grad";
+  require_f32(op, {{"x", p.x},
+                   {"gamma", p.gamma},
+                   {"mean", p.mean},
+                   {"rstd", p.rstd},
+                   {"dout", p.dout},
+                   {"dsum", p.dsum},
+                   {"dx", p.dx},
+                   {"dgamma", p.dgamma},
+                   {"dbeta", p.dbeta}});
+  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}, {"dx", p.dx}});
+  require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
+  if (p.dsum) require_numel(op, rows * cols, {{"dsum", p.dsum}});
+  for (const Tensor* t : {&p.dgamma, &p.dbeta}) {
+    if (*t) require_numel(op, cols, {{"dgamma or dbeta", *t}});
+  }
+  const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  const int64_t stride = (cols + 15) / 16 * 16;  // partials: [dgamma, dbeta][block][stride]
+  float* partial = cpu_context(s).scratch<float>(2 * blocks * stride);
+  const Simd& f = simd();
+  parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int) {  // begin is a multiple of kRowBlock
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = r * cols, block = r / kRowBlock;
+      float* dgamma = p.dgamma ? partial + block * stride : nullptr;
+      float* dbeta = p.dbeta ? partial + (blocks + block) * stride : nullptr;
+      f.layer_norm_grad(p.x.as<float>() + at, p.gamma.as<float>(), p.mean.as<float>()[r], p.rstd.as<float>()[r],
+                        p.dout.as<float>() + at, p.dsum ? p.dsum.as<float>() + at : nullptr, p.dx.as<float>() + at,
+                        dgamma, dbeta, cols, p.accumulate_dx, r % kRowBlock == 0);
+    }
+  });
+  parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
+    if (p.dgamma) {
+      f.sum_rows(partial + begin, stride, blocks, p.dgamma.as<float>() + begin, end - begin, p.accumulate_dw);
+    }
+    if (p.dbeta) {
+      f.sum_rows(partial + blocks * stride + begin, stride, blocks, p.dbeta.as<float>() + begin, end - begin,
+                 p.accumulate_dw);
+    }
+  });
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,54 @@
+// Sums over whole tensors on the CPU, in f64 by fixed blocks, and the clipping factor of a step.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kSumBlock = 4096;  // elements summed together: part of the result's bits
+
+template <class P>
+void sum_blocks(const char* op, const P& p, Stream s, double (*sum_block)(const float*, int64_t)) {
+  require_f32(op, {{"x", p.x}});
+  require_dtype(op, DType::kF64, {{"out", p.out}});
+  require_numel(op, 1, {{"out", p.out}});
+  const int64_t n = p.x.numel(), blocks = (n + kSumBlock - 1) / kSumBlock;
+  double* partial = cpu_context(s).scratch<double>(blocks);
+  const float* x = p.x.template as<float>();
+  parallel_for(s, blocks, 4, [=](int64_t begin, int64_t end, int) {
+    for (int64_t b = begin; b < end; ++b) {
+      partial[b] = sum_block(x + b * kSumBlock, std::min(kSumBlock, n - b * kSumBlock));
+    }
+  });
+  double total = 0;
+  for (int64_t b = 0; b < blocks; ++b) total += partial[b];
+  double* out = p.out.template as<double>();
+  *out = p.accumulate ? *out + total : total;
+}
+
+}  // namespace
+
+void sum(const Sum& p, Stream s) { sum_blocks("sum", p, s, simd().sum); }
+void sum_squares(const SumSquares& p, Stream s) { sum_blocks("sum_squares", p, s, simd().sum_squares); }
+
+void clip_factor(const ClipFactor& p, Stream) {
+  require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}});
+  require_f32("clip_factor", {{"scalars", p.scalars}, {"norm", p.norm}});
+  require_numel("clip_factor", kNumScalars, {{"scalars", p.scalars}});
+  require_numel("clip_factor", 1, {{"norm", p.norm}});
+  double squares = 0;
+  for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += p.norm_squares.as<double>()[i];
+  const double denominator = p.denominator, total = std::sqrt(squares) / denominator;
+  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + 1e-6)) : 1.0;
+  float* scalars = p.scalars.as<float>();
+  scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
+  scalars[kSkip] = std::isfinite(total) ? 0.0f : 1.0f;
+  *p.norm.as<float>() = static_cast<float>(total);
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,68 @@
+// The vector kernels under the CPU ops: plain pointers and counts, one table of functions per instruction set, written
+// once (simd_*.h) and compiled three times. They know no tensor, no thread and no error: the op files (elementwise.cpp,
+// norm.cpp, ...) check arguments and split the work. Pointers need no alignment; output may alias an input of the same
+// name or position unless said otherwise.
+#pragma once
+#include <cstdint>
+
+namespace gt::cpu {
+
+constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
+
+// One query head: rows of q, k, v are qkv_stride floats apart, rows of out and dout out_stride.
+struct AttentionHead {
+  const float *q, *k, *v;
+  const float* dout;  // backward
+  float* out;         // read in the backward
+  float* lse;         // [seq]
+  float *dq, *dk, *dv;
+  int64_t qkv_stride, out_stride, seq, dim;
+  float scale;
+};
+
+struct AdamWArgs {
+  float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
+  bool l2;
+};
+
+struct Simd {
+  void (*add)(const float* a, const float* b, float* out, int64_t n);
+  void (*axpy)(float alpha, const float* x, float* y, int64_t n);
+  void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
+  // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
+  void (*sum_rows)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
+
+  void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
+  void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);
+  void (*f32_to_f16)(const float* x, uint16_t* out, int64_t n);
+  void (*f16_to_f32)(const uint16_t* x, float* out, int64_t n);
+
+  // One row; delta may be null, then sum is not written. Population variance.
+  void (*layer_norm)(const float* x, const float* delta, const float* gamma, const float* beta, float* sum, float* out,
+                     float* mean, float* rstd, int64_t n, float eps);
+  // One row; dsum may be null. dgamma, dbeta: this row is added (or, first, written); null: not wanted.
+  void (*layer_norm_grad)(const float* x, const float* gamma, float mean, float rstd, const float* dout,
+                          const float* dsum, float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate,
+                          bool first);
+
+  int64_t (*attention_scratch)(int64_t dim);  // floats
+  // Queries [first, first + kAttentionBlock) of one head: out and lse.
+  void (*attention)(const AttentionHead& head, int64_t first, float* scratch);
+  int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
+  // The query heads that share one key head, together: dq of all, dk and dv summed in the order of heads.
+  void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
+
+  // max and the sum of e^(x - max); (-inf, 0) for n == 0.
+  void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
+  void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
+
+  double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums
+  double (*sum_squares)(const float* x, int64_t n);
+
+  void (*adamw)(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& args);
+};
+
+extern const Simd kSimdScalar, kSimdAvx2, kSimdAvx512;
+const Simd& simd();  // of the current instruction set
+
+}  // namespace gt::cpu

@@ -1,0 +1,72 @@
+// What ends a training step: softmax over the vocabulary, sums in f64, AdamW; body of simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+void softmax_stats_row(const float* x, int64_t n, float* max_out, float* sum_out) {
+  const Vec highest = fold(
+      n, splat(kMinusInfinity),
+      [=](Vec acc, int64_t i, auto lanes) { return max(acc, lanes.keep(lanes.load(x + i), kMinusInfinity)); },
+      [](Vec a, Vec b) { return max(a, b); });
+  const float top = max_lanes(highest);
+  const Vec shift = splat(top);
+  const Vec total = fold(
+      n, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return acc + lanes.keep(exp(lanes.load(x + i) - shift)); },
+      [](Vec a, Vec b) { return a + b; });
+  *max_out = top;
+  *sum_out = sum_lanes(total);
+}
+
+void softmax_scaled_row(const float* x, float* out, int64_t n, float max, float factor) {
+  const Vec shift = splat(max), f = splat(factor);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, exp(lanes.load(x + i) - shift) * f); });
+}
+
+inline VecDouble widen(const float* p) { return __builtin_convertvector(load_as<HalfVec>(p), VecDouble); }
+
+// Four accumulators of kLanes / 2 doubles, joined in fixed order, then the tail one by one.
+template <bool kSquares>
+inline double sum_double(const float* x, int64_t n) {
+  constexpr int kHalf = kLanes / 2;
+  VecDouble acc[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kHalf <= n; i += 4 * kHalf) {
+    for (int k = 0; k < 4; ++k) {
+      const VecDouble v = widen(x + i + k * kHalf);
+      acc[k] += kSquares ? v * v : v;
+    }
+  }
+  const VecDouble joined = (acc[0] + acc[1]) + (acc[2] + acc[3]);
+  double total = 0;
+  for (int k = 0; k < kHalf; ++k) total += joined[k];
+  for (; i < n; ++i) total += kSquares ? static_cast<double>(x[i]) * x[i] : x[i];
+  return total;
+}
+double sum_n(const float* x, int64_t n) { return sum_double<false>(x, n); }
+double sum_squares_n(const float* x, int64_t n) { return sum_double<true>(x, n); }
+
+void adamw_n(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& a) {
+  const Vec mult = splat(a.multiplier), b1 = splat(a.beta1), c1 = splat(1.0f - a.beta1), b2 = splat(a.beta2);
+  const Vec c2 = splat(1.0f - a.beta2), r1 = splat(1.0f / a.bias_correction1), r2 = splat(1.0f / a.bias_correction2);
+  const Vec eps = splat(a.eps), lr = splat(a.lr);
+  const Vec l2 = splat(a.l2 ? a.weight_decay : 0.0f), decay = splat(a.l2 ? 0.0f : a.weight_decay);
+  const bool with_l2 = a.l2;
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec w = lanes.load(master + i);
+    Vec g = lanes.load(grad + i) * mult;
+    if (with_l2) g = fma(l2, w, g);
+    const Vec first = fma(b1, lanes.load(m + i), c1 * g), second = fma(b2, lanes.load(v + i), c2 * (g * g));
+    lanes.store(m + i, first);
+    lanes.store(v + i, second);
+    const Vec update = first * r1 / (sqrt(second * r2) + eps);
+    lanes.store(master + i, w - lr * fma(decay, w, update));
+  });
+}
+
+}  // namespace
+}  // namespace gt::cpu

@@ -1,0 +1,34 @@
+// The functions of one instruction set, gathered. Included by simd_{scalar,avx2,avx512}.cpp alone.
+#pragma once
+#include "kernels/cpu/simd_attention.h"
+#include "kernels/cpu/simd_elementwise.h"
+#include "kernels/cpu/simd_norm.h"
+#include "kernels/cpu/simd_step.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr Simd kTableHere{
+    .add = add_n,
+    .axpy = axpy_n,
+    .exp = exp_n,
+    .sum_rows = sum_rows_n,
+    .f32_to_bf16 = f32_to_bf16_n,
+    .bf16_to_f32 = bf16_to_f32_n,
+    .f32_to_f16 = f32_to_f16_n,
+    .f16_to_f32 = f16_to_f32_n,
+    .layer_norm = layer_norm_row,
+    .layer_norm_grad = layer_norm_grad_row,
+    .attention_scratch = attention_scratch_floats,
+    .attention = attention_block,
+    .attention_grad_scratch = attention_grad_scratch_floats,
+    .attention_grad = attention_grad_heads,
+    .softmax_stats = softmax_stats_row,
+    .softmax_scaled = softmax_scaled_row,
+    .sum = sum_n,
+    .sum_squares = sum_squares_n,
+    .adamw = adamw_n,
+};
+
+}  // namespace
+}  // namespace gt::cpu

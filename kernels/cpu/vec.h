@@ -1,0 +1,159 @@
+// One vector of f32 and what our kernels do with it. Written once, compiled per instruction set: 16 lanes in files
+// built with AVX-512, 8 with AVX2 + FMA, 4 (SSE2 on x86-64) elsewhere. Everything has internal linkage and nothing of
+// std:: is used, so that the linker can never hand code of one instruction set to another. It knows no tensor and no
+// op.
+#pragma once
+#include <cstdint>
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace gt::cpu {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
+typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t VecBits __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t VecU16 __attribute__((vector_size(kLanes * 2)));
+typedef float HalfVec __attribute__((vector_size(kLanes * 2)));  // kLanes / 2 numbers, which fill a VecDouble
+typedef double VecDouble __attribute__((vector_size(kLanes * 4)));
+
+inline Vec splat(float x) { return x - Vec{}; }  // x - 0 keeps the sign of zero
+template <class T>
+inline T load_as(const void* p) {
+  T v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+inline Vec load(const float* p) { return load_as<Vec>(p); }
+inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// fma rounds once where the instruction set has it. min and max return b when one of them is NaN.
+#if defined(__AVX512F__)
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xFFFF, a, b); }
+inline Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xFFFF, a, b); }
+inline Vec sqrt(Vec a) { return _mm512_maskz_sqrt_ps(0xFFFF, a); }  // maskz: GCC 12 warns of the plain one's own code
+#elif defined(__AVX2__)
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+inline Vec min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
+inline Vec sqrt(Vec a) { return _mm256_sqrt_ps(a); }
+#else
+inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+inline Vec sqrt(Vec a) {
+  for (int i = 0; i < kLanes; ++i) a[i] = __builtin_sqrtf(a[i]);
+  return a;
+}
+#endif
+
+// Which lanes of a vector stand for elements: all of them, or the first `count`. Masked loads give 0 elsewhere.
+struct Whole {
+  static Vec load(const float* p) { return cpu::load(p); }
+  static void store(float* p, Vec v) { cpu::store(p, v); }
+  static Vec keep(Vec v) { return v; }         // 0 in lanes that stand for nothing
+  static Vec keep(Vec v, float) { return v; }  // this number there
+};
+struct Part {
+  int count;
+#if defined(__AVX512F__)
+  __mmask16 mask() const { return static_cast<__mmask16>((1u << count) - 1); }
+  Vec load(const float* p) const { return _mm512_maskz_loadu_ps(mask(), p); }
+  void store(float* p, Vec v) const { _mm512_mask_storeu_ps(p, mask(), v); }
+  Vec keep(Vec v) const { return _mm512_maskz_mov_ps(mask(), v); }
+  Vec keep(Vec v, float other) const { return _mm512_mask_mov_ps(_mm512_set1_ps(other), mask(), v); }
+#else
+  VecInt mask() const {
+    VecInt m;
+    for (int i = 0; i < kLanes; ++i) m[i] = i < count ? -1 : 0;
+    return m;
+  }
+#if defined(__AVX2__)
+  Vec load(const float* p) const { return _mm256_maskload_ps(p, (__m256i)mask()); }
+  void store(float* p, Vec v) const { _mm256_maskstore_ps(p, (__m256i)mask(), v); }
+#else
+  Vec load(const float* p) const {
+    Vec v{};
+    for (int i = 0; i < count; ++i) v[i] = p[i];
+    return v;
+  }
+  void store(float* p, Vec v) const {
+    for (int i = 0; i < count; ++i) p[i] = v[i];
+  }
+#endif
+  Vec keep(Vec v) const { return mask() ? v : Vec{}; }
+  Vec keep(Vec v, float other) const { return mask() ? v : splat(other); }
+#endif
+};
+
+// f(i, lanes) for every vector of [0, n), the last one perhaps a Part.
+template <class F>
+inline void sweep(int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, Whole{});
+  if (i < n) f(i, Part{static_cast<int>(n - i)});
+}
+
+// Folds f(acc, i, lanes) over [0, n) in four accumulators (latency), joined in fixed order.
+template <class F, class Join>
+inline Vec fold(int64_t n, Vec start, F f, Join join) {
+  Vec a = start, b = start, c = start, d = start;
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    a = f(a, i, Whole{});
+    b = f(b, i + kLanes, Whole{});
+    c = f(c, i + 2 * kLanes, Whole{});
+    d = f(d, i + 3 * kLanes, Whole{});
+  }
+  for (; i + kLanes <= n; i += kLanes) a = f(a, i, Whole{});
+  if (i < n) b = f(b, i, Part{static_cast<int>(n - i)});
+  return join(join(a, b), join(c, d));
+}
+
+// Over the lanes, as a tree.
+inline float sum_lanes(Vec v) {
+  float a[kLanes];
+  store(a, v);
+  for (int w = kLanes / 2; w > 0; w /= 2) {
+    for (int i = 0; i < w; ++i) a[i] += a[i + w];
+  }
+  return a[0];
+}
+inline float max_lanes(Vec v) {
+  float a[kLanes];
+  store(a, v);
+  for (int w = kLanes / 2; w > 0; w /= 2) {
+    for (int i = 0; i < w; ++i) a[i] = a[i] > a[i + w] ? a[i] : a[i + w];
+  }
+  return a[0];
+}
+
+// e^x, relative error below 2e-7: x = n ln2 + r, polynomial in r (Cephes expf), times 2^n. 0 below -87.33 and for -inf;
+// not meant above 88.3, where it stays at e^88.3. NaN comes through.
+inline Vec exp(Vec x) {
+  const Vec low = splat(-87.33f), c = max(low, min(splat(88.3f), x));
+  const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
+  const Vec shifted = fma(c, splat(1.44269504088896f), magic), n = shifted - magic;
+  const Vec r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), c));
+  Vec p = fma(splat(1.9875691500e-4f), r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p, r * r, r) + splat(1.0f);
+  const Vec scale = (Vec)(((VecInt)shifted << 23) + 0x3F800000);  // the magic number's own bits are shifted out
+  return x < low ? Vec{} : p * scale;
+}
+
+}  // namespace
+}  // namespace gt::cpu

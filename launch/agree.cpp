@@ -1,29 +1,25 @@
 #include "launch/agree.h"
 
-#include <exception>
-
 namespace gt {
 
 void agree(ProcessGroup& world, const std::function<void()>& body) {
-  std::exception_ptr error;
+  std::string message;
   Exit code = Exit::kOk;
   try {
     body();
   } catch (const Error& e) {
-    error = std::current_exception();
+    message = e.what();
     code = e.code();
-  } catch (const std::exception&) {
-    error = std::current_exception();
+  } catch (const std::exception& e) {
+    message = e.what();
     code = Exit::kInternal;
   }
-  // Lowest failing rank and its code in one number: smaller rank wins.
-  constexpr int32_t kNobody = INT32_MAX;
-  int32_t first = error ? world.rank() * 1000 + static_cast<int32_t>(code) : kNobody;
-  const Tensor flag{reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}};
-  world.all_reduce(flag, ReduceOp::kMin, {}).wait({});
+  // Lowest failing rank and its code in one number: the smaller rank wins.
+  constexpr int32_t kNobody = INT32_MAX, kCodes = 1000;
+  int32_t first = code == Exit::kOk ? kNobody : world.rank() * kCodes + static_cast<int32_t>(code);
+  world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
   if (first == kNobody) return;
-  if (error && first / 1000 == world.rank()) std::rethrow_exception(error);
-  throw PeerFailed(static_cast<Exit>(first % 1000));
+  throw AgreedError(message, static_cast<Exit>(first % kCodes), first / kCodes == world.rank());
 }
 
 }  // namespace gt

@@ -6,14 +6,19 @@
 
 namespace gt {
 
-// Thrown on ranks whose peer has the message: carries the exit code, prints nothing.
-class PeerFailed : public Error {
+// An error that every rank knows of: all of them leave in order, with one exit code, and nobody has to be torn down.
+// `speaker`: this rank has the message; the others print nothing.
+class AgreedError : public Error {
  public:
-  explicit PeerFailed(Exit code) : Error("another rank failed", code) {}
+  AgreedError(const std::string& what, Exit code, bool speaker) : Error(what, code), speaker_(speaker) {}
+  bool speaker() const { return speaker_; }
+
+ private:
+  bool speaker_;
 };
 
-// Collective. Runs `body` on every rank; if it throws anywhere, the lowest such rank rethrows its error and all others throw
-// PeerFailed with the same exit code. `body` must not leave a collective half done when it fails.
+// Collective. Runs `body` on every rank; if it throws anywhere, every rank throws AgreedError with the code of the lowest failing
+// rank, whose message it is. `body` must not leave a collective half done when it fails.
 void agree(ProcessGroup& world, const std::function<void()>& body);
 
 }  // namespace gt

@@ -1,0 +1,106 @@
+#include "launch/banner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launch/engine_options.h"
+#include "launch/progress.h"
+#include "parallel/pipeline/simulate.h"
+
+namespace gt {
+namespace {
+
+std::string layer_name(int i, int64_t layers) {
+  if (i == 0) return "embedding";
+  if (i <= layers) return fmt::format("block {}", i - 1);
+  return i == layers + 1 ? "norm" : "head";
+}
+
+std::string stage_layers(const std::vector<int>& b, int k, int64_t layers) {
+  const int first = b[static_cast<size_t>(k)], last = b[static_cast<size_t>(k) + 1] - 1;
+  if (last < first) return "nothing";
+  return first == last ? layer_name(first, layers) : layer_name(first, layers) + " .. " + layer_name(last, layers);
+}
+
+std::string model_line(const Config& c, const GptConfig& m) {
+  return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters", c.model.arch, m.layers,
+                     m.hidden, m.heads, m.ffn, m.seq, m.vocab, padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "",
+                     format_thousands(m.parameters()));
+}
+
+std::string layout_line(const Config& c, const EngineOptions& o) {
+  const Report r = simulate(make_schedule(o.schedule, static_cast<int>(c.parallel.pp), 1, o.microbatches));
+  return fmt::format("tp {} · pp {} ({}, bubble {:.1f} %) · dp {} · zero {}, {} ranks", c.parallel.tp, c.parallel.pp, o.schedule,
+                     100 * r.bubble, c.parallel.dp, c.zero.stage, c.world());
+}
+
+std::string batch_line(const Config& c) {
+  return fmt::format("global {} = micro {} × microbatches {} × dp {} · {} tokens", c.train.global_batch, c.train.micro_batch,
+                     c.train.grad_accum, c.parallel.dp, format_thousands(c.train.global_batch * c.model.seq));
+}
+
+std::string optimizer_line(const Config& c) {
+  return fmt::format("{}, lr {:g} ({}, {} warm-up steps, to {:g}), betas {:g} {:g}, weight decay {:g}, clip {:g}", c.optim.type,
+                     c.optim.lr, c.schedule.type, c.schedule.warmup_steps, c.schedule.min_lr, c.optim.betas[0], c.optim.betas[1],
+                     c.optim.weight_decay, c.optim.grad_clip);
+}
+
+}  // namespace
+
+std::string memory_line(const MemoryReport& m) {
+  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}, together {}", b(m.weights), b(m.gradients),
+                     b(m.optimizer), b(m.activations), b(m.buffers), b(m.total()));
+}
+
+std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
+  const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
+  std::string out;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
+    out += fmt::format("{}stage {}: {}, {} in flight; a rank: {}", k ? "\n" : "", k, stage_layers(bounds, k, o.model.layers), plan.slots,
+                       memory_line(plan.memory));
+  }
+  return out;
+}
+
+void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here) {
+  int64_t largest = 0, worst = 0, sum = 0;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const int64_t bytes = plan_memory(o, mesh, k * mesh.dp * mesh.tp).memory.total();
+    sum += bytes * mesh.dp * mesh.tp;
+    if (bytes > worst) {
+      worst = bytes;
+      largest = k;
+    }
+  }
+  int64_t free_bytes = 0, total_bytes = 0;
+  backend.device->memory(0, &free_bytes, &total_bytes);
+  const auto need = static_cast<double>(sum) * ranks_here / mesh.world();
+  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here, " ranks here need ", format_bytes(need),
+             " of ", format_bytes(0.9 * static_cast<double>(free_bytes)), " usable; a rank of stage ", largest, " needs ",
+             format_bytes(static_cast<double>(worst)), " (", memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp).memory),
+             "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp");
+}
+
+Rows start_rows(const BannerFacts& f) {
+  const Config& c = f.config;
+  Rows rows;
+  if (f.resumed_from >= 0) rows.push_back({"resumed", fmt::format("from step {} ({})", f.resumed_from, f.checkpoint)});
+  rows.push_back({"model", model_line(c, f.options.model)});
+  rows.push_back({"layout", layout_line(c, f.options)});
+  rows.push_back({"memory", stage_table(f.options, mesh_shape(c))});
+  rows.push_back({"batch", batch_line(c)});
+  rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
+  rows.push_back({"optimizer", optimizer_line(c)});
+  const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) / static_cast<double>(std::max<int64_t>(1, f.train.size()));
+  rows.push_back({"data", fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()), c.model.seq,
+                                      epochs, f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "")});
+  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0), f.threads,
+                                        f.threads == 1 ? "" : "s", f.comm)});
+  rows.push_back({"run", c.run_dir()});
+  return rows;
+}
+
+}  // namespace gt

@@ -1,0 +1,34 @@
+// The start block and the plan table: what will run, where, and how much memory it takes, said before the first step.
+#pragma once
+#include <string>
+
+#include "data/dataset.h"
+#include "launch/config.h"
+#include "launch/engine.h"
+#include "launch/metrics.h"
+
+namespace gt {
+
+struct BannerFacts {
+  const Config& config;
+  const EngineOptions& options;
+  const Backend& backend;
+  const Dataset& train;
+  const Dataset* valid = nullptr;
+  std::string comm;         // "mpi", "thread", "self"
+  int threads = 1;          // of a rank
+  int64_t resumed_from = -1;
+  std::string checkpoint;   // where from
+};
+
+Rows start_rows(const BannerFacts&);
+
+// One line a pipeline stage: layers, parameters, planned bytes by category.
+std::string stage_table(const EngineOptions&, const MeshShape&);
+
+// Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
+void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here);
+
+std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
+
+}  // namespace gt

@@ -1,0 +1,40 @@
+// gpttrain: one binary, many verbs. Parses, dispatches, turns errors into one message and an exit code.
+#include <fmt/format.h>
+
+#include "launch/cli.h"
+#include "launch/verbs.h"
+
+namespace {
+
+gt::Exit dispatch(const gt::Command& c) {
+  switch (c.verb) {
+    case gt::Verb::kShowText: fmt::print("{}", c.text); return gt::Exit::kOk;
+    case gt::Verb::kTrain: return gt::run_train(c);
+    case gt::Verb::kTokenizerTrain: return gt::run_tokenizer_train(c);
+    case gt::Verb::kTokenizerEncode: return gt::run_tokenizer_encode(c);
+    case gt::Verb::kTokenizerDecode: return gt::run_tokenizer_decode(c);
+    case gt::Verb::kDataPrepare: return gt::run_data_prepare(c);
+    case gt::Verb::kDataInspect: return gt::run_data_inspect(c);
+    case gt::Verb::kEval: return gt::run_eval(c);
+    case gt::Verb::kGenerate: return gt::run_generate(c);
+    case gt::Verb::kSchedule: return gt::run_schedule(c);
+    case gt::Verb::kCkptLs: return gt::run_ckpt_ls(c);
+    case gt::Verb::kCkptInspect: return gt::run_ckpt_inspect(c);
+    case gt::Verb::kBench: return gt::run_bench(c);
+  }
+  return gt::Exit::kInternal;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return static_cast<int>(dispatch(gt::parse_command(argc, argv)));
+  } catch (const gt::Error& e) {
+    fmt::print(stderr, "gpttrain: {}\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "gpttrain: internal error: {}\n", e.what());
+    return static_cast<int>(gt::Exit::kInternal);
+  }
+}

@@ -1,0 +1,318 @@
+#include "launch/trainer.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "data/index_store.h"
+#include "kernels/core/sha256.h"
+#include "launch/agree.h"
+#include "launch/banner.h"
+#include "launch/console.h"
+#include "launch/engine_options.h"
+#include "launch/log_jsonl.h"
+#include "launch/signals.h"
+#include "launch/tensorboard_sink.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> v) {
+  if (v.empty()) return kUnknown;
+  std::nth_element(v.begin(), v.begin() + static_cast<ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+int64_t resident_bytes() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return int64_t{u.ru_maxrss} * 1024;
+}
+
+// 16 random bytes of rank 0 as hex: names the run in its checkpoints.
+std::string shared_uuid(ProcessGroup& world) {
+  int32_t words[4] = {};
+  if (world.rank() == 0) {
+    std::ifstream in("/dev/urandom", std::ios::binary);
+    in.read(reinterpret_cast<char*>(words), sizeof words);
+  }
+  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
+  std::string out;
+  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
+  return out;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainRun& run, GroupFactory& factory) : run_(run), config_(run_.loaded.config), factory_(factory), started_(now()) {
+  mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);
+  ProcessGroup& world = mesh_->world();
+  agree(world, [&] { open_device(); });
+  agree(world, [&] { if (speaks() && !run_.dry_run) open_run_folder(); });
+  agree(world, [&] { open_data(); });
+  engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
+  load_or_init();
+  if (speaks()) start_logs();
+}
+
+Trainer::~Trainer() {
+  eval_loader_.reset();
+  loader_.reset();
+  engine_.reset();
+  if (device_open_) backend_->device->close_stream(compute_);
+}
+
+void Trainer::open_device() {
+  backend_ = &choose_backend(config_);
+  threads_ = threads_per_rank(config_, factory_.local_size());
+  const EngineOptions options = engine_options(config_, threads_);
+  if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
+  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());
+  compute_ = backend_->device->open_stream(0, threads_);
+  device_open_ = true;
+}
+
+void Trainer::open_run_folder() {
+  const fs::path dir = config_.run_dir();
+  std::error_code ec;
+  const bool used = fs::exists(dir / "log.jsonl", ec) || (fs::exists(config_.checkpoint_dir(), ec) && !fs::is_empty(config_.checkpoint_dir(), ec));
+  GT_REQUIRE(!(used && config_.checkpoint.resume == "never" && !run_.force), Exit::kUsage, dir.string(),
+             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another name, resume it ",
+             "(--checkpoint.resume auto), or add --force");
+  fs::create_directories(dir, ec);
+  GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(), ". Choose another with --log.dir");
+  std::ofstream out(dir / "config.json");
+  out << config_json(config_);
+  out.close();
+  GT_REQUIRE(out.good(), Exit::kUsage, (dir / "config.json").string(), ": cannot write: the run folder must be writable. Choose another with --log.dir");
+}
+
+void Trainer::open_data() {
+  DatasetOptions o;
+  o.sources = config_.data.train;
+  o.split = config_.data.split;
+  o.whole = !config_.data.valid.empty();
+  o.seq = config_.model.seq;
+  o.seed = static_cast<uint64_t>(config_.train.seed);
+  o.order = sample_order_from(config_.data.order);
+  o.num_samples = config_.train.steps * config_.train.global_batch;
+  o.vocab = config_.model.vocab;
+  if (!config_.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(config_.data.tokenizer);
+  o.cache_dir = default_cache_dir();
+  o.builder = factory_.local_rank() == 0;
+  o.warn = [this](const std::string& text) { if (speaks()) fmt::print(stderr, "warning: {}\n", text); };
+  train_data_ = open_dataset(o);
+  if (config_.train.eval_every == 0) return;
+  if (o.whole) o.sources = config_.data.valid;
+  else o.part = 1;
+  o.order = SampleOrder::kSequential;
+  valid_data_ = open_dataset(o);
+}
+
+void Trainer::load_or_init() {
+  ProcessGroup& world = mesh_->world();
+  if (config_.checkpoint.resume != "never")
+    agree(world, [&] {
+      resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
+                                 *backend_->device, compute_);
+    });
+  if (resumed_) {
+    state_ = resumed_->state;
+    agree(world, [&] { require_same_stream(data_cursor_from_json(state_.data_json), train_data_->cursor(state_.consumed_samples), false); });
+    engine_->set_applied_steps(state_.applied_steps);
+    engine_->store().publish();
+  } else {
+    engine_->init_weights();
+    state_.run_uuid = shared_uuid(world);
+    state_.seed = static_cast<uint64_t>(config_.train.seed);
+  }
+  first_step_ = state_.step + 1;
+  saved_step_ = resumed_ ? state_.step : -1;
+
+  LoaderConfig l;
+  l.seq = config_.model.seq;
+  l.micro_batch = config_.train.micro_batch;
+  l.microbatches = static_cast<int>(config_.train.grad_accum);
+  l.dp_rank = mesh_->coord(Axis::kDp);
+  l.dp_size = mesh_->size(Axis::kDp);
+  l.need_tokens = mesh_->first_stage();
+  l.need_targets = mesh_->last_stage();
+  l.first_sample = state_.consumed_samples;
+  loader_ = std::make_unique<Loader>(*train_data_, l, compute_.device, *backend_->device, compute_);
+  if (!valid_data_) return;
+  l.first_sample = 0;
+  l.prefetch = 1;
+  eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
+}
+
+void Trainer::start_logs() {
+  std::vector<std::unique_ptr<Sink>> sinks;
+  ConsoleOptions console;
+  console.every = config_.log.every;
+  console.bar = use_progress_bar(config_.log.progress);
+  console.quiet = run_.quiet;
+  sinks.push_back(std::make_unique<ConsoleSink>(console));
+  if (!run_.dry_run) {
+    sinks.push_back(std::make_unique<JsonlSink>());
+    if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
+  }
+  log_ = std::make_unique<MetricsWriter>(std::move(sinks));
+
+  StartInfo info;
+  info.command = run_.command;
+  info.config_json = config_json(config_);
+  info.run_dir = config_.run_dir();
+  info.first_step = first_step_;
+  info.total_steps = config_.train.steps;
+  info.resumed_from = resumed_ ? state_.step : -1;
+  info.eval_every = config_.train.eval_every;
+  info.save_every = config_.checkpoint.every;
+  info.world = mesh_->shape().world();
+  const EngineOptions options = engine_options(config_, threads_);
+  info.layout = stage_table(options, mesh_->shape());
+  info.environment = backend_->device->describe(0);
+  info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()), threads_,
+                          info.resumed_from, resumed_ ? resumed_->path : ""});
+  for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
+  log_->start(info);
+  if (resumed_)
+    for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);
+}
+
+Exit Trainer::run() {
+  if (run_.dry_run) {
+    if (speaks()) fmt::print("dry run: nothing was started\n");
+    return Exit::kOk;
+  }
+  step_ended_ = now();
+  while (state_.step < config_.train.steps && !stop_) {
+    one_step();
+    const bool last = state_.step == config_.train.steps;
+    if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
+    if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
+  }
+  const bool done = state_.step >= config_.train.steps;
+  GT_REQUIRE(saved_step_ == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ", state_.step,
+             ", but no checkpoint of it could be written; the last good one is of step ", saved_step_);
+  finish(done ? Exit::kOk : Exit::kInterrupted);
+  return done ? Exit::kOk : Exit::kInterrupted;
+}
+
+void Trainer::one_step() {
+  const auto microbatches = loader_->next();
+  const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested());
+  stop_ = r.stop;
+  ++state_.step;
+  state_.skipped_steps += r.skipped;
+  state_.applied_steps = engine_->applied_steps();
+  state_.consumed_samples = loader_->consumed();
+  state_.consumed_tokens += global_tokens();
+  state_.lr_value = r.lr;
+  last_loss_ = r.loss;
+  if (!speaks()) return;
+
+  const double end = now(), seconds = end - step_ended_, rate = static_cast<double>(global_tokens()) / seconds;
+  StepRecord rec;
+  rec.step = state_.step;
+  rec.total_steps = config_.train.steps;
+  rec.time = wall_seconds();
+  rec.tokens = state_.consumed_tokens;
+  rec.samples = state_.consumed_samples;
+  rec.global_batch = config_.train.global_batch;
+  rec.seq = config_.model.seq;
+  rec.epoch = (state_.consumed_samples - 1) / std::max<int64_t>(1, train_data_->size());
+  rec.loss = r.loss;
+  rec.grad_norm = r.grad_norm;
+  rec.clip_coef = r.clip;
+  rec.lr = r.lr;
+  rec.skipped = state_.skipped_steps;
+  rec.step_seconds = seconds;
+  rec.tokens_per_second = rate;
+  rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
+  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.mean_busy_seconds / seconds);
+  rec.data_wait = (loader_->wait_seconds() - wait_before_) / seconds;
+  rec.peak_bytes = resident_bytes();
+  wait_before_ = loader_->wait_seconds();
+  step_ended_ = end;
+  recent_rates_.push_back(rate);
+  log_->push(rec);
+  if (state_.step == first_step_ + 1)
+    log_->push(make_event(state_.step, "memory of rank 0: planned " + memory_line(plan_.memory) + " | measured " +
+                                           memory_line(engine_->measured_plan().memory) + fmt::format(" | process {:.1f} MB", static_cast<double>(resident_bytes()) * 1e-6)));
+}
+
+void Trainer::evaluate() {
+  const double begin = now();
+  eval_loader_->restore(0);
+  double sum = 0;
+  for (int64_t k = 0; k < config_.train.eval_steps; ++k) sum += engine_->evaluate(eval_loader_->next());
+  EvalRecord rec;
+  rec.step = state_.step;
+  rec.time = wall_seconds();
+  rec.tokens = config_.train.eval_steps * global_tokens();
+  rec.loss = sum / static_cast<double>(rec.tokens);
+  rec.seconds = now() - begin;
+  if (state_.best_step < 0 || rec.loss < state_.best_loss) {
+    state_.best_loss = rec.loss;
+    state_.best_step = state_.step;
+  }
+  if (log_) log_->push(rec);
+  step_ended_ = now();
+}
+
+// A failed save does not end training: it is said, and the last good checkpoint stays.
+void Trainer::save() {
+  if (saved_step_ == state_.step) return;
+  const double begin = now();
+  state_.elapsed_seconds += begin - started_;
+  started_ = begin;
+  state_.optim_type = config_.optim.type;
+  state_.lr_type = config_.schedule.type;
+  state_.global_batch = config_.train.global_batch;
+  state_.micro_batch = config_.train.micro_batch;
+  state_.data_json = to_json(train_data_->cursor(state_.consumed_samples));
+  std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
+  if (!config_.data.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});
+  try {
+    const SaveReport report = save_checkpoint(config_.checkpoint_dir(), state_, engine_->checkpoint_views(), aux,
+                                              static_cast<int>(config_.zero.stage), static_cast<int>(config_.checkpoint.keep), *mesh_,
+                                              *backend_->device, compute_);
+    saved_step_ = state_.step;
+    if (log_) log_->push(SavedRecord{state_.step, wall_seconds(), now() - begin, report.seconds, report.bytes});
+  } catch (const Error& e) {
+    if (e.code() != Exit::kIo) throw;
+    if (log_) log_->warn(state_.step, fmt::format("checkpoint of step {} was not written: {}", state_.step, e.what()));
+  }
+  step_ended_ = now();
+}
+
+void Trainer::finish(Exit code) {
+  if (!log_) return;
+  EndInfo info;
+  info.reason = code == Exit::kOk ? "finished" : fmt::format("interrupted by {}, everything is saved", signal_name(stop_signal()));
+  info.exit_code = static_cast<int>(code);
+  info.step = state_.step;
+  info.tokens = state_.consumed_tokens;
+  info.seconds = state_.elapsed_seconds + now() - started_;
+  info.last_loss = last_loss_;
+  info.best_loss = state_.best_step >= 0 ? state_.best_loss : kUnknown;
+  if (recent_rates_.size() > 2) recent_rates_.erase(recent_rates_.begin(), recent_rates_.begin() + 2);
+  info.median_tokens_per_second = median(recent_rates_);
+  const std::string dir = config_.run_dir();
+  info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
+  info.rows.push_back({"logs", dir + "/log.jsonl"});
+  info.rows.push_back({"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});
+  if (code != Exit::kOk) info.next.push_back("the same command again resumes from step " + std::to_string(saved_step_));
+  info.next.push_back("tensorboard --logdir " + dir);
+  if (saved_step_ >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
+  log_->end(info);
+}
+
+}  // namespace gt

@@ -1,0 +1,66 @@
+// The run of one rank: data in, steps, evaluations, checkpoints, records out. The order of a step is Engine::step; what is
+// around it is here. One Trainer per rank; rank 0 also prints and writes the logs.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "data/loader.h"
+#include "launch/config.h"
+#include "launch/engine.h"
+#include "launch/metrics.h"
+
+namespace gt {
+
+struct TrainRun {
+  LoadedConfig loaded;
+  std::string command;   // as typed, for logs
+  bool dry_run = false;  // stop after the start block
+  bool quiet = false;
+  bool force = false;    // --checkpoint.resume never in a folder that holds a run
+};
+
+class Trainer {
+ public:
+  // Collective: every rank of the factory's world constructs its Trainer with the same run.
+  Trainer(const TrainRun&, GroupFactory&);
+  ~Trainer();
+  Exit run();  // kOk, or kInterrupted after a saved stop
+
+ private:
+  void open_device();
+  void open_run_folder();
+  void open_data();
+  void load_or_init();
+  void start_logs();
+  void one_step();
+  void evaluate();
+  void save();
+  void finish(Exit);
+  bool speaks() const { return mesh_->rank() == 0; }
+  int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
+
+  const TrainRun run_;
+  const Config& config_;
+  const Backend* backend_ = nullptr;
+  GroupFactory& factory_;
+  std::unique_ptr<Mesh> mesh_;
+  Stream compute_;
+  bool device_open_ = false;
+  int threads_ = 1;
+  EnginePlan plan_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Dataset> train_data_, valid_data_;
+  std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<MetricsWriter> log_;
+  std::optional<LoadReport> resumed_;
+  TrainState state_;
+  std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
+  double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
+  int64_t first_step_ = 1, saved_step_ = -1;
+  bool stop_ = false;
+};
+
+}  // namespace gt

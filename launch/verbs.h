@@ -1,0 +1,20 @@
+// One function a verb of the command line. Each returns the exit code or throws gt::Error; main prints the error.
+#pragma once
+#include "launch/cli.h"
+
+namespace gt {
+
+Exit run_train(const Command&);
+Exit run_bench(const Command&);
+Exit run_generate(const Command&);
+Exit run_eval(const Command&);
+Exit run_schedule(const Command&);
+Exit run_tokenizer_train(const Command&);
+Exit run_tokenizer_encode(const Command&);
+Exit run_tokenizer_decode(const Command&);
+Exit run_data_prepare(const Command&);
+Exit run_data_inspect(const Command&);
+Exit run_ckpt_ls(const Command&);
+Exit run_ckpt_inspect(const Command&);
+
+}  // namespace gt

@@ -37,7 +37,8 @@ class Fields {
     return true;
   }
   [[noreturn]] void bad(const char* expected, uint64_t found) const {
-    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected, ", found ", found);
+    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected, ", found ",
+         found);
   }
   float as_float() const {
     float f;
@@ -83,7 +84,8 @@ void walk_piece(Fields f, ModelInfo* info) {
   if (static_cast<int64_t>(piece.size()) > kMaxPiece) f.bad("a piece of at most 16384 bytes", piece.size());
   ++info->pieces;
   info->longest_piece = std::max<int64_t>(info->longest_piece, static_cast<int64_t>(piece.size()));
-  info->blank_inside = info->blank_inside || piece.find(kBlank, 1) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
+  info->blank_inside = info->blank_inside || piece.find(kBlank, 1) != std::string_view::npos ||
+                       piece.find(' ') != std::string_view::npos;
   info->newline_inside = info->newline_inside || (piece.find('\n') != std::string_view::npos && piece != "\n");
 }
 
@@ -111,8 +113,8 @@ void walk_normalizer(Fields f, ModelInfo* info) {
 }  // namespace
 
 ModelInfo walk_model(std::string_view bytes, const std::string& name) {
-  GT_REQUIRE(static_cast<int64_t>(bytes.size()) <= kMaxBytes, Exit::kUsage, name, ": expected a tokenizer model of at most ", kMaxBytes,
-             " bytes, found ", bytes.size());
+  GT_REQUIRE(static_cast<int64_t>(bytes.size()) <= kMaxBytes, Exit::kUsage, name,
+             ": expected a tokenizer model of at most ", kMaxBytes, " bytes, found ", bytes.size());
   GT_REQUIRE(!bytes.empty(), Exit::kUsage, name, ": expected a tokenizer model, found an empty file");
   ModelInfo info;
   int trainers = 0, normalizers = 0;

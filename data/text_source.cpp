@@ -76,11 +76,15 @@ struct LineReader::Impl {
       begin = 0;
     }
     if (end == buffer.size()) buffer.resize(std::min(buffer.size() * 2, std::max(max_line, size_t{1} << 16)));
-    const int n = gzread(file, buffer.data() + end, static_cast<unsigned>(std::min<size_t>(buffer.size() - end, 1 << 26)));
+    const int n =
+        gzread(file, buffer.data() + end, static_cast<unsigned>(std::min<size_t>(buffer.size() - end, 1 << 26)));
     int code = Z_OK;
     const char* message = gzerror(file, &code);
-    GT_REQUIRE(n >= 0 && (code == Z_OK || code == Z_STREAM_END), Exit::kIo, path, " byte ", gzoffset(file), ": read failed: ",
-               code == Z_ERRNO ? std::strerror(errno) : code == Z_BUF_ERROR ? "the compressed file ends too early" : message);
+    GT_REQUIRE(n >= 0 && (code == Z_OK || code == Z_STREAM_END), Exit::kIo, path, " byte ", gzoffset(file),
+               ": read failed: ",
+               code == Z_ERRNO       ? std::strerror(errno)
+               : code == Z_BUF_ERROR ? "the compressed file ends too early"
+                                     : message);
     end += static_cast<size_t>(n);
     at_end = n == 0;
     return n > 0;
@@ -134,7 +138,8 @@ void LineReader::skip_to(int64_t byte, int64_t number) {
   } else {
     while (m.position < byte) {
       const int n = gzread(m.file, scrap.data(), static_cast<unsigned>(std::min<int64_t>(1 << 16, byte - m.position)));
-      GT_REQUIRE(n > 0, Exit::kIo, m.path, ": expected at least ", byte, " bytes of text, found ", m.position, "; the input changed");
+      GT_REQUIRE(n > 0, Exit::kIo, m.path, ": expected at least ", byte, " bytes of text, found ", m.position,
+                 "; the input changed");
       m.position += n;
     }
   }

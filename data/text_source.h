@@ -1,4 +1,5 @@
-// Text from files, folders, patterns, standard input and gzip, as lines in bounded memory. Knows nothing of what lines mean.
+// Text from files, folders, patterns, standard input and gzip, as lines in bounded memory. Knows nothing of what lines
+// mean.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,12 +10,12 @@
 namespace gt {
 
 struct TextInput {
-  std::string path;               // "-": standard input
-  int64_t size = 0, mtime_ns = 0; // on disk, compressed as it is
+  std::string path;                // "-": standard input
+  int64_t size = 0, mtime_ns = 0;  // on disk, compressed as it is
 };
 
-// Files as named; folders recursively, sorted by name; patterns (* ? [) sorted by name; "-" for standard input. kUsage names
-// what does not exist or is empty.
+// Files as named; folders recursively, sorted by name; patterns (* ? [) sorted by name; "-" for standard input. kUsage
+// names what does not exist or is empty.
 std::vector<TextInput> expand_inputs(const std::vector<std::string>& names);
 
 // Lines of one input; gzip (.gz, .dz or any file that begins like it) is decompressed on the way.
@@ -26,11 +27,11 @@ class LineReader {
   LineReader(LineReader&&) noexcept;
 
   struct Line {
-    std::string_view text;   // with its newline, if it has one; valid until the next call
-    bool complete = true;    // false: the line goes on in the next part
-    bool first = true;       // false: a part after the first
-    int64_t number = 0;      // counted from 0
-    int64_t begin = 0;       // byte of the decompressed text where this part begins
+    std::string_view text;  // with its newline, if it has one; valid until the next call
+    bool complete = true;   // false: the line goes on in the next part
+    bool first = true;      // false: a part after the first
+    int64_t number = 0;     // counted from 0
+    int64_t begin = 0;      // byte of the decompressed text where this part begins
   };
   bool next(Line* line);                       // false at the end
   void skip_to(int64_t byte, int64_t number);  // to the beginning of line `number`, which is at `byte`

@@ -55,14 +55,16 @@ Tokenizer Tokenizer::from_bytes(std::string model, const std::string& name) {
   const auto status = m->library.LoadFromSerializedProto(model);
   GT_REQUIRE(status.ok(), Exit::kUsage, name, ": the library refuses this tokenizer model: ", status.ToString());
   m->vocab = m->library.GetPieceSize();
-  GT_REQUIRE(m->vocab == m->info.pieces, Exit::kUsage, name, ": expected ", m->info.pieces, " pieces, the library found ", m->vocab);
+  GT_REQUIRE(m->vocab == m->info.pieces, Exit::kUsage, name, ": expected ", m->info.pieces,
+             " pieces, the library found ", m->vocab);
   for (size_t i = 0; i < 3; ++i) {
     const char* names[] = {"<0xE2>", "<0x96>", "<0x81>"};
     const int id = m->library.PieceToId(names[i]);
     if (id >= 0 && m->library.IsByte(id)) m->blank_bytes[i] = id;
   }
   const ModelInfo& i = m->info;
-  m->plain = i.identity && !i.dummy_prefix && !i.remove_extra_whitespaces && i.escape_whitespaces && !i.whitespace_suffix;
+  m->plain =
+      i.identity && !i.dummy_prefix && !i.remove_extra_whitespaces && i.escape_whitespaces && !i.whitespace_suffix;
   m->lossless = m->plain && i.byte_fallback && i.byte_pieces == 256;
   const int eod = m->library.PieceToId("<|endoftext|>");
   m->eod = eod != m->library.unk_id() ? eod : m->library.eos_id();
@@ -93,7 +95,8 @@ bool Tokenizer::cuts_at_blanks() const {
 bool Tokenizer::cuts_at_lines() const { return impl_->plain && !impl_->info.newline_inside; }
 
 void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>* out) const {
-  // The library writes U+2581 for blanks and reads it back as one; in text it must survive, so it goes as its three bytes.
+  // The library writes U+2581 for blanks and reads it back as one; in text it must survive, so it goes as its three
+  // bytes.
   if (impl_->lossless)
     for (size_t at; (at = text.find(kBlank)) != std::string_view::npos; text.remove_prefix(at + kBlank.size())) {
       if (at > 0) impl_->library_encode(text.substr(0, at), out);
@@ -110,7 +113,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 
 std::string Tokenizer::decode(std::span<const int32_t> ids) const {
   for (int32_t id : ids)
-    GT_REQUIRE(id >= 0 && id < vocab(), Exit::kUsage, impl_->name, ": decode: token ", id, ", expected 0 to ", vocab() - 1);
+    GT_REQUIRE(id >= 0 && id < vocab(), Exit::kUsage, impl_->name, ": decode: token ", id, ", expected 0 to ",
+               vocab() - 1);
   std::string text;
   const auto status = impl_->library.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
   GT_REQUIRE(status.ok(), Exit::kInternal, impl_->name, ": decode failed: ", status.ToString());
@@ -147,7 +151,8 @@ void Encoder::encode(std::string_view text, std::vector<int32_t>* out) {
   Cache& c = *cache_;
   while (!text.empty()) {
     const void* blank = std::memchr(text.data() + 1, ' ', text.size() - 1);
-    const size_t n = blank != nullptr ? static_cast<size_t>(static_cast<const char*>(blank) - text.data()) : text.size();
+    const size_t n =
+        blank != nullptr ? static_cast<size_t>(static_cast<const char*>(blank) - text.data()) : text.size();
     const std::string_view word = text.substr(0, n);
     text.remove_prefix(n);
     if (n > Cache::kWord) {
@@ -183,9 +188,7 @@ void require_harmless_model(const std::string& path, double seconds) {
       const Tokenizer t = Tokenizer::load(path);
       t.decode(t.encode("The quick brown fox 0123\n\xE6\x97\xA5\xE6\x9C\xAC " + std::string(3000, 'x')));
       rc = 0;
-    } catch (...) {
-      rc = 2;
-    }
+    } catch (...) { rc = 2; }
     ::_exit(rc);
   }
   int status = 0;
@@ -197,7 +200,8 @@ void require_harmless_model(const std::string& path, double seconds) {
     ::waitpid(child, &status, 0);
     fail(Exit::kUsage, path, ": loading this tokenizer model took more than ", seconds, " s; it is broken or hostile");
   }
-  GT_REQUIRE(!WIFSIGNALED(status), Exit::kUsage, path, ": this tokenizer model crashes the library (signal ", WTERMSIG(status), "); it is broken or hostile");
+  GT_REQUIRE(!WIFSIGNALED(status), Exit::kUsage, path, ": this tokenizer model crashes the library (signal ",
+             WTERMSIG(status), "); it is broken or hostile");
   if (WEXITSTATUS(status) != 0) Tokenizer::load(path);  // throws the reason
 }
 

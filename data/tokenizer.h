@@ -1,5 +1,6 @@
-// Text to token ids and back: SentencePiece models behind a small class, so that the library stays in one .cpp. Models made
-// by tokenizer_train (data/tokenizer_train.h) give back every valid UTF-8 text exactly. Knows no files but the model.
+// Text to token ids and back: SentencePiece models behind a small class, so that the library stays in one .cpp. Models
+// made by tokenizer_train (data/tokenizer_train.h) give back every valid UTF-8 text exactly. Knows no files but the
+// model.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,22 +20,22 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  int64_t vocab() const;                         // pieces
-  const std::string& piece(int32_t id) const;    // U+2581 stands for a blank; kUsage for an id out of range
-  int32_t id_of(const std::string& piece) const; // -1: no such piece
+  int64_t vocab() const;                          // pieces
+  const std::string& piece(int32_t id) const;     // U+2581 stands for a blank; kUsage for an id out of range
+  int32_t id_of(const std::string& piece) const;  // -1: no such piece
   int32_t unk() const, bos() const, eos() const, pad() const;  // -1: none
-  int32_t eod() const;                           // <|endoftext|>, else eos, else -1: ends every document
-  bool is_byte(int32_t id) const;                // a piece of the byte fallback
-  const std::string& sha256() const;             // of the model file
+  int32_t eod() const;                                         // <|endoftext|>, else eos, else -1: ends every document
+  bool is_byte(int32_t id) const;                              // a piece of the byte fallback
+  const std::string& sha256() const;                           // of the model file
 
   // Thread-safe. Invalid UTF-8 becomes U+FFFD (data/prepare.h counts such bytes before they come here).
   std::vector<int32_t> encode(std::string_view text) const;
   void encode_append(std::string_view text, std::vector<int32_t>* out) const;
   std::string decode(std::span<const int32_t> ids) const;  // kUsage for an id out of range
 
-  bool lossless() const;       // decode(encode(t)) == t for every valid UTF-8 text
-  bool cuts_at_blanks() const; // text may be cut before every blank without changing ids: what the word cache needs
-  bool cuts_at_lines() const;  // text may be cut after every newline without changing ids
+  bool lossless() const;        // decode(encode(t)) == t for every valid UTF-8 text
+  bool cuts_at_blanks() const;  // text may be cut before every blank without changing ids: what the word cache needs
+  bool cuts_at_lines() const;   // text may be cut after every newline without changing ids
 
  private:
   friend class Encoder;
@@ -43,8 +44,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// One thread's encoder: the same ids as Tokenizer::encode, about twice as fast on text with words that come again. Words of
-// up to 64 bytes are looked up in a direct-mapped cache of 16 MB, when the model allows it (cuts_at_blanks).
+// One thread's encoder: the same ids as Tokenizer::encode, about twice as fast on text with words that come again.
+// Words of up to 64 bytes are looked up in a direct-mapped cache of 16 MB, when the model allows it (cuts_at_blanks).
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
@@ -61,8 +62,8 @@ class Encoder {
   std::unique_ptr<Cache> cache_;
 };
 
-// Loads the model and encodes a little text in a child process, so that a model which crashes the library does not take this
-// process with it. Throws kUsage when the child dies or takes longer than `seconds`.
+// Loads the model and encodes a little text in a child process, so that a model which crashes the library does not take
+// this process with it. Throws kUsage when the child dies or takes longer than `seconds`.
 void require_harmless_model(const std::string& path, double seconds = 10);
 
 }  // namespace gt

@@ -9,10 +9,11 @@ namespace {
 size_t character(const unsigned char* p, size_t left) {
   const unsigned char a = p[0];
   if (a < 0x80) return 1;
-  const auto tail = [&](size_t i, unsigned char low = 0x80, unsigned char high = 0xBF) { return i < left && p[i] >= low && p[i] <= high; };
+  const auto tail = [&](size_t i, unsigned char low = 0x80, unsigned char high = 0xBF) {
+    return i < left && p[i] >= low && p[i] <= high;
+  };
   if (a >= 0xC2 && a <= 0xDF) return tail(1) ? 2 : 0;
-  if (a >= 0xE0 && a <= 0xEF)
-    return tail(1, a == 0xE0 ? 0xA0 : 0x80, a == 0xED ? 0x9F : 0xBF) && tail(2) ? 3 : 0;
+  if (a >= 0xE0 && a <= 0xEF) return tail(1, a == 0xE0 ? 0xA0 : 0x80, a == 0xED ? 0x9F : 0xBF) && tail(2) ? 3 : 0;
   if (a >= 0xF0 && a <= 0xF4)
     return tail(1, a == 0xF0 ? 0x90 : 0x80, a == 0xF4 ? 0x8F : 0xBF) && tail(2) && tail(3) ? 4 : 0;
   return 0;

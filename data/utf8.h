@@ -10,7 +10,8 @@ namespace gt {
 size_t utf8_valid_prefix(std::string_view s);  // bytes until the first invalid one, or all
 // Appends `s` with every invalid byte replaced by U+FFFD; returns how many were.
 int64_t append_valid_utf8(std::string_view s, std::string* out);
-// The largest n <= limit such that s.substr(0, n) ends at a character boundary (of valid text); at least 1 for a non-empty s.
+// The largest n <= limit such that s.substr(0, n) ends at a character boundary (of valid text); at least 1 for a
+// non-empty s.
 size_t utf8_cut(std::string_view s, size_t limit);
 
 }  // namespace gt

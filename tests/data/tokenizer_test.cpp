@@ -1,0 +1,309 @@
+#include "data/tokenizer.h"
+
+#include <zlib.h>
+
+#include <thread>
+
+#include "data/model_walk.h"
+#include "data/text_source.h"
+#include "data/tokenizer_train.h"
+#include "data/utf8.h"
+#include "tests/data/support.h"
+
+using namespace gt;
+using namespace gt::test;
+
+namespace {
+TokenizerReport train(const TempDir& dir, const std::string& type, const std::vector<std::string>& special = {}) {
+  write_file(dir / "text.txt", made_up_text(3000));
+  TokenizerTrainOptions o;
+  o.inputs = {dir / "text.txt"};
+  o.output = dir / (type + ".model");
+  o.vocab = 420;
+  o.type = type;
+  o.special = special;
+  return tokenizer_train(o);
+}
+std::string random_utf8(std::mt19937& r, size_t characters) {
+  std::string s;
+  for (size_t i = 0; i < characters; ++i) {
+    const uint32_t kind = r() % 8;
+    uint32_t c = kind < 4    ? r() % 128
+                 : kind == 4 ? 0x20
+                 : kind == 5 ? 0x80 + r() % 0x700
+                 : kind == 6 ? 0x2500 + r() % 0x200
+                             : 0x10000 + r() % 0x10000;
+    if (c < 0x80)
+      s += static_cast<char>(c);
+    else if (c < 0x800)
+      (s += static_cast<char>(0xC0 | c >> 6)) += static_cast<char>(0x80 | (c & 63));
+    else if (c < 0x10000)
+      ((s += static_cast<char>(0xE0 | c >> 12)) += static_cast<char>(0x80 | (c >> 6 & 63))) +=
+          static_cast<char>(0x80 | (c & 63));
+    else
+      (((s += static_cast<char>(0xF0 | c >> 18)) += static_cast<char>(0x80 | (c >> 12 & 63))) +=
+       static_cast<char>(0x80 | (c >> 6 & 63))) += static_cast<char>(0x80 | (c & 63));
+  }
+  return s;
+}
+void gzip(const std::string& path, const std::string& text) {
+  gzFile f = gzopen(path.c_str(), "wb");
+  REQUIRE(gzwrite(f, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size()));
+  gzclose(f);
+}
+}  // namespace
+
+TEST_CASE("valid UTF-8 is told from invalid, and bad bytes are replaced one by one") {
+  for (const char* good : {"", "abc", "\xC3\xA9", "\xE6\x97\xA5", "\xF0\x9F\x98\x80", "\xED\x9F\xBF",
+                           "\xF4\x8F\xBF\xBF", "12345678\xC3\xA9"})
+    CHECK(utf8_valid_prefix(good) == std::strlen(good));
+  for (const char* bad : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE6\x97", "\xFF"}) {
+    std::string out;
+    const std::string text = std::string("ok ") + bad;
+    CHECK(utf8_valid_prefix(text) == 3);
+    CHECK(append_valid_utf8(text + "!", &out) == static_cast<int64_t>(std::strlen(bad)));
+    CHECK(utf8_valid_prefix(out) == out.size());
+    CHECK(out.back() == '!');
+  }
+  CHECK(utf8_cut("a\xE6\x97\xA5z", 3) == 1);
+  CHECK(utf8_cut("a\xE6\x97\xA5z", 4) == 4);
+}
+
+TEST_CASE("text of any kind comes back exactly, from both kinds of model, with and without the cache") {
+  for (const char* type : {"bpe", "unigram"}) {
+    TempDir dir;
+    const TokenizerReport report = train(dir, type, {"<pad,ding>", "a \"b\""});
+    CHECK(report.pieces == 420);
+    CHECK(report.longest.size() == 10);
+    const Tokenizer t = Tokenizer::load(dir / (std::string(type) + ".model"));
+    CHECK(t.vocab() == 420);
+    CHECK((t.unk() == 0 && t.bos() == 1 && t.eos() == 2 && t.pad() == 3 && t.eod() == 4));
+    CHECK(
+        (t.piece(4) == "<|endoftext|>" && t.piece(5) == "\n" && t.piece(6) == "<pad,ding>" && t.piece(7) == "a \"b\""));
+    CHECK(t.id_of("<pad,ding>") == 6);
+    CHECK(t.id_of("not a piece") == -1);
+    CHECK(t.lossless());
+    CHECK(t.cuts_at_lines());
+    CHECK_FALSE(t.cuts_at_blanks());  // a special symbol has a blank inside
+    std::mt19937 r(4);
+    std::vector<std::string> texts = {"",
+                                      " ",
+                                      "\n",
+                                      "\n\n\n",
+                                      "a\nb\n",
+                                      "  two   blanks    ",
+                                      "\ttab\tand\t\ttabs",
+                                      "line\r\nline\r\n",
+                                      std::string("nul\0 nul\0", 9),
+                                      "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E\xE3\x81\xAE",
+                                      "\xF0\x9F\x98\x80\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD emoji",
+                                      "a\xE2\x96\x81 \xE2\x96\x81\xE2\x96\x81z",
+                                      "<0x41></s><s><unk><pad>",
+                                      "x<|endoftext|>y",
+                                      "<pad,ding> a \"b\" a \"",
+                                      "0123456789 12 3",
+                                      std::string(20000, 'x'),
+                                      "\xEF\xBB\xBF"
+                                      "bom",
+                                      made_up_text(40, 77)};
+    std::string long_line = made_up_text(14000, 5).substr(0, 1 << 20);
+    std::replace(long_line.begin(), long_line.end(), '\n', ' ');
+    texts.push_back(long_line);
+    for (int i = 0; i < 20; ++i) texts.push_back(random_utf8(r, 1 + r() % 300));
+    Encoder encoder(t);
+    for (const std::string& text : texts) {
+      const auto ids = t.encode(text);
+      CHECK((t.decode(ids) == text));
+      std::vector<int32_t> cached{-5};
+      encoder.encode(text, &cached);
+      CHECK((std::vector<int32_t>(cached.begin() + 1, cached.end()) == ids));
+    }
+    expect_error(Exit::kUsage, {"decode", "token 420", "0 to 419"}, [&] { t.decode(std::vector<int32_t>{420}); });
+    expect_error(Exit::kUsage, {"token -1"}, [&] { t.piece(-1); });
+  }
+}
+
+TEST_CASE("the word cache gives the ids of the library and is used") {
+  for (const char* type : {"bpe", "unigram"}) {
+    TempDir dir;
+    train(dir, type);
+    const Tokenizer t = Tokenizer::load(dir / (std::string(type) + ".model"));
+    CHECK(t.cuts_at_blanks());
+    std::array<int, 3> wrong{};
+    std::vector<std::thread> threads;
+    for (size_t k = 0; k < 3; ++k)
+      threads.emplace_back([&, k] {  // one processor, three encoders
+        Encoder e(t);
+        std::mt19937 r(static_cast<uint32_t>(k));
+        for (int i = 0; i < 150; ++i) {
+          const std::string text = i % 3 == 0 ? random_utf8(r, 200) : made_up_text(5, static_cast<uint32_t>(i));
+          std::vector<int32_t> ids;
+          e.encode(text, &ids);
+          wrong[k] += ids != t.encode(text);
+        }
+        wrong[k] += e.hits() < 1000;
+      });
+    for (auto& th : threads) th.join();
+    CHECK((wrong == std::array<int, 3>{}));
+  }
+}
+
+TEST_CASE("training depends on its inputs and its seed, not on threads, and writes what it says") {
+  TempDir dir;
+  const std::string text = made_up_text(4000);
+  const size_t middle = text.find('\n', text.size() / 2) + 1;
+  write_file(dir / "in/a.txt", text.substr(0, middle));
+  gzip(dir / "in/b.txt.gz", text.substr(middle));
+  TokenizerTrainOptions o;
+  o.inputs = {dir / "in"};
+  o.vocab = 400;
+  o.sample_mb = 0.1;
+  std::string models[3];
+  for (int i = 0; i < 3; ++i) {
+    o.output = dir / ("m" + std::to_string(i));
+    o.threads = i == 1 ? 3 : 1;
+    if (i == 2) o.inputs = {dir / "in/*.txt", dir / "in/b.txt.gz"};  // the same paths in the same order
+    const TokenizerReport r = tokenizer_train(o);
+    CHECK(r.unseen);
+    CHECK(r.train_bytes <= 100'000);
+    CHECK(r.train_bytes > 90'000);
+    CHECK(r.bytes_read == static_cast<int64_t>(text.size()));
+    CHECK(r.lines_read == 4000);
+    CHECK(r.bytes_per_token > 1.3);
+    CHECK(r.fallback_percent == 0);
+    CHECK(r.peak_memory > 1 << 20);
+    models[i] = read_file(o.output + ".model");
+  }
+  CHECK((models[0] == models[1] && models[0] == models[2]));
+  CHECK(read_file(dir / "m0.vocab").find("<|endoftext|>\t4\n\\n\t5\n") != std::string::npos);
+  CHECK(read_file(dir / "m0.meta.json").find("bytes_per_token") != std::string::npos);
+  o.seed = 5;
+  o.output = dir / "other.model";
+  tokenizer_train(o);
+  CHECK(read_file(dir / "other.model") != models[0]);
+}
+
+TEST_CASE("the sample keeps the budget, cuts long lines and is the same for any larger reading") {
+  TempDir dir;
+  write_file(dir / "a.txt", made_up_text(2000) + std::string(10000, 'x') + " end");
+  const LineSample s = sample_lines({dir / "a.txt"}, 0.05, 3);
+  int64_t bytes = 0;
+  for (const auto& l : s.train) {
+    CHECK(l.text.size() <= 4096);
+    bytes += static_cast<int64_t>(l.text.size()) + 1;
+  }
+  CHECK((bytes <= 50'000 && bytes > 45'000));
+  CHECK(!s.unseen.empty());
+  const LineSample larger = sample_lines({dir / "a.txt"}, 0.09, 3);  // a larger budget keeps what the smaller one kept
+  size_t found = 0;
+  for (const auto& l : s.train)
+    for (const auto& m : larger.train) found += l.line == m.line && l.part == m.part && l.text == m.text;
+  CHECK(found == s.train.size());
+  const LineSample all = sample_lines({dir / "a.txt"}, 50, 3);
+  CHECK(all.unseen.empty());
+  std::string again;
+  for (const auto& l : all.train) again += l.text + (l.text.size() == 4096 ? "" : "\n");
+  CHECK(again == read_file(dir / "a.txt") + "\n");
+}
+
+TEST_CASE("bad options and inputs of the training are reported") {
+  TempDir dir;
+  write_file(dir / "a.txt", made_up_text(50));
+  write_file(dir / "empty.txt", "");
+  TokenizerTrainOptions good;
+  good.inputs = {dir / "a.txt"};
+  good.output = dir / "m";
+  good.vocab = 300;
+  const auto with = [&](auto change) {
+    TokenizerTrainOptions o = good;
+    change(o);
+    tokenizer_train(o);
+  };
+  using O = TokenizerTrainOptions;
+  expect_error(Exit::kUsage, {"--vocab", "263", "found 200"}, [&] { with([](O& o) { o.vocab = 200; }); });
+  expect_error(Exit::kUsage, {"--type", "word"}, [&] { with([](O& o) { o.type = "word"; }); });
+  expect_error(Exit::kUsage, {"--sample-mb"}, [&] { with([](O& o) { o.sample_mb = 0; }); });
+  expect_error(Exit::kUsage, {"--coverage"}, [&] { with([](O& o) { o.coverage = 2; }); });
+  expect_error(Exit::kUsage, {"--special"}, [&] { with([](O& o) { o.special = {"\n"}; }); });
+  expect_error(Exit::kUsage, {"--output"}, [&] { with([](O& o) { o.output = ""; }); });
+  expect_error(Exit::kUsage, {"gone*.txt", "pattern"}, [&] { with([&](O& o) { o.inputs = {dir / "gone*.txt"}; }); });
+  expect_error(Exit::kUsage, {"no text"}, [&] { with([&](O& o) { o.inputs = {dir / "empty.txt"}; }); });
+  expect_error(Exit::kUsage, {"100000 pieces", "smaller --vocab"}, [&] { with([](O& o) { o.vocab = 100000; }); });
+  write_file(dir / "cut.gz", "");
+  gzip(dir / "whole.gz", made_up_text(3000));
+  const std::string whole = read_file(dir / "whole.gz");
+  write_file(dir / "cut.gz", whole.substr(0, whole.size() / 2));
+  expect_error(Exit::kIo, {"cut.gz", "ends too early"}, [&] { with([&](O& o) { o.inputs = {dir / "cut.gz"}; }); });
+}
+
+TEST_CASE("a hostile model is refused with its offset, in this process or in a child") {
+  TempDir dir;
+  train(dir, "unigram");
+  const std::string good = read_file(dir / "unigram.model");
+  const auto refuse = [&](const std::string& bytes, const std::vector<std::string>& parts) {
+    write_file(dir / "bad.model", bytes);
+    auto all = parts;
+    all.push_back("bad.model");
+    expect_error(Exit::kUsage, all, [&] { Tokenizer::load(dir / "bad.model"); });
+  };
+  refuse("", {"empty file"});
+  refuse("just some text", {"byte"});
+  refuse(good.substr(0, good.size() / 2), {"not a tokenizer model"});
+  refuse(std::string((16 << 20) + 1, 'x'), {"16777216"});
+  const auto varint = [](size_t n) {
+    std::string s;
+    for (; n > 127; n >>= 7) s += static_cast<char>(n | 128);
+    return s + static_cast<char>(n);
+  };
+  for (size_t n : {size_t{16385}, size_t{500'000}}) {  // the library overflows its stack on the second
+    const std::string inner = "\x0A" + varint(n) + std::string(n, 'p');
+    refuse("\x0A" + varint(inner.size()) + inner + good, {"at most 16384 bytes", "found " + std::to_string(n)});
+  }
+  refuse(good + good, {"one training"});
+  refuse(std::string("\x0A\x05\x0A\x03"
+                     "abc",
+                     7),
+         {"unk"});  // a piece, and nothing that makes it a model
+  require_harmless_model(dir / "unigram.model");
+  write_file(dir / "bad.model", good.substr(0, 100));
+  expect_error(Exit::kUsage, {"bad.model"}, [&] { require_harmless_model(dir / "bad.model"); });
+  CHECK(walk_model(good, "good").byte_pieces == 256);
+  std::mt19937 r(9);
+  for (int i = 0; i < 3000; ++i) {  // the walk never reads outside and never throws anything else
+    std::string broken = good;
+    for (uint32_t n = 1 + r() % 5; n > 0; --n) broken[r() % broken.size()] = static_cast<char>(r());
+    try {
+      walk_model(broken, "broken");
+    } catch (const Error& e) { REQUIRE(e.code() == Exit::kUsage); }
+  }
+}
+
+TEST_CASE("lines come in bounded parts, from plain and compressed files, and reading resumes in the middle") {
+  TempDir dir;
+  const std::string text = "one\n\ntwo\r\n" + std::string(70'000, 'y') + "\nlast";
+  write_file(dir / "a.txt", text);
+  gzip(dir / "a.gz", text);
+  for (const char* name : {"a.txt", "a.gz"}) {
+    LineReader reader(dir / name, 1000);
+    LineReader::Line line;
+    std::string all;
+    int64_t starts = 0;
+    while (reader.next(&line)) {
+      CHECK(line.text.size() <= 1000);
+      CHECK(line.begin == static_cast<int64_t>(all.size()));
+      starts += line.first;
+      all += line.text;
+    }
+    CHECK(all == text);
+    CHECK(starts == 5);
+    LineReader later(dir / name, 1000);
+    later.skip_to(5, 2);
+    REQUIRE(later.next(&line));
+    CHECK(line.text == "two\r\n");
+    CHECK((line.number == 2 && line.begin == 5));
+    LineReader beyond(dir / name, 1000);
+    if (std::string(name) == "a.gz")
+      expect_error(Exit::kIo, {"the input changed"}, [&] { beyond.skip_to(1 << 20, 2); });
+  }
+}

@@ -28,6 +28,7 @@ class OpCase {
   std::string op, name;
   double tolerance = 1e-5;  // relative L2 of every output; 0: the same bits
   double flops = 0;
+  double untouched = 0;     // bytes of the tensors that the op has no reason to read
   bool big = false;         // for the benchmark only: the reference would take minutes
   bool half = false;        // has bf16 or f16 operands: only for backends that compute in them
   bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case

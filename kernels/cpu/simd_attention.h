@@ -81,15 +81,24 @@ void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t 
   }
 }
 
-// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows up to a whole vector become 0.
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows up to a whole vector become 0. By squares of
+// kLanes: both sides work on cache lines that are there already.
 inline void transpose(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, float* to) {
-  const int64_t padded = (rows + kLanes - 1) / kLanes * kLanes;
-  for (int64_t i = 0; i < padded; ++i) {
-    for (int64_t d = 0; d < dim; ++d) to[d * kBlock + i] = i < rows ? factor * from[i * stride + d] : 0.0f;
+  const Vec f = splat(factor);
+  for (int64_t i = 0; i < rows; i += kLanes) {
+    const int64_t live = least(kLanes, rows - i);
+    sweep(dim, [=](int64_t d, auto lanes) {
+      float square[kLanes][kLanes] = {};
+      for (int64_t r = 0; r < live; ++r) store(square[r], f * lanes.load(from + (i + r) * stride + d));
+      for (int64_t c = 0; c < least(kLanes, dim - d); ++c) {
+        float* column = to + (d + c) * kBlock + i;
+        for (int r = 0; r < kLanes; ++r) column[r] = square[r][c];
+      }
+    });
   }
 }
-
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // 0, 1, 2, ... as numbers of queries in one vector.
 inline VecInt lane_numbers() {

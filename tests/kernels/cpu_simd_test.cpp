@@ -1,0 +1,341 @@
+// The CPU kernels that are not GEMM, where the parity cases do not reach: sizes that are really split among threads,
+// vector functions over their whole range, every value of the half formats, and refusals. Each on every instruction set
+// at hand.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd.h"
+#include "tests/kernels/reference_ops.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+void on_every_isa(const std::function<void()>& check) {
+  for (const char* name : {"scalar", "avx2", "avx512"}) {
+    try {
+      set_cpu_isa(name);
+    } catch (const Error&) { break; }
+    INFO(name);
+    check();
+  }
+  set_cpu_isa("auto");
+}
+
+class CpuStream {
+ public:
+  explicit CpuStream(int threads) : stream_(cpu_backend().device->open_stream(0, threads)) {}
+  CpuStream(const CpuStream&) = delete;
+  CpuStream& operator=(const CpuStream&) = delete;
+  ~CpuStream() { cpu_backend().device->close_stream(stream_); }
+  operator Stream() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+// Tensors of one call, filled with numbers that depend on nothing but the order in which they are asked for.
+class Tensors {
+ public:
+  Tensor f32(Shape s, float low = -1, float high = 1) {
+    const Tensor t = raw(s, DType::kF32);
+    for (int64_t i = 0; i < t.numel(); ++i) t.as<float>()[i] = low + (high - low) * next();
+    return t;
+  }
+  Tensor ids(int64_t n, int32_t low, int32_t high) {
+    const Tensor t = raw({n}, DType::kI32);
+    for (int64_t i = 0; i < n; ++i) {
+      t.as<int32_t>()[i] = low + static_cast<int32_t>(next() * static_cast<float>(high - low));
+    }
+    return t;
+  }
+  Tensor raw(Shape s, DType type) {
+    memory_.emplace_back(static_cast<size_t>(s.numel() * size_of(type)) + 8);
+    return {memory_.back().data(), s, type, {}};
+  }
+
+ private:
+  float next() {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<float>(state_ >> 40) / (1 << 24);
+  }
+  uint64_t state_ = 7;
+  std::vector<std::vector<std::byte>> memory_;
+};
+
+using Call = std::function<void(const OpTable&, Stream)>;
+using Bytes = std::vector<std::vector<std::byte>>;
+
+Bytes snapshot(const std::vector<Tensor>& tensors) {
+  Bytes all;
+  for (const Tensor& t : tensors) all.emplace_back(t.data, t.data + t.bytes());
+  return all;
+}
+
+double relative_error(const Tensor& like, std::vector<std::byte> got, std::vector<std::byte> want) {
+  Tensor a = like, b = like;
+  a.data = got.data(), b.data = want.data();
+  double off = 0, all = 0;
+  for (int64_t i = 0; i < like.numel(); ++i) {
+    const double x = get(a, i), y = get(b, i);
+    off += (x - y) * (x - y), all += y * y;
+  }
+  return all > 0 ? std::sqrt(off / all) : std::sqrt(off);
+}
+
+// Runs from the same start with 1, 2 and 3 threads and by the reference: equal bits, and numbers close to the
+// reference.
+void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& outputs, const Call& call) {
+  const Bytes start = snapshot(outputs);
+  const auto run = [&](const OpTable& ops, Stream stream) {
+    for (size_t i = 0; i < outputs.size(); ++i) std::memcpy(outputs[i].data, start[i].data(), start[i].size());
+    call(ops, stream);
+    return snapshot(outputs);
+  };
+  const Bytes want = run(reference_ops(), {});
+  on_every_isa([&] {
+    INFO(name);
+    const CpuStream one(1), two(2), three(3);
+    const Bytes got = run(*cpu_backend().ops, one);
+    const bool two_same = got == run(*cpu_backend().ops, two), three_same = got == run(*cpu_backend().ops, three);
+    CHECK(two_same);
+    CHECK(three_same);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      INFO("output " << i);
+      CHECK(relative_error(outputs[i], got[i], want[i]) < 5e-6);
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cpu simd: elementwise ops and row sums split among threads give the same bits") {
+  Tensors t;
+  const int64_t n = 70'003, rows = 261, cols = 1037;
+  const Tensor a = t.f32({n}), b = t.f32({n}), out = t.f32({n}), x = t.f32({rows, cols}, -4, 4),
+               y = t.f32({rows, cols});
+  const Tensor bias = t.f32({cols}), wide = t.f32({rows, cols});
+  expect_same_for_all_threads("add", {out}, [&](auto& ops, Stream s) { ops.add({a, b, out}, s); });
+  expect_same_for_all_threads("axpy", {out}, [&](auto& ops, Stream s) { ops.axpy({a, out, 0.3f}, s); });
+  expect_same_for_all_threads("copy", {out}, [&](auto& ops, Stream s) { ops.copy({a, out}, s); });
+  expect_same_for_all_threads("add_bias", {wide}, [&](auto& ops, Stream s) { ops.add_bias({x, bias, wide}, s); });
+  expect_same_for_all_threads("gelu", {wide}, [&](auto& ops, Stream s) { ops.gelu({x, wide}, s); });
+  for (const bool more : {false, true}) {
+    expect_same_for_all_threads("sum_rows", {bias}, [&](auto& ops, Stream s) { ops.sum_rows({x, bias, more}, s); });
+    expect_same_for_all_threads("gelu_grad", {wide}, [&](auto& ops, Stream s) {
+      ops.gelu_grad({x, y, wide, more}, s);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: layer norm and its gradient split among threads give the same bits") {
+  for (const int64_t cols : {1, 7, 33, 129, 768}) {
+    INFO("cols " << cols);
+    Tensors t;
+    const int64_t rows = 3 + 40'000 / cols % 523;
+    const Tensor x = t.f32({rows, cols}, 2, 6), delta = t.f32({rows, cols}), sum = t.f32({rows, cols});
+    const Tensor gamma = t.f32({cols}), beta = t.f32({cols}), out = t.f32({rows, cols}), mean = t.f32({rows});
+    const Tensor rstd = t.f32({rows}), dout = t.f32({rows, cols}), dx = t.f32({rows, cols}), dgamma = t.f32({cols});
+    const Tensor dbeta = t.f32({cols});
+    if (cols > 7) {  // of fewer columns the mean cancels; parity covers them at its own tolerance
+      expect_same_for_all_threads("layer_norm", {sum, out, mean, rstd}, [&](auto& ops, Stream s) {
+        ops.layer_norm({x, delta, gamma, beta, sum, out, mean, rstd}, s);
+      });
+    }
+    for (int64_t r = 0; r < rows; ++r) mean.as<float>()[r] = 4, rstd.as<float>()[r] = 0.8f;
+    expect_same_for_all_threads("layer_norm_grad", {dx, dgamma, dbeta}, [&](auto& ops, Stream s) {
+      ops.layer_norm_grad({x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0}, s);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: attention of several blocks gives the same bits for all numbers of threads") {
+  struct Size {
+    int64_t batch, seq, heads, kv_heads, dim;
+  };
+  for (const Size z :
+       {Size{2, 193, 3, 3, 32}, {1, 129, 4, 2, 64}, {1, 200, 2, 1, 128}, {1, 70, 2, 2, 45}, {2, 31, 1, 1, 1}}) {
+    INFO("seq " << z.seq << " dim " << z.dim);
+    Tensors t;
+    const int64_t n = z.batch * z.seq, width = (z.heads + 2 * z.kv_heads) * z.dim;
+    const float scale = 1 / std::sqrt(static_cast<float>(z.dim));
+    const Tensor qkv = t.f32({n, width}, -3, 3), out = t.f32({n, z.heads * z.dim}),
+                 lse = t.f32({z.batch, z.heads, z.seq});
+    const Tensor dout = t.f32(out.shape), dqkv = t.f32(qkv.shape);
+    expect_same_for_all_threads("attention", {out, lse}, [&](auto& ops, Stream s) {
+      ops.attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, s);
+    });
+    reference_ops().attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, {});
+    expect_same_for_all_threads("attention_grad", {dqkv}, [&](auto& ops, Stream s) {
+      ops.attention_grad({qkv, out, lse, dout, dqkv, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, s);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: attention stays exact where scores are far apart") {
+  Tensors t;
+  const int64_t seq = 130, dim = 16;
+  const Tensor qkv = t.f32({seq, 3 * dim}, -30, 30), out = t.f32({seq, dim}), lse = t.f32({1, 1, seq});
+  expect_same_for_all_threads("attention", {out, lse}, [&](auto& ops, Stream s) {
+    ops.attention({qkv, out, lse, 1, seq, 1, 1, dim, 1.0f}, s);
+  });
+}
+
+TEST_CASE("cpu simd: tables and their gradients split among threads give the same bits") {
+  Tensors t;
+  const int64_t n = 700, rows = 301, cols = 129, seq = 70;
+  const Tensor tokens = t.ids(n, 0, 400), table = t.f32({rows, cols}), x = t.f32({n, cols}),
+               dtable = t.f32({rows, cols});
+  expect_same_for_all_threads("embedding", {x}, [&](auto& ops, Stream s) { ops.embedding({tokens, table, x, 50}, s); });
+  const Tensor pos = t.f32({100, cols});
+  expect_same_for_all_threads("add_position", {x}, [&](auto& ops, Stream s) { ops.add_position({x, pos, seq, 9}, s); });
+  for (const bool more : {false, true}) {
+    expect_same_for_all_threads("embedding_grad", {dtable}, [&](auto& ops, Stream s) {
+      ops.embedding_grad({tokens, x, dtable, 50, more}, s);
+    });
+    expect_same_for_all_threads("position_grad", {pos}, [&](auto& ops, Stream s) {
+      ops.position_grad({x, pos, seq, 9, more}, s);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: cross-entropy split among threads gives the same bits") {
+  Tensors t;
+  const int64_t n = 67, cols = 1001;
+  const Tensor logits = t.f32({n, cols}, -9, 9), targets = t.ids(n, -1, 990), stats = t.f32({1, n, 3});
+  const Tensor seed = t.f32({1}, 0.5f, 1), loss = t.f32({n}), d = t.f32({n, cols});
+  expect_same_for_all_threads("cross_entropy_stats", {stats}, [&](auto& ops, Stream s) {
+    ops.cross_entropy_stats({logits, targets, stats.view({n, 3}), 0, 990}, s);
+  });
+  expect_same_for_all_threads("cross_entropy_grad", {loss, d}, [&](auto& ops, Stream s) {
+    ops.cross_entropy_grad({logits, targets, stats, seed, loss, d, 1, 0, 990}, s);
+  });
+}
+
+TEST_CASE("cpu simd: sums and AdamW split among threads give the same bits") {
+  Tensors t;
+  const int64_t n = 100'003;
+  const Tensor x = t.f32({n}, 0, 1), out = t.raw({1}, DType::kF64), w = t.f32({n}), m = t.f32({n}),
+               v = t.f32({n}, 0, 1);
+  const Tensor scalars = t.f32({kNumScalars});
+  const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0};
+  std::memcpy(scalars.data, values, sizeof values);
+  expect_same_for_all_threads("sum", {out}, [&](auto& ops, Stream s) { ops.sum({x, out}, s); });
+  expect_same_for_all_threads("sum_squares", {out}, [&](auto& ops, Stream s) { ops.sum_squares({x, out, true}, s); });
+  for (const bool l2 : {false, true}) {
+    expect_same_for_all_threads("adamw", {w, m, v}, [&](auto& ops, Stream s) {
+      ops.adamw({w, x, m, v, {}, scalars, 0.95f, 1e-8f, 0.1f, l2}, s);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest even") {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    INFO(name_of(type));
+    Tensors t;
+    const int64_t n = 9001;
+    const Tensor w = t.f32({n}), g = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1), value = t.raw({n}, type);
+    const Tensor scalars = t.f32({kNumScalars}), want = t.raw({n}, type);
+    const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0};
+    std::memcpy(scalars.data, values, sizeof values);
+    on_every_isa([&] {
+      cpu_backend().ops->adamw({w, g, m, v, value, scalars, 0.95f, 1e-8f, 0.1f}, {});
+      for (int64_t i = 0; i < n; ++i) set(want, i, w.as<float>()[i]);
+      CHECK(std::memcmp(want.data, value.data, static_cast<size_t>(value.bytes())) == 0);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: exp is within 2e-7 relative over its range, 0 below it, and passes NaN") {
+  std::vector<float> x, y;
+  for (double v = -87.3; v < 88.2; v += 0.0007) x.push_back(static_cast<float>(v));
+  y.resize(x.size());
+  on_every_isa([&] {
+    cpu::simd().exp(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      worst = std::max(worst, std::fabs(y[i] / std::exp(static_cast<double>(x[i])) - 1));
+    }
+    CHECK(worst < 2e-7);
+    const float inf = std::numeric_limits<float>::infinity();
+    const float special[] = {-inf, -90, -1000, 0, NAN};
+    float out[5];
+    cpu::simd().exp(special, out, 5);
+    CHECK((out[0] == 0 && out[1] == 0 && out[2] == 0 && out[3] == 1 && std::isnan(out[4])));
+  });
+}
+
+TEST_CASE("cpu simd: casts agree with the reference on every half value and around every rounding point") {
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    INFO(name_of(half));
+    Tensors t;
+    const Tensor all = t.raw({65536}, half), wide = t.raw({65536}, DType::kF32), back = t.raw({65536}, half);
+    for (int i = 0; i < 65536; ++i) all.as<uint16_t>()[i] = static_cast<uint16_t>(i);
+    // Each half value, its midpoint to the next one, and one f32 step to both sides of that.
+    std::vector<float> points;
+    for (int i = 0; i < 65536; ++i) {
+      const double v = get(all, i);
+      if (!std::isfinite(v)) continue;
+      const double next = get(all, i + ((i & 0x7FFF) + 1 < 32768 ? 1 : 0));
+      const auto middle = static_cast<float>(std::isfinite(next) ? (v + next) / 2 : v * (1 + 1.0 / 4096));
+      for (const float p :
+           {static_cast<float>(v), middle, std::nextafter(middle, 1e38f), std::nextafter(middle, -1e38f)}) {
+        points.push_back(p);
+      }
+    }
+    for (const float p : {65504.0f, 65519.9f, 65520.0f, -65520.0f, 3.4e38f, 1e-30f, -0.0f, 5.9e-8f, 2.9e-8f}) {
+      points.push_back(p);
+    }
+    points.push_back(std::numeric_limits<float>::infinity());
+    const auto n = static_cast<int64_t>(points.size());
+    const Tensor src{reinterpret_cast<std::byte*>(points.data()), {n}, DType::kF32, {}};
+    const Tensor got = t.raw({n}, half), want = t.raw({n}, half);
+    for (int64_t i = 0; i < n; ++i) set(want, i, points[static_cast<size_t>(i)]);
+    on_every_isa([&] {
+      const CpuStream stream(2);
+      cpu_backend().ops->cast({all, wide}, stream);
+      cpu_backend().ops->cast({wide, back}, stream);
+      int64_t wrong = 0;
+      for (int i = 0; i < 65536; ++i) {
+        const double v = get(all, i), w = wide.as<float>()[i];
+        const bool same = std::isnan(v) ? std::isnan(w) && std::isnan(get(back, i))
+                                        : v == w && all.as<uint16_t>()[i] == back.as<uint16_t>()[i];
+        wrong += !same;
+      }
+      CHECK(wrong == 0);
+      cpu_backend().ops->cast({src, got}, stream);
+      int64_t rounded_wrong = 0;
+      for (int64_t i = 0; i < n; ++i) rounded_wrong += got.as<uint16_t>()[i] != want.as<uint16_t>()[i];
+      CHECK(rounded_wrong == 0);
+    });
+  }
+}
+
+TEST_CASE("cpu simd: a type that the CPU does not compute in is refused with op, tensor and type") {
+  Tensors t;
+  const Tensor x = t.raw({4, 8}, DType::kBF16), f = t.f32({4, 8}), c = t.f32({8}), n = t.f32({4});
+  const auto message = [&](const Call& call) -> std::string {
+    try {
+      call(*cpu_backend().ops, {});
+    } catch (const Error& e) {
+      CHECK(e.code() == Exit::kUsage);
+      return e.what();
+    }
+    return "";
+  };
+  const std::string norm = message([&](auto& ops, Stream s) { ops.layer_norm({x, {}, c, c, {}, f, n, n}, s); });
+  CHECK(norm.find("layer_norm") != std::string::npos);
+  CHECK(norm.find("x [4, 8] has to be f32, found bf16") != std::string::npos);
+  const Tensor f8 = t.raw({4, 8}, DType::kF8E4M3);
+  const std::string cast = message([&](auto& ops, Stream s) { ops.cast({f, f8}, s); });
+  CHECK(cast.find("f8e4m3") != std::string::npos);
+  CHECK_THROWS_AS(cpu_backend().ops->add({f, c, f}, {}), Error);  // sizes that do not fit
+}
+
+}  // namespace gt::test

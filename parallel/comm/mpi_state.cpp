@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -78,11 +79,12 @@ void MpiFactory::Shared::wait(uint64_t index) {
     progress();
     if (w.phase == 0) break;
     if (Clock::now() - begin > deadline) hang(w);
-    if (!crowded) continue;
-    if (round < 64) sched_yield();
+    if (!crowded && round < 200) continue;
+    if (!crowded || round < 64) sched_yield();
     else std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
   }
-  free_.push_back(index);
+  // Kept in falling order, so that a repeated sequence of calls finds the same objects with staging of the right size.
+  free_.insert(std::upper_bound(free_.begin(), free_.end(), index, std::greater<>()), index);
 }
 
 void MpiFactory::Shared::hang(MpiWork& w) {

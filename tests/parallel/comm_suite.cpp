@@ -157,7 +157,7 @@ void large_tensors(GroupFactory& f) {
   Block x = make_input(n, DType::kF32, ++call, g->rank());
   g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
   expect_same(x.tensor, reference_reduce(n, DType::kF32, call, g->size(), ReduceOp::kSum).tensor, "large all_reduce");
-  const int64_t shard = (1 << 20) / N + 3;
+  const int64_t shard = (1 << 19) / N + 3;
   each_collective(*g, shard, DType::kF64, call);
 }
 

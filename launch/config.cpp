@@ -81,7 +81,6 @@ class Reader {
       const bool list = option && takes_list(*option);
       const bool bare = alias && alias->value;
       while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 && (values.empty() || list || !option)) {
-        if (option && is_flag(*option) && !looks_like_bool(words[i])) break;
         values.push_back(words[i++]);
       }
       if (bare) values = {alias->value};
@@ -100,12 +99,6 @@ class Reader {
   Problems problems;
 
  private:
-  static bool looks_like_bool(const std::string& s) {
-    for (const char* w : {"true", "false", "on", "off", "1", "0", "yes", "no"})
-      if (s == w) return true;
-    return false;
-  }
-
   const Option* find(const std::string& key) const {
     for (size_t i = 0; i < keys_.size(); ++i)
       if (keys_[i] == key) return &options_[i];

@@ -1,0 +1,189 @@
+// The writer thread, log.jsonl, and the TensorBoard sink.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "launch/json_text.h"
+#include "launch/log_jsonl.h"
+#include "launch/tensorboard_sink.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+struct TempFolder {
+  TempFolder() : path(std::filesystem::temp_directory_path() / ("gpt_log_test_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path);
+  }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+  std::string path;
+};
+
+
+StepRecord step_of(int64_t n) { return {.step = n, .total_steps = 100, .time = 5, .loss = 2.5, .grad_norm = 1, .lr = 1e-3}; }
+
+struct Counts {
+  int steps = 0, evals = 0, events = 0, ends = 0;
+  int64_t last = 0;
+};
+class CountingSink : public Sink {
+ public:
+  CountingSink(Counts& c, int fail_at) : c_(c), fail_at_(fail_at) {}
+  const char* name() const override { return "counting"; }
+  void step(const StepRecord& r) override {
+    GT_REQUIRE(r.step != fail_at_, Exit::kIo, "disk full");
+    ++c_.steps;
+    c_.last = r.step;
+  }
+  void eval(const EvalRecord&) override { ++c_.evals; }
+  void event(const EventRecord&) override { ++c_.events; }
+  void end(const EndInfo&) override { ++c_.ends; }
+
+ private:
+  Counts& c_;
+  int fail_at_;
+};
+
+// Waits in its first step until it is let go.
+class StuckSink : public Sink {
+ public:
+  explicit StuckSink(std::mutex& gate) : gate_(gate) {}
+  const char* name() const override { return "stuck"; }
+  void step(const StepRecord& r) override {
+    std::lock_guard lock(gate_);
+    (r.step % 10 ? odd : tens)++;
+  }
+  static inline int odd = 0, tens = 0;
+
+ private:
+  std::mutex& gate_;
+};
+
+}  // namespace
+
+TEST_CASE("records reach every sink in order; one that fails is switched off and the rest go on") {
+  Counts good, bad;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  sinks.push_back(std::make_unique<CountingSink>(good, -1));
+  sinks.push_back(std::make_unique<CountingSink>(bad, 4));
+  MetricsWriter writer(std::move(sinks));
+  for (int i = 1; i <= 20; ++i) writer.push(step_of(i));
+  writer.push(EvalRecord{.step = 20});
+  for (int i = 0; i < 3; ++i) writer.warn(20, "the same warning");
+  writer.end({});
+  CHECK((good.steps == 20 && good.last == 20 && good.evals == 1 && good.ends == 1));
+  CHECK(good.events == 2);  // the warning once, the failed sink once
+  CHECK((bad.steps == 3 && bad.ends == 0));
+  REQUIRE(writer.failures().size() == 1);
+  CHECK(writer.failures()[0] == "counting is switched off: disk full");
+}
+
+TEST_CASE("a stuck sink never blocks the producer: steps that are no multiple of 10 go first, and all losses are counted") {
+  std::mutex gate;
+  StuckSink::odd = StuckSink::tens = 0;
+  {
+    std::vector<std::unique_ptr<Sink>> sinks;
+    sinks.push_back(std::make_unique<StuckSink>(gate));
+    std::unique_lock hold(gate);
+    MetricsWriter writer(std::move(sinks));
+    for (int i = 1; i <= 6000; ++i) writer.push(step_of(i));
+    const int64_t dropped = writer.dropped();
+    CHECK(dropped > 1500);
+    hold.unlock();
+    writer.flush();
+    CHECK(StuckSink::odd + StuckSink::tens + dropped == 6000);
+    CHECK(StuckSink::tens == 600);
+  }
+}
+
+TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a string; a second start appends") {
+  TempFolder folder;
+  const std::string path = folder.path + "/log.jsonl";
+  {
+    JsonlSink sink;
+    sink.start({.command = "gpttrain --tp 2", .config_json = "{\n  \"a\": {\n    \"b\": \"x\\ny\"\n  }\n}\n", .run_dir = folder.path});
+    StepRecord r = step_of(3);
+    r.loss = NAN;
+    r.grad_norm = INFINITY;
+    r.mfu = 0.25;
+    sink.step(r);
+    sink.eval({.step = 3, .loss = 2});
+    sink.flush();
+  }
+  std::ofstream(path, std::ios::app) << "{\"type\": \"step\", \"st";  // a run that was killed while writing
+  {
+    JsonlSink sink;
+    sink.start({.run_dir = folder.path, .resumed_from = 3});
+    sink.end({.reason = "finished", .rows = {{"a", "b\"c"}}});
+    sink.flush();
+  }
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  REQUIRE(lines.size() == 6);
+  const JsonValue start = parse_json(lines[0], "line"), step = parse_json(lines[1], "line"), eval = parse_json(lines[2], "line");
+  CHECK(start.find("type")->text == "start");
+  CHECK(start.find("config")->find("a")->find("b")->text == "x\ny");
+  CHECK(start.find("resumed_from")->kind == JsonValue::Kind::kNull);
+  CHECK(step.find("loss")->text == "nan");
+  CHECK(step.find("grad_norm")->text == "inf");
+  CHECK(step.find("mfu")->text == "0.25");
+  CHECK(step.find("hfu")->kind == JsonValue::Kind::kNull);
+  CHECK(step.find("slowest_rank")->kind == JsonValue::Kind::kNull);
+  CHECK(std::stod(eval.find("perplexity")->text) == Approx(std::exp(2.0)));
+  CHECK(parse_json(lines[4], "line").find("resumed_from")->text == "3");
+  CHECK(parse_json(lines[5], "line").find("summary")->find("a")->text == "b\"c");
+}
+
+TEST_CASE("a folder that is gone switches the file sinks off once, and the run goes on") {
+  Counts good;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  sinks.push_back(std::make_unique<CountingSink>(good, -1));
+  sinks.push_back(std::make_unique<JsonlSink>());
+  sinks.push_back(std::make_unique<TensorBoardSink>(1));
+  MetricsWriter writer(std::move(sinks));
+  writer.start({.run_dir = "/no/such/folder"});
+  for (int i = 1; i <= 5; ++i) writer.push(step_of(i));
+  writer.end({});
+  CHECK(good.steps == 5);
+  CHECK(good.events == 2);
+  CHECK(writer.failures().size() == 2);
+}
+
+TEST_CASE("the TensorBoard sink writes every known value of a step under its tag") {
+  TempFolder folder;
+  {
+    TensorBoardSink sink(2);
+    sink.start({.command = "c", .config_json = "{}\n", .run_dir = folder.path});
+    StepRecord r = step_of(1);
+    r.mfu = 0.3;
+    sink.step(r);  // no multiple of 2: no point
+    r.step = 2;
+    sink.step(r);
+    sink.eval({.step = 2, .loss = 1});
+    sink.flush();
+  }
+  std::string all;
+  for (const auto& e : std::filesystem::directory_iterator(folder.path)) {
+    std::ifstream in(e.path(), std::ios::binary);
+    all.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto count = [&](const std::string& tag) {
+    size_t n = 0;
+    for (size_t at = all.find(tag); at != std::string::npos; at = all.find(tag, at + 1)) ++n;
+    return n;
+  };
+  for (const char* tag : {"run/command", "run/config", "train/loss", "train/lr", "train/grad_norm", "train/skipped_steps",
+                          "train/samples", "train/tokens", "perf/mfu", "eval/loss", "eval/perplexity", "eval/seconds"}) {
+    INFO(tag);
+    CHECK(count(tag) == 1);
+  }
+  CHECK(count("perf/hfu") == 0);  // not known
+}

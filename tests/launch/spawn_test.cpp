@@ -1,0 +1,113 @@
+// Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises MPI.
+#include "launch/spawn.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "launch/signals.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+int run_shell(int world, const std::string& script) { return launch_ranks(world, {"-c", script}, {.program = "/bin/sh"}); }
+
+std::string temp_file() { return (std::filesystem::temp_directory_path() / ("gpt_spawn_test_" + std::to_string(getpid()))).string(); }
+
+std::string read_all(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Runs `body` in a child, sends the signals one after another once the file holds `ready` bytes, returns the child's exit status.
+template <class F>
+int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  for (int i = 0; i < 300 && read_all(file).size() < ready; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (const int n : signals) {
+    kill(child, n);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+}  // namespace
+
+TEST_CASE("launched ranks know who they are and their exit code comes back") {
+  const std::string out = temp_file();
+  CHECK(run_shell(3, "echo $OMPI_COMM_WORLD_RANK/$OMPI_COMM_WORLD_SIZE/$GPTTRAIN_LAUNCHED >> " + out) == 0);
+  std::string text = read_all(out);
+  std::filesystem::remove(out);
+  for (const char* line : {"0/3/1\n", "1/3/1\n", "2/3/1\n"}) CHECK_THAT(text, Catch::Contains(line));
+  CHECK(run_shell(3, "[ $OMPI_COMM_WORLD_RANK = 1 ] && exit 17; sleep 20") == 17);
+  CHECK(run_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; sleep 20") == 128 + 9);
+}
+
+TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and say so with their exit code") {
+  const std::string out = temp_file();
+  const auto body = [&] { return run_shell(2, "trap 'exit 75' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };
+  CHECK(signalled(body, out, 4, {SIGTERM}) == 75);
+  std::filesystem::remove(out);
+}
+
+TEST_CASE("a second Ctrl-C ends ranks that do not listen") {
+  const std::string out = temp_file();
+  const auto body = [&] { return run_shell(2, "trap '' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };
+  CHECK(signalled(body, out, 4, {SIGINT, SIGINT}) == 128 + SIGINT);
+  std::filesystem::remove(out);
+}
+
+TEST_CASE("without mpirun the error names the package") {
+  const std::string path = getenv("PATH");
+  setenv("PATH", "/no/such/folder", 1);
+  std::string what;
+  try {
+    run_shell(2, "true");
+  } catch (const Error& e) {
+    what = e.what();
+    CHECK(e.code() == Exit::kUsage);
+  }
+  setenv("PATH", path.c_str(), 1);
+  CHECK_THAT(what, Catch::Contains("openmpi-bin") && Catch::Contains("--launch.ranks threads"));
+}
+
+TEST_CASE("ranks beyond the cores yield, ranks within them do not") {
+  const auto has = [](const auto& env, const char* name) {
+    return std::any_of(env.begin(), env.end(), [&](const auto& e) { return e.first == name; });
+  };
+  CHECK(has(mpirun_environment(16, 2, 0), "OMPI_MCA_mpi_yield_when_idle"));
+  CHECK_FALSE(has(mpirun_environment(2, 2, 0), "OMPI_MCA_mpi_yield_when_idle"));
+  const auto command = mpirun_command(4, "/usr/bin/mpirun", "/x/gpttrain", {"--tp", "2 3"});
+  CHECK(command.back() == "2 3");
+  CHECK(std::find(command.begin(), command.end(), "none") != command.end());
+}
+
+TEST_CASE("the first signal asks for a stop, the second ends the process") {
+  const std::string out = temp_file();
+  const auto body = [&](bool polite) {
+    install_stop_signals();
+    std::ofstream(out) << "ready";
+    for (int i = 0; i < 400; ++i) {
+      if (polite && stop_requested()) return stop_signal() == SIGTERM ? 75 : 1;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return 2;
+  };
+  CHECK(signalled([&] { return body(true); }, out, 5, {SIGTERM}) == 75);
+  std::filesystem::remove(out);
+  CHECK(signalled([&] { return body(false); }, out, 5, {SIGUSR1, SIGTERM}) == 128 + SIGTERM);
+  std::filesystem::remove(out);
+}

@@ -107,7 +107,7 @@ TEST_CASE("text of any kind comes back exactly, from both kinds of model, with a
                                       "\xEF\xBB\xBF"
                                       "bom",
                                       made_up_text(40, 77)};
-    std::string long_line = made_up_text(14000, 5).substr(0, 1 << 20);
+    std::string long_line = made_up_text(14000, 5).substr(0, type == std::string("bpe") ? 1 << 20 : 100000);
     std::replace(long_line.begin(), long_line.end(), '\n', ' ');
     texts.push_back(long_line);
     for (int i = 0; i < 20; ++i) texts.push_back(random_utf8(r, 1 + r() % 300));

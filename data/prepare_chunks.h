@@ -1,0 +1,65 @@
+// Stage 1 of data/prepare.h: inputs cut into chunks of documents, or of parts of documents that end at a newline.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/prepare.h"
+#include "data/text_source.h"
+
+namespace gt {
+
+struct ReadState {                        // between two chunks: enough to go on from here
+  int64_t input = 0, byte = 0, line = 0;  // where the next line begins, in decompressed bytes
+  bool open = false;                      // a document has begun and has not ended
+  bool skipping = false;                  // the rest of the open document is dropped
+};
+
+struct Piece {
+  size_t begin = 0, size = 0;  // in Chunk::text
+  bool ends = false;           // the document ends behind it
+  bool json = false;
+  int64_t input = 0, line = 0, byte = 0;  // for errors
+};
+
+struct Chunk {
+  std::string text;
+  std::vector<Piece> pieces;
+  ReadState after;
+  int64_t read_bytes = 0, disk_done = 0;  // text bytes of this chunk; bytes of all inputs read so far, on disk
+  int64_t dropped = 0, bad = 0;
+  std::string problem;  // under on_bad fail: what ends the work behind these pieces
+  void clear();
+};
+
+class ChunkReader {
+ public:
+  // `whole`: documents must not be cut (the tokenizer has pieces that span lines).
+  ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, bool whole, int64_t chunk_bytes,
+              const ReadState& from);
+  bool next(Chunk* chunk);  // false at the end of all inputs
+
+ private:
+  void open_input();
+  void end_input(Chunk*);
+  void take(const LineReader::Line&, Chunk*);
+  void append(std::string_view text, const LineReader::Line&, bool json, Chunk*);
+  void end_document(Chunk*);
+  void bad(const LineReader::Line&, const std::string& what, Chunk*);
+
+  const std::vector<TextInput>& inputs_;
+  const PrepareOptions& options_;
+  const bool whole_;
+  const int64_t chunk_bytes_;
+  ReadState state_;
+  std::unique_ptr<LineReader> reader_;
+  bool json_ = false, failed_ = false;
+  int64_t disk_before_ = 0;
+};
+
+// The string under `key` of one JSON object. False with the reason in *why: broken JSON, no object, no such key, no
+// string.
+bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why);
+
+}  // namespace gt

@@ -1,0 +1,294 @@
+#include "data/prepare.h"
+
+#include <zlib.h>
+
+#include <sstream>
+
+#include "data/prepare_chunks.h"
+#include "data/token_meta.h"
+#include "data/tokenizer.h"
+#include "data/tokenizer_train.h"
+#include "tests/data/support.h"
+
+using namespace gt;
+using namespace gt::test;
+
+namespace {
+
+// A folder with a tokenizer of 400 pieces.
+struct Workshop : TempDir {
+  Workshop() {
+    write_file(*this / "train.txt", made_up_text(1500));
+    TokenizerTrainOptions o;
+    o.inputs = {*this / "train.txt"};
+    o.output = *this / "tok.model";
+    o.vocab = 400;
+    tokenizer_train(o);
+  }
+  PrepareOptions options(const std::string& input, const std::string& output) const {
+    PrepareOptions o;
+    o.inputs = {*this / input};
+    o.tokenizer = *this / "tok.model";
+    o.output = *this / output;
+    o.chunk_bytes = 3000;
+    return o;
+  }
+  // Every document of a token file as text, with <|endoftext|> where it is.
+  std::vector<std::string> texts(const std::string& prefix) const {
+    const Tokenizer t = Tokenizer::load(*this / "tok.model");
+    const TokenFile f = TokenFile::open(*this / prefix);
+    std::vector<std::string> out;
+    for (int64_t s = 0; s < f.sequences(); ++s) {
+      std::vector<int32_t> ids(static_cast<size_t>(f.length(s)));
+      f.read(s, 0, ids);
+      out.push_back(t.decode(ids));
+    }
+    return out;
+  }
+};
+const std::string kEnd = "<|endoftext|>";
+
+std::string json_lines(size_t count) {
+  std::istringstream lines(made_up_text(count, 21));
+  std::string out, line;
+  for (size_t i = 0; std::getline(lines, line); ++i)
+    out += "{\"id\": " + std::to_string(i) +
+           ", \"meta\": {\"text\": \"wrong\", \"a\": [1, {\"text\": 2}]}, \"text\": \"" + line +
+           "\\n\\u00e9\\ud83d\\ude00\\t\\\"\"}\n";
+  return out;
+}
+}  // namespace
+
+TEST_CASE("text becomes documents by file, by line and by blank line, and decodes to itself") {
+  const Workshop w;
+  const std::string a = made_up_text(200, 5), b = "first\r\nsecond line\n\n \n\nthird\n\n\nlast without end";
+  write_file(w / "in/a.txt", a);
+  write_file(w / "in/b.txt", "\xEF\xBB\xBF" + b);
+  write_file(w / "in/c.txt", "");
+  auto o = w.options("in", "file");
+  o.inputs = {w / "in"};
+  const PrepareResult r = prepare_data(o);
+  CHECK(w.texts("file") == std::vector<std::string>{a + kEnd, b + kEnd});
+  CHECK((r.documents == 2 && r.dropped == 1 && r.bad == 0 && r.replaced == 0 && r.type == "u16" && !r.resumed));
+  CHECK(r.longest == TokenFile::open(w / "file").length(0));
+  CHECK(to_text(r).find("documents         2") == 0);
+
+  o.inputs = {w / "in/b.txt"};
+  o.output = w / "line";
+  o.split_docs = SplitDocs::kLine;
+  o.eod = false;
+  const PrepareResult lines = prepare_data(o);
+  CHECK(w.texts("line") == std::vector<std::string>{"first", "second line", " ", "third", "last without end"});
+  CHECK(lines.dropped == 4);
+
+  o.output = w / "blank";
+  o.split_docs = SplitDocs::kBlankLine;
+  prepare_data(o);
+  CHECK(w.texts("blank") == std::vector<std::string>{"first\r\nsecond line\n", " \n", "third\n", "last without end"});
+
+  const auto meta = read_token_meta(w / "file");
+  REQUIRE(meta.has_value());
+  CHECK((meta->documents == 2 && meta->vocab == 400 && meta->eod == 4 && meta->tokens == r.tokens));
+  CHECK(meta->tokenizer_sha256 == Tokenizer::load(w / "tok.model").sha256());
+  CHECK(meta->bin_xxh3_128 == xxh3_128_file(w / "file.bin"));
+  CHECK(meta->idx_xxh3_128 == xxh3_128_file(w / "file.idx"));
+  for (const char* part : {".bin.part", ".len.part", ".idx.part", ".progress.json"})
+    CHECK_FALSE(std::filesystem::exists(w / "file" + part));
+}
+
+TEST_CASE("JSON lines give the value of their key, plain and compressed, whatever else the object holds") {
+  const Workshop w;
+  const std::string text = json_lines(300) + "\n  \n";
+  write_file(w / "a.jsonl", text);
+  gzFile f = gzopen((w / "b.jsonl.gz").c_str(), "wb");
+  gzwrite(f, text.data(), static_cast<unsigned>(text.size()));
+  gzclose(f);
+  auto o = w.options("a.jsonl", "a");
+  o.check_cache = true;
+  CHECK(prepare_data(o).documents == 300);
+  std::istringstream lines(made_up_text(300, 21));
+  std::vector<std::string> want;
+  for (std::string line; std::getline(lines, line);) want.push_back(line + "\n\xC3\xA9\xF0\x9F\x98\x80\t\"" + kEnd);
+  CHECK(w.texts("a") == want);
+  o = w.options("b.jsonl.gz", "b");
+  prepare_data(o);
+  CHECK((read_file(w / "b.bin") == read_file(w / "a.bin") && read_file(w / "b.idx") == read_file(w / "a.idx")));
+}
+
+TEST_CASE("the output bytes depend on neither threads nor chunk size") {
+  const Workshop w;
+  write_file(w / "in/a.txt", made_up_text(800, 5));
+  write_file(w / "in/b.jsonl", json_lines(200));
+  write_file(w / "in/c.txt",
+             std::string("a\xFF\xE6\x97 b\n") + made_up_text(300, 8) + std::string(9000, 'z') + "\nend");
+  std::string bin, idx;
+  for (const auto& [threads, chunk, memory] :
+       {std::tuple(1, 0, 512), std::tuple(3, 1000, 512), std::tuple(2, 70'000, 200), std::tuple(4, 5, 300)}) {
+    auto o = w.options("in", "out" + std::to_string(threads));
+    o.threads = threads;
+    o.chunk_bytes = chunk;
+    o.memory_mb = memory;
+    const PrepareResult r = prepare_data(o);
+    CHECK(r.replaced == 3);
+    if (bin.empty()) {
+      bin = read_file(o.output + ".bin");
+      idx = read_file(o.output + ".idx");
+    }
+    CHECK(read_file(o.output + ".bin") == bin);
+    CHECK(read_file(o.output + ".idx") == idx);
+  }
+  CHECK(w.texts("out1").back().substr(0, 13) == "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD b\n");
+}
+
+TEST_CASE("killed at any chunk and called again, the files are identical") {
+  const Workshop w;
+  write_file(w / "in/a.txt", made_up_text(300, 5));
+  write_file(w / "in/b.jsonl", json_lines(100));
+  const auto whole = w.options("in", "whole");
+  const PrepareResult want = prepare_data(whole);
+  for (const double journal_seconds : {0.0, 1000.0}) {  // a journal after every chunk, and none before the kill
+    for (int first : {1, 2, 5, 9}) {
+      auto o = w.options("in", "part");
+      o.journal_seconds = journal_seconds;
+      o.threads = 2;
+      int kills = 0;
+      PrepareResult got;
+      for (int at = first;; ++at) {
+        o.test_kill_after_chunks = kills < 6 ? at : -1;
+        try {
+          got = prepare_data(o);
+          break;
+        } catch (const Error& e) {
+          REQUIRE(e.code() == Exit::kInterrupted);
+          CHECK_FALSE(std::filesystem::exists(w / "part.idx"));
+          std::ofstream(w / "part.bin.part", std::ios::app) << "bytes after the journal";
+          ++kills;
+        }
+      }
+      CHECK(kills > 0);
+      CHECK(got.resumed == (journal_seconds == 0.0));
+      CHECK((got.documents == want.documents && got.tokens == want.tokens && got.text_bytes == want.text_bytes &&
+             got.longest == want.longest));
+      CHECK(read_file(w / "part.bin") == read_file(w / "whole.bin"));
+      CHECK(read_file(w / "part.idx") == read_file(w / "whole.idx"));
+      for (const char* s : {".bin", ".idx", ".meta.json"}) std::filesystem::remove(w / "part" + s);
+    }
+  }
+}
+
+TEST_CASE("a stop is a clean end that says how to go on, and other work in its place is refused") {
+  const Workshop w;
+  write_file(w / "a.txt", made_up_text(300, 5));
+  std::atomic<bool> stop{true};
+  auto o = w.options("a.txt", "out");
+  o.stop = &stop;
+  expect_error(Exit::kInterrupted, {"interrupted after", "goes on from here"}, [&] { prepare_data(o); });
+  auto other = o;
+  other.split_docs = SplitDocs::kLine;
+  other.eod = false;
+  expect_error(Exit::kUsage,
+               {"out.progress.json", "split_docs: it had \"file\", this call has \"line\"", "eod", "--force"},
+               [&] { prepare_data(other); });
+  write_file(w / "a.txt", made_up_text(301, 5));
+  expect_error(Exit::kUsage, {"a.txt: changed on disk", "--force"}, [&] { prepare_data(o); });
+  stop = false;
+  o.force = true;
+  CHECK_FALSE(prepare_data(o).resumed);
+  o.force = false;
+  expect_error(Exit::kUsage, {"is there already", "--force"}, [&] { prepare_data(o); });
+}
+
+TEST_CASE("a kill between the renames of the end is mended by the next call") {
+  const Workshop w;
+  write_file(w / "a.txt", made_up_text(100, 5));
+  auto o = w.options("a.txt", "out");
+  std::string journal, spool;
+  prepare_data(o, [&](const PrepareProgress& p) {  // the last report comes when all is written and nothing is renamed
+    CHECK(p.input_done == p.input_bytes);
+    journal = read_file(w / "out.progress.json");
+    spool = read_file(w / "out.len.part");
+  });
+  const std::string bin = read_file(w / "out.bin"), idx = read_file(w / "out.idx");
+  std::filesystem::remove(w / "out.idx");
+  write_file(w / "out.progress.json", journal);
+  write_file(w / "out.len.part", spool);
+  CHECK(prepare_data(o).resumed);
+  CHECK((read_file(w / "out.bin") == bin && read_file(w / "out.idx") == idx));
+}
+
+TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
+  const Workshop w;
+  struct Case {
+    std::string line, why;
+  };
+  const std::vector<Case> cases = {{"{\"text\": \"a\"", "broken JSON"},
+                                   {"{\"other\": \"a\"}", "no key \"text\""},
+                                   {"{\"text\": 3}", "no string"},
+                                   {"{\"text\": [\"a\"]}", "no string"},
+                                   {"{\"text\": null}", "no string"},
+                                   {"[1]", "found an array"},
+                                   {"\"text\"", "found a string"},
+                                   {"7", "expected an object"},
+                                   {"{\"text\": \"\\ud800\"}", "broken JSON"},
+                                   {"{\"text\": {\"text\": \"a\"}}", "no string"}};
+  for (const Case& c : cases) {
+    write_file(w / "a.jsonl", "{\"text\": \"good\"}\n" + c.line + "\n{\"text\": \"\"}\n{\"text\": \"more\"}\n");
+    auto o = w.options("a.jsonl", "out");
+    o.force = true;
+    expect_error(Exit::kUsage, {"a.jsonl line 2 byte 17", c.why}, [&] { prepare_data(o); });
+    o.on_bad = OnBad::kSkip;
+    const PrepareResult r = prepare_data(o);
+    CHECK((r.documents == 2 && r.bad == 1 && r.dropped == 1));
+    CHECK(w.texts("out") == std::vector<std::string>{"good" + kEnd, "more" + kEnd});
+  }
+  write_file(w / "b.txt", "fine\nbad \xC3( here\n");
+  auto o = w.options("b.txt", "strict");
+  o.strict_utf8 = true;
+  expect_error(Exit::kUsage, {"b.txt line 1 byte 0", "invalid UTF-8, byte 195 at 9"}, [&] { prepare_data(o); });
+  write_file(w / "long.txt", "short\n" + std::string((1 << 20) + 1, 'x') + "\nend\n");
+  o = w.options("long.txt", "long");
+  o.max_doc_mb = 1;
+  expect_error(Exit::kUsage, {"long.txt line 2 byte 6", "--max-doc-mb 1"}, [&] { prepare_data(o); });
+  o.on_bad = OnBad::kSkip;
+  o.force = true;
+  CHECK(prepare_data(o).bad == 1);
+  CHECK(w.texts("long") == std::vector<std::string>{"short\nend\n" + kEnd});
+}
+
+TEST_CASE("bad options of the preparation are reported") {
+  const Workshop w;
+  write_file(w / "a.txt", "text\n");
+  write_file(w / "empty.txt", "");
+  const auto with = [&](auto change) {
+    auto o = w.options("a.txt", "out");
+    change(o);
+    prepare_data(o);
+  };
+  using O = PrepareOptions;
+  expect_error(Exit::kUsage, {"--threads", "found 0"}, [&] { with([](O& o) { o.threads = 0; }); });
+  expect_error(Exit::kUsage, {"--memory-mb", "found 10"}, [&] { with([](O& o) { o.memory_mb = 10; }); });
+  expect_error(Exit::kUsage, {"--max-doc-mb"}, [&] { with([](O& o) { o.max_doc_mb = 0; }); });
+  expect_error(Exit::kUsage, {"--json-key"}, [&] { with([](O& o) { o.json_key = ""; }); });
+  expect_error(Exit::kUsage, {"--output"}, [&] { with([](O& o) { o.output = ""; }); });
+  expect_error(Exit::kUsage, {"gone.model: no such file"}, [&] { with([](O& o) { o.tokenizer = "gone.model"; }); });
+  expect_error(Exit::kUsage, {"gone: no such file"}, [&] { with([](O& o) { o.inputs = {"gone"}; }); });
+  expect_error(Exit::kUsage, {"no text", "1 empty"}, [&] { with([&](O& o) { o.inputs = {w / "empty.txt"}; }); });
+  expect_error(Exit::kUsage, {"--format", "auto, jsonl, text", "\"csv\""}, [] { text_format_from("csv"); });
+  expect_error(Exit::kUsage, {"--split-docs", "blank-line"}, [] { split_docs_from("page"); });
+  expect_error(Exit::kUsage, {"--on-bad"}, [] { on_bad_from("ignore"); });
+}
+
+TEST_CASE("random damage to JSON lines is an error or a text, never anything else") {
+  std::mt19937 r(2);
+  const std::string good = json_lines(1);
+  int read = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string line = good, text, why;
+    for (uint32_t n = 1 + r() % 3; n > 0; --n) line[r() % line.size()] = "{}[]\",:\\ntu0\x80\n"[r() % 14];
+    if (json_text(line, "text", &text, &why))
+      ++read;
+    else
+      CHECK(!why.empty());
+  }
+  CHECK(read > 500);
+}

@@ -1,0 +1,96 @@
+#include "tests/launch/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace gt {
+
+Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s, const std::function<void(int)>& while_running) {
+  return shell("exec " GPT_BINARY_DIR "/gpttrain " + args, cwd, limit_s, while_running);
+}
+
+Outcome shell(const std::string& command, const std::string& cwd, int limit_s, const std::function<void(int)>& while_running) {
+  int pipe_fd[2];
+  if (pipe2(pipe_fd, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+  const pid_t pid = fork();
+  if (pid == 0) {
+    setpgid(0, 0);
+    dup2(pipe_fd[1], 1);
+    dup2(pipe_fd[1], 2);
+    const int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    if (chdir(cwd.c_str()) != 0) _exit(127);
+    setenv("XDG_CACHE_HOME", cwd.c_str(), 1);  // nothing outside the test's folder
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  close(pipe_fd[1]);
+  if (while_running) while_running(pid);
+  Outcome r;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limit_s);
+  bool late = false;
+  char buffer[4096];
+  for (;;) {
+    pollfd p{pipe_fd[0], POLLIN, 0};
+    poll(&p, 1, 100);
+    if (p.revents != 0) {
+      const ssize_t n = read(pipe_fd[0], buffer, sizeof buffer);
+      if (n <= 0) break;
+      r.out.append(buffer, static_cast<size_t>(n));
+    }
+    if (!late && std::chrono::steady_clock::now() > end) {
+      late = true;
+      kill(-pid, SIGKILL);
+    }
+  }
+  close(pipe_fd[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  r.code = late ? 124 : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return r;
+}
+
+TempDir::TempDir() {
+  std::string name = (std::filesystem::temp_directory_path() / "gpttrain-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp " + name);
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code ec;
+  std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ec);
+  std::filesystem::remove_all(path_, ec);
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!out.good()) throw std::runtime_error("cannot write " + path);
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<double> logged(const std::string& run_dir, const std::string& key, const std::string& type) {
+  std::map<int64_t, double> by_step;
+  std::ifstream in(run_dir + "/log.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record["type"] == type) by_step[record["step"]] = record[key];
+  }
+  std::vector<double> out;
+  for (const auto& [step, value] : by_step) out.push_back(value);
+  return out;
+}
+
+}  // namespace gt

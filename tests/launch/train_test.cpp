@@ -1,0 +1,118 @@
+// The trainer from outside: ranks as processes and as threads, resume, Ctrl-C, logs. Small models, synthetic tokens.
+#include <signal.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kTiny =
+    "--model.layers 5 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock --train.global_batch 8 "
+    "--train.micro_batch 1 --optim.lr 3e-3 --schedule.warmup_steps 2 --device.kind cpu --log.tensorboard false ";
+
+void check_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  REQUIRE(a.size() == b.size());
+  for (size_t k = 0; k < a.size(); ++k) {
+    INFO("step " << k + 1);
+    CHECK(a[k] == Approx(b[k]).epsilon(tolerance));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sixteen processes on two cores give the losses of one rank") {
+  TempDir dir;
+  const std::string many = kTiny + "--tp 2 --pp 4 --dp 2 --train.steps 20 --log.name many";
+  const Outcome one = gpttrain(kTiny + "--train.steps 20 --log.name one", dir.path());
+  INFO(one.out);
+  REQUIRE(one.code == 0);
+  const Outcome all = gpttrain(many, dir.path());
+  INFO(all.out);
+  REQUIRE(all.code == 0);
+  const auto losses = logged(dir / "runs/one", "loss");
+  CHECK(losses.size() == 20);
+  check_close(logged(dir / "runs/many", "loss"), losses, 1e-5);
+  check_close(logged(dir / "runs/many", "grad_norm"), logged(dir / "runs/one", "grad_norm"), 1e-4);
+}
+
+TEST_CASE("processes and threads of the same layout are bitwise equal") {
+  TempDir dir;
+  const std::string layout = kTiny + "--tp 2 --pp 2 --train.steps 4 ";
+  REQUIRE(gpttrain(layout + "--log.name processes", dir.path()).code == 0);
+  REQUIRE(gpttrain(layout + "--log.name threads --launch.ranks threads", dir.path()).code == 0);
+  CHECK(logged(dir / "runs/processes", "loss") == logged(dir / "runs/threads", "loss"));
+  CHECK(logged(dir / "runs/processes", "grad_norm") == logged(dir / "runs/threads", "grad_norm"));
+}
+
+TEST_CASE("a run that stops half way and resumes is bitwise the run that does not stop") {
+  TempDir dir;
+  const std::string layout = kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --checkpoint.every 6 --schedule.type linear ";
+  REQUIRE(gpttrain(layout + "--train.steps 12 --log.name whole", dir.path()).code == 0);
+  // The same command, killed after step 6's checkpoint: its schedule is that of 12 steps.
+  const Outcome part = gpttrain(layout + "--train.steps 12 --log.name parts", dir.path(), 120, [&](int pid) {
+    for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "runs/parts/checkpoints/step-000000006"); ++i) usleep(5000);
+    kill(-pid, SIGKILL);
+  });
+  CHECK(part.code == 128 + SIGKILL);
+  const Outcome rest = gpttrain(layout + "--train.steps 12 --log.name parts", dir.path());
+  INFO(rest.out);
+  REQUIRE(rest.code == 0);
+  CHECK(rest.says("from step"));
+  CHECK(logged(dir / "runs/parts", "loss") == logged(dir / "runs/whole", "loss"));
+  CHECK(logged(dir / "runs/parts", "grad_norm") == logged(dir / "runs/whole", "grad_norm"));
+  CHECK(logged(dir / "runs/parts", "lr") == logged(dir / "runs/whole", "lr"));
+}
+
+TEST_CASE("a checkpoint of one layout resumes on another and stays close") {
+  TempDir dir;
+  const std::string run = kTiny + "--launch.ranks threads --log.name x ";
+  REQUIRE(gpttrain(run + "--tp 2 --pp 2 --dp 2 --train.steps 4 --schedule.type constant", dir.path()).code == 0);
+  REQUIRE(gpttrain(run + "--tp 1 --pp 4 --dp 1 --train.steps 8 --schedule.type constant", dir.path()).code == 0);
+  REQUIRE(gpttrain(kTiny + "--log.name y --train.steps 8 --schedule.type constant", dir.path()).code == 0);
+  check_close(logged(dir / "runs/x", "loss"), logged(dir / "runs/y", "loss"), 1e-5);
+}
+
+TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes on") {
+  TempDir dir;
+  for (const std::string ranks : {"processes", "threads"}) {
+    const std::string run = kTiny + "--tp 2 --pp 2 --train.steps 100000 --log.name " + ranks + " --launch.ranks " + ranks;
+    const Outcome stopped = gpttrain(run, dir.path(), 60, [&](int pid) {
+      for (int i = 0; i < 2000 && read_file(dir / ("runs/" + ranks + "/log.jsonl")).find("\"step\":3,") == std::string::npos; ++i) usleep(5000);
+      kill(pid, SIGINT);
+    });
+    INFO(stopped.out);
+    CHECK(stopped.code == 75);
+    const size_t steps = logged(dir / ("runs/" + ranks), "loss").size();
+    REQUIRE(steps >= 3);
+    CHECK(std::filesystem::exists(dir / ("runs/" + ranks + "/checkpoints/latest")));
+    const Outcome more = gpttrain(kTiny + "--tp 2 --pp 2 --launch.ranks threads --log.name " + ranks + " --train.steps " + std::to_string(steps + 2), dir.path());
+    INFO(more.out);
+    CHECK(more.code == 0);
+    CHECK(logged(dir / ("runs/" + ranks), "loss").size() == steps + 2);
+  }
+}
+
+TEST_CASE("a run directory that turns read-only ends its logs, not the training") {
+  if (geteuid() == 0) {  // permissions do not bind root: a file where the folder should be does
+    TempDir dir;
+    std::filesystem::create_directories(dir / "runs/x/checkpoints");
+    std::filesystem::remove(dir / "runs/x/checkpoints");
+    write_file(dir / "runs/x/checkpoints", "in the way");
+    const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name x --checkpoint.resume never --force", dir.path());
+    INFO(r.out);
+    CHECK(logged(dir / "runs/x", "loss").size() == 2);
+    CHECK(r.says("was not written"));
+    return;
+  }
+  TempDir dir;
+  std::filesystem::create_directories(dir / "runs");
+  std::filesystem::permissions(dir / "runs", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name x", dir.path());
+  CHECK(r.code == 2);
+  CHECK(r.says("cannot make the run folder"));
+}

@@ -15,8 +15,13 @@ constexpr unsigned bit(Act a) { return 1U << static_cast<unsigned>(a); }
 class RankCheck {
  public:
   RankCheck(const Schedule& s, int rank, bool forward_only)
-      : s_(s), rank_(rank), forward_only_(forward_only), m_(static_cast<size_t>(s.microbatches)),
-        did_(static_cast<size_t>(s.stages) * m_, 0), last_input_(static_cast<size_t>(s.stages), -1), last_weight_(last_input_),
+      : s_(s),
+        rank_(rank),
+        forward_only_(forward_only),
+        m_(static_cast<size_t>(s.microbatches)),
+        did_(static_cast<size_t>(s.stages) * m_, 0),
+        last_input_(static_cast<size_t>(s.stages), -1),
+        last_weight_(last_input_),
         last_forward_(last_input_),
         reduced_(static_cast<size_t>(s.stages), 0) {}
 
@@ -26,8 +31,10 @@ class RankCheck {
       const Action a = p[k_];
       need(a.stage >= 0 && a.stage < s_.stages, "there are stages 0 to ", s_.stages - 1);
       need(s_.rank_of(a.stage) == rank_, "stage ", a.stage, " lives on rank ", s_.rank_of(a.stage));
-      if (a.act == Act::kReduceGrads || a.act == Act::kReduceTied) per_step(a);
-      else per_microbatch(a);
+      if (a.act == Act::kReduceGrads || a.act == Act::kReduceTied)
+        per_step(a);
+      else
+        per_microbatch(a);
     }
     complete();
   }
@@ -110,7 +117,8 @@ class RankCheck {
     need(a.microbatch == -1, "reductions belong to the whole step, not to a microbatch");
     if (a.act == Act::kReduceGrads) {
       need(!reduced_[static_cast<size_t>(a.stage)], "twice");
-      need(last_weight_[static_cast<size_t>(a.stage)] == s_.microbatches - 1, "before the last weight gradient of its stage");
+      need(last_weight_[static_cast<size_t>(a.stage)] == s_.microbatches - 1,
+           "before the last weight gradient of its stage");
       reduced_[static_cast<size_t>(a.stage)] = 1;
       return;
     }
@@ -122,7 +130,8 @@ class RankCheck {
 
   void complete() {
     const auto missing = [&](int stage, const char* act, int k, const char* why) {
-      fail(Exit::kUsage, "schedule ", s_.name, ", rank ", rank_, ": no ", stage, act, k >= 0 ? std::to_string(k) : "", why);
+      fail(Exit::kUsage, "schedule ", s_.name, ", rank ", rank_, ": no ", stage, act, k >= 0 ? std::to_string(k) : "",
+           why);
     };
     for (int st = rank_; st < s_.stages; st += s_.ranks) {
       for (int k = 0; k < s_.microbatches; ++k) {
@@ -132,7 +141,8 @@ class RankCheck {
         if (has(st, k, Act::kBackwardInput) && !has(st, k, Act::kBackwardWeight))
           missing(st, "W", k, ": its activations would leak and its weight gradient be lost");
       }
-      if (!forward_only_ && !reduced_[static_cast<size_t>(st)]) missing(st, "G", -1, ": its gradients would not be reduced");
+      if (!forward_only_ && !reduced_[static_cast<size_t>(st)])
+        missing(st, "G", -1, ": its gradients would not be reduced");
     }
   }
 
@@ -141,14 +151,17 @@ class RankCheck {
   const bool forward_only_;
   const size_t m_;
   size_t k_ = 0;
-  std::vector<unsigned> did_;                   // [stage, microbatch] acts so far
-  std::vector<int> last_input_, last_weight_;   // [stage] last microbatch of B or I; of B or W
-  std::vector<int> last_forward_;               // [stage] of F: a fused loss accumulates its weight gradient in forward
-  std::vector<char> reduced_;                   // [stage]
+  std::vector<unsigned> did_;                  // [stage, microbatch] acts so far
+  std::vector<int> last_input_, last_weight_;  // [stage] last microbatch of B or I; of B or W
+  std::vector<int> last_forward_;              // [stage] of F: a fused loss accumulates its weight gradient in forward
+  std::vector<char> reduced_;                  // [stage]
   bool tied_ = false;
 };
 
-struct Ends { int from, to; bool down; };  // ranks of a message and its direction
+struct Ends {  // ranks of a message and its direction
+  int from, to;
+  bool down;
+};
 
 Ends ends_of(const Schedule& s, const Action& a) {
   const bool down = a.act == Act::kSendForward || a.act == Act::kRecvForward;
@@ -159,8 +172,13 @@ Ends ends_of(const Schedule& s, const Action& a) {
 
 // Sends and receives of every channel (source, destination, direction) are the same list.
 void check_messages(const Schedule& s) {
-  struct End { Action action; size_t at; };  // and its position in the program
-  struct Channel { std::vector<End> sent, received; };
+  struct End {
+    Action action;
+    size_t at;  // its position in the program
+  };
+  struct Channel {
+    std::vector<End> sent, received;
+  };
   const auto p = static_cast<size_t>(s.ranks);
   std::vector<Channel> channels(p * p * 2);
   for (const Program& program : s.program)
@@ -176,14 +194,14 @@ void check_messages(const Schedule& s) {
     const Channel& c = channels[i];
     const int from = static_cast<int>(i / 2 / p), to = static_cast<int>(i / 2 % p), by = i % 2 ? 1 : -1;
     for (size_t k = 0; k < std::max(c.sent.size(), c.received.size()); ++k) {
-      GT_REQUIRE(k < c.received.size(), Exit::kUsage, "schedule ", s.name, ", rank ", from, ": ", excerpt(s, from, c.sent[k].at),
-                 ": no receive for it on rank ", to);
-      GT_REQUIRE(k < c.sent.size(), Exit::kUsage, "schedule ", s.name, ", rank ", to, ": ", excerpt(s, to, c.received[k].at),
-                 ": no send for it on rank ", from);
+      GT_REQUIRE(k < c.received.size(), Exit::kUsage, "schedule ", s.name, ", rank ", from, ": ",
+                 excerpt(s, from, c.sent[k].at), ": no receive for it on rank ", to);
+      GT_REQUIRE(k < c.sent.size(), Exit::kUsage, "schedule ", s.name, ", rank ", to, ": ",
+                 excerpt(s, to, c.received[k].at), ": no send for it on rank ", from);
       const Action out = c.sent[k].action, in = c.received[k].action;
-      GT_REQUIRE(out.stage + by == in.stage && out.microbatch == in.microbatch, Exit::kUsage, "schedule ", s.name, ", rank ", to,
-                 ": ", excerpt(s, to, c.received[k].at), ": message ", k, " from rank ", from, " is ", token(out),
-                 ": messages do not match or are reordered");
+      GT_REQUIRE(out.stage + by == in.stage && out.microbatch == in.microbatch, Exit::kUsage, "schedule ", s.name,
+                 ", rank ", to, ": ", excerpt(s, to, c.received[k].at), ": message ", k, " from rank ", from, " is ",
+                 token(out), ": messages do not match or are reordered");
     }
   }
 }
@@ -195,7 +213,8 @@ std::string excerpt(const Schedule& s, int rank, size_t k) {
   const Program& p = s.program[static_cast<size_t>(rank)];
   const size_t begin = k > kAround ? k - kAround : 0, end = std::min(p.size(), k + kAround + 1);
   std::string out = begin > 0 ? "... " : "";
-  for (size_t i = begin; i < end; ++i) out += (i > begin ? " " : "") + (i == k ? ">>" + token(p[i]) + "<<" : token(p[i]));
+  for (size_t i = begin; i < end; ++i)
+    out += (i > begin ? " " : "") + (i == k ? ">>" + token(p[i]) + "<<" : token(p[i]));
   return out + (end < p.size() ? " ..." : "");
 }
 
@@ -209,7 +228,8 @@ void check_schedule(const Schedule& s) {
   GT_REQUIRE(s.ranks >= 1 && s.stages >= s.ranks && s.stages % s.ranks == 0 && s.microbatches >= 1 &&
                  s.program.size() == static_cast<size_t>(s.ranks),
              Exit::kUsage, "schedule ", s.name, " has ", s.program.size(), " programs, ", s.ranks, " ranks, ", s.stages,
-             " stages, ", s.microbatches, " microbatches: expected one program a rank and a multiple of the ranks as stages");
+             " stages, ", s.microbatches,
+             " microbatches: expected one program a rank and a multiple of the ranks as stages");
   const bool forward_only = is_forward_only(s);
   int tied = 0;
   for (int r = 0; r < s.ranks; ++r) {

@@ -39,8 +39,8 @@ int tag_of(bool down, int to) { return 2 * to + (down ? 0 : 1); }
 }  // namespace
 
 struct PipelineExecutor::Impl {
-  Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api, Stream compute,
-       ExecutorMemory memory);
+  Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
+       Stream compute, ExecutorMemory memory);
 
   void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
   void perform(const Action&);
@@ -74,9 +74,11 @@ struct PipelineExecutor::Impl {
   std::string name(const Action& a) const { return to_string(Program{a}); }
 
   Tensor buffer(int number, Shape shape) const {
-    GT_CHECK(shape.numel() * size_of(DType::kF32) <= buffer_bytes, "a boundary tensor ", to_string(shape), " does not fit ",
-             buffer_bytes, " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
-             "too small for ", places.buffers, " buffers");
+    GT_CHECK(shape.numel() * size_of(DType::kF32) <= buffer_bytes, "a boundary tensor ", to_string(shape),
+             " does not fit ", buffer_bytes,
+             " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
+             "too small for ",
+             places.buffers, " buffers");
     return boundary.tensor(shape, DType::kF32, number * buffer_bytes);
   }
   double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -103,16 +105,16 @@ struct PipelineExecutor::Impl {
   bool forward_only = false;
 
   Places places;
-  Pool grads;                                // before the slots: their tapes refer to it
+  Pool grads;  // before the slots: their tapes refer to it
   std::vector<std::unique_ptr<Slot>> slots;
-  std::vector<Cell> cells;                   // like places.of
-  std::vector<Outgoing> outgoing;            // a ring
+  std::vector<Cell> cells;         // like places.of
+  std::vector<Outgoing> outgoing;  // a ring
   size_t next_outgoing = 0;
   Buffer boundary, seed;
-  int64_t buffer_bytes = 0;                  // of one boundary buffer
-  bool sized = false;                        // boundary buffers are there, or none is needed
+  int64_t buffer_bytes = 0;  // of one boundary buffer
+  bool sized = false;        // boundary buffers are there, or none is needed
 
-  std::span<const MicroBatch> batches;       // of the running step
+  std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
   const GradHooks* hooks = nullptr;
   Clock::time_point start;
@@ -121,14 +123,22 @@ struct PipelineExecutor::Impl {
   int live = 0, peak_live = 0;
 };
 
-PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a, Stream c,
-                             ExecutorMemory memory)
-    : schedule(std::move(s)), stages(std::move(local)), mesh(m), group(m.group(Axis::kPp)), rank(m.coord(Axis::kPp)), ops(o), api(a),
-      compute(c), grads(Buffer(memory.gradient_bytes, c.device, a)) {
-  GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks, " ranks, the mesh has ",
-           mesh.size(Axis::kPp), " pipeline ranks");
-  GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ", stages.size(),
-           " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks, " a rank");
+PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a,
+                             Stream c, ExecutorMemory memory)
+    : schedule(std::move(s)),
+      stages(std::move(local)),
+      mesh(m),
+      group(m.group(Axis::kPp)),
+      rank(m.coord(Axis::kPp)),
+      ops(o),
+      api(a),
+      compute(c),
+      grads(Buffer(memory.gradient_bytes, c.device, a)) {
+  GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks,
+           " ranks, the mesh has ", mesh.size(Axis::kPp), " pipeline ranks");
+  GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ",
+           stages.size(), " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks,
+           " a rank");
   simulate(schedule);
   forward_only = is_forward_only(schedule);
   places = assign_places(schedule, rank);
@@ -153,12 +163,14 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   }
 }
 
-void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks) {
+void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tensor out_losses,
+                                 const GradHooks& step_hooks) {
   GT_CHECK(microbatches.size() == static_cast<size_t>(schedule.microbatches), "schedule ", schedule.name, " takes ",
            schedule.microbatches, " microbatches, got ", microbatches.size());
   const bool has_last = here(schedule.stages - 1);
-  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == schedule.microbatches), "losses are f64 [",
-           schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ', to_string(out_losses.shape));
+  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == schedule.microbatches),
+           "losses are f64 [", schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ',
+           to_string(out_losses.shape));
   batches = microbatches;
   losses = out_losses;
   hooks = &step_hooks;
@@ -212,17 +224,20 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   c.x = {};
   if (!first(a)) {
     wait(c.receiving_x);
-    const Tensor in = here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
+    const Tensor in =
+        here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
   const double begin = now();
   c.y = stage(a).forward(s.tape, c.x, batch(a));
-  if (last(a)) keep_loss(a, c.y);
+  if (last(a))
+    keep_loss(a, c.y);
   else
     GT_CHECK(c.y.value.dtype == DType::kF32 && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
              name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is f32 ",
              to_string(stage(a).boundary(batch(a))));
-  if (forward_only && c.x.value && c.y.value.data == c.x.value.data && !last(a)) {  // the input's buffer is free after F
+  const bool through = c.x.value && c.y.value.data == c.x.value.data;
+  if (forward_only && through && !last(a)) {  // the input's buffer is free after F
     const Tensor own = s.tape.scratch(c.y.value.shape, c.y.value.dtype);
     ops.copy({.src = c.y.value, .dst = own}, compute);
     c.y.value = own;
@@ -233,8 +248,9 @@ void PipelineExecutor::Impl::forward(const Action& a) {
 }
 
 void PipelineExecutor::Impl::keep_loss(const Action& a, const Var& y) {
-  GT_CHECK(y.value.dtype == DType::kF64 && y.value.numel() == 1, name(a), " is the last stage and returns its loss, f64 [1]; got ",
-           name_of(y.value.dtype), ' ', to_string(y.value.shape));
+  GT_CHECK(y.value.dtype == DType::kF64 && y.value.numel() == 1, name(a),
+           " is the last stage and returns its loss, f64 [1]; got ", name_of(y.value.dtype), ' ',
+           to_string(y.value.shape));
   ops.copy({.src = y.value.view({1}), .dst = losses.view({schedule.microbatches}).slice(a.microbatch, 1)}, compute);
 }
 
@@ -331,8 +347,8 @@ void PipelineExecutor::Impl::poll() {
   mesh.ends().poll();
 }
 
-PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
-                                   Stream compute, ExecutorMemory memory)
+PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops,
+                                   const DeviceApi& api, Stream compute, ExecutorMemory memory)
     : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory)) {}
 
 PipelineExecutor::~PipelineExecutor() = default;

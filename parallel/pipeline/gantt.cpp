@@ -24,7 +24,7 @@ std::string format(const char* f, A... args) {
 
 }  // namespace
 
-// One column is the shortest action when that fits the width, else makespan / width; a column shows what runs at its middle.
+// One column is the shortest action when that fits the width, else makespan / width; it shows what runs at its middle.
 std::string gantt(const Report& report, int width) {
   double shortest = report.makespan;
   int microbatches = 0;
@@ -44,7 +44,8 @@ std::string gantt(const Report& report, int width) {
     double busy = 0;
     for (const Span& s : report.timeline[r]) {
       busy += s.end - s.begin;
-      const int begin = static_cast<int>(std::ceil(s.begin / unit - 0.5)), end = static_cast<int>(std::ceil(s.end / unit - 0.5));
+      const int begin = static_cast<int>(std::ceil(s.begin / unit - 0.5)),
+                end = static_cast<int>(std::ceil(s.end / unit - 0.5));
       for (int c = std::max(begin, 0); c < std::min(end, columns); ++c) row[static_cast<size_t>(c)] = letter(s.action);
     }
     const double idle = report.makespan > 0 ? 100 * (1 - busy / report.makespan) : 0;

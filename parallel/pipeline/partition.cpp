@@ -45,8 +45,8 @@ int64_t smallest_maximum(const std::vector<int64_t>& sum, size_t parts) {
   return best(0, parts);
 }
 
-// With no part above the smallest maximum: the smallest sum of squares, read off from the front so that the first of equal
-// boundary lists in lexicographic order wins.
+// With no part above the smallest maximum: the smallest sum of squares, read off from the front so that the first of
+// equal boundary lists in lexicographic order wins.
 std::vector<int> by_flops(std::span<const int64_t> weights, size_t parts) {
   const std::vector<int64_t> sum = prefix_sums(weights);
   const size_t n = weights.size();
@@ -79,12 +79,16 @@ std::vector<int> uniform(size_t n, size_t parts) {
   return out;
 }
 
-// DeepSpeed's rule: for the first i layers in j parts keep the split whose largest and smallest part differ least, built only
-// from kept splits; the later of equal ones. Not always the true optimum, but what its users' layouts are.
+// DeepSpeed's rule: for the first i layers in j parts keep the split whose largest and smallest part differ least,
+// built only from kept splits; the later of equal ones. Not always the true optimum, but what its users' layouts are.
 std::vector<int> by_difference(std::span<const int64_t> weights, size_t parts) {
   const size_t n = weights.size();
   if (n <= parts) return uniform(n, parts);
-  struct Best { bool known = false; int64_t most = 0, least = 0; size_t from = 0; };
+  struct Best {
+    bool known = false;
+    int64_t most = 0, least = 0;
+    size_t from = 0;
+  };
   const std::vector<int64_t> sum = prefix_sums(weights);
   Table<Best> table(n + 1, parts + 1, Best{});
   for (size_t i = 1; i <= n; ++i)
@@ -94,7 +98,8 @@ std::vector<int> by_difference(std::span<const int64_t> weights, size_t parts) {
         if (j == 1 && k > 0) break;
         const int64_t part = sum[i] - sum[k];
         const Best& before = table(k, j - 1);
-        const int64_t most = j == 1 ? part : std::max(before.most, part), least = j == 1 ? part : std::min(before.least, part);
+        const int64_t most = j == 1 ? part : std::max(before.most, part),
+                      least = j == 1 ? part : std::min(before.least, part);
         if (!best.known || best.most - best.least >= most - least) best = {true, most, least, k};
       }
     }
@@ -131,14 +136,14 @@ std::vector<int> by_counts(const std::string& rule, std::span<const LayerCost> l
   for (size_t at = 0; at <= rule.size();) {
     const size_t comma = std::min(rule.find(',', at), rule.size());
     const std::string word = rule.substr(at, comma - at);
-    GT_REQUIRE(!word.empty() && word.size() <= 6 && word.find_first_not_of("0123456789") == std::string::npos, Exit::kUsage,
-               "parallel.partition '", rule, "': '", word, "' is not a number of blocks; expected ", parts,
-               " numbers separated by commas");
+    GT_REQUIRE(!word.empty() && word.size() <= 6 && word.find_first_not_of("0123456789") == std::string::npos,
+               Exit::kUsage, "parallel.partition '", rule, "': '", word, "' is not a number of blocks; expected ",
+               parts, " numbers separated by commas");
     counts.push_back(std::stoi(word));
     at = comma + 1;
   }
-  GT_REQUIRE(counts.size() == static_cast<size_t>(parts), Exit::kUsage, "parallel.partition '", rule, "' names ", counts.size(),
-             " stages, pp * vpp is ", parts);
+  GT_REQUIRE(counts.size() == static_cast<size_t>(parts), Exit::kUsage, "parallel.partition '", rule, "' names ",
+             counts.size(), " stages, pp * vpp is ", parts);
   std::vector<int> blocks;  // their places in the list
   for (size_t i = 0; i < layers.size(); ++i)
     if (layers[i].type == "block") blocks.push_back(static_cast<int>(i));
@@ -155,16 +160,18 @@ std::vector<int> by_counts(const std::string& rule, std::span<const LayerCost> l
   }
   out.push_back(static_cast<int>(layers.size()));
   for (int k = 0; k < parts; ++k)
-    GT_REQUIRE(out[static_cast<size_t>(k)] < out[static_cast<size_t>(k) + 1], Exit::kUsage, "parallel.partition '", rule,
-               "': stage ", k, " would hold no layer at all; only the first (embedding) and the last (norm, head) may have 0 blocks");
+    GT_REQUIRE(out[static_cast<size_t>(k)] < out[static_cast<size_t>(k) + 1], Exit::kUsage, "parallel.partition '",
+               rule, "': stage ", k,
+               " would hold no layer at all; only the first (embedding) and the last (norm, head) may have 0 blocks");
   return out;
 }
 
 }  // namespace
 
 std::vector<int> partition(const std::string& rule, std::span<const LayerCost> layers, int parts) {
-  GT_REQUIRE(parts >= 1 && static_cast<size_t>(parts) <= layers.size(), Exit::kUsage, "pp * vpp is ", parts, ", the model has ",
-             layers.size(), " layers to distribute; every stage needs one, so pp * vpp may be 1 to ", layers.size());
+  GT_REQUIRE(parts >= 1 && static_cast<size_t>(parts) <= layers.size(), Exit::kUsage, "pp * vpp is ", parts,
+             ", the model has ", layers.size(),
+             " layers to distribute; every stage needs one, so pp * vpp may be 1 to ", layers.size());
   const auto n = static_cast<size_t>(parts);
   std::vector<int64_t> weights;
   for (const LayerCost& l : layers) weights.push_back(rule == "parameters" ? l.parameters : l.flops);

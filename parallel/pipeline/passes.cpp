@@ -13,9 +13,10 @@ std::string token(const Action& a) { return to_string(Program{a}); }
 
 }  // namespace
 
-// Replays all ranks in rounds, one action a rank and round, when its input has been sent. A send is written at the producer
-// and the matching receive on the peer at the same moment, so all programs together follow one total order: even sends that
-// wait for their receiver cannot deadlock, and several communicators see a consistent order of calls on every host.
+// Replays all ranks in rounds, one action a rank and round, when its input has been sent. A send is written at the
+// producer and the matching receive on the peer at the same moment, so all programs together follow one total order:
+// even sends that wait for their receiver cannot deadlock, and several communicators see a consistent order of calls on
+// every host.
 void add_send_recv(Schedule& s) {
   const auto m = static_cast<size_t>(s.microbatches);
   std::vector<char> sent[2];  // [0: forward, 1: backward][receiving stage, microbatch]
@@ -30,10 +31,11 @@ void add_send_recv(Schedule& s) {
     if (next[r] == s.program[r].size()) return false;
     const Action a = s.program[r][next[r]];
     const bool down = a.act == Act::kForward, up = a.act == Act::kBackward || a.act == Act::kBackwardInput;
-    GT_CHECK(down || up || a.act == Act::kBackwardWeight || a.act == Act::kReduceGrads || a.act == Act::kReduceTied, "rank ",
-             r, " has ", token(a), " already: sends and receives are added once, to compute actions");
-    GT_CHECK(a.stage >= 0 && a.stage < s.stages && a.microbatch < s.microbatches && (a.microbatch >= 0 || (!down && !up)),
-             "rank ", r, ": ", token(a), " leaves ", s.stages, " stages and ", s.microbatches, " microbatches");
+    GT_CHECK(down || up || a.act == Act::kBackwardWeight || a.act == Act::kReduceGrads || a.act == Act::kReduceTied,
+             "rank ", r, " has ", token(a), " already: sends and receives are added once, to compute actions");
+    GT_CHECK(
+        a.stage >= 0 && a.stage < s.stages && a.microbatch < s.microbatches && (a.microbatch >= 0 || (!down && !up)),
+        "rank ", r, ": ", token(a), " leaves ", s.stages, " stages and ", s.microbatches, " microbatches");
     if (down && a.stage > 0 && !sent[0][at(a.stage, a.microbatch)]) return false;
     if (up && a.stage < s.stages - 1 && !sent[1][at(a.stage, a.microbatch)]) return false;
     out[r].push_back(a);
@@ -54,8 +56,10 @@ void add_send_recv(Schedule& s) {
   }
   std::string stuck;
   for (size_t r = 0; r < s.program.size(); ++r)
-    if (next[r] < s.program[r].size()) stuck += cat(stuck.empty() ? "" : ", ", "rank ", r, " before ", token(s.program[r][next[r]]));
-  GT_REQUIRE(stuck.empty(), Exit::kUsage, "schedule ", s.name, " stalls: ", stuck, " (each waits for a message nobody can send)");
+    if (next[r] < s.program[r].size())
+      stuck += cat(stuck.empty() ? "" : ", ", "rank ", r, " before ", token(s.program[r][next[r]]));
+  GT_REQUIRE(stuck.empty(), Exit::kUsage, "schedule ", s.name, " stalls: ", stuck,
+             " (each waits for a message nobody can send)");
   s.program = std::move(out);
 }
 

@@ -10,17 +10,21 @@ namespace {
 constexpr int kMost = 32767;  // of stages and of microbatches: an Action holds them in 16 bits
 
 Schedule empty(const char* name, int ranks, int chunks, int microbatches) {
-  GT_REQUIRE(ranks >= 1 && chunks >= 1 && microbatches >= 1, Exit::kUsage, "a ", name, " schedule needs pp ", ranks, ", vpp ",
-             chunks, " and microbatches ", microbatches, " to be at least 1");
-  GT_REQUIRE(int64_t{ranks} * chunks <= kMost && microbatches <= kMost, Exit::kUsage, "a ", name, " schedule with pp ", ranks,
-             " * vpp ", chunks, " stages and ", microbatches, " microbatches: at most ", kMost, " of each are possible");
+  GT_REQUIRE(ranks >= 1 && chunks >= 1 && microbatches >= 1, Exit::kUsage, "a ", name, " schedule needs pp ", ranks,
+             ", vpp ", chunks, " and microbatches ", microbatches, " to be at least 1");
+  GT_REQUIRE(int64_t{ranks} * chunks <= kMost && microbatches <= kMost, Exit::kUsage, "a ", name, " schedule with pp ",
+             ranks, " * vpp ", chunks, " stages and ", microbatches, " microbatches: at most ", kMost,
+             " of each are possible");
   return {name, ranks, ranks * chunks, microbatches, std::vector<Program>(static_cast<size_t>(ranks))};
 }
 
-struct Step { int chunk, microbatch; };
+struct Step {
+  int chunk, microbatch;
+};
 
-// The order in which a rank visits (chunk, microbatch): groups of `ranks` microbatches, each group visiting every chunk.
-// What does not fill a group is added to the first one: a smaller last group would deadlock with the usual warm-up.
+// The order in which a rank visits (chunk, microbatch): groups of `ranks` microbatches, each group visiting every
+// chunk. What does not fill a group is added to the first one: a smaller last group would deadlock with the usual
+// warm-up.
 struct Walk {
   int first_group = 0;
   std::vector<Step> steps;
@@ -132,12 +136,18 @@ Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied) 
   std::string known;
   for (const std::string& n : schedule_names()) known += (known.empty() ? "" : ", ") + n;
   Schedule s;
-  if (name == "interleaved") s = interleaved(p, v, m);
-  else if (name == "forward") s = forward_only(p, v, m);
-  else if (name == "gpipe") s = gpipe(p, m);
-  else if (name == "1f1b") s = one_f_one_b(p, m);
-  else if (name == "zb-h1") s = zb_h1(p, m);
-  else fail(Exit::kUsage, "unknown pipeline schedule '", name, "'; known: ", known, ", or file:PATH for a text schedule");
+  if (name == "interleaved")
+    s = interleaved(p, v, m);
+  else if (name == "forward")
+    s = forward_only(p, v, m);
+  else if (name == "gpipe")
+    s = gpipe(p, m);
+  else if (name == "1f1b")
+    s = one_f_one_b(p, m);
+  else if (name == "zb-h1")
+    s = zb_h1(p, m);
+  else
+    fail(Exit::kUsage, "unknown pipeline schedule '", name, "'; known: ", known, ", or file:PATH for a text schedule");
   GT_REQUIRE(chunked || v == 1, Exit::kUsage, "schedule ", name, " has one model chunk a rank, vpp is ", v,
              "; set vpp to 1 or the schedule to interleaved");
   add_reduce_grads(s, tied);

@@ -1,5 +1,5 @@
-// Plays all ranks together twice: once with sends that wait for their receiver (what no buffering anywhere would give, and
-// what one in-order stream per communicator does), once with asynchronous messages and times, as the executor runs.
+// Plays all ranks together twice: once with sends that wait for their receiver (what no buffering anywhere would give,
+// and what one in-order stream per communicator does), once with asynchronous messages and times, as the executor runs.
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
@@ -29,12 +29,13 @@ bool finished(const Schedule& s, const std::vector<size_t>& pc) {
   return true;
 }
 
-// Rendezvous: a send and its receive happen together, when both ranks stand at them. check_schedule() has seen to it that
-// every compute action follows its receive, so nothing else can block.
+// Rendezvous: a send and its receive happen together, when both ranks stand at them. check_schedule() has seen to it
+// that every compute action follows its receive, so nothing else can block.
 void play_rendezvous(const Schedule& s) {
   std::vector<size_t> pc(s.program.size(), 0);
   const auto skip_compute = [&](size_t r) {
-    while (pc[r] < s.program[r].size() && !is_send(s.program[r][pc[r]].act) && !is_recv(s.program[r][pc[r]].act)) ++pc[r];
+    while (pc[r] < s.program[r].size() && !is_send(s.program[r][pc[r]].act) && !is_recv(s.program[r][pc[r]].act))
+      ++pc[r];
     return pc[r] < s.program[r].size();
   };
   for (bool moved = true; moved;) {
@@ -59,8 +60,13 @@ void play_rendezvous(const Schedule& s) {
 class Player {
  public:
   Player(const Schedule& s, const Cost& c)
-      : s_(s), cost_(c), m_(static_cast<size_t>(s.microbatches)), forward_only_(is_forward_only(s)), pc_(s.program.size(), 0),
-        clock_(s.program.size(), 0), live_(s.program.size(), 0) {
+      : s_(s),
+        cost_(c),
+        m_(static_cast<size_t>(s.microbatches)),
+        forward_only_(is_forward_only(s)),
+        pc_(s.program.size(), 0),
+        clock_(s.program.size(), 0),
+        live_(s.program.size(), 0) {
     for (auto& table : arrives_) table.assign(static_cast<size_t>(s.stages) * m_, kNever);
     report_.peak_in_flight.assign(s.program.size(), 0);
     report_.timeline.resize(s.program.size());
@@ -107,7 +113,8 @@ class Player {
       arrival(down, a.stage + (down ? 1 : -1), a.microbatch) = clock_[r] + cost_.p2p;
       return true;
     }
-    if (is_recv(a.act) || a.act == Act::kReduceGrads || a.act == Act::kReduceTied) return true;  // posted; compute waits
+    if (is_recv(a.act) || a.act == Act::kReduceGrads || a.act == Act::kReduceTied)
+      return true;  // posted; compute waits
     double begin = clock_[r];
     const bool down = a.act == Act::kForward;
     const bool edge = a.act == Act::kBackwardWeight || (down ? a.stage == 0 : a.stage == s_.stages - 1);
@@ -147,8 +154,10 @@ class Player {
 
 Report simulate(const Schedule& s, const Cost& cost) {
   const auto stages = static_cast<size_t>(s.stages);
-  GT_CHECK(cost.stage_f.empty() || cost.stage_f.size() == stages, cost.stage_f.size(), " forward times for ", stages, " stages");
-  GT_CHECK(cost.stage_b.empty() || cost.stage_b.size() == stages, cost.stage_b.size(), " backward times for ", stages, " stages");
+  GT_CHECK(cost.stage_f.empty() || cost.stage_f.size() == stages, cost.stage_f.size(), " forward times for ", stages,
+           " stages");
+  GT_CHECK(cost.stage_b.empty() || cost.stage_b.size() == stages, cost.stage_b.size(), " backward times for ", stages,
+           " stages");
   check_schedule(s);
   play_rendezvous(s);
   return Player(s, cost).play();

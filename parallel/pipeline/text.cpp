@@ -1,4 +1,5 @@
-// The text form: one line a rank, tokens <virtual stage><act><microbatch>; '#' begins a comment; empty lines do not count.
+// The text form: one line a rank, tokens <virtual stage><act><microbatch>; '#' begins a comment; empty lines do not
+// count.
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -47,9 +48,12 @@ Action parse_token(const Place& at) {
     // Nearest: the same word in capitals, else its first letter alone.
     std::string upper(act);
     for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-    const auto known = [](const std::string& w) { return std::find(std::begin(kActs), std::end(kActs), w) != std::end(kActs); };
+    const auto known = [](const std::string& w) {
+      return std::find(std::begin(kActs), std::end(kActs), w) != std::end(kActs);
+    };
     if (!known(upper)) upper = upper.substr(0, 1);
-    const std::string hint = known(upper) ? cat("; nearest legal: '", stage, upper, rest.substr(letters), "'") : std::string();
+    const std::string hint =
+        known(upper) ? cat("; nearest legal: '", stage, upper, rest.substr(letters), "'") : std::string();
     bad(at, "unknown act '", act, "'; legal acts: ", kLegal, hint);
   }
   rest.remove_prefix(letters);
@@ -94,7 +98,8 @@ Schedule parse_schedule(const std::string& text) {
     lines.push_back(line);
     line_of.push_back(number);
   }
-  GT_REQUIRE(!lines.empty(), Exit::kUsage, "schedule text holds no actions; expected one line a rank, e.g. '0F0 0B0 0G'");
+  GT_REQUIRE(!lines.empty(), Exit::kUsage,
+             "schedule text holds no actions; expected one line a rank, e.g. '0F0 0B0 0G'");
   s.ranks = static_cast<int>(lines.size());
   int last_stage = 0, last_microbatch = 0;
   for (size_t r = 0; r < lines.size(); ++r) {
@@ -106,8 +111,8 @@ Schedule parse_schedule(const std::string& text) {
       const Action a = parse_token(at);
       if (s.rank_of(a.stage) != static_cast<int>(r)) {
         const int here = a.stage / s.ranks * s.ranks + static_cast<int>(r);
-        bad(at, "this line is rank ", r, " of ", s.ranks, ", stage ", a.stage, " lives on rank ", s.rank_of(a.stage), " (line ",
-            line_of[static_cast<size_t>(s.rank_of(a.stage))], "); nearest legal stage here: ", here);
+        bad(at, "this line is rank ", r, " of ", s.ranks, ", stage ", a.stage, " lives on rank ", s.rank_of(a.stage),
+            " (line ", line_of[static_cast<size_t>(s.rank_of(a.stage))], "); nearest legal stage here: ", here);
       }
       last_stage = std::max(last_stage, int{a.stage});
       last_microbatch = std::max(last_microbatch, int{a.microbatch});

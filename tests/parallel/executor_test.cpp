@@ -1,4 +1,5 @@
-// The executor on ranks that are threads: every schedule gives the bits of one rank, in the memory that the simulator promised.
+// The executor on ranks that are threads: every schedule gives the bits of one rank, in the memory that the simulator
+// promised.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -57,10 +58,13 @@ struct Rank {
     for (auto& s : stages)
       for (Weight& w : s->weights()) w.begin_step();
     order.clear();
-    executor->run(b.list, {reinterpret_cast<std::byte*>(losses.data()), {static_cast<int64_t>(losses.size())}, DType::kF64, {}},
+    executor->run(b.list,
+                  {reinterpret_cast<std::byte*>(losses.data()), {static_cast<int64_t>(losses.size())}, DType::kF64, {}},
                   hooks);
   }
-  struct Event { int stage, microbatch, what; };  // what: 0 weight pass, 1 the last one of the stage, 2 G, 3 T
+  struct Event {
+    int stage, microbatch, what;
+  };  // what: 0 weight pass, 1 the last one of the stage, 2 G, 3 T
   std::vector<std::unique_ptr<ToyStage>> stages;
   std::unique_ptr<PipelineExecutor> executor;
   std::vector<double> losses;
@@ -78,7 +82,8 @@ struct Outcome {
     if (last) losses = r.losses;
   }
   bool same_bits(const Outcome& o) const {
-    if (losses.size() != o.losses.size() || std::memcmp(losses.data(), o.losses.data(), losses.size() * 8) != 0) return false;
+    if (losses.size() != o.losses.size() || std::memcmp(losses.data(), o.losses.data(), losses.size() * 8) != 0)
+      return false;
     for (size_t i = 0; i < grads.size(); ++i)
       if (grads[i].size() != kHidden || std::memcmp(grads[i].data(), o.grads[i].data(), kHidden * 4) != 0) return false;
     return true;
@@ -131,13 +136,17 @@ std::string order_complaint(const Schedule& s, const std::vector<Rank::Event>& o
     if (e.what == 2) continue;
     if (e.microbatch != n) return cat("stage ", e.stage, " accumulates microbatch ", e.microbatch, " as number ", n);
     ++n;
-    if ((e.what == 1) != (n == s.microbatches)) return cat("stage ", e.stage, " microbatch ", e.microbatch, ": wrong `last`");
+    if ((e.what == 1) != (n == s.microbatches))
+      return cat("stage ", e.stage, " microbatch ", e.microbatch, ": wrong `last`");
   }
   if (saw_tied != tied) return "T was not called where it should be";
   return "";
 }
 
-struct Case { const char* name; int v; };
+struct Case {
+  const char* name;
+  int v;
+};
 
 }  // namespace
 
@@ -161,8 +170,8 @@ TEST_CASE("every schedule on one to four ranks gives one rank's bits, twice, in 
             got[step].add(rank, r == p - 1);
             const int peak = predicted.peak_in_flight[static_cast<size_t>(r)];
             if (rank.executor->slots() != peak || rank.executor->peak_live() != peak)
-              complaints.push_back(cat("rank ", r, ": ", rank.executor->slots(), " slots, ", rank.executor->peak_live(), " live, ", peak,
-                                       " predicted"));
+              complaints.push_back(cat("rank ", r, ": ", rank.executor->slots(), " slots, ", rank.executor->peak_live(),
+                                       " live, ", peak, " predicted"));
             const std::string order = order_complaint(s, rank.order, r == 0 || r == p - 1);
             if (!order.empty()) complaints.push_back(order);
           }
@@ -238,7 +247,8 @@ TEST_CASE("a dry run without neighbours measures exactly the memory that a real 
       const std::lock_guard lock(guard);
       got.add(real, r == 2);
       if (real.executor->activation_high_water() != e.activation_high_water() ||
-          real.executor->gradient_high_water() != e.gradient_high_water() || real.executor->boundary_bytes() != e.boundary_bytes())
+          real.executor->gradient_high_water() != e.gradient_high_water() ||
+          real.executor->boundary_bytes() != e.boundary_bytes())
         complaints.push_back(cat("rank ", r));
     }));
     CHECK(complaints == std::vector<std::string>{});
@@ -352,12 +362,14 @@ TEST_CASE("misuse is refused with what was expected and found") {
   CHECK_THROWS_WITH(two.run(Batches(2, 0).list, out.view({1, 2}).slice(0, 0), {}), Contains("losses are f64 [2]"));
   ToyStage headless(0, 3);  // returns an activation where the loss is due
   auto no_loss = make(&headless, 2);
-  CHECK_THROWS_WITH(no_loss.run(Batches(2, 0).list, out, {}), Contains("0F0") && Contains("f64 [1]") && Contains("f32 [6, 4]"));
+  CHECK_THROWS_WITH(no_loss.run(Batches(2, 0).list, out, {}),
+                    Contains("0F0") && Contains("f64 [1]") && Contains("f32 [6, 4]"));
   auto small = make(&whole, 2, {512, 1 << 16, 0});
   CHECK_THROWS_WITH(small.run(Batches(2, 0).list, out, {}), Contains("arena"));
-  CHECK_THROWS_WITH(on_ranks(2, [&](int, const Mesh& pair) {
-                      Rank rank(make_schedule("1f1b", 2, 1, 2), pair, {1 << 16, 1 << 16, 4});
-                      rank.step(Batches(2, 0));
-                    }),
+  CHECK_THROWS_WITH(on_ranks(2,
+                             [&](int, const Mesh& pair) {
+                               Rank rank(make_schedule("1f1b", 2, 1, 2), pair, {1 << 16, 1 << 16, 4});
+                               rank.step(Batches(2, 0));
+                             }),
                     Contains("does not fit"));
 }

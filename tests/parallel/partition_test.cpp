@@ -1,10 +1,11 @@
 // The partition rules against the GPT-2 124M fixtures, brute force, and bad input.
+#include "parallel/pipeline/partition.h"
+
 #include <algorithm>
 #include <random>
 #include <tuple>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/partition.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -76,7 +77,8 @@ TEST_CASE("type rule gives every stage its share of the matching layers") {
   for (const char* rule : {"type:block", "type:BLOCK", "type:^bl"}) {
     const Boundaries b = partition(rule, layers, 4);
     for (size_t k = 0; k + 1 < b.size(); ++k)
-      CHECK(std::count_if(layers.begin() + b[k], layers.begin() + b[k + 1], [](const LayerCost& l) { return l.type == "block"; }) == 3);
+      CHECK(std::count_if(layers.begin() + b[k], layers.begin() + b[k + 1],
+                          [](const LayerCost& l) { return l.type == "block"; }) == 3);
   }
 }
 
@@ -92,8 +94,10 @@ TEST_CASE("the flops rule finds what trying every cut finds, ties included") {
 TEST_CASE("sums of squares beyond 64 bits still decide ties") {
   // The squares of 4e12 overflow; the same weights scaled down to small numbers have the same best cut.
   const int64_t big = 4'000'000'000'000;
-  const std::vector<LayerCost> layers{{"block", big}, {"block", big / 2}, {"block", big / 4}, {"block", big / 4}, {"block", big / 2}};
-  CHECK(partition("flops", layers, 3) == best_by_search({{"block", 8}, {"block", 4}, {"block", 2}, {"block", 2}, {"block", 4}}, 3));
+  const std::vector<LayerCost> layers{
+      {"block", big}, {"block", big / 2}, {"block", big / 4}, {"block", big / 4}, {"block", big / 2}};
+  CHECK(partition("flops", layers, 3) ==
+        best_by_search({{"block", 8}, {"block", 4}, {"block", 2}, {"block", 2}, {"block", 4}}, 3));
 }
 
 TEST_CASE("every rule covers the list with non-empty stages for every legal number of them") {
@@ -111,7 +115,8 @@ TEST_CASE("every rule covers the list with non-empty stages for every legal numb
 
 TEST_CASE("bad rules are refused with the legal alternatives") {
   const auto layers = gpt2();
-  CHECK_THROWS_WITH(partition("flop", layers, 4), Contains("'flop'") && Contains("flops, uniform, parameters, type:REGEX"));
+  CHECK_THROWS_WITH(partition("flop", layers, 4),
+                    Contains("'flop'") && Contains("flops, uniform, parameters, type:REGEX"));
   CHECK_THROWS_WITH(partition("", layers, 4), Contains("legal"));
   CHECK_THROWS_WITH(partition("flops", layers, 16), Contains("16") && Contains("1 to 15"));
   CHECK_THROWS_WITH(partition("flops", layers, 0), Contains("1 to 15"));
@@ -124,7 +129,5 @@ TEST_CASE("bad rules are refused with the legal alternatives") {
   CHECK_THROWS_WITH(partition("6,0,6,0", layers, 4), Contains("stage 1") && Contains("no layer"));
   try {
     partition("flop", layers, 4);
-  } catch (const Error& e) {
-    CHECK(e.code() == Exit::kUsage);
-  }
+  } catch (const Error& e) { CHECK(e.code() == Exit::kUsage); }
 }

@@ -1,11 +1,12 @@
 // Generators, passes and the text form: exact fixtures, and what a broken text is told.
+#include "parallel/pipeline/schedule.h"
+
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/schedule.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/support/test.h"
 
@@ -91,7 +92,8 @@ TEST_CASE("a pass that finds no order says which ranks wait") {
 }
 
 TEST_CASE("names and sizes are checked with the alternatives shown") {
-  CHECK_THROWS_WITH(make_schedule("1f1", 2, 1, 4), Contains("'1f1'") && Contains("gpipe, 1f1b, interleaved, zb-h1, forward"));
+  CHECK_THROWS_WITH(make_schedule("1f1", 2, 1, 4),
+                    Contains("'1f1'") && Contains("gpipe, 1f1b, interleaved, zb-h1, forward"));
   CHECK_THROWS_WITH(make_schedule("1f1b", 2, 2, 4), Contains("vpp is 2") && Contains("interleaved"));
   CHECK_THROWS_WITH(make_schedule("gpipe", 2, 1, 0), Contains("microbatches 0"));
   CHECK_THROWS_WITH(make_schedule("gpipe", 0, 1, 1), Contains("pp 0"));
@@ -122,7 +124,8 @@ TEST_CASE("the example schedule of the configs folder is 1F1B") {
 }
 
 TEST_CASE("a broken text is told its line, its token and the nearest legal one") {
-  CHECK_THAT(why("0F0 0X0\n"), Contains("line 1, token 2 '0X0'") && Contains("unknown act 'X'") && Contains("F> F< B> B<"));
+  CHECK_THAT(why("0F0 0X0\n"),
+             Contains("line 1, token 2 '0X0'") && Contains("unknown act 'X'") && Contains("F> F< B> B<"));
   CHECK_THAT(why("# two ranks\n0F0\n\n1f0\n"), Contains("line 4, token 1 '1f0'") && Contains("nearest legal: '1F0'"));
   CHECK_THAT(why("0F0 0FF1\n"), Contains("token 2 '0FF1'") && Contains("nearest legal: '0F1'"));
   CHECK_THAT(why("0F0 F1\n"), Contains("'F1'") && Contains("begins with its virtual stage") && Contains("'0F1'"));
@@ -132,7 +135,7 @@ TEST_CASE("a broken text is told its line, its token and the nearest legal one")
   CHECK_THAT(why("0F99999\n"), Contains("too large"));
   CHECK_THAT(why("0F99999999999999999999\n"), Contains("too large"));
   CHECK_THAT(why("0F0\n0F1\n"), Contains("line 2, token 1 '0F1'") && Contains("stage 0 lives on rank 0 (line 1)") &&
-                                     Contains("nearest legal stage here: 1"));
+                                    Contains("nearest legal stage here: 1"));
   CHECK_THAT(why("0F0 2F0\n1F0\n"), Contains("stages 0 to 2") && Contains("4"));
   CHECK_THAT(why("# nothing\n"), Contains("no actions"));
 }

@@ -1,9 +1,10 @@
 // The simulator against closed forms, and what it says about schedules that would hang, leak or mix up messages.
+#include "parallel/pipeline/simulate.h"
+
 #include <algorithm>
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/places.h"
-#include "parallel/pipeline/simulate.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -31,12 +32,20 @@ int closed_form_peak(const std::string& name, int p, int v, int m, int r) {
   return std::min(2 * (p - 1 - r) + (v - 1) * group + 1, m * v);
 }
 
-struct Case { const char* name; int v; };
+struct Case {
+  const char* name;
+  int v;
+};
 
 }  // namespace
 
 TEST_CASE("every schedule up to 8 ranks, 16 microbatches and 4 chunks is accepted and has the closed-form peaks") {
-  for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 1}, {"interleaved", 2}, {"interleaved", 3},
+  for (const Case c : {Case{"gpipe", 1},
+                       {"1f1b", 1},
+                       {"zb-h1", 1},
+                       {"interleaved", 1},
+                       {"interleaved", 2},
+                       {"interleaved", 3},
                        {"interleaved", 4}})
     for (int p = 1; p <= 8; ++p)
       for (int m = 1; m <= 16; ++m) {
@@ -100,7 +109,8 @@ TEST_CASE("times per stage and of messages count") {
   CHECK(simulate(make_schedule("1f1b", 2, 1, 1), c).makespan == 17);
   // I and W take half of the stage's backward each: the first rank's W is not on the way of anybody.
   CHECK(simulate(make_schedule("zb-h1", 2, 1, 1), c).makespan == 2 + 1 + 3 + 3 + 1 + 2 + 2);
-  CHECK_THROWS_WITH(simulate(make_schedule("1f1b", 2, 1, 1), Cost{.stage_f = {1}}), Contains("1 forward times for 2 stages"));
+  CHECK_THROWS_WITH(simulate(make_schedule("1f1b", 2, 1, 1), Cost{.stage_f = {1}}),
+                    Contains("1 forward times for 2 stages"));
 }
 
 TEST_CASE("the timeline is drawn as specified") {
@@ -122,8 +132,8 @@ TEST_CASE("actions out of order are refused with rank and token") {
   CHECK_THAT(why("0F0 0B0 0I0 0W0 0G\n"), Contains(">>0I0<<") && Contains("second backward"));
   CHECK_THAT(why("0F0 0F1 0B1 0B0 0G\n"), Contains(">>0B0<<") && Contains("ascending"));
   CHECK_THAT(why("0F0 0F1 0I0 0I1 0W1 0W0 0G\n"), Contains(">>0W0<<") && Contains("ascending"));
-  CHECK_THAT(why("0F0 0F>0 0B<0 0B0 0G\n1F0 1F<0 1B0 1B>0 1G\n"), Contains("rank 1") && Contains(">>1F0<<") &&
-                                                                     Contains("before its receive"));
+  CHECK_THAT(why("0F0 0F>0 0B<0 0B0 0G\n1F0 1F<0 1B0 1B>0 1G\n"),
+             Contains("rank 1") && Contains(">>1F0<<") && Contains("before its receive"));
   CHECK_THAT(why("0F>0 0F0 0B<0 0B0 0G\n1F<0 1F0 1B0 1B>0 1G\n"), Contains("rank 0") && Contains(">>0F>0<<"));
   CHECK_THAT(why("0F0 0B0 0G\n1F0 1B0 1G\n"), Contains(">>0B0<<") && Contains("before its receive"));
   CHECK_THAT(why("0F0 0F>0 0B0 0G\n"), Contains(">>0F>0<<") && Contains("nobody on that side"));
@@ -155,7 +165,8 @@ TEST_CASE("messages that do not match are refused, naming both sides") {
   std::erase_if(unheard.program[0], [](Action a) { return a.act == Act::kRecvBackward && a.microbatch == 1; });
   CHECK_THAT(why(unheard), Contains("before its receive"));
 
-  Schedule reordered = make_schedule("gpipe", 2, 1, 2);  // both activations sent after both forwards, the second one first
+  Schedule reordered =
+      make_schedule("gpipe", 2, 1, 2);  // both activations sent after both forwards, the second one first
   reordered.program[0] = parse_schedule("0F0 0F1 0F>1 0F>0 0B<0 0B0 0B<1 0B1 0G\n1F0 1F1\n").program[0];
   CHECK_THAT(why(reordered), Contains("rank 1") && Contains(">>1F<0<<") && Contains("0F>1") && Contains("reordered"));
 }
@@ -165,8 +176,8 @@ TEST_CASE("a schedule that needs buffered sends is refused with every rank's pos
   const char* text =
       "0F0 0F>0 0F1 0F>1 0B<0 0B0 0B<1 0B1 0G\n"
       "1F<0 1F0 1B0 1B>0 1F<1 1F1 1B1 1B>1 1G\n";
-  CHECK_THAT(why(text), Contains("deadlock with rendezvous sends") && Contains("rank 0 waits at") && Contains(">>0F>1<<") &&
-                            Contains("rank 1 waits at") && Contains(">>1B>0<<"));
+  CHECK_THAT(why(text), Contains("deadlock with rendezvous sends") && Contains("rank 0 waits at") &&
+                            Contains(">>0F>1<<") && Contains("rank 1 waits at") && Contains(">>1B>0<<"));
 }
 
 TEST_CASE("a schedule that hangs under any sends is refused") {

@@ -15,18 +15,23 @@ int64_t count(const Tensor& t) { return t.numel(); }
 Var embed(Tape& t, Weight& w, const MicroBatch& mb) {
   const Var y = t.output({mb.batch * mb.seq, kHidden}, DType::kF32);
   for (int64_t i = 0; i < count(y.value); ++i)
-    y.value.as<float>()[i] = w.value[static_cast<size_t>(i % kHidden)] * static_cast<float>(mb.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
-  struct Saved { Var y; Tensor tokens; Parameter* w; };
+    y.value.as<float>()[i] =
+        w.value[static_cast<size_t>(i % kHidden)] * static_cast<float>(mb.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
+  struct Saved {
+    Var y;
+    Tensor tokens;
+    Parameter* w;
+  };
   t.record(Saved{y, mb.tokens, &w.param}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
-    const Tensor dy = bp.grad(s.y);
-    auto [dw, add] = bp.dst(*s.w);
-    for (int64_t h = 0; h < kHidden; ++h) {
-      float sum = add ? dw.as<float>()[h] : 0;
-      for (int64_t i = h; i < count(dy); i += kHidden)
-        sum += dy.as<float>()[i] * static_cast<float>(s.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
-      dw.as<float>()[h] = sum;
-    }
-  }});
+             const Tensor dy = bp.grad(s.y);
+             auto [dw, add] = bp.dst(*s.w);
+             for (int64_t h = 0; h < kHidden; ++h) {
+               float sum = add ? dw.as<float>()[h] : 0;
+               for (int64_t i = h; i < count(dy); i += kHidden)
+                 sum += dy.as<float>()[i] * static_cast<float>(s.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
+               dw.as<float>()[h] = sum;
+             }
+           }});
   return y;
 }
 
@@ -35,40 +40,45 @@ Var wave(Tape& t, Var x, Weight& w) {
   const Var y = t.output(x.value.shape, DType::kF32);
   for (int64_t i = 0; i < count(y.value); ++i)
     y.value.as<float>()[i] = w.value[static_cast<size_t>(i % kHidden)] * std::sin(x.value.as<float>()[i]);
-  struct Saved { Var x, y; Parameter* w; };
-  t.record(Saved{x, y, &w.param},
-           Rule<Saved>{.input =
-                           [](const Saved& s, Backprop& bp) {
-                             if (!bp.wants(s.x)) return;
-                             const float* dy = bp.grad(s.y).as<float>();
-                             auto [dx, add] = bp.dst(s.x);
-                             for (int64_t i = 0; i < count(dx); ++i) {
-                               const float g = dy[i] * s.w->value.as<float>()[i % kHidden] * std::cos(s.x.value.as<float>()[i]);
-                               dx.as<float>()[i] = add ? dx.as<float>()[i] + g : g;
-                             }
-                           },
-                       .weight =
-                           [](const Saved& s, Backprop& bp) {
-                             const Tensor dy = bp.grad(s.y);
-                             auto [dw, add] = bp.dst(*s.w);
-                             for (int64_t h = 0; h < kHidden; ++h) {
-                               float sum = add ? dw.as<float>()[h] : 0;
-                               for (int64_t i = h; i < count(dy); i += kHidden)
-                                 sum += dy.as<float>()[i] * std::sin(s.x.value.as<float>()[i]);
-                               dw.as<float>()[h] = sum;
-                             }
-                           }});
+  struct Saved {
+    Var x, y;
+    Parameter* w;
+  };
+  t.record(Saved{x, y, &w.param}, Rule<Saved>{.input =
+                                                  [](const Saved& s, Backprop& bp) {
+                                                    if (!bp.wants(s.x)) return;
+                                                    const float* dy = bp.grad(s.y).as<float>();
+                                                    auto [dx, add] = bp.dst(s.x);
+                                                    for (int64_t i = 0; i < count(dx); ++i) {
+                                                      const float g = dy[i] * s.w->value.as<float>()[i % kHidden] *
+                                                                      std::cos(s.x.value.as<float>()[i]);
+                                                      dx.as<float>()[i] = add ? dx.as<float>()[i] + g : g;
+                                                    }
+                                                  },
+                                              .weight =
+                                                  [](const Saved& s, Backprop& bp) {
+                                                    const Tensor dy = bp.grad(s.y);
+                                                    auto [dw, add] = bp.dst(*s.w);
+                                                    for (int64_t h = 0; h < kHidden; ++h) {
+                                                      float sum = add ? dw.as<float>()[h] : 0;
+                                                      for (int64_t i = h; i < count(dy); i += kHidden)
+                                                        sum += dy.as<float>()[i] * std::sin(s.x.value.as<float>()[i]);
+                                                      dw.as<float>()[h] = sum;
+                                                    }
+                                                  }});
   return y;
 }
 
 Var residual(Tape& t, Var x, Var h) {
   const Var y = t.output(x.value.shape, DType::kF32);
   for (int64_t i = 0; i < count(y.value); ++i) y.value.as<float>()[i] = x.value.as<float>()[i] + h.value.as<float>()[i];
-  struct Saved { Var x, h, y; };
+  struct Saved {
+    Var x, h, y;
+  };
   t.record(Saved{x, h, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    bp.pass_on(s.h, bp.grad(s.y));
-    bp.pass_on(s.x, bp.grad(s.y));
-  }});
+             bp.pass_on(s.h, bp.grad(s.y));
+             bp.pass_on(s.x, bp.grad(s.y));
+           }});
   return y;
 }
 
@@ -89,7 +99,10 @@ Var head(Tape& t, Var x, Weight& w, const MicroBatch& mb) {
   }
   if (t.recording()) w.param.grad_dirty = true;
   *loss.value.as<double>() = sum;
-  struct Saved { Var x; Tensor dx; };
+  struct Saved {
+    Var x;
+    Tensor dx;
+  };
   t.record(Saved{x, dx}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, s.dx); }});
   return loss;
 }
@@ -112,16 +125,18 @@ const DeviceApi& device() {
     std::memset(p, 0xFF, static_cast<size_t>(bytes));
     return p;
   };
-  static const DeviceApi api{.name = "toy",
-                             .alloc = alloc,
-                             .free = [](int, void* p, int64_t) { std::free(p); },
-                             .copy = [](void* dst, const void* src, int64_t n, Stream) { std::memcpy(dst, src, static_cast<size_t>(n)); },
-                             .synchronize = [](Stream) {}};
+  static const DeviceApi api{
+      .name = "toy",
+      .alloc = alloc,
+      .free = [](int, void* p, int64_t) { std::free(p); },
+      .copy = [](void* dst, const void* src, int64_t n, Stream) { std::memcpy(dst, src, static_cast<size_t>(n)); },
+      .synchronize = [](Stream) {}};
   return api;
 }
 
 Weight::Weight(int layer) : value(kHidden), grad(kHidden, NAN) {
-  for (size_t h = 0; h < value.size(); ++h) value[h] = 0.5f + 0.25f * std::sin(static_cast<float>(layer * 7 + static_cast<int>(h)));
+  for (size_t h = 0; h < value.size(); ++h)
+    value[h] = 0.5f + 0.25f * std::sin(static_cast<float>(layer * 7 + static_cast<int>(h)));
   param.name = "layer" + std::to_string(layer);
   param.value = {reinterpret_cast<std::byte*>(value.data()), {kHidden}, DType::kF32, {}};
   param.grad = {reinterpret_cast<std::byte*>(grad.data()), {kHidden}, DType::kF32, {}};
@@ -138,9 +153,12 @@ Var ToyStage::forward(Tape& t, Var x, const MicroBatch& mb) {
   }
   int layer = begin_;
   for (Weight& w : weights_) {
-    if (layer == 0) x = embed(t, w, mb);
-    else if (layer == kLayers - 1) x = head(t, x, w, mb);
-    else x = residual(t, x, wave(t, x, w));
+    if (layer == 0)
+      x = embed(t, w, mb);
+    else if (layer == kLayers - 1)
+      x = head(t, x, w, mb);
+    else
+      x = residual(t, x, wave(t, x, w));
     ++layer;
   }
   return x;
@@ -148,7 +166,9 @@ Var ToyStage::forward(Tape& t, Var x, const MicroBatch& mb) {
 
 Var ThroughStage::forward(Tape& t, Var x, const MicroBatch&) {
   const Var y = t.output_of(x.value);
-  struct Saved { Var x, y; };
+  struct Saved {
+    Var x, y;
+  };
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
   return y;
 }

@@ -1,6 +1,6 @@
-// A small network with everything a pipeline has to cope with (residuals, a head whose weight gradient is written in forward
-// and whose loss gradient is known beforehand, weights of several stages), written by hand on the tape over a table of two
-// ops: the executor's tests depend on no kernel and no model.
+// A small network with everything a pipeline has to cope with (residuals, a head whose weight gradient is written in
+// forward and whose loss gradient is known beforehand, weights of several stages), written by hand on the tape over a
+// table of two ops: the executor's tests depend on no kernel and no model.
 #pragma once
 #include <deque>
 #include <memory>
@@ -15,8 +15,8 @@ namespace gt::toy {
 constexpr int64_t kBatch = 2, kSeq = 3, kHidden = 4, kElements = kBatch * kSeq * kHidden;
 constexpr int kLayers = 14;  // embedding, blocks, head
 
-const OpTable& ops();        // copy and axpy only: all that the tape and the executor need
-const DeviceApi& device();   // host memory, filled with NaN
+const OpTable& ops();       // copy and axpy only: all that the tape and the executor need
+const DeviceApi& device();  // host memory, filled with NaN
 
 struct Weight {
   std::vector<float> value, grad;

@@ -37,7 +37,8 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow},
 };
 
-constexpr const char* kLaterVerbs[] = {"export", "import", "plan", "verify", "report", "launch", "ckpt verify", "ckpt diff", "ckpt prune"};
+constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "verify",    "report",
+                                       "launch", "ckpt verify", "ckpt diff", "ckpt prune"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -101,7 +102,8 @@ const VerbSpec* find_verb(const std::string& name) {
 }
 
 [[noreturn]] void unknown_verb(const std::string& name, bool group) {
-  std::string text = group ? fmt::format("gpttrain {}: expected one of:", name) : fmt::format("gpttrain {}: unknown verb;", name);
+  std::string text =
+      group ? fmt::format("gpttrain {}: expected one of:", name) : fmt::format("gpttrain {}: unknown verb;", name);
   if (group) {
     for (const std::string& v : verb_names())
       if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
@@ -132,17 +134,21 @@ bool wants_help(const std::vector<std::string>& words) {
 }
 
 // The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
-std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options, std::vector<std::string> words,
-                                     std::vector<std::vector<std::string>>& given, std::string* config_file) {
+std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options,
+                                     std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
+                                     std::string* config_file) {
   CLI::App app{"", "gpttrain"};
   app.set_help_flag();
   app.allow_extras();
   given.assign(options.size(), {});
   for (size_t i = 0; i < options.size(); ++i) {
     CLI::Option* o = app.add_option("--" + options[i].name, given[i]);
-    if (is_flag(options[i])) o->expected(0, 1)->default_str("true");
-    else if (takes_list(options[i])) o->expected(1, 1 << 20);
-    else o->expected(1);
+    if (is_flag(options[i]))
+      o->expected(0, 1)->default_str("true");
+    else if (takes_list(options[i]))
+      o->expected(1, 1 << 20);
+    else
+      o->expected(1);
   }
   if (config_file) app.add_option("--config", *config_file);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
@@ -152,23 +158,27 @@ std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Opt
     fail(Exit::kUsage, "gpttrain ", spec.name, ": ", e.what(), "; see gpttrain ", spec.name, " --help");
   }
   for (size_t i = 0; i < options.size(); ++i)  // "--quiet" alone
-    if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty())) given[i] = {"true"};
+    if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty()))
+      given[i] = {"true"};
   return app.remaining();
 }
 
-void store_own(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::vector<std::string>>& given,
-               Problems& problems) {
+void store_own(const VerbSpec& spec, const std::vector<Option>& options,
+               const std::vector<std::vector<std::string>>& given, Problems& problems) {
   for (size_t i = 0; i < options.size(); ++i) {
     const std::string flag = "--" + options[i].name;
     if (!given[i].empty()) {
-      if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty()) problems.add(flag, options[i].name, bad);
+      if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty())
+        problems.add(flag, options[i].name, bad);
     } else if (options[i].domain.rfind("required", 0) == 0) {
-      problems.add(flag, options[i].name, "missing: " + options[i].meaning, fmt::format("see gpttrain {} --help", spec.name));
+      problems.add(flag, options[i].name, "missing: " + options[i].meaning,
+                   fmt::format("see gpttrain {} --help", spec.name));
     }
   }
 }
 
-void refuse_extras(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::string>& extras, Problems& problems) {
+void refuse_extras(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::string>& extras,
+                   Problems& problems) {
   std::vector<std::string> names;
   for (const Option& o : options) names.push_back("--" + o.name);
   for (const std::string& w : extras) {
@@ -207,15 +217,20 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     if (spec.plain && options[i].name == spec.plain && given[i].empty() && !extras.empty() && extras[0][0] != '-')
       given[i] = {extras[0]}, extras.erase(extras.begin());
   store_own(spec, options, given, problems);
-  if (!config) refuse_extras(spec, options, extras, problems);
-  else command.config_flags = extras;
+  if (!config)
+    refuse_extras(spec, options, extras, problems);
+  else
+    command.config_flags = extras;
 
   if (spec.config == ConfigFlags::kNow) {
     std::vector<std::string> own{"config", "help"};
     for (const Option& o : options) own.push_back(o.name);
     try {
-      command.loaded = load_config({.file = command.config_file, .flags = extras, .external_world = env.launched() ? env.world : 0,
-                                    .needs_data = spec.verb == Verb::kTrain, .other_flags = own});
+      command.loaded = load_config({.file = command.config_file,
+                                    .flags = extras,
+                                    .external_world = env.launched() ? env.world : 0,
+                                    .needs_data = spec.verb == Verb::kTrain,
+                                    .other_flags = own});
     } catch (const Error& e) {
       if (problems.empty()) throw;
       throw Error(problems.text() + "\n" + e.what(), Exit::kUsage);
@@ -236,7 +251,8 @@ std::string version_text(const std::vector<std::string>& libraries) {
 #ifndef GPT_GIT_HASH
 #define GPT_GIT_HASH "unknown"
 #endif
-  std::string out = fmt::format("gpttrain {} (git {})\ncompiler   {}\nfmt        {}.{}.{}\nCLI11      {}\n", GPT_VERSION, GPT_GIT_HASH,
+  std::string out = fmt::format("gpttrain {} (git {})\ncompiler   {}\nfmt        {}.{}.{}\nCLI11      {}\n",
+                                GPT_VERSION, GPT_GIT_HASH,
 #if defined(__clang__)
                                 "clang " __clang_version__,
 #else

@@ -1,5 +1,5 @@
-// The command line: which verb, its own flags, and the config flags that it takes. Parsing and checking only; running a verb is
-// the business of launch/verbs.
+// The command line: which verb, its own flags, and the config flags that it takes. Parsing and checking only; running a
+// verb is the business of launch/verbs.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,12 +13,22 @@ namespace gt {
 
 enum class Verb {
   kShowText,  // --help, --version, no arguments: print Command::text and end with code 0
-  kTrain, kTokenizerTrain, kTokenizerEncode, kTokenizerDecode, kDataPrepare, kDataInspect, kEval, kGenerate, kSchedule,
-  kCkptLs, kCkptInspect, kBench,
+  kTrain,
+  kTokenizerTrain,
+  kTokenizerEncode,
+  kTokenizerDecode,
+  kDataPrepare,
+  kDataInspect,
+  kEval,
+  kGenerate,
+  kSchedule,
+  kCkptLs,
+  kCkptInspect,
+  kBench,
 };
 
-// One struct a verb, listed like config sections: flag --max-tokens is the field "max-tokens". A domain that begins with
-// "required" must be given.
+// One struct a verb, listed like config sections: flag --max-tokens is the field "max-tokens". A domain that begins
+// with "required" must be given.
 struct TrainArgs {
   bool force = false, quiet = false, dry_run = false;
   template <class V>
@@ -144,24 +154,28 @@ struct Command {
   std::string name;  // "train", "tokenizer train"
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, BenchArgs> args;
-  // train and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's: load that with
-  // load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
+               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, BenchArgs>
+      args;
+  // train and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
+  // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
   LoadedConfig loaded;
   std::string config_file;                // --config
   std::vector<std::string> config_flags;  // as given
   RankEnv env;
-  std::vector<std::string> words;         // the command line without the program's name
+  std::vector<std::string> words;  // the command line without the program's name
 
-  template <class T> const T& get() const { return std::get<T>(args); }
+  template <class T>
+  const T& get() const {
+    return std::get<T>(args);
+  }
 };
 
 // Throws one kUsage error with every problem of the command line, the config file and their combinations.
 Command parse_command(int argc, const char* const* argv);
 Command parse_command(const std::vector<std::string>& words, const RankEnv& env);
 
-// What --version prints: version, git hash, compiler, libraries, processor features. Libraries whose versions only other
-// folders know are given by the caller.
+// What --version prints: version, git hash, compiler, libraries, processor features. Libraries whose versions only
+// other folders know are given by the caller.
 std::string version_text(const std::vector<std::string>& libraries = {});
 
 }  // namespace gt

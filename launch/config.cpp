@@ -44,7 +44,8 @@ class Reader {
 
   void file(const std::string& path) {
     std::error_code ec;
-    if (std::filesystem::is_directory(path, ec)) return problems.add("--config", "", path + " is a folder, expected a JSON file");
+    if (std::filesystem::is_directory(path, ec))
+      return problems.add("--config", "", path + " is a folder, expected a JSON file");
     std::ifstream in(path, std::ios::binary);
     if (!in) return problems.add("--config", "", path + ": cannot be read: " + std::strerror(errno));
     std::string text(kMaxJsonBytes + 1, '\0');
@@ -53,9 +54,7 @@ class Reader {
     JsonValue root;
     try {
       root = parse_json(text, path);
-    } catch (const Error& e) {
-      return problems.add("", "", e.what());
-    }
+    } catch (const Error& e) { return problems.add("", "", e.what()); }
     if (root.kind != JsonValue::Kind::kObject)
       return problems.add(path, "", fmt::format("expected an object of sections, found {}", kind_name(root.kind)));
     for (size_t i = 0; i < root.keys.size(); ++i) section(path, root.keys[i], root.items[i]);
@@ -80,7 +79,8 @@ class Reader {
       const Option* option = find(alias ? alias->key : key);
       const bool list = option && takes_list(*option);
       const bool bare = alias && alias->value;
-      while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 && (values.empty() || list || !option)) {
+      while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 &&
+             (values.empty() || list || !option)) {
         values.push_back(words[i++]);
       }
       if (bare) values = {alias->value};
@@ -106,15 +106,18 @@ class Reader {
   }
 
   void store(const Option& option, const std::string& where, const std::string& error) {
-    if (error.empty()) loaded_.origin[option.key()] = where;
-    else problems.add(where, option.key(), error);
+    if (error.empty())
+      loaded_.origin[option.key()] = where;
+    else
+      problems.add(where, option.key(), error);
   }
 
   void section(const std::string& path, const std::string& name, const JsonValue& value) {
     const std::string where = fmt::format("{}:{}", path, value.line);
     if (std::find(sections_.begin(), sections_.end(), name) == sections_.end()) {
       const std::string guess = did_you_mean(name, sections_);
-      std::string fix = guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
+      std::string fix =
+          guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
       for (const std::string& k : keys_)  // {"lr": 1} for {"optim": {"lr": 1}}
         if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
       return problems.add(where, name, "unknown section", fix);
@@ -124,8 +127,10 @@ class Reader {
     for (size_t i = 0; i < value.keys.size(); ++i) {
       const std::string key = name + "." + value.keys[i];
       const std::string at = fmt::format("{}:{}", path, value.items[i].line);
-      if (const Option* option = find(key)) store(*option, at, set_from_json(*option, value.items[i]));
-      else unknown(at, key);
+      if (const Option* option = find(key))
+        store(*option, at, set_from_json(*option, value.items[i]));
+      else
+        unknown(at, key);
     }
   }
 
@@ -182,7 +187,8 @@ LoadedConfig load_config(const ConfigSource& source) {
   if (!source.file.empty()) reader.file(source.file);
   reader.flags(source.flags);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
-  resolve_and_check(loaded.config, {loaded.origin, source.external_world, source.needs_data}, reader.problems, loaded.notes);
+  resolve_and_check(loaded.config, {loaded.origin, source.external_world, source.needs_data}, reader.problems,
+                    loaded.notes);
   reader.problems.throw_if_any();
   return loaded;
 }

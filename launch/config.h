@@ -1,6 +1,7 @@
-// Every option of a run, one struct a section; each lists its fields once (launch/options.h) and that list serves the JSON file,
-// --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's business.
-// In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
+// Every option of a run, one struct a section; each lists its fields once (launch/options.h) and that list serves the
+// JSON file,
+// --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's
+// business. In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -47,7 +48,8 @@ struct ParallelConfig {
     v("ep", ep, "1..1024 ranks", "expert parallel");
     v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1", "pipeline schedule");
-    v("partition", partition, "flops|uniform|LIST", "layers of each stage: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("partition", partition, "flops|uniform|LIST",
+      "layers of each stage: balance FLOPs, layer counts, or blocks a stage as in 4,4");
     v("recompute", recompute, "none|selective|full", "activations rebuilt in the backward pass instead of kept");
   }
 };
@@ -57,7 +59,8 @@ struct ZeroConfig {
   bool overlap = true, offload = false;
   template <class V>
   void fields(V& v) {
-    v("stage", stage, "0..3", "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
+    v("stage", stage, "0..3",
+      "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
     v("bucket_bytes", bucket_bytes, "1.. bytes", "gradients reduced in one go");
     v("overlap", overlap, "", "reduce gradients during the backward pass");
     v("offload", offload, "", "keep optimizer state in host memory");
@@ -86,7 +89,8 @@ struct OptimConfig {
     v("lr", lr, ">0..100", "peak learning rate");
     v("betas", betas, "0..<1", "decay of the first and second moment");
     v("eps", eps, ">0..1", "added to the root of the second moment");
-    v("weight_decay", weight_decay, "0..10", "decoupled (adamw) or added to the gradient (adam); not on biases and norms");
+    v("weight_decay", weight_decay, "0..10",
+      "decoupled (adamw) or added to the gradient (adam); not on biases and norms");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
     v("lamb_variant", lamb_variant, "none|paper|apex|deepspeed", "which LAMB");
   }
@@ -222,8 +226,8 @@ struct LoadedConfig {
   std::vector<std::string> notes;             // translations and derived values, for the start banner
 };
 
-// Reads file and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no config
-// key is an unknown key with a suggestion. Touches nothing but the file.
+// Reads file and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no
+// config key is an unknown key with a suggestion. Touches nothing but the file.
 LoadedConfig load_config(const ConfigSource& source);
 
 // The effective config as JSON with all defaults; load_config reads it back to the same text.

@@ -74,7 +74,8 @@ std::vector<std::string> alias_names() {
 
 std::string alias_help() {
   std::string out;
-  for (const Alias& a : kAliases) out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
+  for (const Alias& a : kAliases)
+    out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
   return out;
 }
 

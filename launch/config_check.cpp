@@ -116,7 +116,8 @@ class Checker {
         bad(n.key, fmt::format("{} is not built yet in this version ({})", value, n.what), use);
       }
     if (c_.model.kv_heads != 0 && c_.model.kv_heads != c_.model.heads)
-      bad("model.kv_heads", fmt::format("{} is not built yet in this version (grouped-query attention)", c_.model.kv_heads),
+      bad("model.kv_heads",
+          fmt::format("{} is not built yet in this version (grouped-query attention)", c_.model.kv_heads),
           fmt::format("use 0 or {}", c_.model.heads));
   }
 
@@ -126,7 +127,8 @@ class Checker {
     if (m.ffn == 0) m.ffn = 4 * m.hidden;
     if (m.hidden % m.heads && known({"model.hidden", "model.heads"}))
       bad("model.heads", fmt::format("hidden {} is not divisible by heads {}", m.hidden, m.heads),
-          fmt::format("heads may be {}, hidden may be {}", list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
+          fmt::format("heads may be {}, hidden may be {}",
+                      list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
                       list_of(multiples(m.heads, m.hidden))));
   }
 
@@ -138,7 +140,8 @@ class Checker {
       return;
     }
     if (world > 1 && c_.launch.ranks == "threads") {
-      bad("launch.ranks", fmt::format("threads: one process holds all ranks, but a launcher started {} processes", world),
+      bad("launch.ranks",
+          fmt::format("threads: one process holds all ranks, but a launcher started {} processes", world),
           "start one process, or use --launch.ranks processes");
       if (p.dp == 0) p.dp = 1;
       return;
@@ -149,13 +152,15 @@ class Checker {
         p.dp = world / split;
         if (world > 1) notes_.push_back(fmt::format("dp {} = {} ranks / (tp {} x pp {})", p.dp, world, p.tp, p.pp));
       } else if (world > 0) {
-        bad("parallel.tp", fmt::format("the launcher started {} ranks, not divisible by tp {} x pp {}", world, p.tp, p.pp),
+        bad("parallel.tp",
+            fmt::format("the launcher started {} ranks, not divisible by tp {} x pp {}", world, p.tp, p.pp),
             fmt::format("start {} ranks, or choose tp x pp among {}", list_of(multiples(split, world)),
                         list_of(nearest(divisors(world, [](int64_t) { return true; }), split))));
       }
     } else if (world > 0 && split * p.dp != world) {
-      bad("parallel.dp", fmt::format("the launcher started {} ranks, but pp {} x dp {} x cp {} x tp {} = {}", world, p.pp, p.dp, p.cp,
-                                     p.tp, split * p.dp),
+      bad("parallel.dp",
+          fmt::format("the launcher started {} ranks, but pp {} x dp {} x cp {} x tp {} = {}", world, p.pp, p.dp, p.cp,
+                      p.tp, split * p.dp),
           world % split ? fmt::format("start {} ranks", split * p.dp)
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
@@ -178,7 +183,8 @@ class Checker {
     if (!known({"model.layers", "parallel.pp", "parallel.partition"})) return;
     const int64_t layers = m.layers + 3;  // embedding, blocks, final norm, head
     if (p.pp > layers)
-      bad("parallel.pp", fmt::format("{} stages for {} layers (embedding, {} blocks, norm, head)", p.pp, layers, m.layers),
+      bad("parallel.pp",
+          fmt::format("{} stages for {} layers (embedding, {} blocks, norm, head)", p.pp, layers, m.layers),
           fmt::format("pp may be 1 to {}", layers));
     if (p.partition == "flops" || p.partition == "uniform") return;
     int64_t sum = 0, n = 0;
@@ -188,13 +194,15 @@ class Checker {
       more = comma != std::string_view::npos;
       int64_t blocks;
       if (!parse_int(rest.substr(0, comma), blocks) || blocks < 0 || blocks > m.layers)
-        return bad("parallel.partition", fmt::format("expected flops, uniform or blocks a stage as in 4,4, found \"{}\"", p.partition),
+        return bad("parallel.partition",
+                   fmt::format("expected flops, uniform or blocks a stage as in 4,4, found \"{}\"", p.partition),
                    even_split());
       sum += blocks;
       if (more) rest.remove_prefix(comma + 1);
     }
     if (n != p.pp || sum != m.layers)
-      bad("parallel.partition", fmt::format("{} blocks in {} stages, but model.layers is {} and pp is {}", sum, n, m.layers, p.pp),
+      bad("parallel.partition",
+          fmt::format("{} blocks in {} stages, but model.layers is {} and pp is {}", sum, n, m.layers, p.pp),
           even_split());
   }
 
@@ -211,11 +219,13 @@ class Checker {
     const int64_t dp = c_.parallel.dp;
     if (!known({"train.micro_batch", "train.grad_accum", "train.global_batch", "parallel.dp"})) return;
     constexpr int64_t kMost = int64_t{1} << 40;
-    for (const auto& [key, value] : {std::pair{"train.micro_batch", t.micro_batch}, {"train.grad_accum", t.grad_accum},
+    for (const auto& [key, value] : {std::pair{"train.micro_batch", t.micro_batch},
+                                     {"train.grad_accum", t.grad_accum},
                                      {"train.global_batch", t.global_batch}})
       if (value > kMost) return bad(key, fmt::format("{} is more than {}", value, kMost));
     if (t.micro_batch && t.global_batch && t.grad_accum) {
-      const bool fm = from_flag("train.micro_batch"), fg = from_flag("train.global_batch"), fa = from_flag("train.grad_accum");
+      const bool fm = from_flag("train.micro_batch"), fg = from_flag("train.global_batch"),
+                 fa = from_flag("train.grad_accum");
       if (fm && fg && !fa) t.grad_accum = 0;
       if (fm && fa && !fg) t.global_batch = 0;
       if (fg && fa && !fm) t.micro_batch = 0;
@@ -224,7 +234,8 @@ class Checker {
       if (!t.micro_batch) t.micro_batch = 8;
       if (!t.grad_accum) t.grad_accum = 1;
       if (t.micro_batch > kMost / t.grad_accum / dp)
-        return bad("train.micro_batch", fmt::format("micro_batch {} x grad_accum {} x dp {} is more than {}", t.micro_batch, t.grad_accum, dp, kMost));
+        return bad("train.micro_batch", fmt::format("micro_batch {} x grad_accum {} x dp {} is more than {}",
+                                                    t.micro_batch, t.grad_accum, dp, kMost));
       t.global_batch = t.micro_batch * t.grad_accum * dp;
     } else if (t.micro_batch && t.grad_accum) {
       if (t.global_batch != t.micro_batch * t.grad_accum * dp) mismatch();
@@ -243,28 +254,38 @@ class Checker {
     const TrainSection& t = c_.train;
     const int64_t dp = c_.parallel.dp, unit = t.micro_batch * dp;
     std::string fix = fmt::format("nearest: global_batch {}", t.micro_batch * t.grad_accum * dp);
-    if (t.global_batch % unit == 0) fix += fmt::format(", or grad_accum {}", t.global_batch / unit);
-    else fix += fmt::format(", or global_batch {} with grad_accum left out", list_of(multiples(unit, t.global_batch)));
-    if (t.global_batch % (t.grad_accum * dp) == 0) fix += fmt::format(", or micro_batch {}", t.global_batch / (t.grad_accum * dp));
-    bad("train.global_batch", fmt::format("global_batch {} ≠ micro_batch {} × grad_accum {} × dp {}", t.global_batch, t.micro_batch,
-                                          t.grad_accum, dp), fix);
+    if (t.global_batch % unit == 0)
+      fix += fmt::format(", or grad_accum {}", t.global_batch / unit);
+    else
+      fix += fmt::format(", or global_batch {} with grad_accum left out", list_of(multiples(unit, t.global_batch)));
+    if (t.global_batch % (t.grad_accum * dp) == 0)
+      fix += fmt::format(", or micro_batch {}", t.global_batch / (t.grad_accum * dp));
+    bad("train.global_batch",
+        fmt::format("global_batch {} ≠ micro_batch {} × grad_accum {} × dp {}", t.global_batch, t.micro_batch,
+                    t.grad_accum, dp),
+        fix);
   }
 
   void third(const char* given, int64_t value, const char* wanted, int64_t& out) {
     const int64_t dp = c_.parallel.dp, global = c_.train.global_batch;
     if (value > global || global % (value * dp))
-      return bad("train.global_batch", fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, wanted,
-                                                   dp, wanted),
-                 fmt::format("nearest: {}", list_of(multiples(value * dp, global))));
+      return bad(
+          "train.global_batch",
+          fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, wanted, dp, wanted),
+          fmt::format("nearest: {}", list_of(multiples(value * dp, global))));
     out = global / (value * dp);
   }
 
   void optimizer() {
-    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps && c_.schedule.warmup_steps > 0)
-      bad("schedule.warmup_steps", fmt::format("{} leaves nothing of train.steps {} after the warm-up", c_.schedule.warmup_steps, c_.train.steps),
+    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps &&
+        c_.schedule.warmup_steps > 0)
+      bad("schedule.warmup_steps",
+          fmt::format("{} leaves nothing of train.steps {} after the warm-up", c_.schedule.warmup_steps,
+                      c_.train.steps),
           fmt::format("at most {}", c_.train.steps - 1));
     if (known({"schedule.min_lr", "optim.lr"}) && c_.schedule.min_lr > c_.optim.lr)
-      bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", c_.schedule.min_lr, c_.optim.lr), fmt::format("at most {:g}", c_.optim.lr));
+      bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", c_.schedule.min_lr, c_.optim.lr),
+          fmt::format("at most {:g}", c_.optim.lr));
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {
@@ -273,7 +294,8 @@ class Checker {
     for (const DataSource& s : list)
       for (const char* end : {".bin", ".idx"})
         if (s.path != "mock" && !fs::exists(s.path + end, ec)) {
-          bad(key, fmt::format("{}{}: no such file", s.path, end), "give the prefix that `gpttrain data prepare --output` wrote");
+          bad(key, fmt::format("{}{}: no such file", s.path, end),
+              "give the prefix that `gpttrain data prepare --output` wrote");
           break;
         }
   }
@@ -305,7 +327,8 @@ class Checker {
 
 }  // namespace
 
-void resolve_and_check(Config& config, const CheckContext& context, Problems& problems, std::vector<std::string>& notes) {
+void resolve_and_check(Config& config, const CheckContext& context, Problems& problems,
+                       std::vector<std::string>& notes) {
   Checker(config, context, problems, notes).run();
 }
 

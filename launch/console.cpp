@@ -30,10 +30,11 @@ constexpr double kLeastRedraw = 0.1;  // seconds
 }  // namespace
 
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous) {
-  std::string line = fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}  eta {}", r.step, r.total_steps,
-                                 fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr, format_count(r.tokens_per_second),
-                                 std::isnan(r.mfu) ? "n/a" : fmt::format("{:.1f}%", r.mfu * 100), format_duration(r.step_seconds),
-                                 format_duration(eta_seconds));
+  std::string line =
+      fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}  eta {}", r.step, r.total_steps,
+                  fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr, format_count(r.tokens_per_second),
+                  std::isnan(r.mfu) ? "n/a" : fmt::format("{:.1f}%", r.mfu * 100), format_duration(r.step_seconds),
+                  format_duration(eta_seconds));
   if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);
   if (r.skipped > (previous ? previous->skipped : 0)) line += fmt::format("  skipped {}", r.skipped);
   if (previous && r.seq != previous->seq) line += fmt::format("  seq {}", r.seq);
@@ -48,7 +49,8 @@ std::string eval_line(const EvalRecord& r) {
 }
 
 std::string saved_line(const SavedRecord& r) {
-  return fmt::format("saved step-{:09}  {}  stall {:.2f} s", r.step, format_bytes(static_cast<double>(r.bytes)), r.stall_seconds);
+  return fmt::format("saved step-{:09}  {}  stall {:.2f} s", r.step, format_bytes(static_cast<double>(r.bytes)),
+                     r.stall_seconds);
 }
 
 std::string block(const Rows& rows) {
@@ -69,9 +71,11 @@ std::string block(const Rows& rows) {
 }
 
 int terminal_width() {
-  // Ranks started by our launcher write into mpirun's pseudo-terminal; the launcher says what is behind it (launch/spawn.h).
+  // Ranks started by our launcher write into mpirun's pseudo-terminal; the launcher says what is behind it
+  // (launch/spawn.h).
   int64_t columns;
-  if (const char* told = std::getenv("GPTTRAIN_COLUMNS"); told && parse_int(told, columns)) return static_cast<int>(columns);
+  if (const char* told = std::getenv("GPTTRAIN_COLUMNS"); told && parse_int(told, columns))
+    return static_cast<int>(columns);
   winsize size{};
   if (isatty(STDOUT_FILENO) != 1) return 0;
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -96,7 +100,8 @@ void ConsoleSink::start(const StartInfo& info) {
   if (!options_.quiet && !info.rows.empty()) print(block(info.rows) + '\n');
 }
 
-// The bar is erased by overwriting it with spaces: no escape codes, so NO_COLOR and simple terminals are served as well.
+// The bar is erased by overwriting it with spaces: no escape codes, so NO_COLOR and simple terminals are served as
+// well.
 void ConsoleSink::erase() {
   if (bar_columns_ == 0) return;
   options_.write('\r' + std::string(bar_columns_, ' ') + '\r');

@@ -1,5 +1,5 @@
-// What rank 0 prints: the start block, a line a step or a progress bar, evaluations, saves, warnings, the end block. Takes
-// strings and records; knows no config and no engine.
+// What rank 0 prints: the start block, a line a step or a progress bar, evaluations, saves, warnings, the end block.
+// Takes strings and records; knows no config and no engine.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,8 +9,9 @@
 
 namespace gt {
 
-// "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s", and, when they apply,
-// scale, skipped, seq, wait, epoch. `previous`: the step printed before, to tell what changed; nullptr for the first.
+// "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s", and, when they
+// apply, scale, skipped, seq, wait, epoch. `previous`: the step printed before, to tell what changed; nullptr for the
+// first.
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous = nullptr);
 std::string eval_line(const EvalRecord& r);    // "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)"
 std::string saved_line(const SavedRecord& r);  // "saved step-000000200  1.9 GB  stall 0.08 s"
@@ -23,9 +24,9 @@ bool use_progress_bar(const std::string& log_progress);
 int terminal_width();  // columns of standard output, 0 when it is no terminal
 
 struct ConsoleOptions {
-  int64_t every = 1;     // steps between two lines
+  int64_t every = 1;  // steps between two lines
   bool bar = false;
-  bool quiet = false;    // warnings, evaluations, the first step and the end only
+  bool quiet = false;                           // warnings, evaluations, the first step and the end only
   std::function<void(std::string_view)> write;  // default: standard output, flushed
   std::function<int()> width = terminal_width;
 };

@@ -20,7 +20,8 @@ size_t utf8_length(std::string_view s, size_t i) {
   for (size_t k = 1; k < n; ++k)
     if ((at(i + k) & 0xC0) != 0x80) return 0;
   const unsigned char d = at(i + 1);
-  if ((c == 0xE0 && d < 0xA0) || (c == 0xED && d > 0x9F) || (c == 0xF0 && d < 0x90) || (c == 0xF4 && d > 0x8F)) return 0;
+  if ((c == 0xE0 && d < 0xA0) || (c == 0xED && d > 0x9F) || (c == 0xF0 && d < 0x90) || (c == 0xF4 && d > 0x8F))
+    return 0;
   return n;
 }
 
@@ -142,7 +143,10 @@ class Parser {
     uint32_t x = 0;
     for (int k = 0; k < 4; ++k, ++i_) {
       const char c = peek();
-      const int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int d = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
       if (d < 0) error("expected four hexadecimal digits after \\u, found " + here());
       x = x * 16 + static_cast<uint32_t>(d);
     }
@@ -249,8 +253,8 @@ const JsonValue* JsonValue::find(std::string_view key) const {
 }
 
 JsonValue parse_json(std::string_view text, const std::string& name) {
-  GT_REQUIRE(text.size() <= kMaxJsonBytes, Exit::kUsage, name, ": ", text.size(), " bytes; a config file holds at most ",
-             kMaxJsonBytes);
+  GT_REQUIRE(text.size() <= kMaxJsonBytes, Exit::kUsage, name, ": ", text.size(),
+             " bytes; a config file holds at most ", kMaxJsonBytes);
   if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);
   return Parser(text, name).document();
 }

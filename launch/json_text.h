@@ -1,5 +1,6 @@
-// JSON as people write it in config files: // and /* */ comments, trailing commas; and as programs must read it: duplicate
-// keys refused, strict UTF-8, bounded size and depth, line and column in every error and on every value. Knows no option.
+// JSON as people write it in config files: // and /* */ comments, trailing commas; and as programs must read it:
+// duplicate keys refused, strict UTF-8, bounded size and depth, line and column in every error and on every value.
+// Knows no option.
 #pragma once
 #include <cstdint>
 #include <string>

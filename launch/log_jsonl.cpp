@@ -17,9 +17,13 @@ namespace {
 // Builds {"type": "step", ...} key by key.
 class Line {
  public:
-  explicit Line(const char* type, double time) : out_("{\"type\": \"" + std::string(type) + "\"") { number("time", time); }
-  Line& number(const char* key, double x) { return raw(key, json_number(x)); }             // NaN: it is NaN
-  Line& maybe(const char* key, double x) { return raw(key, std::isnan(x) ? "null" : json_number(x)); }  // NaN: not known
+  explicit Line(const char* type, double time) : out_("{\"type\": \"" + std::string(type) + "\"") {
+    number("time", time);
+  }
+  Line& number(const char* key, double x) { return raw(key, json_number(x)); }  // NaN: it is NaN
+  Line& maybe(const char* key, double x) {
+    return raw(key, std::isnan(x) ? "null" : json_number(x));
+  }  // NaN: not known
   Line& integer(const char* key, int64_t x) { return raw(key, std::to_string(x)); }
   Line& index(const char* key, int64_t x) { return raw(key, x < 0 ? "null" : std::to_string(x)); }
   Line& text(const char* key, std::string_view s) {
@@ -116,7 +120,11 @@ std::string json_line(const SavedRecord& r) {
 }
 
 std::string json_line(const EventRecord& r) {
-  return Line("event", r.time).integer("step", r.step).text("level", r.warning ? "warning" : "info").text("text", r.text.data()).close();
+  return Line("event", r.time)
+      .integer("step", r.step)
+      .text("level", r.warning ? "warning" : "info")
+      .text("text", r.text.data())
+      .close();
 }
 
 std::string json_line(const EndInfo& e, double time) {
@@ -151,7 +159,8 @@ void JsonlSink::start(const StartInfo& info) {
   GT_REQUIRE(fd_ >= 0, Exit::kIo, path_, ": cannot be opened: ", std::strerror(errno));
   // A run that was killed may have left half a line: begin a new one.
   char last = '\n';
-  if (const off_t size = lseek(fd_, 0, SEEK_END); size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n') buffer_ += '\n';
+  if (const off_t size = lseek(fd_, 0, SEEK_END); size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n')
+    buffer_ += '\n';
   add(json_line(info, wall_seconds()));
 }
 
@@ -165,7 +174,8 @@ void JsonlSink::flush() {
   while (fd_ >= 0 && done < buffer_.size()) {
     const ssize_t n = write(fd_, buffer_.data() + done, buffer_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    GT_REQUIRE(n > 0, Exit::kIo, path_, ": ", buffer_.size() - done, " bytes could not be written: ", std::strerror(errno));
+    GT_REQUIRE(n > 0, Exit::kIo, path_, ": ", buffer_.size() - done,
+               " bytes could not be written: ", std::strerror(errno));
     done += static_cast<size_t>(n);
   }
   buffer_.clear();

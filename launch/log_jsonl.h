@@ -1,5 +1,5 @@
-// log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step. Unknown
-// values are null, non-finite ones the strings "nan", "inf", "-inf".
+// log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step.
+// Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
 #pragma once
 #include <string>
 

@@ -41,9 +41,7 @@ void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
     try {
       call(*sinks_[i]);
       continue;
-    } catch (const std::exception& e) {
-      failure = fmt::format("{} is switched off: {}", sinks_[i]->name(), e.what());
-    }
+    } catch (const std::exception& e) { failure = fmt::format("{} is switched off: {}", sinks_[i]->name(), e.what()); }
     sinks_[i].reset();
     failures_.push_back(failure);
     for (auto& other : sinks_) {
@@ -89,8 +87,10 @@ void MetricsWriter::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     const auto ready = [&] { return size_ > 0 || stop_; };
-    if (dirty) wake_.wait_until(lock, flushed + kFlushEvery, ready);
-    else wake_.wait(lock, ready);
+    if (dirty)
+      wake_.wait_until(lock, flushed + kFlushEvery, ready);
+    else
+      wake_.wait(lock, ready);
     if (size_ == 0 && stop_ && !dirty) return;
     busy_ = true;
     const bool have = size_ > 0;
@@ -132,8 +132,10 @@ void MetricsWriter::end(const EndInfo& info) {
   {
     std::unique_lock lock(mutex_);
     drain(lock);
-    for (const auto& [text, count] : warnings_) full.rows.emplace_back("warning", count > 1 ? fmt::format("{} ({} times)", text, count) : text);
-    if (dropped_ > 0) full.rows.emplace_back("dropped", fmt::format("{} log records: the sinks were slower than the run", dropped_));
+    for (const auto& [text, count] : warnings_)
+      full.rows.emplace_back("warning", count > 1 ? fmt::format("{} ({} times)", text, count) : text);
+    if (dropped_ > 0)
+      full.rows.emplace_back("dropped", fmt::format("{} log records: the sinks were slower than the run", dropped_));
   }
   for (const std::string& f : failures()) full.rows.emplace_back("log", f);
   each_sink([&](Sink& s) { s.end(full); });

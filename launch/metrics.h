@@ -1,6 +1,6 @@
-// What a run tells about itself: one record a step, evaluation, save or event, made on rank 0 and handed by a writer thread to
-// sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring: no allocation, no system call, no waiting
-// for a disk. Knows nothing of engines and ranks.
+// What a run tells about itself: one record a step, evaluation, save or event, made on rank 0 and handed by a writer
+// thread to sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring: no allocation, no system
+// call, no waiting for a disk. Knows nothing of engines and ranks.
 #pragma once
 #include <array>
 #include <condition_variable>
@@ -17,21 +17,23 @@
 
 namespace gt {
 
-constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // printed n/a, null in log.jsonl, no point on a curve
+constexpr double kUnknown =
+    std::numeric_limits<double>::quiet_NaN();  // printed n/a, null in log.jsonl, no point on a curve
 
 double wall_seconds();  // since 1970
 
-// Values of one optimizer step. `loss` and `grad_norm` may be NaN or Inf because they are; every other NaN means "not known".
+// Values of one optimizer step. `loss` and `grad_norm` may be NaN or Inf because they are; every other NaN means "not
+// known".
 struct StepRecord {
   int64_t step = 0, total_steps = 0;
-  double time = 0;              // wall_seconds() at the end of the step
-  int64_t tokens = 0;           // target tokens, cumulative
-  int64_t samples = 0;          // sequences, cumulative
+  double time = 0;      // wall_seconds() at the end of the step
+  int64_t tokens = 0;   // target tokens, cumulative
+  int64_t samples = 0;  // sequences, cumulative
   int64_t global_batch = 0, seq = 0;
   int64_t epoch = 0;
   double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0;
   double loss_scale = kUnknown;
-  int64_t skipped = 0;          // steps skipped so far
+  int64_t skipped = 0;  // steps skipped so far
   double step_seconds = kUnknown, tokens_per_second = kUnknown;
   double mfu = kUnknown, mfu_full = kUnknown, hfu = kUnknown, tflops_per_device = kUnknown;  // fractions; TFLOP/s
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
@@ -63,9 +65,9 @@ using Rows = std::vector<std::pair<std::string, std::string>>;  // label, value:
 
 struct StartInfo {
   std::string command, config_json, run_dir;
-  int64_t first_step = 1;      // the first that this process will write
+  int64_t first_step = 1;  // the first that this process will write
   int64_t total_steps = 0;
-  int64_t resumed_from = -1;   // step of the checkpoint; -1: a fresh run
+  int64_t resumed_from = -1;               // step of the checkpoint; -1: a fresh run
   int64_t eval_every = 0, save_every = 0;  // for the ETA; 0: never
   int world = 1;
   std::string layout, environment;  // one or more lines each: who holds what; host, device, libraries
@@ -78,8 +80,8 @@ struct EndInfo {
   int64_t step = 0, tokens = 0;
   double seconds = 0;
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
-  Rows rows;                       // the end block
-  std::vector<std::string> next;   // commands to try next
+  Rows rows;                      // the end block
+  std::vector<std::string> next;  // commands to try next
 };
 
 // Where records go. Called by the writer thread alone. A sink that throws is switched off.
@@ -107,8 +109,8 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   void start(const StartInfo& info);  // waits until it is written
-  // No allocation, never waits for a sink. When the queue is 7/8 full, steps that are no multiple of 10 are dropped and counted;
-  // when it is full, everything is.
+  // No allocation, never waits for a sink. When the queue is 7/8 full, steps that are no multiple of 10 are dropped and
+  // counted; when it is full, everything is.
   void push(const StepRecord& r) { put(r, r.step % 10 != 0); }
   void push(const EvalRecord& r) { put(r, false); }
   void push(const SavedRecord& r) { put(r, false); }
@@ -133,7 +135,7 @@ class MetricsWriter {
   std::vector<std::unique_ptr<Sink>> sinks_;  // a null entry: switched off. Guarded by sink_mutex_
   mutable std::mutex sink_mutex_;
   std::vector<std::string> failures_;
-  std::vector<Record> ring_;                  // [kCapacity], guarded by mutex_ like all below
+  std::vector<Record> ring_;  // [kCapacity], guarded by mutex_ like all below
   size_t head_ = 0, size_ = 0;
   int64_t dropped_ = 0;
   bool busy_ = false, stop_ = false;

@@ -62,9 +62,13 @@ bool is_free_choice(const std::string& c) {
 
 // "80GB" where a plain number is wanted: the number that was meant, or 0.
 int64_t with_byte_unit(std::string_view s) {
-  static constexpr struct { const char* suffix; double factor; } kUnits[] = {
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
-      {"K", 1e3},      {"k", 1e3},         {"M", 1e6},            {"m", 1e6},  {"G", 1e9}};
+  static constexpr struct {
+    const char* suffix;
+    double factor;
+  } kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0},
+                {"KB", 1e3},     {"MB", 1e6},        {"GB", 1e9},
+                {"K", 1e3},      {"k", 1e3},         {"M", 1e6},
+                {"m", 1e6},      {"G", 1e9}};
   for (const auto& u : kUnits) {
     const std::string_view suffix = u.suffix;
     double x;
@@ -80,8 +84,10 @@ std::string set_int(const Option& option, int64_t& out, const std::string& word)
   if (!parse_int(word, x)) {
     double d;
     std::string hint;
-    if (const int64_t n = with_byte_unit(word)) hint = fmt::format(" (write {})", n);
-    else if (parse_double(word, d) && d == std::floor(d) && std::fabs(d) < 9e15) hint = fmt::format(" (write {:.0f})", d);
+    if (const int64_t n = with_byte_unit(word))
+      hint = fmt::format(" (write {})", n);
+    else if (parse_double(word, d) && d == std::floor(d) && std::fabs(d) < 9e15)
+      hint = fmt::format(" (write {:.0f})", d);
     return fmt::format("expected a whole number {}, found {}{}", option.domain, quote(word), hint);
   }
   if (std::string bad = outside(option, static_cast<double>(x)); !bad.empty()) return bad;
@@ -157,7 +163,8 @@ std::string set_sources_json(std::vector<DataSource>& out, const JsonValue& valu
     double w = 0;
     if (!path || path->kind != Kind::kString || v.items.size() != (weight ? 2u : 1u) ||
         (weight && (weight->kind != Kind::kNumber || !parse_double(weight->text, w) || w <= 0)))
-      return fmt::format("expected paths or {{\"path\": P, \"weight\": w above 0}}, found {} at line {}", kind_name(v.kind), v.line);
+      return fmt::format("expected paths or {{\"path\": P, \"weight\": w above 0}}, found {} at line {}",
+                         kind_name(v.kind), v.line);
     list.push_back({path->text, w});
     with_weight += weight != nullptr;
   }
@@ -222,7 +229,9 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
 
 std::string set_from_json(const Option& option, const JsonValue& value) {
   using Kind = JsonValue::Kind;
-  const auto wrong = [&](const char* wanted) { return fmt::format("expected {}, found {}", wanted, kind_name(value.kind)); };
+  const auto wrong = [&](const char* wanted) {
+    return fmt::format("expected {}, found {}", wanted, kind_name(value.kind));
+  };
   const auto wants = [&](Kind kind) { return value.kind == kind; };
   if (takes_list(option) && !wants(Kind::kArray)) {
     if (wants(Kind::kString) && option.target.index() > 4) return set_from_words(option, {value.text});
@@ -237,14 +246,19 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
       Overloaded{
           // "auto|never|STEP": a number is welcome where free text is.
           [&](std::string* s) {
-            if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos) return set_string(option, *s, value.text);
+            if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos)
+              return set_string(option, *s, value.text);
             return wants(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
           },
           [&](int64_t* n) { return wants(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number"); },
           [&](double* x) { return wants(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](bool* b) { return wants(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
-          [&](std::vector<double>* v) { return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers"); },
-          [&](std::vector<std::string>* v) { return all(Kind::kString) ? (*v = texts, std::string()) : std::string("expected a list of strings"); },
+          [&](std::vector<double>* v) {
+            return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers");
+          },
+          [&](std::vector<std::string>* v) {
+            return all(Kind::kString) ? (*v = texts, std::string()) : std::string("expected a list of strings");
+          },
           [&](std::vector<DataSource>* v) { return set_sources_json(*v, value); },
       },
       option.target);
@@ -304,9 +318,11 @@ std::string type_name(const Option& option) {
 std::string help_lines(const std::vector<Option>& options) {
   std::string out;
   for (const Option& o : options) {
-    const std::string left = fmt::format("  --{} {}", o.key(), o.domain.find('|') != std::string::npos
-                                                                    ? std::string(first_word(o.domain))
-                                                                    : fmt::format("<{}{}>", type_name(o), o.domain.empty() ? "" : " " + o.domain));
+    const std::string left =
+        fmt::format("  --{} {}", o.key(),
+                    o.domain.find('|') != std::string::npos
+                        ? std::string(first_word(o.domain))
+                        : fmt::format("<{}{}>", type_name(o), o.domain.empty() ? "" : " " + o.domain));
     const std::string value = value_text(o);
     out += fmt::format("{:<52} {}{}\n", left, o.meaning, value.empty() ? "" : fmt::format(" [{}]", value));
   }
@@ -322,7 +338,8 @@ int edit_distance(std::string_view a, std::string_view b) {
         continue;
       }
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[a.size()][b.size()];
@@ -333,11 +350,14 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   if (word.empty() || word.size() > 100) return best;
   int best_distance = std::max(2, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& c : candidates)
-    if (const int d = edit_distance(word, c); d < best_distance && d < static_cast<int>(std::max(word.size(), c.size())))
+    if (const int d = edit_distance(word, c);
+        d < best_distance && d < static_cast<int>(std::max(word.size(), c.size())))
       best = c, best_distance = d;
   if (!best.empty()) return best;
   for (const std::string& c : candidates)
-    if (word.size() > 2 && c.size() > 2 && (c.find(word) != std::string::npos || word.find(c) != std::string_view::npos)) return c;
+    if (word.size() > 2 && c.size() > 2 &&
+        (c.find(word) != std::string::npos || word.find(c) != std::string_view::npos))
+      return c;
   return best;
 }
 

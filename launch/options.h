@@ -1,9 +1,11 @@
 // The option registry: a struct lists its fields once, `template <class V> void fields(V& v)`, with
 //   v("layers", layers, "1.. blocks", "transformer blocks");
-// and that list serves JSON in and out, flags, --help and "did you mean". Knows values and their domains, no option by name.
+// and that list serves JSON in and out, flags, --help and "did you mean". Knows values and their domains, no option by
+// name.
 //
-// Domain: the first word says what is legal, the rest is the unit. "1..1024 layers" (both ends optional), ">0..", "0..<1";
-// "a|b|c" choices, a choice in capitals ("STEP") admits free text that the config checker reads. Anything else is only a unit.
+// Domain: the first word says what is legal, the rest is the unit. "1..1024 layers" (both ends optional), ">0..",
+// "0..<1"; "a|b|c" choices, a choice in capitals ("STEP") admits free text that the config checker reads. Anything else
+// is only a unit.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,8 +18,8 @@
 
 namespace gt {
 
-using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, std::vector<double>*, std::vector<std::string>*,
-                                  std::vector<DataSource>*>;
+using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, std::vector<double>*,
+                                  std::vector<std::string>*, std::vector<DataSource>*>;
 
 struct Option {
   std::string section;  // "" for a verb's own options
@@ -63,10 +65,10 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
 std::string set_from_json(const Option& option, const JsonValue& value);
 
 bool takes_list(const Option& option);
-bool is_flag(const Option& option);             // bool: may stand alone
-std::string to_json(const Option& option);      // the value as JSON text
-std::string value_text(const Option& option);   // the value as a user writes it: fp16, 3e-4, 0.9,0.95
-std::string type_name(const Option& option);    // "int", "number", "text", "flag", "list"
+bool is_flag(const Option& option);                      // bool: may stand alone
+std::string to_json(const Option& option);               // the value as JSON text
+std::string value_text(const Option& option);            // the value as a user writes it: fp16, 3e-4, 0.9,0.95
+std::string type_name(const Option& option);             // "int", "number", "text", "flag", "list"
 std::vector<std::string> choices(const Option& option);  // of an "a|b|c" domain; else empty
 
 // One block of --help, a line an option: flag, type and domain, default, meaning.

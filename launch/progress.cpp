@@ -58,8 +58,11 @@ double Eta::remaining(int64_t step) const {
   std::array<double, 50> sorted = recent_;
   std::nth_element(sorted.begin(), sorted.begin() + n / 2, sorted.begin() + n);
   const int64_t left = std::max<int64_t>(total_ - step, 0);
-  const auto times = [&](int64_t every) { return every > 0 ? static_cast<double>(total_ / every - step / every) : 0.0; };
-  return static_cast<double>(left) * sorted[n / 2] + times(eval_every_) * eval_seconds_ + times(save_every_) * save_seconds_;
+  const auto times = [&](int64_t every) {
+    return every > 0 ? static_cast<double>(total_ / every - step / every) : 0.0;
+  };
+  return static_cast<double>(left) * sorted[n / 2] + times(eval_every_) * eval_seconds_ +
+         times(save_every_) * save_seconds_;
 }
 
 std::string progress_bar(double share, int width, const std::string& before, const std::vector<std::string>& after) {

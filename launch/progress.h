@@ -32,8 +32,8 @@ class Eta {
   double eval_seconds_ = 0, save_seconds_ = 0;
 };
 
-// One line of at most `width` columns, plain ASCII, no escape codes: "[=====>      ]" between what is before and after it; parts
-// of `after` are left out from the end when the terminal is narrow.
+// One line of at most `width` columns, plain ASCII, no escape codes: "[=====>      ]" between what is before and after
+// it; parts of `after` are left out from the end when the terminal is narrow.
 std::string progress_bar(double share, int width, const std::string& before, const std::vector<std::string>& after);
 
 }  // namespace gt

@@ -66,8 +66,9 @@ RankEnv find_rank_env(const Lookup& lookup) {
   if (!found.launched() && lookup("SLURM_JOB_ID")) {
     int64_t nodes = 1;
     if (const char* n = lookup("SLURM_JOB_NUM_NODES")) parse_int(n, nodes);
-    found.note = cat("inside Slurm job ", lookup("SLURM_JOB_ID"), " on ", nodes, nodes == 1 ? " node" : " nodes",
-                     ", not started by srun: ranks run on this node only; for all nodes use srun --mpi=pmix gpttrain ...");
+    found.note =
+        cat("inside Slurm job ", lookup("SLURM_JOB_ID"), " on ", nodes, nodes == 1 ? " node" : " nodes",
+            ", not started by srun: ranks run on this node only; for all nodes use srun --mpi=pmix gpttrain ...");
   }
   return found;
 }

@@ -8,7 +8,7 @@ namespace gt {
 
 struct RankEnv {
   int rank = 0;
-  int world = 0;        // 0: no launcher, or one that does not tell (PMIx alone: ask MPI)
+  int world = 0;  // 0: no launcher, or one that does not tell (PMIx alone: ask MPI)
   int local_rank = 0;
   int local_world = 0;  // ranks on this machine; 0: not told
   std::string source;   // "OMPI_COMM_WORLD_RANK"; empty: nobody started this process as a rank
@@ -19,8 +19,9 @@ struct RankEnv {
 
 using Lookup = std::function<const char*(const char*)>;  // getenv
 
-// In this order: OMPI_COMM_WORLD_*, PMIX_RANK, PMI_*, SLURM_PROCID of a step, RANK + WORLD_SIZE. Two that disagree are a kUsage
-// error showing both, as is a value that is no rank. A Slurm batch script (no SLURM_STEP_ID) and a step of one task are no rank.
+// In this order: OMPI_COMM_WORLD_*, PMIX_RANK, PMI_*, SLURM_PROCID of a step, RANK + WORLD_SIZE. Two that disagree are
+// a kUsage error showing both, as is a value that is no rank. A Slurm batch script (no SLURM_STEP_ID) and a step of one
+// task are no rank.
 RankEnv find_rank_env(const Lookup& lookup);
 RankEnv find_rank_env();  // of this process
 

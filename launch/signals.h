@@ -1,5 +1,5 @@
-// Ctrl-C and its relatives: the first asks for a stop at the end of the step, the second means now. Handlers set a flag that the
-// training loop reads; agreeing on it between ranks is the loop's business.
+// Ctrl-C and its relatives: the first asks for a stop at the end of the step, the second means now. Handlers set a flag
+// that the training loop reads; agreeing on it between ranks is the loop's business.
 #pragma once
 
 namespace gt {

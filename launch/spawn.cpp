@@ -40,8 +40,8 @@ int usable_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Whether one process may read another's memory: where a container forbids it, Open MPI's shared-memory transport complains
-// at every large message unless it is told not to try.
+// Whether one process may read another's memory: where a container forbids it, Open MPI's shared-memory transport
+// complains at every large message unless it is told not to try.
 bool may_read_other_processes() {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
@@ -49,7 +49,8 @@ bool may_read_other_processes() {
 }
 
 [[noreturn]] void run_child(const std::vector<std::string>& command,
-                            const std::vector<std::pair<std::string, std::string>>& environment, const sigset_t& mask, pid_t parent) {
+                            const std::vector<std::pair<std::string, std::string>>& environment, const sigset_t& mask,
+                            pid_t parent) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
@@ -110,8 +111,10 @@ bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != null
 
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
                                         const std::vector<std::string>& args) {
-  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system does better.
-  std::vector<std::string> command{mpirun, "-q", "--oversubscribe", "--bind-to", "none", "-n", std::to_string(world), program};
+  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
+  // does better.
+  std::vector<std::string> command{mpirun, "-q", "--oversubscribe",     "--bind-to",
+                                   "none", "-n", std::to_string(world), program};
   command.insert(command.end(), args.begin(), args.end());
   return command;
 }
@@ -133,12 +136,14 @@ std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, i
 int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
   GT_CHECK(world > 1, "one rank needs no launcher");
   const std::string mpirun = find_in_path("mpirun");
-  GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world, " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
+  GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world,
+             " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
              "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
   const auto command = mpirun_command(world, mpirun, program, args);
-  const auto environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  const auto environment =
+      mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
 
   sigset_t signals, before;
   sigemptyset(&signals);

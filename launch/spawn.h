@@ -1,6 +1,6 @@
-// Self-launch: started alone with more than one rank to run, gpttrain starts itself under mpirun on this machine and stays
-// as the parent. It turns Ctrl-C and SIGTERM into SIGUSR1 for the ranks (mpirun would kill them within a second), waits until they
-// have saved, and returns their exit code.
+// Self-launch: started alone with more than one rank to run, gpttrain starts itself under mpirun on this machine and
+// stays as the parent. It turns Ctrl-C and SIGTERM into SIGUSR1 for the ranks (mpirun would kill them within a second),
+// waits until they have saved, and returns their exit code.
 #pragma once
 #include <string>
 #include <utility>
@@ -17,11 +17,12 @@ struct SpawnOptions {
 // True in a rank that launch_ranks started.
 bool started_by_launch_ranks();
 
-// The command and the environment that start `world` ranks; separate from launch_ranks so that tests and --verbose can see them.
+// The command and the environment that start `world` ranks; separate from launch_ranks so that tests and --verbose can
+// see them.
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
                                         const std::vector<std::string>& args);
-// Variables for mpirun and the ranks; those the user has set already are left alone. `columns`: width of the terminal behind
-// standard output, 0 = none (mpirun gives its ranks a pseudo-terminal whatever is behind it).
+// Variables for mpirun and the ranks; those the user has set already are left alone. `columns`: width of the terminal
+// behind standard output, 0 = none (mpirun gives its ranks a pseudo-terminal whatever is behind it).
 std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns);
 
 // args: the command line without the program's name. Returns the exit code of the first rank that failed (128 + n for

@@ -1,5 +1,6 @@
-// TensorBoard event files, encoded by hand: TFRecord framing around the protobuf wire form of Event messages. No protobuf
-// library (Debian's and SentencePiece's cannot live in one process). Knows tags and numbers, not what they mean.
+// TensorBoard event files, encoded by hand: TFRecord framing around the protobuf wire form of Event messages. No
+// protobuf library (Debian's and SentencePiece's cannot live in one process). Knows tags and numbers, not what they
+// mean.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,8 +21,8 @@ std::string event_text(double wall, int64_t step, std::string_view tag, std::str
 // failure throws kIo with path and reason; the caller switches this sink off.
 class TensorBoardFile {
  public:
-  // Makes events.out.tfevents.<unix seconds>.<host>.<pid>.<n> in `folder` and writes the version and the START record that makes
-  // readers drop what an earlier start of the run wrote from first_step on.
+  // Makes events.out.tfevents.<unix seconds>.<host>.<pid>.<n> in `folder` and writes the version and the START record
+  // that makes readers drop what an earlier start of the run wrote from first_step on.
   TensorBoardFile(const std::string& folder, int64_t first_step, double wall);
   ~TensorBoardFile();
   TensorBoardFile(const TensorBoardFile&) = delete;

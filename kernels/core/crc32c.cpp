@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;
 
-// kTables[0] advances by one byte; kTables[k] by a byte followed by k zero bytes (slicing by 8, Kounavis and Berry 2005).
+// kTables[0] advances by one byte; kTables[k] by a byte followed by k zero bytes (slicing by 8, Kounavis and Berry
+// 2005).
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 constexpr Tables make_tables() {
   Tables t{};

@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78): the checksum of TensorBoard records and checkpoint chunks. Uses the
-// SSE4.2 instruction where the processor has it, else tables; both give the same value.
+// CRC-32C (Castagnoli, reflected polynomial 0x82F63B78): the checksum of TensorBoard records and checkpoint chunks.
+// Uses the SSE4.2 instruction where the processor has it, else tables; both give the same value.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,10 +1,11 @@
 // Verbs, their flags, and what is said when they are wrong.
-#include "kernels/core/check.h"
 #include "launch/cli.h"
-#include "launch/rank_env.h"
-#include "tests/support/test.h"
 
 #include <map>
+
+#include "kernels/core/check.h"
+#include "launch/rank_env.h"
+#include "tests/support/test.h"
 
 using namespace gt;
 
@@ -32,14 +33,16 @@ RankEnv env_of(const std::map<std::string, std::string>& variables) {
 }  // namespace
 
 TEST_CASE("flags without a verb train") {
-  const Command c = parse({"--data.train", "mock", "--tp", "2", "--optim.lr=1e-3", "--quiet", "--model.heads", "12", "--schedule.type", "linear"});
+  const Command c = parse({"--data.train", "mock", "--tp", "2", "--optim.lr=1e-3", "--quiet", "--model.heads", "12",
+                           "--schedule.type", "linear"});
   CHECK(c.verb == Verb::kTrain);
   CHECK(c.loaded.config.parallel.tp == 2);
   CHECK(c.loaded.config.optim.lr == 1e-3);
   CHECK(c.loaded.config.schedule.type == "linear");
   CHECK(c.get<TrainArgs>().quiet);
   CHECK_FALSE(c.get<TrainArgs>().dry_run);
-  CHECK(parse({"train", "--dry-run", "--data.train", "0.5", "mock", "0.5", "mock"}).loaded.config.data.train.size() == 2);
+  CHECK(parse({"train", "--dry-run", "--data.train", "0.5", "mock", "0.5", "mock"}).loaded.config.data.train.size() ==
+        2);
   CHECK(parse({"train", "--config", GPT_SOURCE_DIR "/configs/tiny.json"}).loaded.config.model.hidden == 64);
 }
 
@@ -49,7 +52,8 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(t.get<TokenizerTrainArgs>().input == std::vector<std::string>{"a.txt", "b.txt"});
   CHECK(t.get<TokenizerTrainArgs>().vocab == 100);
   CHECK(t.get<TokenizerTrainArgs>().type == "bpe");
-  const Command g = parse({"generate", "--load", "runs/demo", "--prompt", "Once upon", "--top-k", "40", "--temperature", "0", "--tp", "2"});
+  const Command g = parse(
+      {"generate", "--load", "runs/demo", "--prompt", "Once upon", "--top-k", "40", "--temperature", "0", "--tp", "2"});
   CHECK(g.get<GenerateArgs>().prompt == "Once upon");
   CHECK(g.get<GenerateArgs>().top_k == 40);
   CHECK(g.config_flags == std::vector<std::string>{"--tp", "2"});
@@ -67,21 +71,26 @@ TEST_CASE("wrong command lines are refused with what was meant") {
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown verb; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));
-  for (const char* later : {"export", "import", "plan", "verify"}) CHECK_THAT(error_of({later, "--x"}), Catch::Contains("not built yet"));
-  for (const char* later : {"verify", "diff", "prune"}) CHECK_THAT(error_of({"ckpt", later, "x"}), Catch::Contains("not built yet"));
+  for (const char* later : {"export", "import", "plan", "verify"})
+    CHECK_THAT(error_of({later, "--x"}), Catch::Contains("not built yet"));
+  for (const char* later : {"verify", "diff", "prune"})
+    CHECK_THAT(error_of({"ckpt", later, "x"}), Catch::Contains("not built yet"));
   CHECK_THAT(error_of({"generate"}), Catch::StartsWith("--load: missing: checkpoint folder"));
   CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected word"));
   CHECK_THAT(error_of({"tokenizer", "train", "--inptu", "a", "--output", "b"}),
              Catch::Contains("--input: missing") && Catch::Contains("--inptu: unknown flag; did you mean --input?"));
-  CHECK_THAT(error_of({"tokenizer", "train", "--input", "a", "--output", "b", "--type", "bpee"}), Catch::Contains("(did you mean bpe?)"));
-  CHECK_THAT(error_of({"train", "--data.train", "mock", "--dry-rn"}), Catch::Contains("--dry-rn: unknown flag; did you mean --dry-run?"));
+  CHECK_THAT(error_of({"tokenizer", "train", "--input", "a", "--output", "b", "--type", "bpee"}),
+             Catch::Contains("(did you mean bpe?)"));
+  CHECK_THAT(error_of({"train", "--data.train", "mock", "--dry-rn"}),
+             Catch::Contains("--dry-rn: unknown flag; did you mean --dry-run?"));
   CHECK_THAT(error_of({"schedule", "--pp"}), Catch::Contains("--pp"));
 }
 
 TEST_CASE("help and version show text") {
   CHECK_THAT(parse({}).text, Catch::Contains("./launch/demo.sh"));
   CHECK_THAT(parse({"--help"}).text, Catch::Contains("tokenizer train") && Catch::Contains("generate"));
-  CHECK_THAT(parse({"train", "--help"}).text, Catch::Contains("--zero.bucket_bytes") && Catch::Contains("--dry-run") && Catch::Contains("--num-layers"));
+  CHECK_THAT(parse({"train", "--help"}).text,
+             Catch::Contains("--zero.bucket_bytes") && Catch::Contains("--dry-run") && Catch::Contains("--num-layers"));
   CHECK_THAT(parse({"generate", "--help"}).text, Catch::Contains("--max-tokens"));
   CHECK_THAT(parse({"--version"}).text, Catch::StartsWith("gpttrain "));
   CHECK(parse({"tokenizer", "train", "--help"}).verb == Verb::kShowText);
@@ -89,19 +98,29 @@ TEST_CASE("help and version show text") {
 
 TEST_CASE("ranks are found from launchers in order, and contradictions are errors") {
   CHECK_FALSE(env_of({}).launched());
-  RankEnv e = env_of({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"PMIX_RANK", "3"}});
+  RankEnv e = env_of({{"OMPI_COMM_WORLD_RANK", "3"},
+                      {"OMPI_COMM_WORLD_SIZE", "8"},
+                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                      {"PMIX_RANK", "3"}});
   CHECK((e.rank == 3 && e.world == 8 && e.local_rank == 1 && e.source == "OMPI_COMM_WORLD_RANK"));
-  e = env_of({{"PMIX_RANK", "2"}, {"SLURM_PROCID", "2"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"}});
+  e = env_of({{"PMIX_RANK", "2"},
+              {"SLURM_PROCID", "2"},
+              {"SLURM_STEP_ID", "0"},
+              {"SLURM_STEP_NUM_TASKS", "4"},
+              {"SLURM_LOCALID", "1"}});
   CHECK((e.rank == 2 && e.world == 4 && e.local_rank == 1 && e.source == "PMIX_RANK"));
   e = env_of({{"RANK", "5"}, {"WORLD_SIZE", "6"}, {"LOCAL_RANK", "1"}});
   CHECK((e.rank == 5 && e.world == 6));
   CHECK_FALSE(env_of({{"RANK", "5"}}).launched());
-  const RankEnv batch = env_of({{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}, {"SLURM_JOB_NUM_NODES", "2"}});
+  const RankEnv batch =
+      env_of({{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "16"}, {"SLURM_JOB_NUM_NODES", "2"}});
   CHECK_FALSE(batch.launched());
   CHECK_THAT(batch.note, Catch::Contains("Slurm job 77 on 2 nodes") && Catch::Contains("srun"));
-  CHECK_THROWS_WITH(env_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "4"}}),
-                    Catch::Contains("OMPI_COMM_WORLD_RANK says rank 1 of 2, RANK says rank 0 of 4"));
-  CHECK_THROWS_WITH(env_of({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}), Catch::Contains("OMPI_COMM_WORLD_RANK=x"));
+  CHECK_THROWS_WITH(
+      env_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "4"}}),
+      Catch::Contains("OMPI_COMM_WORLD_RANK says rank 1 of 2, RANK says rank 0 of 4"));
+  CHECK_THROWS_WITH(env_of({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+                    Catch::Contains("OMPI_COMM_WORLD_RANK=x"));
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}}), Catch::Contains("must be below"));
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}}), Catch::Contains("but not PMI_SIZE"));
 }

@@ -1,13 +1,15 @@
-// The config: every way in which one can be wrong is found, all at once, with a fix that works; a right one survives a round trip.
+// The config: every way in which one can be wrong is found, all at once, with a fix that works; a right one survives a
+// round trip.
+#include "launch/config.h"
+
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include <unistd.h>
-
 #include "kernels/core/check.h"
-#include "launch/config.h"
 #include "launch/config_check.h"
 #include "tests/support/test.h"
 
@@ -22,7 +24,9 @@ std::vector<std::string> words_of(const std::string& line) {
   return out;
 }
 
-Config load(const std::string& flags, int world = 0) { return load_config({.flags = words_of(flags), .external_world = world}).config; }
+Config load(const std::string& flags, int world = 0) {
+  return load_config({.flags = words_of(flags), .external_world = world}).config;
+}
 
 std::string problems_in(const ConfigSource& source) {
   try {
@@ -33,10 +37,13 @@ std::string problems_in(const ConfigSource& source) {
   }
   return "accepted";
 }
-std::string problems_of(const std::string& flags, int world = 0) { return problems_in({.flags = words_of(flags), .external_world = world}); }
+std::string problems_of(const std::string& flags, int world = 0) {
+  return problems_in({.flags = words_of(flags), .external_world = world});
+}
 
 struct TempFile {
-  explicit TempFile(const std::string& text) : path(std::filesystem::temp_directory_path() / ("gpt_config_test_" + std::to_string(getpid()) + ".json")) {
+  explicit TempFile(const std::string& text)
+      : path(std::filesystem::temp_directory_path() / ("gpt_config_test_" + std::to_string(getpid()) + ".json")) {
     std::ofstream(path) << text;
   }
   ~TempFile() { std::filesystem::remove(path); }
@@ -48,42 +55,56 @@ const char* const kOneProblem = "1 problem, nothing was started";
 }  // namespace
 
 TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
-  struct Case { const char *flags, *message; };
+  struct Case {
+    const char *flags, *message;
+  };
   const Case cases[] = {
       {"--model.layrs 4", "--model.layrs: unknown flag; did you mean --model.layers?"},
       {"--optim.wieght_decay 0.1", "--optim.wieght_decay: unknown flag; did you mean --optim.weight_decay?"},
       {"--micro_batch 4", "--micro_batch: unknown flag; did you mean --train.micro_batch?"},
-      {"--tensor-model-paralel-size 2", "--tensor-model-paralel-size: unknown flag; did you mean --tensor-model-parallel-size?"},
+      {"--tensor-model-paralel-size 2",
+       "--tensor-model-paralel-size: unknown flag; did you mean --tensor-model-parallel-size?"},
       {"--xyzzy.plugh 4", "--xyzzy.plugh: unknown flag; see gpttrain train --help"},
       {"--train.steps many", "--train.steps: expected a whole number 1.. steps, found \"many\""},
       {"--train.steps 1e3", "--train.steps: expected a whole number 1.. steps, found \"1e3\" (write 1000)"},
       {"--train.steps 1.5", "--train.steps: expected a whole number 1.. steps, found \"1.5\""},
       {"--train.steps 0", "--train.steps: 0 is outside 1.. steps"},
       {"--train.steps", "--train.steps: expected a value 1.. steps, found none"},
-      {"--train.steps 99999999999999999999", "--train.steps: expected a whole number 1.. steps, found \"99999999999999999999\""},
-      {"--zero.bucket_bytes 25MiB", "--zero.bucket_bytes: expected a whole number 1.. bytes, found \"25MiB\" (write 26214400)"},
+      {"--train.steps 99999999999999999999",
+       "--train.steps: expected a whole number 1.. steps, found \"99999999999999999999\""},
+      {"--zero.bucket_bytes 25MiB",
+       "--zero.bucket_bytes: expected a whole number 1.. bytes, found \"25MiB\" (write 26214400)"},
       {"--optim.lr 0", "--optim.lr: 0 is outside >0..100"},
       {"--optim.lr nan", "--optim.lr: expected a number >0..100, found \"nan\""},
       {"--optim.lr -1e-3", "--optim.lr: -0.001 is outside >0..100"},
       {"--optim.betas 0.9", "--optim.betas: expected 2 numbers, found 1"},
       {"--optim.betas 0.9,1.0", "--optim.betas: 1 is outside 0..<1"},
-      {"--parallel.schedule 1b1f", "--parallel.schedule: expected 1f1b or gpipe or interleaved or zb-h1, found \"1b1f\" (did you mean 1f1b?)"},
+      {"--parallel.schedule 1b1f",
+       "--parallel.schedule: expected 1f1b or gpipe or interleaved or zb-h1, found \"1b1f\" (did you mean 1f1b?)"},
       {"--zero.overlap maybe", "--zero.overlap: expected true or false, found \"maybe\""},
       {"--zero.overlap=maybe", "--zero.overlap: expected true or false, found \"maybe\""},
       {"--tp 2 --parallel.tp 2", "--parallel.tp: given twice (--tp before)"},
       {"100", "100: expected a flag that begins with --; values follow their flag: --train.steps 100"},
-      {"--model.heads 20 --model.hidden 320 --tp 8", "--tp: model.heads 20 is not divisible by tp 8; tp may be 1, 2, 4, 5, 10, 20"},
+      {"--model.heads 20 --model.hidden 320 --tp 8",
+       "--tp: model.heads 20 is not divisible by tp 8; tp may be 1, 2, 4, 5, 10, 20"},
       {"--model.ffn 1000 --tp 3", "--tp: model.ffn 1000 is not divisible by tp 3; tp may be 1, 2, 4"},
-      {"--model.heads 7", "--model.heads: hidden 768 is not divisible by heads 7; heads may be 2, 3, 4, 6, 8, 12, hidden may be 763, 770"},
+      {"--model.heads 7",
+       "--model.heads: hidden 768 is not divisible by heads 7; heads may be 2, 3, 4, 6, 8, 12, hidden may be 763, 770"},
       {"--pp 16", "--pp: 16 stages for 15 layers (embedding, 12 blocks, norm, head); pp may be 1 to 15"},
-      {"--pp 2 --parallel.partition 4,4", "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
-      {"--pp 2 --parallel.partition halves", "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
+      {"--pp 2 --parallel.partition 4,4",
+       "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
+      {"--pp 2 --parallel.partition halves",
+       "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
       {"--dp 8 --train.micro_batch 4 --train.grad_accum 8 --train.global_batch 512",
-       "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or grad_accum 16, or micro_batch 8"},
+       "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or "
+       "grad_accum 16, or micro_batch 8"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
-       "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: 480, 512"},
-      {"--dp 8 --train.global_batch 4", "--train.global_batch: global_batch 4 is not grad_accum 1 × micro_batch × dp 8 for any micro_batch; nearest: 8"},
-      {"--schedule.warmup_steps 1000", "--schedule.warmup_steps: 1000 leaves nothing of train.steps 1000 after the warm-up; at most 999"},
+       "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: "
+       "480, 512"},
+      {"--dp 8 --train.global_batch 4",
+       "--train.global_batch: global_batch 4 is not grad_accum 1 × micro_batch × dp 8 for any micro_batch; nearest: 8"},
+      {"--schedule.warmup_steps 1000",
+       "--schedule.warmup_steps: 1000 leaves nothing of train.steps 1000 after the warm-up; at most 999"},
       {"--schedule.min_lr 1", "--schedule.min_lr: 1 is above optim.lr 0.0003; at most 0.0003"},
       {"--checkpoint.keep 1", "--checkpoint.keep: 1 is outside 2..1000"},
       {"--checkpoint.resume latest", "--checkpoint.resume: expected auto, never or a step, found \"latest\""},
@@ -92,11 +113,14 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--data.train 0.7 a -1 b", "--data.train: position 3: expected a weight above 0"},
       {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},
       {"--model.dropout 0.1", "--model.dropout: 0.1 is not built yet in this version (dropout); use 0"},
-      {"--model.kv_heads 4", "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
+      {"--model.kv_heads 4",
+       "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
       {"--zero 2", "--zero: 2 is not built yet in this version (this ZeRO stage); use 0 or 1"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
-      {"--parallel.schedule zb-h1", "--parallel.schedule: zb-h1 is not built yet in this version (this pipeline schedule); use 1f1b or gpipe"},
-      {"--launch.hostfile hosts", "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
+      {"--parallel.schedule zb-h1",
+       "--parallel.schedule: zb-h1 is not built yet in this version (this pipeline schedule); use 1f1b or gpipe"},
+      {"--launch.hostfile hosts",
+       "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
   };
   for (const Case& c : cases) {
     INFO(c.flags);
@@ -119,7 +143,8 @@ TEST_CASE("every value that waits for its machinery is refused, and the value it
     // Some other legal value of the domain.
     std::string other = "2";
     for (const std::string& choice : choices(*o))
-      if (("|" + std::string(n.working) + "|").find("|" + choice + "|") == std::string::npos && choice != "NUMBER") other = choice;
+      if (("|" + std::string(n.working) + "|").find("|" + choice + "|") == std::string::npos && choice != "NUMBER")
+        other = choice;
     if (is_flag(*o)) other = working == "true" ? "false" : "true";
     if (o->domain == "0..<1") other = "0.5";
     if (n.working == std::string("0|1")) other = "3";
@@ -136,19 +161,21 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
   "train": [1],
 })");
   const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --zero 3 --nonsense")});
-  for (const std::string& part : {file.path + ":3 model.layers: expected a whole number, found a string",
-                                  file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
-                                  file.path + ":4 optim.lr: expected a number, found true or false",
-                                  file.path + ":5 lr: unknown section; did you mean optim.lr?",
-                                  file.path + ":6 train: expected an object, found a list",
-                                  std::string("--tp: model.heads 20 is not divisible by tp 8"),
-                                  std::string("--zero: 3 is not built yet"), std::string("--nonsense: unknown flag"),
-                                  std::string("8 problems, nothing was started")})
+  for (const std::string& part :
+       {file.path + ":3 model.layers: expected a whole number, found a string",
+        file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
+        file.path + ":4 optim.lr: expected a number, found true or false",
+        file.path + ":5 lr: unknown section; did you mean optim.lr?",
+        file.path + ":6 train: expected an object, found a list",
+        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--zero: 3 is not built yet"),
+        std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
 }
 
 TEST_CASE("JSON errors say line and column") {
-  struct Case { const char *text, *message; };
+  struct Case {
+    const char *text, *message;
+  };
   std::string deep(40, '[');
   const Case cases[] = {
       {"{\n  \"a\": 1,\n  \"a\": 2 }", "x:3:3: the key \"a\" is given twice"},
@@ -201,16 +228,19 @@ TEST_CASE("any two of micro_batch, global_batch and grad_accum give the third") 
   check("--dp 2 --train.micro_batch 3", 3, 1, 6);
   check("--dp 2", 8, 1, 16);
   const TempFile file(R"({"train": {"micro_batch": 4, "global_batch": 64, "grad_accum": 16}})");
-  const Config c = load_config({.file = file.path, .flags = words_of("--train.micro_batch 2 --train.grad_accum 4")}).config;
+  const Config c =
+      load_config({.file = file.path, .flags = words_of("--train.micro_batch 2 --train.grad_accum 4")}).config;
   CHECK(c.train.global_batch == 8);  // two flags overrule the file's third
 }
 
 TEST_CASE("flags win over the file, aliases and Megatron's names reach the same keys") {
-  const TempFile file(R"({"parallel": {"tp": 4}, "optim": {"lr": 1e-3, "betas": [0.8, 0.9]}, "model": {"heads": 8, "hidden": 64}})");
-  const LoadedConfig l = load_config({.file = file.path,
-                                      .flags = words_of("--tensor-model-parallel-size=2 --num-layers 4 --optim.lr 2e-3 --zero 0 "
-                                                        "--zero.overlap false --data.train 0.7 a/b 0.3 c --untie-embeddings-and-output-weights "
-                                                        "--optim.betas 0.9,0.99 --checkpoint.resume 100")});
+  const TempFile file(
+      R"({"parallel": {"tp": 4}, "optim": {"lr": 1e-3, "betas": [0.8, 0.9]}, "model": {"heads": 8, "hidden": 64}})");
+  const LoadedConfig l = load_config(
+      {.file = file.path,
+       .flags = words_of("--tensor-model-parallel-size=2 --num-layers 4 --optim.lr 2e-3 --zero 0 "
+                         "--zero.overlap false --data.train 0.7 a/b 0.3 c --untie-embeddings-and-output-weights "
+                         "--optim.betas 0.9,0.99 --checkpoint.resume 100")});
   const Config& c = l.config;
   CHECK(c.parallel.tp == 2);
   CHECK(c.model.layers == 4);
@@ -235,24 +265,30 @@ TEST_CASE("the world of an external launcher gives dp or contradicts the layout"
   CHECK(load(model + std::string("--tp 2 --pp 2"), 8).parallel.dp == 2);
   CHECK(load(model + std::string("--tp 2 --pp 2")).parallel.dp == 1);
   CHECK(load(model + std::string("--tp 2 --pp 2 --dp 2"), 8).world() == 8);
-  CHECK_THAT(problems_of(model + std::string("--tp 2 --pp 2 --dp 4"), 8),
-             Catch::StartsWith("--dp: the launcher started 8 ranks, but pp 2 x dp 4 x cp 1 x tp 2 = 16; start 16 ranks, or use dp 2"));
+  CHECK_THAT(
+      problems_of(model + std::string("--tp 2 --pp 2 --dp 4"), 8),
+      Catch::StartsWith(
+          "--dp: the launcher started 8 ranks, but pp 2 x dp 4 x cp 1 x tp 2 = 16; start 16 ranks, or use dp 2"));
   CHECK_THAT(problems_of(model + std::string("--tp 2 --pp 3"), 8),
-             Catch::StartsWith("--tp: the launcher started 8 ranks, not divisible by tp 2 x pp 3; start 6, 12 ranks, or choose tp x pp among 1, 2, 4, 8"));
-  CHECK_THAT(problems_of(model + std::string("--launch.ranks threads"), 8), Catch::Contains("one process holds all ranks"));
+             Catch::StartsWith("--tp: the launcher started 8 ranks, not divisible by tp 2 x pp 3; start 6, 12 ranks, "
+                               "or choose tp x pp among 1, 2, 4, 8"));
+  CHECK_THAT(problems_of(model + std::string("--launch.ranks threads"), 8),
+             Catch::Contains("one process holds all ranks"));
 }
 
 TEST_CASE("training needs data that exists") {
   CHECK_THAT(problems_in({.needs_data = true}), Catch::StartsWith("data.train: missing"));
   CHECK_THAT(problems_in({.flags = {"--data.train", "/no/such", "--data.tokenizer", "/no/tok"}, .needs_data = true}),
-             Catch::Contains("--data.train: /no/such.bin: no such file") && Catch::Contains("--data.tokenizer: /no/tok: no such file"));
+             Catch::Contains("--data.train: /no/such.bin: no such file") &&
+                 Catch::Contains("--data.tokenizer: /no/tok: no such file"));
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
 }
 
 TEST_CASE("the effective config reads back to itself, with all defaults and whatever it holds") {
-  const char* const lines[] = {"", "--dp 4 --train.global_batch 64 --optim.lr 1.2345678901234567e-4",
-                               "--data.train 0.25 a\"b 0.75 c\\d --data.valid x --optim.betas 0.5,0.25 --train.seed 9007199254740993"};
+  const char* const lines[] = {
+      "", "--dp 4 --train.global_batch 64 --optim.lr 1.2345678901234567e-4",
+      "--data.train 0.25 a\"b 0.75 c\\d --data.valid x --optim.betas 0.5,0.25 --train.seed 9007199254740993"};
   for (const char* line : lines) {
     const std::string once = config_json(load(line));
     const TempFile file(once);

@@ -11,15 +11,23 @@ using namespace gt;
 namespace {
 
 StepRecord sample() {
-  return {.step = 120, .total_steps = 2000, .seq = 128, .loss = 4.21371, .grad_norm = 0.8123, .lr = 2.4e-4, .step_seconds = 0.832,
-          .tokens_per_second = 12345, .mfu = 0.312};
+  return {.step = 120,
+          .total_steps = 2000,
+          .seq = 128,
+          .loss = 4.21371,
+          .grad_norm = 0.8123,
+          .lr = 2.4e-4,
+          .step_seconds = 0.832,
+          .tokens_per_second = 12345,
+          .mfu = 0.312};
 }
 
 }  // namespace
 
 TEST_CASE("a step is one line") {
   StepRecord r = sample();
-  CHECK(step_line(r, 1564) == "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s");
+  CHECK(step_line(r, 1564) ==
+        "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s");
   StepRecord before = r;
   r.loss = NAN;
   r.mfu = kUnknown;
@@ -29,14 +37,16 @@ TEST_CASE("a step is one line") {
   r.data_wait = 0.031;
   r.epoch = 1;
   CHECK(step_line(r, NAN, &before) ==
-        "step 120/2000  loss nan  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu n/a  832 ms  eta n/a  scale 32768  skipped 1  seq 256  "
+        "step 120/2000  loss nan  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu n/a  832 ms  eta n/a  scale 32768  "
+        "skipped 1  seq 256  "
         "wait 3.1%  epoch 1");
 }
 
 TEST_CASE("evaluations and saves are one line") {
   CHECK(eval_line({.step = 200, .loss = 4.1021, .seconds = 3.2, .tokens = 204800}) ==
         "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)");
-  CHECK(saved_line({.step = 200, .stall_seconds = 0.08, .bytes = 1'900'000'000}) == "saved step-000000200  1.9 GB  stall 0.08 s");
+  CHECK(saved_line({.step = 200, .stall_seconds = 0.08, .bytes = 1'900'000'000}) ==
+        "saved step-000000200  1.9 GB  stall 0.08 s");
 }
 
 TEST_CASE("numbers are short") {
@@ -68,13 +78,16 @@ TEST_CASE("the time to the end is the median step plus evaluations and saves to 
 TEST_CASE("the bar fits the terminal and has no escape codes") {
   CHECK(progress_bar(0.5, 79, "step 50/100", {"loss 4.2137", "eta 26m04s", "12.3k tok/s"}) ==
         "step 50/100  50% [===========>          ]  loss 4.2137  eta 26m04s  12.3k tok/s");
-  CHECK(progress_bar(0.5, 40, "step 50/100", {"loss 4.2137", "eta 26m04s"}) == "step 50/100  50% [====>   ]  loss 4.2137");
+  CHECK(progress_bar(0.5, 40, "step 50/100", {"loss 4.2137", "eta 26m04s"}) ==
+        "step 50/100  50% [====>   ]  loss 4.2137");
   CHECK(progress_bar(1, 200, "step 100/100", {}) == "step 100/100 100% [" + std::string(40, '=') + "]");
-  for (int width = 0; width < 120; ++width) CHECK(progress_bar(0.3, width, "step 3/10", {"loss 1.0000", "eta 1 s"}).size() <= static_cast<size_t>(width));
+  for (int width = 0; width < 120; ++width)
+    CHECK(progress_bar(0.3, width, "step 3/10", {"loss 1.0000", "eta 1 s"}).size() <= static_cast<size_t>(width));
 }
 
 TEST_CASE("blocks align their values") {
-  CHECK(block({{"model", "gpt2"}, {"layout", "tp 2\npp 4"}, {"x", ""}}) == "model   gpt2\nlayout  tp 2\n        pp 4\nx\n");
+  CHECK(block({{"model", "gpt2"}, {"layout", "tp 2\npp 4"}, {"x", ""}}) ==
+        "model   gpt2\nlayout  tp 2\n        pp 4\nx\n");
 }
 
 TEST_CASE("off a terminal there is one line every log.every steps, and the end block") {
@@ -88,7 +101,8 @@ TEST_CASE("off a terminal there is one line every log.every steps, and the end b
     sink.step(r);
   }
   sink.event(make_event(25, "disk is nearly full", true));
-  sink.end({.reason = "finished", .exit_code = 0, .rows = {{"steps", "25"}}, .next = {"gpttrain generate --load runs/x"}});
+  sink.end(
+      {.reason = "finished", .exit_code = 0, .rows = {{"steps", "25"}}, .next = {"gpttrain generate --load runs/x"}});
   CHECK(out ==
         "model  tiny\n\n"
         "step 10/25  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 12.5 s\n"
@@ -111,7 +125,8 @@ TEST_CASE("on a terminal lines scroll above the bar") {
     CHECK(erased != std::string::npos);
     CHECK(line != std::string::npos);
     CHECK(erased < line);
-    size_t start = 0;  // nothing between two returns or newlines is wider than the terminal, but the lines above the bar
+    size_t start =
+        0;  // nothing between two returns or newlines is wider than the terminal, but the lines above the bar
     for (size_t i = 0; i <= out.size(); ++i)
       if (i == out.size() || out[i] == '\r' || out[i] == '\n') {
         if (out.compare(start, 4, "step") == 0) CHECK(i - start < static_cast<size_t>(width));

@@ -26,8 +26,9 @@ struct TempFolder {
   std::string path;
 };
 
-
-StepRecord step_of(int64_t n) { return {.step = n, .total_steps = 100, .time = 5, .loss = 2.5, .grad_norm = 1, .lr = 1e-3}; }
+StepRecord step_of(int64_t n) {
+  return {.step = n, .total_steps = 100, .time = 5, .loss = 2.5, .grad_norm = 1, .lr = 1e-3};
+}
 
 struct Counts {
   int steps = 0, evals = 0, events = 0, ends = 0;
@@ -85,7 +86,8 @@ TEST_CASE("records reach every sink in order; one that fails is switched off and
   CHECK(writer.failures()[0] == "counting is switched off: disk full");
 }
 
-TEST_CASE("a stuck sink never blocks the producer: steps that are no multiple of 10 go first, and all losses are counted") {
+TEST_CASE(
+    "a stuck sink never blocks the producer: steps that are no multiple of 10 go first, and all losses are counted") {
   std::mutex gate;
   StuckSink::odd = StuckSink::tens = 0;
   {
@@ -108,7 +110,9 @@ TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a stri
   const std::string path = folder.path + "/log.jsonl";
   {
     JsonlSink sink;
-    sink.start({.command = "gpttrain --tp 2", .config_json = "{\n  \"a\": {\n    \"b\": \"x\\ny\"\n  }\n}\n", .run_dir = folder.path});
+    sink.start({.command = "gpttrain --tp 2",
+                .config_json = "{\n  \"a\": {\n    \"b\": \"x\\ny\"\n  }\n}\n",
+                .run_dir = folder.path});
     StepRecord r = step_of(3);
     r.loss = NAN;
     r.grad_norm = INFINITY;
@@ -128,7 +132,8 @@ TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a stri
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   REQUIRE(lines.size() == 6);
-  const JsonValue start = parse_json(lines[0], "line"), step = parse_json(lines[1], "line"), eval = parse_json(lines[2], "line");
+  const JsonValue start = parse_json(lines[0], "line"), step = parse_json(lines[1], "line"),
+                  eval = parse_json(lines[2], "line");
   CHECK(start.find("type")->text == "start");
   CHECK(start.find("config")->find("a")->find("b")->text == "x\ny");
   CHECK(start.find("resumed_from")->kind == JsonValue::Kind::kNull);
@@ -180,8 +185,9 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
     for (size_t at = all.find(tag); at != std::string::npos; at = all.find(tag, at + 1)) ++n;
     return n;
   };
-  for (const char* tag : {"run/command", "run/config", "train/loss", "train/lr", "train/grad_norm", "train/skipped_steps",
-                          "train/samples", "train/tokens", "perf/mfu", "eval/loss", "eval/perplexity", "eval/seconds"}) {
+  for (const char* tag :
+       {"run/command", "run/config", "train/loss", "train/lr", "train/grad_norm", "train/skipped_steps",
+        "train/samples", "train/tokens", "perf/mfu", "eval/loss", "eval/perplexity", "eval/seconds"}) {
     INFO(tag);
     CHECK(count(tag) == 1);
   }

@@ -1,4 +1,5 @@
-// Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises MPI.
+// Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises
+// MPI.
 #include "launch/spawn.h"
 
 #include <signal.h>
@@ -20,21 +21,27 @@ using namespace gt;
 
 namespace {
 
-int run_shell(int world, const std::string& script) { return launch_ranks(world, {"-c", script}, {.program = "/bin/sh"}); }
+int run_shell(int world, const std::string& script) {
+  return launch_ranks(world, {"-c", script}, {.program = "/bin/sh"});
+}
 
-std::string temp_file() { return (std::filesystem::temp_directory_path() / ("gpt_spawn_test_" + std::to_string(getpid()))).string(); }
+std::string temp_file() {
+  return (std::filesystem::temp_directory_path() / ("gpt_spawn_test_" + std::to_string(getpid()))).string();
+}
 
 std::string read_all(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Runs `body` in a child, sends the signals one after another once the file holds `ready` bytes, returns the child's exit status.
+// Runs `body` in a child, sends the signals one after another once the file holds `ready` bytes, returns the child's
+// exit status.
 template <class F>
 int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
-  for (int i = 0; i < 300 && read_all(file).size() < ready; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (int i = 0; i < 300 && read_all(file).size() < ready; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   for (const int n : signals) {
     kill(child, n);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -58,7 +65,9 @@ TEST_CASE("launched ranks know who they are and their exit code comes back") {
 
 TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and say so with their exit code") {
   const std::string out = temp_file();
-  const auto body = [&] { return run_shell(2, "trap 'exit 75' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };
+  const auto body = [&] {
+    return run_shell(2, "trap 'exit 75' USR1; echo x >> " + out + "; while :; do sleep 0.1; done");
+  };
   CHECK(signalled(body, out, 4, {SIGTERM}) == 75);
   std::filesystem::remove(out);
 }

@@ -1,14 +1,14 @@
 // TensorBoard event files byte for byte, and CRC-32C.
 #include "launch/tensorboard.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
-
-#include <unistd.h>
 
 #include "kernels/core/check.h"
 #include "kernels/core/crc32c.h"
@@ -67,14 +67,16 @@ TEST_CASE("CRC-32C of known strings, in pieces, by table and by instruction") {
   for (const size_t n : {0, 1, 7, 8, 9, 1023, 3071, 3072, 3073, 6145, 19999})
     for (const size_t offset : {0, 1}) {
       CHECK(crc32c_table(data.data() + offset, n, 77) == crc32c(data.data() + offset, n, 77));
-      if (has_crc32c_instruction()) CHECK(crc32c_hardware(data.data() + offset, n, 77) == crc32c_table(data.data() + offset, n, 77));
+      if (has_crc32c_instruction())
+        CHECK(crc32c_hardware(data.data() + offset, n, 77) == crc32c_table(data.data() + offset, n, 77));
     }
 }
 
 TEST_CASE("event records have the bytes that TensorBoard reads") {
   CHECK(hex(tfrecord(event_file_version(1700000000.25))) ==
         "1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9");
-  CHECK(hex(tfrecord(event_session_start(1700000000.25, 11))) == "0f000000000000006d532b090900001040fc54d941100b3a0208014a072f61");
+  CHECK(hex(tfrecord(event_session_start(1700000000.25, 11))) ==
+        "0f000000000000006d532b090900001040fc54d941100b3a0208014a072f61");
   CHECK(hex(tfrecord(event_scalar(1700000001.5, 11, "train/loss", 2.5f))) ==
         "200000000000000029eda9500900006040fc54d941100b2a130a110a0a747261696e2f6c6f7373150000204064b93c14");
   CHECK(hex(tfrecord(event_text(2.0, 0, "run/command", "gpttrain --tp 2"))) ==
@@ -114,7 +116,8 @@ TEST_CASE("a file cut at any byte loses only its last records") {
 }
 
 TEST_CASE("a file that cannot be made or written says which and why") {
-  CHECK_THROWS_WITH(TensorBoardFile("/no/such/folder", 1, 1), Catch::Contains("/no/such/folder/events.out.tfevents") && Catch::Contains("No such file"));
+  CHECK_THROWS_WITH(TensorBoardFile("/no/such/folder", 1, 1),
+                    Catch::Contains("/no/such/folder/events.out.tfevents") && Catch::Contains("No such file"));
 }
 
 TEST_CASE("a million scalars take seconds, not minutes") {
@@ -123,5 +126,6 @@ TEST_CASE("a million scalars take seconds, not minutes") {
   TensorBoardFile file(folder.path, 1, 1700000000);
   for (int i = 0; i < 1'000'000; ++i) file.scalar("train/loss", i, i, 1700000000);
   file.flush();
-  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 15);  // about 1 s on a quiet core
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() <
+        15);  // about 1 s on a quiet core
 }

@@ -56,8 +56,8 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp, " x cp ", shape.cp,
              " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
              " were started: start that many or change an axis");
-  GT_REQUIRE(shape.cp == 1 && shape.ep == 1, Exit::kUsage, "context and expert parallelism are not built: cp and ep must be 1, found cp ",
-             shape.cp, ", ep ", shape.ep);
+  GT_REQUIRE(shape.cp == 1 && shape.ep == 1, Exit::kUsage,
+             "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ", shape.ep);
 
   auto make = [&](const char* name, const std::vector<int>& ranks) {
     auto group = factory.make(ranks);

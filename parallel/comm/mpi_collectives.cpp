@@ -10,7 +10,6 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kSmall = 2048;          // bytes: all_reduce in one phase; stays below eager limits
 constexpr uint64_t kSequences = 4096;     // tags of a collective: (sequence modulo this) * 2 + phase - 1
 constexpr int64_t kLargest = 1 << 30;     // bytes of one message: MPI counts are ints
 
@@ -83,7 +82,7 @@ void begin_collective(MpiWork& w, int rank, int size) {
   const int64_t bytes = w.call.bytes(), shard = bytes / size;
   switch (w.call.op) {
     case CommOp::kAllReduce:
-      if (bytes <= kSmall) {
+      if (bytes <= kSmallCollective) {
         std::byte* at = staging(w, bytes * size);
         w.parts.resize(static_cast<size_t>(size));
         for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data : at + r * bytes;
@@ -116,7 +115,7 @@ void continue_collective(MpiWork& w, int rank, int size) {
   } else if (w.call.op == CommOp::kReduceScatter) {
     reduce_in_order(w.b.data, w.parts.data(), size, slice, w.call.dtype, w.call.reduce);
     w.phase = 0;
-  } else if (w.call.bytes() <= kSmall) {
+  } else if (w.call.bytes() <= kSmallCollective) {
     reduce_in_order(w.a.data, w.parts.data(), size, n, w.call.dtype, w.call.reduce);
     w.phase = 0;
   } else {

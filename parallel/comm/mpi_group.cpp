@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "parallel/comm/mpi_state.h"
+#include "parallel/comm/node_memory.h"
 #include "parallel/comm/self_group.h"
 
 namespace gt {
@@ -16,7 +17,8 @@ class MpiGroup final : public ProcessGroup {
  public:
   // Takes both communicators: collectives and messages never see each other's tags.
   MpiGroup(MpiFactory::Shared& world, MPI_Comm collectives, MPI_Comm messages, int rank, int size)
-      : ProcessGroup(rank, size), world_(world), collectives_(collectives), messages_(messages) {}
+      : ProcessGroup(rank, size), world_(world), collectives_(collectives), messages_(messages),
+        node_(world.node_memory ? NodeMemory::open(collectives, rank, size) : nullptr) {}
   ~MpiGroup() override {
     int ended = 0;
     MPI_Finalized(&ended);
@@ -50,7 +52,13 @@ class MpiGroup final : public ProcessGroup {
     MpiWork& w = world_.start(*this, collectives_, call, seq);
     w.a = a;
     w.b = b;
-    begin_collective(w, rank(), size());
+    if (node_ && call.bytes() > kSmallCollective) {
+      w.node = node_.get();
+      node_->enqueue(w);
+      node_->advance();
+    } else {
+      begin_collective(w, rank(), size());
+    }
     return Work(this, w.index);
   }
 
@@ -66,6 +74,7 @@ class MpiGroup final : public ProcessGroup {
 
   MpiFactory::Shared& world_;
   MPI_Comm collectives_, messages_;
+  std::unique_ptr<NodeMemory> node_;  // when all ranks of the group share a machine
   uint64_t sequence_ = 0, messages_sent_ = 0;
 };
 
@@ -81,7 +90,8 @@ long processors() { return std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)); }
 
 }  // namespace
 
-MpiFactory::Shared::Shared(std::chrono::milliseconds limit) : deadline(limit), unwinding(std::uncaught_exceptions()) {
+MpiFactory::Shared::Shared(std::chrono::milliseconds limit, bool shared_memory)
+    : deadline(limit), node_memory(shared_memory), unwinding(std::uncaught_exceptions()) {
   int running = 0;
   MPI_Initialized(&running);
   if (!running) {
@@ -107,7 +117,8 @@ MpiFactory::Shared::Shared(std::chrono::milliseconds limit) : deadline(limit), u
   if (known) largest_tag = *value;
 }
 
-MpiFactory::MpiFactory(std::chrono::milliseconds deadline) : shared_(std::make_unique<Shared>(deadline)) {}
+MpiFactory::MpiFactory(std::chrono::milliseconds deadline, bool node_memory)
+    : shared_(std::make_unique<Shared>(deadline, node_memory)) {}
 
 MpiFactory::~MpiFactory() {
   if (shared_->owns_mpi && std::uncaught_exceptions() == shared_->unwinding) MPI_Finalize();

@@ -1,6 +1,6 @@
-// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv so that sums are taken in rank order:
-// bitwise equal to the thread backend. MPI makes no progress outside its own calls: poll() and every wait advance all
-// outstanding work of this rank, in all groups.
+// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on shared
+// memory, so that sums are taken in rank order: bitwise equal to the thread backend. MPI makes no progress outside its own
+// calls: poll() and every wait advance all outstanding work of this rank, in all groups.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -15,7 +15,8 @@ namespace gt {
 // A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not arrived.
 class MpiFactory final : public GroupFactory {
  public:
-  explicit MpiFactory(std::chrono::milliseconds deadline);
+  // node_memory false: everything travels as messages, as between machines.
+  explicit MpiFactory(std::chrono::milliseconds deadline, bool node_memory = true);
   ~MpiFactory() override;  // while an exception unwinds MPI is not finalized: the launcher then ends the other ranks
 
   int world_rank() const override;

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "parallel/comm/node_memory.h"
+
 namespace gt {
 
 void check_mpi(int rc, const char* what) {
@@ -30,6 +32,7 @@ MpiWork& MpiFactory::Shared::start(const ProcessGroup& group, MPI_Comm comm, con
   w.call = call;
   w.seq = seq;
   w.phase = 1;
+  w.node = nullptr;
   w.requests.clear();
   w.pieces.clear();
   active_.push_back(&w);
@@ -53,6 +56,7 @@ void MpiFactory::Shared::check_pieces(MpiWork& w, int rc) {
 
 // Tests the requests of the current phase; when all are done, checks what came and starts the next phase.
 void MpiFactory::Shared::advance(MpiWork& w) {
+  if (w.node != nullptr) return w.node->advance();
   while (w.phase > 0) {
     int done = 0;
     w.statuses.resize(w.requests.size());
@@ -89,6 +93,7 @@ void MpiFactory::Shared::wait(uint64_t index) {
 
 void MpiFactory::Shared::hang(MpiWork& w) {
   std::vector<int> missing;
+  if (w.node != nullptr) missing = w.node->missing();
   for (size_t i = 0; i < w.requests.size(); ++i) {
     int done = 0;
     if (w.requests[i] != MPI_REQUEST_NULL) MPI_Request_get_status(w.requests[i], &done, MPI_STATUS_IGNORE);

@@ -8,20 +8,31 @@
 
 using namespace gt;
 
-TEST_CASE("every collective equals the serial rank-ordered reference, so MPI equals threads bit for bit") {
-  REQUIRE_NOTHROW(suite::every_collective_equals_the_serial_reference(mpi_factory()));
+namespace {
+// With large collectives through shared memory, and with everything as messages.
+void on_both(void (*part)(GroupFactory&)) {
+  REQUIRE_NOTHROW(part(mpi_factory()));
+  MpiFactory messages(std::chrono::seconds(60), false);
+  REQUIRE_NOTHROW(part(messages));
 }
-TEST_CASE("large tensors equal the reference") { REQUIRE_NOTHROW(suite::large_tensors(mpi_factory())); }
-TEST_CASE("a shard may be its own place in the full tensor") { REQUIRE_NOTHROW(suite::aliased_shards(mpi_factory())); }
+}  // namespace
+
+TEST_CASE("every collective equals the serial rank-ordered reference, so MPI equals threads bit for bit") {
+  on_both(suite::every_collective_equals_the_serial_reference);
+}
+TEST_CASE("large tensors equal the reference") { on_both(suite::large_tensors); }
+TEST_CASE("a shard may be its own place in the full tensor") { on_both(suite::aliased_shards); }
 TEST_CASE("bf16 and f16 sums are exact where the result is") { REQUIRE_NOTHROW(suite::half_precision_reductions(mpi_factory())); }
 TEST_CASE("messages keep their order and tags do not block each other") {
   REQUIRE_NOTHROW(suite::messages_keep_their_order_and_tags_do_not_block(mpi_factory()));
 }
-TEST_CASE("work on several groups interleaves") { REQUIRE_NOTHROW(suite::interleaved_work_on_several_groups(mpi_factory())); }
+TEST_CASE("work on several groups interleaves") { on_both(suite::interleaved_work_on_several_groups); }
 TEST_CASE("counters equal the ring formulas") { REQUIRE_NOTHROW(suite::counters_equal_the_ring_formulas(mpi_factory())); }
 TEST_CASE("500 random operations give the same bits with random delays, and the same as threads") {
   const uint64_t calm = suite::random_operations(mpi_factory(), 77, [](uint64_t) {});
   REQUIRE(calm == suite::random_operations(mpi_factory(), 77, suite::random_sleep));
+  MpiFactory messages(std::chrono::seconds(60), false);
+  REQUIRE(calm == suite::random_operations(messages, 77, [](uint64_t) {}));
   REQUIRE(calm == suite::random_operations_on_threads(mpi_factory().world_size(), 77, mpi_factory().world_rank()));
 }
 TEST_CASE("all ranks of one machine count as local") {
@@ -40,27 +51,45 @@ TEST_CASE("a message of another size than expected names the call and the sender
                         Catch::Contains("recv(f32 x 9, rank 0, tag 2)") && Catch::Contains("16"));
   }
 }
-TEST_CASE("a wait past the deadline names the group, the call and the rank that is missing") {
+namespace {
+std::vector<int> everyone() {
   std::vector<int> all;
   for (int r = 0; r < mpi_factory().world_size(); ++r) all.push_back(r);
-  auto later = mpi_factory().make(all);
-  MpiFactory impatient(std::chrono::milliseconds(100));  // MPI runs already and outlives this factory
-  auto g = impatient.make(all);
-  g->set_label("dp group of the test");
-  suite::Block x(5, DType::kF32);
-  if (g->rank() != 1) {  // everybody but rank 1 arrives
-    Work w = g->all_reduce(x.tensor, ReduceOp::kSum, {});
-    try {
-      w.wait({});
-      FAIL("the wait returned");
-    } catch (const Error& e) {
-      INFO(e.what());
-      REQUIRE(e.code() == Exit::kHang);
-      REQUIRE_THAT(e.what(), Catch::Contains("dp group of the test: rank") && Catch::Contains("all_reduce(sum, f32 x 5) #0") &&
-                                 Catch::Contains("nothing from ranks [1]"));
+  return all;
+}
+}  // namespace
+
+TEST_CASE("a wait past the deadline names the group, the call and the rank that is missing") {
+  auto later = mpi_factory().make(everyone());
+  for (int n : {5, 5000}) {  // messages, and the shared memory of the machine
+    MpiFactory impatient(std::chrono::milliseconds(100));  // MPI runs already and outlives this factory
+    auto g = impatient.make(everyone());
+    g->set_label("dp group of the test");
+    suite::Block x(n, DType::kF32);
+    if (g->rank() != 1) {  // everybody but rank 1 arrives
+      Work w = g->all_reduce(x.tensor, ReduceOp::kSum, {});
+      try {
+        w.wait({});
+        FAIL("the wait returned");
+      } catch (const Error& e) {
+        INFO(e.what());
+        REQUIRE(e.code() == Exit::kHang);
+        REQUIRE_THAT(e.what(), Catch::Contains("dp group of the test: rank") && Catch::Contains("nothing from ranks [1]") &&
+                                   Catch::Contains(cat("all_reduce(sum, f32 x ", n, ") #0")));
+      }
     }
+    later->barrier();
+    if (g->rank() == 1 && n == 5) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});  // leaves no message behind
+    later->barrier();
   }
-  later->barrier();
-  if (g->rank() == 1) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});  // late, so that nothing is left behind
-  later->barrier();
+}
+
+TEST_CASE("large collectives that differ between ranks are an error on every rank that names both") {
+  auto g = mpi_factory().make(everyone());
+  g->set_label("tp group of the test");
+  suite::Block x(5001, DType::kF32);
+  const int64_t mine = g->rank() == 1 ? 5001 : 5000;
+  REQUIRE_THROWS_WITH(g->all_reduce(x.tensor.slice(0, mine), ReduceOp::kSum, {}).wait({}),
+                      Catch::Contains("tp group of the test: a collective differs between ranks") &&
+                          Catch::Contains("all_reduce(sum, f32 x 5001)") && Catch::Contains("all_reduce(sum, f32 x 5000)"));
 }

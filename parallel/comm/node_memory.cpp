@@ -1,0 +1,158 @@
+#include "parallel/comm/node_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "parallel/comm/reduce.h"
+
+namespace gt {
+
+// A part is what travels in pieces: the whole tensor, or one rank's share of it.
+static int parts_of(const CommCall& c, int size) {
+  return c.op == CommOp::kReduceScatter || c.op == CommOp::kAllGather ? size : 1;
+}
+
+int64_t NodeMemory::slot_bytes(int size) { return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64; }
+
+std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  int together = 0;
+  MPI_Comm_size(node, &together);
+  MPI_Comm_free(&node);
+  if (together != size) return nullptr;
+
+  const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(Seat)) * size + 2 * slot * size;
+  char name[64] = "";
+  int fd = -1;
+  if (rank == 0) {
+    for (int i = 0; i < 1000 && fd < 0; ++i) {
+      std::snprintf(name, sizeof name, "/gpttrain-%ld-%d", static_cast<long>(getpid()), i);
+      fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    }
+    // Claims the memory now: a full /dev/shm is an answer here and a SIGBUS later.
+    if (fd >= 0 && posix_fallocate(fd, 0, bytes) != 0) close(fd), shm_unlink(name), fd = -1;
+    if (fd < 0) name[0] = 0;
+  }
+  check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, comm), "MPI_Bcast");
+  if (rank != 0 && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
+  void* base = fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (fd >= 0) close(fd);
+  if (base != MAP_FAILED) new (static_cast<std::byte*>(base) + sizeof(Seat) * static_cast<size_t>(rank)) Seat;
+  int mine = base != MAP_FAILED, everybody = 0;
+  check_mpi(MPI_Allreduce(&mine, &everybody, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
+  if (rank == 0 && name[0] != 0) shm_unlink(name);
+  if (!everybody) {
+    if (mine) munmap(base, static_cast<size_t>(bytes));
+    return nullptr;
+  }
+  return std::unique_ptr<NodeMemory>(new NodeMemory(static_cast<std::byte*>(base), bytes, slot, rank, size));
+}
+
+NodeMemory::~NodeMemory() { munmap(base_, static_cast<size_t>(bytes_)); }
+
+std::byte* NodeMemory::slot(int r) const {
+  return base_ + static_cast<int64_t>(sizeof(Seat)) * size_ + (static_cast<int64_t>(round_ & 1) * size_ + r) * slot_bytes_;
+}
+
+bool NodeMemory::all(std::atomic<uint64_t> Seat::*counter) const {
+  for (int r = 0; r < size_; ++r) {
+    if ((seat(r).*counter).load(std::memory_order_acquire) < round_) return false;
+  }
+  return true;
+}
+
+std::vector<int> NodeMemory::missing() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r) {
+    const auto counter = state_ == State::kReduced ? &Seat::reduced : &Seat::written;
+    if ((seat(r).*counter).load(std::memory_order_acquire) < round_) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+int64_t NodeMemory::chunk(const MpiWork& w) const {
+  const int64_t pieces = w.call.op == CommOp::kReduceScatter ? size_ : 1;  // in one slot
+  const int64_t n = w.call.count / parts_of(w.call, size_);
+  return std::min(slot_bytes_ / pieces / 8 * 8 / size_of(w.call.dtype), n - at_);
+}
+
+// Opens a round: this rank's data goes to its slot. The slot was last read two rounds ago, and whoever has entered the round
+// in between has finished reading it.
+void NodeMemory::write(MpiWork& w) {
+  ++round_;
+  const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
+  std::byte* mine = slot(rank_);
+  auto copy = [](std::byte* to, const std::byte* data, int64_t n) { std::memcpy(to, data, static_cast<size_t>(n)); };
+  switch (w.call.op) {
+    case CommOp::kAllReduce: copy(mine, w.a.data + from, bytes); break;
+    case CommOp::kAllGather: copy(mine, w.b.data + from, bytes); break;
+    case CommOp::kBroadcast: if (rank_ == w.call.peer) copy(mine, w.a.data + from, bytes); break;
+    default:
+      for (int r = 0; r < size_; ++r) copy(mine + r * bytes, w.a.data + r * part + from, bytes);
+  }
+  seat(rank_).call[round_ & 1] = w.call;
+  seat(rank_).written.store(round_, std::memory_order_release);
+  state_ = State::kWritten;
+}
+
+void NodeMemory::check_calls(const MpiWork& w) {
+  for (int r = 0; r < size_; ++r) {
+    const CommCall other = seat(r).call[round_ & 1], mine = w.call;
+    if (other == mine) continue;
+    for (MpiWork* queued : queue_) queued->phase = 0;  // nothing of this group can go on
+    queue_.clear();
+    fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ", to_string(mine),
+         ", rank ", r, " called ", to_string(other));
+  }
+}
+
+bool NodeMemory::step(MpiWork& w) {
+  const int64_t n = w.call.count / parts_of(w.call, size_), e = size_of(w.call.dtype);
+  if (state_ == State::kIdle) write(w);
+  const int64_t elements = chunk(w), bytes = elements * e, from = at_ * e, part = w.call.bytes() / size_;
+  if (state_ == State::kWritten) {
+    if (!all(&Seat::written)) return false;
+    check_calls(w);
+    parts_.resize(static_cast<size_t>(size_));
+    if (w.call.op == CommOp::kAllReduce) {  // this rank adds its slice of the chunk, into the first slot
+      const int64_t begin = elements * rank_ / size_, end = elements * (rank_ + 1) / size_;
+      for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + begin * e;
+      reduce_in_order(slot(0) + begin * e, parts_.data(), size_, end - begin, w.call.dtype, w.call.reduce);
+      seat(rank_).reduced.store(round_, std::memory_order_release);
+      state_ = State::kReduced;
+    } else if (w.call.op == CommOp::kReduceScatter) {
+      for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + rank_ * bytes;
+      reduce_in_order(w.b.data + from, parts_.data(), size_, elements, w.call.dtype, w.call.reduce);
+    } else if (w.call.op == CommOp::kAllGather) {
+      for (int r = 0; r < size_; ++r) {
+        std::byte* to = w.a.data + r * part + from;
+        if (r != rank_ || to != w.b.data + from) std::memcpy(to, slot(r), static_cast<size_t>(bytes));
+      }
+    } else if (rank_ != w.call.peer) {
+      std::memcpy(w.a.data + from, slot(w.call.peer), static_cast<size_t>(bytes));
+    }
+  }
+  if (state_ == State::kReduced) {
+    if (!all(&Seat::reduced)) return false;
+    std::memcpy(w.a.data + from, slot(0), static_cast<size_t>(bytes));
+  }
+  state_ = State::kIdle;
+  at_ += elements;
+  if (at_ == n) w.phase = 0, at_ = 0;
+  return true;
+}
+
+void NodeMemory::advance() {
+  while (!queue_.empty() && step(*queue_.front())) {
+    if (queue_.front()->phase == 0) queue_.erase(queue_.begin());
+  }
+}
+
+}  // namespace gt

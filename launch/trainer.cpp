@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "data/index_store.h"
 #include "kernels/core/sha256.h"
@@ -72,6 +73,7 @@ Trainer::~Trainer() {
 void Trainer::open_device() {
   backend_ = &choose_backend(config_);
   threads_ = threads_per_rank(config_, factory_.local_size());
+  set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
   plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());

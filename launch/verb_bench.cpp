@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "data/loader.h"
 #include "launch/banner.h"
@@ -28,6 +29,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   const Mesh mesh(mesh_shape(c), factory);
   const Backend& backend = choose_backend(c);
   const int threads = threads_per_rank(c, factory.local_size());
+  set_cpu_may_spin(factory.local_size() * threads <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(c, threads);
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank());
   const Stream stream = backend.device->open_stream(0, threads);

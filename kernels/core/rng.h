@@ -41,5 +41,7 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t c, uint64_t n) {
 
 // Standard normal number `e` of the stream, by Box-Muller in double (two numbers a counter).
 double philox_normal(uint64_t key, uint64_t e);
+// Numbers first .. first + count - 1, times `stddev`, rounded to float: the same values in half the time.
+void philox_normals(uint64_t key, uint64_t first, int64_t count, double stddev, float* out);
 
 }  // namespace gt

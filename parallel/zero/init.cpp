@@ -13,13 +13,6 @@ int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int 
   return local / part * block + tp_rank * part + local % part;
 }
 
-namespace {
-// One run of consecutive logical elements.
-void fill_normal(float* out, uint64_t key, int64_t first, int64_t count, float stddev) {
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(philox_normal(key, static_cast<uint64_t>(first + i)) * stddev);
-}
-}  // namespace
-
 void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi& api, Stream stream) {
   if (stream.device.kind == DeviceKind::kNull) return;
   const int64_t n = p.local_shape.numel();
@@ -33,10 +26,12 @@ void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, 
       float* out = host.data() + r * cols;
       if (!split || p.shard.dim == 0) {
         const int64_t at = split ? logical_index(r, full_rows, p.shard.blocks, tp_rank, tp_size) : r;
-        if (at < p.full_shape[0]) fill_normal(out, key, at * full_cols, cols, p.init.stddev);  // padding stays 0
+        if (at < p.full_shape[0]) philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
       } else {
-        for (int64_t c = 0; c < cols; ++c)
-          fill_normal(out + c, key, r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size), 1, p.init.stddev);
+        const int64_t run = full_cols / p.shard.blocks / tp_size;  // consecutive columns of one block
+        for (int64_t c = 0; c < cols; c += run)
+          philox_normals(key, static_cast<uint64_t>(r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size)), run,
+                         p.init.stddev, out + c);
       }
     };
     std::vector<std::thread> team;

@@ -3,101 +3,58 @@
 // neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
 #pragma once
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_product.h"
 #include "kernels/cpu/vec.h"
 
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kBlock = kAttentionBlock;
-static_assert(kBlock % kLanes == 0);
+// The block on the diagonal is computed by strips of this many keys or queries, each as far as the causal triangle
+// needs; what lies beyond is neither written nor read.
+constexpr int64_t kStrip = 16;
+static_assert(kStrip % kLanes == 0 && kBlock % kStrip == 0);
 
-// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs vectors of
-// columns, the last one perhaps a Part. Every element is one chain of fma in ascending k, whatever the tiling.
-template <int kRows, int kVecs, class Lanes>
-inline void product_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb,
-                         float* c, int64_t ldc, bool accumulate, Lanes last) {
-  Vec acc[kRows][kVecs];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kVecs; ++j) {
-      const float* at = c + i * ldc + j * kLanes;
-      acc[i][j] = !accumulate ? Vec{} : j + 1 < kVecs ? load(at) : last.load(at);
-    }
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    const float *row = b + k * ldb, *left = a + k * a_k;
-    Vec right[kVecs];
-#pragma GCC unroll 16
-    for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(row + j * kLanes) : last.load(row + j * kLanes);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const Vec x = splat(left[i * a_row]);
-#pragma GCC unroll 16
-      for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(x, right[j], acc[i][j]);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kVecs; ++j) {
-      float* at = c + i * ldc + j * kLanes;
-      if (j + 1 < kVecs) {
-        store(at, acc[i][j]);
-      } else {
-        last.store(at, acc[i][j]);
-      }
-    }
-  }
+// f(first, count) over [0, n): in one piece, or in strips.
+template <class F>
+inline void strips(bool diagonal, int64_t n, F f) {
+  const int64_t step = diagonal ? kStrip : n;
+  for (int64_t i = 0; i < n; i += step) f(i, least(step, n - i));
 }
 
-template <int kVecs, class Lanes>
-inline void product_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-                            int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last) {
-  int64_t i = 0;
-  for (; i + 6 <= rows; i += 6) {
-    product_tile<6, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
-  }
-  for (; i + 2 <= rows; i += 2) {
-    product_tile<2, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
-  }
-  if (i < rows) product_tile<1, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+// Keys that the vector of queries at q (or the strip of queries at q) can see.
+inline int64_t keys_seen(bool diagonal, int64_t keys, int64_t q) {
+  return diagonal ? least(keys, q / kStrip * kStrip + kStrip) : keys;
 }
 
-// c[rows, cols] (+)= a * b, see product_tile.
-void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-             int64_t ldb, float* c, int64_t ldc, bool accumulate) {
-  constexpr int kWide = kLanes == 16 ? 4 : 2;
-  int64_t j = 0;
-  for (; j + kWide * kLanes <= cols; j += kWide * kLanes) {
-    product_columns<kWide>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
-  }
-  for (; j + kLanes <= cols; j += kLanes) {
-    product_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
-  }
-  if (j < cols) {
-    product_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate,
-                       Part{static_cast<int>(cols - j)});
-  }
+inline int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// scores[key][query] = rows of keys times transposed queries, where needed.
+inline void score(const float* rows, int64_t stride, int64_t keys, const float* turned, int64_t queries, int64_t dim,
+                  bool diagonal, float* scores) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    product(count, whole_vectors(queries) - from, dim, rows + r * stride, stride, 1, turned + from, kBlock,
+            scores + r * kBlock + from, kBlock, false);
+  });
 }
 
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+// to[query] (+)= sum over keys of weights[key][query] * rows[key].
+inline void to_queries(const float* weights, int64_t keys, int64_t queries, const float* rows, int64_t stride,
+                       int64_t dim, bool diagonal, float* to, int64_t to_stride, bool more) {
+  strips(diagonal, queries, [=](int64_t r, int64_t count) {
+    product(count, dim, keys_seen(diagonal, keys, r), weights + r, 1, kBlock, rows, stride, to + r * to_stride,
+            to_stride, more);
+  });
+}
 
-// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows up to a whole vector become 0. By squares of
-// kLanes: both sides work on cache lines that are there already.
-inline void transpose(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, float* to) {
-  const Vec f = splat(factor);
-  for (int64_t i = 0; i < rows; i += kLanes) {
-    const int64_t live = least(kLanes, rows - i);
-    sweep(dim, [=](int64_t d, auto lanes) {
-      float square[kLanes][kLanes] = {};
-      for (int64_t r = 0; r < live; ++r) store(square[r], f * lanes.load(from + (i + r) * stride + d));
-      for (int64_t c = 0; c < least(kLanes, dim - d); ++c) {
-        float* column = to + (d + c) * kBlock + i;
-        for (int r = 0; r < kLanes; ++r) column[r] = square[r][c];
-      }
-    });
-  }
+// to[key] (+)= sum over queries of weights[key][query] * rows[query].
+inline void to_keys(const float* weights, int64_t keys, int64_t queries, const float* rows, int64_t stride, int64_t dim,
+                    bool diagonal, float* to, int64_t to_stride, bool more) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    product(count, dim, queries - from, weights + r * kBlock + from, kBlock, 1, rows + from * stride, stride,
+            to + r * to_stride, to_stride, more);
+  });
 }
 
 // 0, 1, 2, ... as numbers of queries in one vector.
@@ -118,15 +75,16 @@ inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, 
   const Vec none = splat(-__builtin_inff());
   for (int64_t q = 0; q < queries; q += kLanes) {
     float* column = scores + q;
+    const int64_t seen = keys_seen(diagonal, keys, q);
     const Vec before = load(top + q);
     Vec now = before;
-    for (int64_t k = 0; k < keys; ++k) {
+    for (int64_t k = 0; k < seen; ++k) {
       Vec s = load(column + k * kBlock);
       if (diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
       now = max(now, s);
     }
     Vec sum{};
-    for (int64_t k = 0; k < keys; ++k) {
+    for (int64_t k = 0; k < seen; ++k) {
       const Vec p = exp(load(column + k * kBlock) - now);
       store(column + k * kBlock, p);
       sum += p;
@@ -147,9 +105,9 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
 
   for (int64_t key = 0; key <= first; key += kBlock) {
     const int64_t keys = least(kBlock, first + queries - key);
-    const int64_t padded = (queries + kLanes - 1) / kLanes * kLanes;
-    product(keys, padded, h.dim, h.k + key * h.qkv_stride, h.qkv_stride, 1, turned, kBlock, scores, kBlock, false);
-    soften(scores, keys, queries, key == first, top, total, fade);
+    const bool diagonal = key == first;
+    score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
+    soften(scores, keys, queries, diagonal, top, total, fade);
     if (key > 0) {
       for (int64_t q = 0; q < queries; ++q) {
         float* row = acc + q * h.dim;
@@ -157,7 +115,7 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
         sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(row + i, lanes.load(row + i) * f); });
       }
     }
-    product(queries, h.dim, keys, scores, 1, kBlock, h.v + key * h.qkv_stride, h.qkv_stride, acc, h.dim, key > 0);
+    to_queries(scores, keys, queries, h.v + key * h.qkv_stride, h.qkv_stride, h.dim, diagonal, acc, h.dim, key > 0);
   }
 
   for (int64_t q = 0; q < queries; ++q) {
@@ -204,7 +162,7 @@ inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries,
   const Vec factor = splat(scale);
   for (int64_t q = 0; q < queries; q += kLanes) {
     const Vec lse = load(b.lse + q), dot = load(b.dot + q);
-    for (int64_t k = 0; k < keys; ++k) {
+    for (int64_t k = 0; k < keys_seen(diagonal, keys, q); ++k) {
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
       Vec p = exp(load(s) - lse);
       if (diagonal) p = is_later(k, q) ? Vec{} : p;
@@ -229,15 +187,15 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead& h = heads[n];
       for (int64_t first = key; first < seq; first += kBlock) {
-        const int64_t queries = least(kBlock, seq - first), padded = (queries + kLanes - 1) / kLanes * kLanes;
+        const int64_t queries = least(kBlock, seq - first);
         const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
-        const bool more = n > 0 || first > key;  // dk and dv hold a sum already
-        product(keys, padded, dim, k, in, 1, b.q, kBlock, scores, kBlock, false);
-        product(keys, padded, dim, v, in, 1, b.dout, kBlock, dp, kBlock, false);
-        soften_grad(scores, dp, keys, queries, first == key, b, h.scale);
-        product(keys, dim, queries, scores, kBlock, 1, h.dout + first * out, out, h.dv + key * in, in, more);
-        product(keys, dim, queries, dp, kBlock, 1, h.q + first * in, in, h.dk + key * in, in, more);
-        product(queries, dim, keys, dp, 1, kBlock, k, in, h.dq + first * in, in, key > 0);
+        const bool diagonal = first == key, more = n > 0 || first > key;  // more: dk and dv hold a sum already
+        score(k, in, keys, b.q, queries, dim, diagonal, scores);
+        score(v, in, keys, b.dout, queries, dim, diagonal, dp);
+        soften_grad(scores, dp, keys, queries, diagonal, b, h.scale);
+        to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
+        to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);
+        to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > 0);
       }
     }
   }

@@ -78,7 +78,7 @@ Exit run_generate(const Command& command) {
   if (ids.empty()) ids.push_back(tokenizer.eod());  // a document begins after the end of another
   Predictor predictor(*model);
   const auto window = static_cast<size_t>(model->config.model.seq);
-  const SamplerOptions sampler{args.temperature, args.top_k, args.top_p};
+  const SamplerOptions sampler{.temperature = args.temperature, .top_k = args.top_k};
   const uint64_t key = stream_key(static_cast<uint64_t>(args.seed), "generate");
 
   fmt::print("{}", args.prompt);

@@ -1,5 +1,6 @@
 // One function a verb of the command line. Each returns the exit code or throws gt::Error; main prints the error.
 #pragma once
+#include "kernels/core/check.h"
 #include "launch/cli.h"
 
 namespace gt {

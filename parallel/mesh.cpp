@@ -51,13 +51,14 @@ std::string MeshShape::place(int rank) const {
 
 Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factory.world_rank()) {
   GT_REQUIRE(shape.pp > 0 && shape.dp > 0 && shape.ep > 0 && shape.cp > 0 && shape.tp > 0, Exit::kUsage,
-             "every axis of the mesh must be at least 1, found pp ", shape.pp, ", dp ", shape.dp, ", ep ", shape.ep, ", cp ",
-             shape.cp, ", tp ", shape.tp);
-  GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp, " x cp ", shape.cp,
-             " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
+             "every axis of the mesh must be at least 1, found pp ", shape.pp, ", dp ", shape.dp, ", ep ", shape.ep,
+             ", cp ", shape.cp, ", tp ", shape.tp);
+  GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp,
+             " x cp ", shape.cp, " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
              " were started: start that many or change an axis");
   GT_REQUIRE(shape.cp == 1 && shape.ep == 1, Exit::kUsage,
-             "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ", shape.ep);
+             "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ",
+             shape.ep);
 
   auto make = [&](const char* name, const std::vector<int>& ranks) {
     auto group = factory.make(ranks);

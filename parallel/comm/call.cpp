@@ -2,13 +2,21 @@
 
 namespace gt {
 namespace {
-constexpr const char* kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send", "recv"};
+constexpr const char* kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier",
+                                    "send",       "recv"};
 constexpr const char* kReduceNames[] = {"sum", "max", "min"};
 
 void check_reducible(const ProcessGroup& g, const char* op, DType t, ReduceOp r) {
   switch (t) {
-    case DType::kF32: case DType::kF64: case DType::kI32: case DType::kI64: case DType::kBF16: case DType::kF16: return;
-    case DType::kByte: if (r != ReduceOp::kSum) return; break;
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kBF16:
+    case DType::kF16: return;
+    case DType::kByte:
+      if (r != ReduceOp::kSum) return;
+      break;
     default: break;
   }
   fail(Exit::kInternal, g.label(), ": ", op, " cannot ", kReduceNames[static_cast<int>(r)], " ", name_of(t),
@@ -16,16 +24,16 @@ void check_reducible(const ProcessGroup& g, const char* op, DType t, ReduceOp r)
 }
 
 void check_parts(const ProcessGroup& g, const char* op, const Tensor& shard, const Tensor& full) {
-  GT_REQUIRE(shard.dtype == full.dtype, Exit::kInternal, g.label(), ": ", op, " of a ", name_of(shard.dtype), " shard and a ",
-             name_of(full.dtype), " full tensor; both must have one dtype");
+  GT_REQUIRE(shard.dtype == full.dtype, Exit::kInternal, g.label(), ": ", op, " of a ", name_of(shard.dtype),
+             " shard and a ", name_of(full.dtype), " full tensor; both must have one dtype");
   GT_REQUIRE(shard.numel() * g.size() == full.numel(), Exit::kInternal, g.label(), ": ", op, " over ", g.size(),
-             " ranks needs a full tensor of ", shard.numel() * g.size(), " elements for a shard of ", shard.numel(), ", found ",
-             full.numel());
+             " ranks needs a full tensor of ", shard.numel() * g.size(), " elements for a shard of ", shard.numel(),
+             ", found ", full.numel());
 }
 
 void check_member(const ProcessGroup& g, const char* op, int rank) {
-  GT_REQUIRE(rank >= 0 && rank < g.size(), Exit::kInternal, g.label(), ": ", op, " names rank ", rank, " of a group of ",
-             g.size());
+  GT_REQUIRE(rank >= 0 && rank < g.size(), Exit::kInternal, g.label(), ": ", op, " names rank ", rank,
+             " of a group of ", g.size());
 }
 }  // namespace
 
@@ -35,7 +43,8 @@ std::string to_string(const CommCall& c) {
     case CommOp::kAllReduce: return cat(op, "(", kReduceNames[static_cast<int>(c.reduce)], ", ", data, ")");
     case CommOp::kBarrier: return op;
     case CommOp::kBroadcast: return cat(op, "(", data, ", root ", c.peer, ")");
-    case CommOp::kSend: case CommOp::kRecv: return cat(op, "(", data, ", rank ", c.peer, ", tag ", c.tag, ")");
+    case CommOp::kSend:
+    case CommOp::kRecv: return cat(op, "(", data, ", rank ", c.peer, ", tag ", c.tag, ")");
     default: return cat(op, "(", data, ")");
   }
 }
@@ -89,7 +98,8 @@ void count_call(CommCounters& n, const CommCall& c, int rank, int size) {
     case CommOp::kReduceScatter: n.reduce_scatter += ring / size; break;
     case CommOp::kBroadcast: n.broadcast += rank == c.peer && size > 1 ? bytes : 0; break;
     case CommOp::kSend: n.send += bytes; break;
-    case CommOp::kBarrier: case CommOp::kRecv: break;
+    case CommOp::kBarrier:
+    case CommOp::kRecv: break;
   }
 }
 

@@ -1,5 +1,5 @@
-// What every backend must agree on about one operation: its name in reports, its checks, the bytes that it accounts for.
-// Knows no transport.
+// What every backend must agree on about one operation: its name in reports, its checks, the bytes that it accounts
+// for. Knows no transport.
 #pragma once
 #include <string>
 
@@ -22,11 +22,11 @@ struct CommCall {
   friend bool operator==(const CommCall&, const CommCall&) = default;
 };
 
-std::string to_string(const CommCall&);               // "all_reduce(sum, f32 x 128)", "recv(f32 x 12, rank 1, tag 3)"
-std::string to_string(std::span<const int> ranks);    // "[0,4]"
+std::string to_string(const CommCall&);             // "all_reduce(sum, f32 x 128)", "recv(f32 x 12, rank 1, tag 3)"
+std::string to_string(std::span<const int> ranks);  // "[0,4]"
 
-// Build a call and check its tensors: counts that fit the group, equal dtypes, a reduction the dtype has (f32, f64, i32,
-// i64; bf16 and f16 are added in f32 and rounded once; byte: max and min only), a root or peer inside the group.
+// Build a call and check its tensors: counts that fit the group, equal dtypes, a reduction the dtype has (f32, f64,
+// i32, i64; bf16 and f16 are added in f32 and rounded once; byte: max and min only), a root or peer inside the group.
 // Errors are kInternal and name the group's label.
 CommCall all_reduce_call(const ProcessGroup&, const Tensor& inout, ReduceOp);
 CommCall all_gather_call(const ProcessGroup&, const Tensor& shard, const Tensor& full);

@@ -1,6 +1,6 @@
-// Rank-ordered collectives out of messages. reduce_scatter: every rank sends part j to rank j, which adds in rank order.
-// all_reduce: that, then all_gather; small ones send everything to everyone and add locally. Parts keep the element bounds
-// n*j/N, so the sums are those of the thread backend.
+// Rank-ordered collectives out of messages. reduce_scatter: every rank sends part j to rank j, which adds in rank
+// order. all_reduce: that, then all_gather; small ones send everything to everyone and add locally. Parts keep the
+// element bounds n*j/N, so the sums are those of the thread backend.
 #include <algorithm>
 #include <cstring>
 
@@ -10,8 +10,8 @@
 namespace gt {
 namespace {
 
-constexpr uint64_t kSequences = 4096;     // tags of a collective: (sequence modulo this) * 2 + phase - 1
-constexpr int64_t kLargest = 1 << 30;     // bytes of one message: MPI counts are ints
+constexpr uint64_t kSequences = 4096;  // tags of a collective: (sequence modulo this) * 2 + phase - 1
+constexpr int64_t kLargest = 1 << 30;  // bytes of one message: MPI counts are ints
 
 int tag_of(const MpiWork& w) { return static_cast<int>(w.seq % kSequences) * 2 + w.phase - 1; }
 int64_t bound(int64_t n, int j, int size) { return n * j / size; }  // first element of rank j's slice
@@ -22,12 +22,14 @@ std::byte* staging(MpiWork& w, int64_t bytes) {
 }
 
 // Peers in an order that spreads the load: the next rank first.
-template <class F> void each_peer(int rank, int size, F f) {
+template <class F>
+void each_peer(int rank, int size, F f) {
   for (int k = 1; k < size; ++k) f((rank + k) % size, (rank + size - k) % size);
 }
 
 // Sends `mine` (of `bytes`) to all; piece r of the others lands at place(r).
-template <class Place> void exchange(MpiWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
+template <class Place>
+void exchange(MpiWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
   each_peer(rank, size, [&](int, int from) { w.receive(place(from), bytes, from, tag_of(w)); });
   each_peer(rank, size, [&](int to, int) { w.send(mine, bytes, to, tag_of(w)); });
 }
@@ -52,7 +54,8 @@ void gather_slices(MpiWork& w, int rank, int size) {
     const int64_t first = bound(n, from, size) * e;
     w.receive(w.a.data + first, bound(n, from + 1, size) * e - first, from, tag_of(w));
   });
-  each_peer(rank, size, [&](int to, int) { w.send(w.a.data + begin, bound(n, rank + 1, size) * e - begin, to, tag_of(w)); });
+  each_peer(rank, size,
+            [&](int to, int) { w.send(w.a.data + begin, bound(n, rank + 1, size) * e - begin, to, tag_of(w)); });
 }
 
 }  // namespace
@@ -99,10 +102,14 @@ void begin_collective(MpiWork& w, int rank, int size) {
       break;
     }
     case CommOp::kBroadcast:
-      if (rank != w.call.peer) w.receive(w.a.data, bytes, w.call.peer, tag_of(w));
-      else each_peer(rank, size, [&](int to, int) { w.send(w.a.data, bytes, to, tag_of(w)); });
+      if (rank != w.call.peer)
+        w.receive(w.a.data, bytes, w.call.peer, tag_of(w));
+      else
+        each_peer(rank, size, [&](int to, int) { w.send(w.a.data, bytes, to, tag_of(w)); });
       break;
-    case CommOp::kBarrier: exchange(w, rank, size, nullptr, 0, [](int) { return static_cast<std::byte*>(nullptr); }); break;
+    case CommOp::kBarrier:
+      exchange(w, rank, size, nullptr, 0, [](int) { return static_cast<std::byte*>(nullptr); });
+      break;
     default: fail(Exit::kInternal, "not a collective: ", to_string(w.call));
   }
 }

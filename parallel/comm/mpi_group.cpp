@@ -17,7 +17,10 @@ class MpiGroup final : public ProcessGroup {
  public:
   // Takes both communicators: collectives and messages never see each other's tags.
   MpiGroup(MpiFactory::Shared& world, MPI_Comm collectives, MPI_Comm messages, int rank, int size)
-      : ProcessGroup(rank, size), world_(world), collectives_(collectives), messages_(messages),
+      : ProcessGroup(rank, size),
+        world_(world),
+        collectives_(collectives),
+        messages_(messages),
         node_(world.node_memory ? NodeMemory::open(collectives, rank, size) : nullptr) {}
   ~MpiGroup() override {
     int ended = 0;
@@ -29,7 +32,9 @@ class MpiGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return "mpi"; }
   Work all_reduce(Tensor t, ReduceOp op, Stream) override { return begin(all_reduce_call(*this, t, op), t, {}); }
-  Work all_gather(Tensor shard, Tensor full, Stream) override { return begin(all_gather_call(*this, shard, full), full, shard); }
+  Work all_gather(Tensor shard, Tensor full, Stream) override {
+    return begin(all_gather_call(*this, shard, full), full, shard);
+  }
   Work reduce_scatter(Tensor full, Tensor shard, Stream) override {
     return begin(reduce_scatter_call(*this, full, shard), full, shard);
   }
@@ -106,7 +111,8 @@ MpiFactory::Shared::Shared(std::chrono::milliseconds limit, bool shared_memory)
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+            "MPI_Comm_split_type");
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_size(node, &local_size);
   MPI_Comm_free(&node);
@@ -131,7 +137,8 @@ int MpiFactory::local_size() const { return shared_->local_size; }
 
 std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
   const auto at = std::find(ranks.begin(), ranks.end(), shared_->rank);
-  GT_CHECK(at != ranks.end() && std::is_sorted(ranks.begin(), ranks.end()) && ranks.front() >= 0 && ranks.back() < shared_->size,
+  GT_CHECK(at != ranks.end() && std::is_sorted(ranks.begin(), ranks.end()) && ranks.front() >= 0 &&
+               ranks.back() < shared_->size,
            "rank ", shared_->rank, " of ", shared_->size, " asks for the group ", to_string(ranks),
            "; a list is ascending, inside the world and holds its caller");
   const int size = static_cast<int>(ranks.size()), rank = static_cast<int>(at - ranks.begin());

@@ -1,6 +1,6 @@
-// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on shared
-// memory, so that sums are taken in rank order: bitwise equal to the thread backend. MPI makes no progress outside its own
-// calls: poll() and every wait advance all outstanding work of this rank, in all groups.
+// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on
+// shared memory, so that sums are taken in rank order: bitwise equal to the thread backend. MPI makes no progress
+// outside its own calls: poll() and every wait advance all outstanding work of this rank, in all groups.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -12,7 +12,8 @@ namespace gt {
 // Starts MPI (unless it runs already) and ends it in the destructor. Needs a launcher: a program that runs alone uses
 // SelfFactory. One thread may use it and its groups (MPI_THREAD_FUNNELED). Groups must be destroyed before the factory.
 // When more ranks than processors share the machine, MPI is told to yield when idle, and waits sleep in short steps.
-// A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not arrived.
+// A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not
+// arrived.
 class MpiFactory final : public GroupFactory {
  public:
   // node_memory false: everything travels as messages, as between machines.

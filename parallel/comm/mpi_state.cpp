@@ -46,9 +46,10 @@ void MpiFactory::Shared::check_pieces(MpiWork& w, int rc) {
     const MpiWork::Piece& p = w.pieces[i];
     int error = rc == MPI_ERR_IN_STATUS ? w.statuses[i].MPI_ERROR : rc, bytes = p.bytes;
     if (p.receive && error == MPI_SUCCESS) MPI_Get_count(&w.statuses[i], MPI_BYTE, &bytes);
-    GT_REQUIRE(bytes == p.bytes && error != MPI_ERR_TRUNCATE, Exit::kInternal, w.group->label(), ": rank ", w.group->rank(),
-               " called ", to_string(w.call), " #", w.seq, " and expected ", p.bytes, " bytes from rank ", p.peer, ", which sent ",
-               error == MPI_ERR_TRUNCATE ? "more" : cat(bytes), ": the ranks disagree about this call");
+    GT_REQUIRE(bytes == p.bytes && error != MPI_ERR_TRUNCATE, Exit::kInternal, w.group->label(), ": rank ",
+               w.group->rank(), " called ", to_string(w.call), " #", w.seq, " and expected ", p.bytes,
+               " bytes from rank ", p.peer, ", which sent ", error == MPI_ERR_TRUNCATE ? "more" : cat(bytes),
+               ": the ranks disagree about this call");
     if (error != MPI_ERR_PENDING) check_mpi(error, "a message");
   }
   w.phase = phase;
@@ -65,8 +66,10 @@ void MpiFactory::Shared::advance(MpiWork& w) {
     if (done == 0) return;
     w.requests.clear();
     w.pieces.clear();
-    if (w.call.op == CommOp::kSend || w.call.op == CommOp::kRecv) w.phase = 0;
-    else continue_collective(w, w.group->rank(), w.group->size());
+    if (w.call.op == CommOp::kSend || w.call.op == CommOp::kRecv)
+      w.phase = 0;
+    else
+      continue_collective(w, w.group->rank(), w.group->size());
   }
 }
 
@@ -79,13 +82,15 @@ void MpiFactory::Shared::wait(uint64_t index) {
   using Clock = std::chrono::steady_clock;
   MpiWork& w = works_[index];
   const Clock::time_point begin = Clock::now();
-  for (int round = 0; ; ++round) {
+  for (int round = 0;; ++round) {
     progress();
     if (w.phase == 0) break;
     if (Clock::now() - begin > deadline) hang(w);
     if (!crowded && round < 200) continue;
-    if (!crowded || round < 64) sched_yield();
-    else std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
+    if (!crowded || round < 64)
+      sched_yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
   }
   // Kept in falling order, so that a repeated sequence of calls finds the same objects with staging of the right size.
   free_.insert(std::upper_bound(free_.begin(), free_.end(), index, std::greater<>()), index);
@@ -101,8 +106,8 @@ void MpiFactory::Shared::hang(MpiWork& w) {
   }
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-  fail(Exit::kHang, w.group->label(), ": rank ", w.group->rank(), " (world rank ", rank, ") waited ", deadline.count(), " ms in ",
-       to_string(w.call), " #", w.seq, "; nothing from ranks ", to_string(missing), " of this group");
+  fail(Exit::kHang, w.group->label(), ": rank ", w.group->rank(), " (world rank ", rank, ") waited ", deadline.count(),
+       " ms in ", to_string(w.call), " #", w.seq, "; nothing from ranks ", to_string(missing), " of this group");
 }
 
 }  // namespace gt

@@ -18,19 +18,24 @@ void check_mpi(int rc, const char* what);
 class NodeMemory;
 
 // One operation in flight; objects and their vectors are reused, so nothing is allocated once warm.
-//   phase 1: pieces travel to whoever adds them (or straight to their destination); phase 2: sums travel back (all_reduce)
+//   phase 1: pieces travel to whoever adds them (or straight to their destination); phase 2: sums travel back
+//   (all_reduce)
 struct MpiWork {
   const ProcessGroup* group = nullptr;
   MPI_Comm comm = MPI_COMM_NULL;
   CommCall call;
   uint64_t index = 0, seq = 0;
-  NodeMemory* node = nullptr;           // travels through shared memory instead of messages
-  Tensor a, b;                          // inout, full or message; shard
-  int phase = 0;                        // 0: complete
+  NodeMemory* node = nullptr;  // travels through shared memory instead of messages
+  Tensor a, b;                 // inout, full or message; shard
+  int phase = 0;               // 0: complete
   std::vector<MPI_Request> requests;
   std::vector<MPI_Status> statuses;
-  struct Piece { int peer; int bytes; bool receive; };
-  std::vector<Piece> pieces;            // what each request carries
+  struct Piece {
+    int peer;
+    int bytes;
+    bool receive;
+  };
+  std::vector<Piece> pieces;  // what each request carries
   std::vector<std::byte> staging;
   std::vector<const std::byte*> parts;
 
@@ -42,28 +47,30 @@ struct MpiFactory::Shared {
   Shared(std::chrono::milliseconds deadline, bool node_memory);
 
   MpiWork& start(const ProcessGroup&, MPI_Comm, const CommCall&, uint64_t seq);
-  void progress();                      // advances everything in flight
-  void wait(uint64_t index);            // returns when done; the work object is free again
+  void progress();            // advances everything in flight
+  void wait(uint64_t index);  // returns when done; the work object is free again
   [[noreturn]] void hang(MpiWork&);
 
   const std::chrono::milliseconds deadline;
   const bool node_memory;
-  bool owns_mpi = false, crowded = false;   // crowded: more local ranks than processors
+  bool owns_mpi = false, crowded = false;  // crowded: more local ranks than processors
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
-  int unwinding = 0;                    // exceptions in flight when the factory was made
+  int unwinding = 0;  // exceptions in flight when the factory was made
   int largest_tag = 32767;
 
  private:
-  void advance(MpiWork&);               // phase 0 when complete
+  void advance(MpiWork&);  // phase 0 when complete
   void check_pieces(MpiWork&, int rc);
   std::deque<MpiWork> works_;
   std::vector<uint64_t> free_;
   std::vector<MpiWork*> active_;
 };
 
-constexpr int64_t kSmallCollective = 2048;  // bytes, below the eager limit: all_reduce takes one phase, never node memory
+constexpr int64_t kSmallCollective =
+    2048;  // bytes, below the eager limit: all_reduce takes one phase, never node memory
 
-// The algorithms (mpi_collectives.cpp): post the first requests of a call; continue when all requests of a phase are done.
+// The algorithms (mpi_collectives.cpp): post the first requests of a call; continue when all requests of a phase are
+// done.
 void begin_collective(MpiWork&, int rank, int size);
 void continue_collective(MpiWork&, int rank, int size);
 

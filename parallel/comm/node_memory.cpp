@@ -18,7 +18,9 @@ static int parts_of(const CommCall& c, int size) {
   return c.op == CommOp::kReduceScatter || c.op == CommOp::kAllGather ? size : 1;
 }
 
-int64_t NodeMemory::slot_bytes(int size) { return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64; }
+int64_t NodeMemory::slot_bytes(int size) {
+  return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64;
+}
 
 std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) {
   MPI_Comm node = MPI_COMM_NULL;
@@ -42,7 +44,8 @@ std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) 
   }
   check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, comm), "MPI_Bcast");
   if (rank != 0 && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
-  void* base = fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* base =
+      fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (fd >= 0) close(fd);
   if (base != MAP_FAILED) new (static_cast<std::byte*>(base) + sizeof(Seat) * static_cast<size_t>(rank)) Seat;
   int mine = base != MAP_FAILED, everybody = 0;
@@ -58,7 +61,8 @@ std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) 
 NodeMemory::~NodeMemory() { munmap(base_, static_cast<size_t>(bytes_)); }
 
 std::byte* NodeMemory::slot(int r) const {
-  return base_ + static_cast<int64_t>(sizeof(Seat)) * size_ + (static_cast<int64_t>(round_ & 1) * size_ + r) * slot_bytes_;
+  return base_ + static_cast<int64_t>(sizeof(Seat)) * size_ +
+         (static_cast<int64_t>(round_ & 1) * size_ + r) * slot_bytes_;
 }
 
 bool NodeMemory::all(std::atomic<uint64_t> Seat::*counter) const {
@@ -83,8 +87,8 @@ int64_t NodeMemory::chunk(const MpiWork& w) const {
   return std::min(slot_bytes_ / pieces / 8 * 8 / size_of(w.call.dtype), n - at_);
 }
 
-// Opens a round: this rank's data goes to its slot. The slot was last read two rounds ago, and whoever has entered the round
-// in between has finished reading it.
+// Opens a round: this rank's data goes to its slot. The slot was last read two rounds ago, and whoever has entered the
+// round in between has finished reading it.
 void NodeMemory::write(MpiWork& w) {
   ++round_;
   const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
@@ -93,7 +97,9 @@ void NodeMemory::write(MpiWork& w) {
   switch (w.call.op) {
     case CommOp::kAllReduce: copy(mine, w.a.data + from, bytes); break;
     case CommOp::kAllGather: copy(mine, w.b.data + from, bytes); break;
-    case CommOp::kBroadcast: if (rank_ == w.call.peer) copy(mine, w.a.data + from, bytes); break;
+    case CommOp::kBroadcast:
+      if (rank_ == w.call.peer) copy(mine, w.a.data + from, bytes);
+      break;
     default:
       for (int r = 0; r < size_; ++r) copy(mine + r * bytes, w.a.data + r * part + from, bytes);
   }
@@ -108,8 +114,8 @@ void NodeMemory::check_calls(const MpiWork& w) {
     if (other == mine) continue;
     for (MpiWork* queued : queue_) queued->phase = 0;  // nothing of this group can go on
     queue_.clear();
-    fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ", to_string(mine),
-         ", rank ", r, " called ", to_string(other));
+    fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ",
+         to_string(mine), ", rank ", r, " called ", to_string(other));
   }
 }
 

@@ -1,5 +1,6 @@
-// Bulk collectives among MPI ranks of one machine, through a shared segment: several times faster than messages when ranks
-// outnumber processors. The segment has no name any more once all ranks have mapped it, so nothing is left behind by a crash.
+// Bulk collectives among MPI ranks of one machine, through a shared segment: several times faster than messages when
+// ranks outnumber processors. The segment has no name any more once all ranks have mapped it, so nothing is left behind
+// by a crash.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -16,33 +17,34 @@ class NodeMemory {
   ~NodeMemory();
 
   void enqueue(MpiWork& w) { queue_.push_back(&w); }
-  void advance();                          // as far as the oldest work can go; the next ones follow it
-  std::vector<int> missing() const;        // ranks that the current round waits for
+  void advance();                    // as far as the oldest work can go; the next ones follow it
+  std::vector<int> missing() const;  // ranks that the current round waits for
 
  private:
-  // One cache line group a rank. `written`: rounds whose data this rank has published; `reduced`: rounds whose sums it has.
+  // One cache line group a rank. `written`: rounds whose data this rank has published; `reduced`: rounds whose sums it
+  // has.
   struct alignas(128) Seat {
     std::atomic<uint64_t> written{0}, reduced{0};
-    CommCall call[2];                      // of the round, by parity
+    CommCall call[2];  // of the round, by parity
   };
   NodeMemory(std::byte* base, int64_t bytes, int64_t slot, int rank, int size)
       : base_(base), bytes_(bytes), slot_bytes_(slot), rank_(rank), size_(size) {}
   static int64_t slot_bytes(int size);
   Seat& seat(int r) const { return reinterpret_cast<Seat*>(base_)[r]; }
-  std::byte* slot(int r) const;            // rank r's data of the current round
+  std::byte* slot(int r) const;  // rank r's data of the current round
   bool all(std::atomic<uint64_t> Seat::*counter) const;
-  bool step(MpiWork&);                     // false: somebody has not come yet
+  bool step(MpiWork&);  // false: somebody has not come yet
   void write(MpiWork&);
-  void check_calls(const MpiWork&);         // throws when ranks disagree
-  int64_t chunk(const MpiWork&) const;     // elements of a part that one round moves
+  void check_calls(const MpiWork&);     // throws when ranks disagree
+  int64_t chunk(const MpiWork&) const;  // elements of a part that one round moves
 
   std::byte* base_;
   int64_t bytes_, slot_bytes_;
   int rank_, size_;
-  uint64_t round_ = 0;                     // two sets of slots take turns: by parity of the round
+  uint64_t round_ = 0;  // two sets of slots take turns: by parity of the round
   enum class State : uint8_t { kIdle, kWritten, kReduced } state_ = State::kIdle;
-  int64_t at_ = 0;                         // elements of a part already moved
-  std::vector<MpiWork*> queue_;             // oldest first
+  int64_t at_ = 0;               // elements of a part already moved
+  std::vector<MpiWork*> queue_;  // oldest first
   std::vector<const std::byte*> parts_;
 };
 

@@ -39,7 +39,8 @@ uint16_t f32_to_f16(float x) {
 }
 
 // How an element type is loaded, accumulated and stored.
-template <class T> struct Plain {
+template <class T>
+struct Plain {
   using Stored = T;
   using Sum = T;
   static T load(T x) { return x; }
@@ -58,7 +59,8 @@ struct F16 {
   static uint16_t store(float x) { return f32_to_f16(x); }
 };
 
-template <ReduceOp op, class T> T combine(T a, T b) {
+template <ReduceOp op, class T>
+T combine(T a, T b) {
   if constexpr (op == ReduceOp::kSum && std::is_integral_v<T>) {  // wraps instead of being undefined
     using U = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));

@@ -1,5 +1,5 @@
-// Groups of one rank: collectives do nothing, so that no caller tests the size of an axis. Also the factory of a program that
-// runs alone; it never touches MPI.
+// Groups of one rank: collectives do nothing, so that no caller tests the size of an axis. Also the factory of a
+// program that runs alone; it never touches MPI.
 #pragma once
 #include "kernels/core/device.h"
 #include "parallel/comm/process_group.h"
@@ -8,8 +8,8 @@ namespace gt {
 
 class SelfGroup final : public ProcessGroup {
  public:
-  // `api` copies between different buffers of its device, ordered on the call's stream; without it tensors must be on the
-  // host. Tensors on the null device are never copied.
+  // `api` copies between different buffers of its device, ordered on the call's stream; without it tensors must be on
+  // the host. Tensors on the null device are never copied.
   explicit SelfGroup(const DeviceApi* api = nullptr) : ProcessGroup(0, 1), api_(api) { set_label("self group"); }
 
   std::string_view backend() const override { return "self"; }
@@ -18,7 +18,7 @@ class SelfGroup final : public ProcessGroup {
   Work all_gather(Tensor shard, Tensor full, Stream) override;
   Work reduce_scatter(Tensor full, Tensor shard, Stream) override;
   Work broadcast(Tensor inout, int root, Stream) override;
-  Work send(Tensor, int to, int tag, Stream) override;    // an error: nobody else is here
+  Work send(Tensor, int to, int tag, Stream) override;  // an error: nobody else is here
   Work recv(Tensor, int from, int tag, Stream) override;
   void barrier() override { ++counters_.calls; }
 

@@ -34,7 +34,8 @@ void do_item(ThreadCollective& c, int size, int64_t k) {
   const int64_t begin = k % per_part * (kItemBytes / e), n = std::min(kItemBytes / e, part_elements - begin);
   const int64_t in_part = begin * e, in_full = (part * part_elements + begin) * e;
   switch (c.call.op) {
-    case CommOp::kAllReduce: case CommOp::kReduceScatter: {
+    case CommOp::kAllReduce:
+    case CommOp::kReduceScatter: {
       constexpr size_t kMany = 64;
       const std::byte* few[kMany];
       std::vector<const std::byte*> many;
@@ -71,7 +72,9 @@ class ThreadGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return "thread"; }
   Work all_reduce(Tensor t, ReduceOp op, Stream) override { return post(all_reduce_call(*this, t, op), t, {}); }
-  Work all_gather(Tensor shard, Tensor full, Stream) override { return post(all_gather_call(*this, shard, full), full, shard); }
+  Work all_gather(Tensor shard, Tensor full, Stream) override {
+    return post(all_gather_call(*this, shard, full), full, shard);
+  }
   Work reduce_scatter(Tensor full, Tensor shard, Stream) override {
     return post(reduce_scatter_call(*this, full, shard), full, shard);
   }
@@ -94,7 +97,8 @@ class ThreadGroup final : public ProcessGroup {
   void work_on(ThreadCollective&, Lock&);
   void finish(ThreadCollective&);
   [[noreturn]] void end_world(Lock&, const std::string& message, Exit);
-  template <class Ready, class Report> void sleep_until(Lock&, Ready, Report);
+  template <class Ready, class Report>
+  void sleep_until(Lock&, Ready, Report);
   ThreadGroupState::Seat& seat() { return state_.seats[static_cast<size_t>(rank())]; }
 
   ThreadGroupState& state_;
@@ -149,15 +153,19 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
     c.first_rank = rank();
     c.items = (call.count > 0 ? parts_of(c, size()) : 0) * pieces(call.count / parts_of(c, size()), call.dtype);
   } else if (!(c.call == call)) {
-    end_world(lock, cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
-                        to_string(c.call), ", ", state_.who(rank()), " called ", to_string(call)), Exit::kInternal);
+    end_world(lock,
+              cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
+                  to_string(c.call), ", ", state_.who(rank()), " called ", to_string(call)),
+              Exit::kInternal);
   }
   c.a[me] = a;
   c.b[me] = b;
   count_call(counters_, call, rank(), size());
   if (++c.arrived == size()) {
-    if (call.bytes() <= kInline) work_on(c, lock);
-    else state_.wake_all();
+    if (call.bytes() <= kInline)
+      work_on(c, lock);
+    else
+      state_.wake_all();
   }
   return Work(this, seq << 1);
 }
@@ -185,19 +193,24 @@ void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
 void ThreadGroup::wait_collective(uint64_t seq) {
   Lock lock(state_.mutex);
   ThreadCollective& c = state_.slot(seq);
-  sleep_until(lock, [&] { return c.arrived == size(); }, [&] {
-    std::string missing;
-    for (int r = 0; r < size(); ++r) {
-      if (state_.seats[static_cast<size_t>(r)].posted <= seq) missing += cat("; ", state_.who(r), ", ", state_.last_call(r));
-    }
-    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call), " #", seq,
-               "; not arrived: ", missing.substr(2));
-  });
+  sleep_until(
+      lock, [&] { return c.arrived == size(); },
+      [&] {
+        std::string missing;
+        for (int r = 0; r < size(); ++r) {
+          if (state_.seats[static_cast<size_t>(r)].posted <= seq)
+            missing += cat("; ", state_.who(r), ", ", state_.last_call(r));
+        }
+        return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
+                   " #", seq, "; not arrived: ", missing.substr(2));
+      });
   if (!c.complete) work_on(c, lock);
-  sleep_until(lock, [&] { return c.complete; }, [&] {
-    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call), " #", seq,
-               "; all ranks have arrived, but one of them does not finish its part");
-  });
+  sleep_until(
+      lock, [&] { return c.complete; },
+      [&] {
+        return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
+                   " #", seq, "; all ranks have arrived, but one of them does not finish its part");
+      });
   if (++c.departed == size()) c.used = false;
 }
 
@@ -225,8 +238,10 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   ThreadMessage& other = *channel.head;
   channel.head = other.next;
   if (other.call.count != call.count || other.call.dtype != call.dtype) {
-    end_world(lock, cat(label(), ": a message differs between its ranks: ", state_.who(other.owner), " called ",
-                        to_string(other.call), ", ", state_.who(rank()), " called ", to_string(call)), Exit::kInternal);
+    end_world(lock,
+              cat(label(), ": a message differs between its ranks: ", state_.who(other.owner), " called ",
+                  to_string(other.call), ", ", state_.who(rank()), " called ", to_string(call)),
+              Exit::kInternal);
   }
   lock.unlock();
   world_.touching.fetch_add(1);
@@ -245,10 +260,12 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
 void ThreadGroup::wait_message(uint64_t index) {
   Lock lock(state_.mutex);
   ThreadMessage& m = state_.messages[index];
-  sleep_until(lock, [&] { return m.complete; }, [&] {
-    return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call), "; ",
-               state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
-  });
+  sleep_until(
+      lock, [&] { return m.complete; },
+      [&] {
+        return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call),
+                   "; ", state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
+      });
   state_.free_messages.push_back(index);
 }
 
@@ -265,16 +282,18 @@ class ThreadFactory final : public GroupFactory {
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
     const std::vector<int> list(ranks.begin(), ranks.end());
     const auto at = std::find(list.begin(), list.end(), rank_);
-    GT_CHECK(at != list.end() && std::is_sorted(list.begin(), list.end()) && list.front() >= 0 && list.back() < world_.size,
-             "rank ", rank_, " of ", world_.size, " asks for the group ", to_string(ranks),
-             "; a list is ascending, inside the world and holds its caller");
+    GT_CHECK(
+        at != list.end() && std::is_sorted(list.begin(), list.end()) && list.front() >= 0 && list.back() < world_.size,
+        "rank ", rank_, " of ", world_.size, " asks for the group ", to_string(ranks),
+        "; a list is ascending, inside the world and holds its caller");
     std::lock_guard registry(world_.mutex);
     const int number = world_.made[static_cast<size_t>(rank_)]++;
     if (list.size() == 1) return std::make_unique<SelfGroup>();
-    for (auto it = world_.groups.lower_bound({number, {}}); it != world_.groups.end() && it->first.first == number; ++it) {
+    for (auto it = world_.groups.lower_bound({number, {}}); it != world_.groups.end() && it->first.first == number;
+         ++it) {
       for (int r : it->first.second) {
-        GT_CHECK(it->first.second == list || std::find(list.begin(), list.end(), r) == list.end(), "group call #", number,
-                 ": rank ", rank_, " gives ", to_string(ranks), ", another rank ", to_string(it->first.second),
+        GT_CHECK(it->first.second == list || std::find(list.begin(), list.end(), r) == list.end(), "group call #",
+                 number, ": rank ", rank_, " gives ", to_string(ranks), ", another rank ", to_string(it->first.second),
                  "; the lists of one call must partition the world");
       }
     }

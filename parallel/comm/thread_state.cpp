@@ -24,8 +24,8 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held->claimed = held->done = 0;
       return *held;
     }
-    // An older collective still lives here: twice the room. Objects keep their addresses; distinct numbers modulo the old
-    // size stay distinct modulo the new one.
+    // An older collective still lives here: twice the room. Objects keep their addresses; distinct numbers modulo the
+    // old size stay distinct modulo the new one.
     std::vector<std::unique_ptr<ThreadCollective>> larger(ring.size() * 2);
     for (auto& c : ring) {
       if (c && c->used) larger[c->seq % larger.size()] = std::move(c);
@@ -58,7 +58,8 @@ std::string ThreadGroupState::who(int rank) const {
 std::string ThreadGroupState::last_call(int rank) const {
   const Seat& s = seats[static_cast<size_t>(rank)];
   if (!s.any) return "no call in this group yet";
-  return cat("last call in this group: ", to_string(s.last), ", ", s.posted, " collectives and ", s.messages, " messages so far");
+  return cat("last call in this group: ", to_string(s.last), ", ", s.posted, " collectives and ", s.messages,
+             " messages so far");
 }
 
 void ThreadWorld::Shared::abort(int rank, const std::string& message, Exit code) {

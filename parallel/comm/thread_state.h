@@ -14,16 +14,16 @@
 
 namespace gt {
 
-// One collective in flight. Ranks fill a/b under the group's mutex; once all have arrived the work items (independent pieces
-// of the result) are claimed by an atomic counter and done without a lock.
+// One collective in flight. Ranks fill a/b under the group's mutex; once all have arrived the work items (independent
+// pieces of the result) are claimed by an atomic counter and done without a lock.
 struct ThreadCollective {
   bool used = false;
   uint64_t seq = 0;
   CommCall call;
-  int first_rank = 0;                // who posted first: the other side of a mismatch
+  int first_rank = 0;  // who posted first: the other side of a mismatch
   int arrived = 0, departed = 0;
   bool complete = false;
-  std::vector<Tensor> a, b;          // by rank: inout or full, and shard
+  std::vector<Tensor> a, b;  // by rank: inout or full, and shard
   std::vector<const std::byte*> parts;
   int64_t items = 0;
   std::atomic<int64_t> claimed{0}, done{0};
@@ -42,28 +42,32 @@ struct ThreadMessage {
 struct ThreadGroupState {
   ThreadGroupState(ThreadWorld::Shared&, std::vector<int> ranks);
 
-  struct Channel { ThreadMessage *head = nullptr, *tail = nullptr; bool sends = false; };
+  struct Channel {
+    ThreadMessage *head = nullptr, *tail = nullptr;
+    bool sends = false;
+  };
   struct Seat {  // one rank of the group
     std::condition_variable wake;
-    uint64_t posted = 0;             // collectives posted so far
-    uint64_t messages = 0;           // sends and receives posted so far
+    uint64_t posted = 0;    // collectives posted so far
+    uint64_t messages = 0;  // sends and receives posted so far
     bool any = false;
     CommCall last;
   };
 
   ThreadWorld::Shared& world;
   const std::vector<int> ranks;
-  int members = 0;                   // live ThreadGroup objects
+  int members = 0;  // live ThreadGroup objects
   int ever = 0;
 
   std::mutex mutex;
   std::deque<Seat> seats;
-  std::vector<std::unique_ptr<ThreadCollective>> ring;  // by sequence number modulo its size; grows when ranks run ahead
+  std::vector<std::unique_ptr<ThreadCollective>>
+      ring;  // by sequence number modulo its size; grows when ranks run ahead
   std::map<std::tuple<int, int, int>, Channel> channels;  // (source, destination, tag)
   std::deque<ThreadMessage> messages;
   std::vector<uint64_t> free_messages;
 
-  ThreadCollective& slot(uint64_t seq);   // the one in use for seq, or a fresh one
+  ThreadCollective& slot(uint64_t seq);  // the one in use for seq, or a fresh one
   ThreadMessage& message();
   void wake_all();
   std::string who(int rank) const;        // "rank 1 (world rank 5)"
@@ -75,20 +79,22 @@ struct ThreadWorld::Shared {
   const int size;
   const std::chrono::milliseconds deadline;
 
-  std::mutex mutex;                  // registry; taken before a group's mutex, never after
-  std::vector<int> made;             // make() calls so far, by rank
+  std::mutex mutex;       // registry; taken before a group's mutex, never after
+  std::vector<int> made;  // make() calls so far, by rank
   std::map<std::pair<int, std::vector<int>>, std::unique_ptr<ThreadGroupState>> groups;  // (make number, ranks)
 
-  std::atomic<bool> failed{false};   // set after the three below, which never change again
+  std::atomic<bool> failed{false};  // set after the three below, which never change again
   int failed_rank = -1;
   std::string failure;
   Exit failure_code = Exit::kInternal;
-  std::atomic<int> touching{0};      // threads that read or write other ranks' buffers right now
+  std::atomic<int> touching{0};  // threads that read or write other ranks' buffers right now
 
   void abort(int rank, const std::string& message, Exit code);
-  void drain() const;                // returns when nobody touches anybody's buffers
+  void drain() const;  // returns when nobody touches anybody's buffers
   [[noreturn]] void throw_failure() const;
-  void check() const { if (failed.load(std::memory_order_acquire)) throw_failure(); }
+  void check() const {
+    if (failed.load(std::memory_order_acquire)) throw_failure();
+  }
 };
 
 }  // namespace gt

@@ -32,11 +32,14 @@ void set(const Tensor& t, int64_t i, uint64_t b) {
     case DType::kI32: t.as<int32_t>()[i] = static_cast<int32_t>(b >> 40); return;
     case DType::kI64: t.as<int64_t>()[i] = static_cast<int64_t>(b) >> 8; return;
     case DType::kByte: t.as<uint8_t>()[i] = static_cast<uint8_t>(b); return;
-    default: t.as<uint16_t>()[i] = static_cast<uint16_t>(0x3F80u | (b & 0x807Fu)); return;  // bf16 in [1, 2) or (-2, -1]
+    default:
+      t.as<uint16_t>()[i] = static_cast<uint16_t>(0x3F80u | (b & 0x807Fu));
+      return;  // bf16 in [1, 2) or (-2, -1]
   }
 }
 
-template <class T> void fold(const Tensor& acc, const Tensor& x, ReduceOp op) {
+template <class T>
+void fold(const Tensor& acc, const Tensor& x, ReduceOp op) {
   for (int64_t i = 0; i < acc.numel(); ++i) {
     T &a = acc.as<T>()[i], b = x.as<T>()[i];
     if (op == ReduceOp::kSum) a = a + b;
@@ -49,8 +52,8 @@ void expect_same(const Tensor& got, const Tensor& want, const std::string& what)
   GT_CHECK(got.bytes() == want.bytes(), what, ": sizes");
   const int64_t e = size_of(got.dtype);
   for (int64_t i = 0; i < got.numel(); ++i) {
-    GT_CHECK(std::memcmp(got.data + i * e, want.data + i * e, static_cast<size_t>(e)) == 0, what, ": element ", i, " of ",
-             got.numel(), " differs from the reference");
+    GT_CHECK(std::memcmp(got.data + i * e, want.data + i * e, static_cast<size_t>(e)) == 0, what, ": element ", i,
+             " of ", got.numel(), " differs from the reference");
   }
 }
 
@@ -87,7 +90,8 @@ void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
 
   Block parts = make_input(n * N, t, ++call, me), mine(n, t);
   g.reduce_scatter(parts.tensor, mine.tensor, {}).wait({});
-  expect_same(mine.tensor, part(reference_reduce(n * N, t, call, N, ReduceOp::kSum).tensor, N, me), "reduce_scatter " + what);
+  expect_same(mine.tensor, part(reference_reduce(n * N, t, call, N, ReduceOp::kSum).tensor, N, me),
+              "reduce_scatter " + what);
   for (int root : {0, N - 1}) {
     Block x = make_input(n, t, ++call, me);
     g.broadcast(x.tensor, root, {}).wait({});
@@ -173,7 +177,8 @@ void aliased_shards(GroupFactory& f) {
 
     Block grads = make_input(n * N, DType::kF32, 42, me);
     g->reduce_scatter(grads.tensor, part(grads.tensor, N, me), {}).wait({});
-    expect_same(part(grads.tensor, N, me), part(reference_reduce(n * N, DType::kF32, 42, N, ReduceOp::kSum).tensor, N, me),
+    expect_same(part(grads.tensor, N, me),
+                part(reference_reduce(n * N, DType::kF32, 42, N, ReduceOp::kSum).tensor, N, me),
                 "reduce_scatter in place");
   }
 }
@@ -188,11 +193,12 @@ void half_precision_reductions(GroupFactory& f) {
     g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
     int power = 0;
     while ((2 << power) <= g->size()) ++power;
-    const int want = one + power * exponent;  // 2^power <= size < 2^(power+1): the field must match, the mantissa for powers
+    const int want =
+        one + power * exponent;  // 2^power <= size < 2^(power+1): the field must match, the mantissa for powers
     for (int i = 0; i < 1000; ++i) {
       const int got = x.tensor.as<uint16_t>()[i];
-      GT_CHECK(got / exponent == want / exponent && ((1 << power) != g->size() || got == want), name_of(type), " sum of ", g->size(),
-               " ones is ", got, ", expected ", want);
+      GT_CHECK(got / exponent == want / exponent && ((1 << power) != g->size() || got == want), name_of(type),
+               " sum of ", g->size(), " ones is ", got, ", expected ", want);
     }
   }
 }
@@ -226,7 +232,8 @@ void messages_keep_their_order_and_tags_do_not_block(GroupFactory& f) {
     size_t i = 0;
     for (int tag : {5, 0}) {
       for (int k = 0; k < 4; ++k) {
-        expect_same(in[i++].tensor, make_input(sizes[k], DType::kF32, static_cast<uint64_t>(100 * tag + k), prev).tensor, "message");
+        expect_same(in[i++].tensor,
+                    make_input(sizes[k], DType::kF32, static_cast<uint64_t>(100 * tag + k), prev).tensor, "message");
       }
     }
   }
@@ -281,13 +288,17 @@ void counters_equal_the_ring_formulas(GroupFactory& f) {
 uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<void(uint64_t)>& delay) {
   auto g = whole_world(f);
   const int N = g->size(), me = g->rank();
-  struct Flight { Work work; Block out, in; };
+  struct Flight {
+    Work work;
+    Block out, in;
+  };
   std::deque<Flight> flying;
   uint64_t hash = 1469598103934665603ull;
   auto land = [&] {
     Flight& x = flying.front();
     x.work.wait({});
-    for (int64_t i = 0; i < x.out.tensor.bytes(); ++i) hash = (hash ^ static_cast<uint8_t>(x.out.tensor.data[i])) * 1099511628211ull;
+    for (int64_t i = 0; i < x.out.tensor.bytes(); ++i)
+      hash = (hash ^ static_cast<uint8_t>(x.out.tensor.data[i])) * 1099511628211ull;
     flying.pop_front();
   };
   for (uint64_t k = 0; k < 500; ++k) {
@@ -295,7 +306,8 @@ uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<v
     const int64_t n = static_cast<int64_t>((r >> 8) % ((r >> 4) % 8 == 0 ? 20000 : 300));
     const DType t = kExact[(r >> 32) % 4];
     switch (r % 6) {
-      case 0: case 1: {
+      case 0:
+      case 1: {
         flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
         flying.back().work = g->all_reduce(flying.back().out.tensor, r % 6 ? ReduceOp::kSum : ReduceOp::kMax, {});
         break;
@@ -312,12 +324,14 @@ uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<v
       }
       case 4: {
         flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
-        flying.back().work = g->broadcast(flying.back().out.tensor, static_cast<int>((r >> 40) % static_cast<uint64_t>(N)), {});
+        flying.back().work =
+            g->broadcast(flying.back().out.tensor, static_cast<int>((r >> 40) % static_cast<uint64_t>(N)), {});
         break;
       }
       default: {
         if (N == 1) break;
-        const int hop = 1 + static_cast<int>((r >> 40) % static_cast<uint64_t>(N - 1)), tag = static_cast<int>(r >> 56) % 3;
+        const int hop = 1 + static_cast<int>((r >> 40) % static_cast<uint64_t>(N - 1)),
+                  tag = static_cast<int>(r >> 56) % 3;
         flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
         flying.back().work = g->send(flying.back().out.tensor, (me + hop) % N, tag, {});
         flying.push_back({{}, Block(n, t), Block(0, t)});

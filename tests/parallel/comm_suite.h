@@ -1,6 +1,6 @@
-// One suite for every communication backend: each function runs on one rank and throws on the first wrong element, so that it
-// can run on threads (Catch2 assertions may not) as well as under mpirun. Inputs are pure functions of (rank, call, element):
-// every rank computes what all others sent and compares with a serial, rank-ordered reference.
+// One suite for every communication backend: each function runs on one rank and throws on the first wrong element, so
+// that it can run on threads (Catch2 assertions may not) as well as under mpirun. Inputs are pure functions of (rank,
+// call, element): every rank computes what all others sent and compares with a serial, rank-ordered reference.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -21,9 +21,12 @@ struct SelfBackend {
     return {""};
   }
 };
-template <int N> struct Threads {
+template <int N>
+struct Threads {
   static constexpr int kRanks = N;
-  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) { return suite::run_threads(N, body); }
+  static std::vector<std::string> run(const std::function<void(GroupFactory&)>& body) {
+    return suite::run_threads(N, body);
+  }
 };
 using Threads2 = Threads<2>;
 using Threads3 = Threads<3>;
@@ -80,13 +83,16 @@ TEMPLATE_TEST_CASE("500 random operations give the same bits with random delays"
 }
 
 TEST_CASE("a wait past the deadline names the group, the operation and who is missing") {
-  const auto errors = suite::run_threads(3, [](GroupFactory& f) {
-    auto g = f.make(all(3));
-    g->set_label("dp group [0,1,2]");
-    g->barrier();
-    suite::Block x(5, DType::kF32);
-    if (f.world_rank() != 2) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
-  }, std::chrono::milliseconds(100));
+  const auto errors = suite::run_threads(
+      3,
+      [](GroupFactory& f) {
+        auto g = f.make(all(3));
+        g->set_label("dp group [0,1,2]");
+        g->barrier();
+        suite::Block x(5, DType::kF32);
+        if (f.world_rank() != 2) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+      },
+      std::chrono::milliseconds(100));
   for (int r : {0, 1}) {
     const std::string& e = errors[static_cast<size_t>(r)];
     INFO(e);
@@ -119,13 +125,27 @@ TEST_CASE("a deadline has exit code 124 and a message that never comes names its
 
 TEST_CASE("calls that differ between ranks are an error that names both") {
   using Body = std::function<void(ProcessGroup&)>;
-  const Body four = [&](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); };
-  const Body others[] = {
-      [](ProcessGroup& g) { suite::Block b(6, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); },
-      [](ProcessGroup& g) { suite::Block b(4, DType::kI32); g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({}); },
-      [](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.all_reduce(b.tensor, ReduceOp::kMax, {}).wait({}); },
-      [](ProcessGroup& g) { suite::Block b(4, DType::kF32); g.broadcast(b.tensor, 0, {}).wait({}); },
-      [](ProcessGroup& g) { g.barrier(); }};
+  const Body four = [&](ProcessGroup& g) {
+    suite::Block b(4, DType::kF32);
+    g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({});
+  };
+  const Body others[] = {[](ProcessGroup& g) {
+                           suite::Block b(6, DType::kF32);
+                           g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({});
+                         },
+                         [](ProcessGroup& g) {
+                           suite::Block b(4, DType::kI32);
+                           g.all_reduce(b.tensor, ReduceOp::kSum, {}).wait({});
+                         },
+                         [](ProcessGroup& g) {
+                           suite::Block b(4, DType::kF32);
+                           g.all_reduce(b.tensor, ReduceOp::kMax, {}).wait({});
+                         },
+                         [](ProcessGroup& g) {
+                           suite::Block b(4, DType::kF32);
+                           g.broadcast(b.tensor, 0, {}).wait({});
+                         },
+                         [](ProcessGroup& g) { g.barrier(); }};
   const char* names[] = {"all_reduce(sum, f32 x 6)", "all_reduce(sum, i32 x 4)", "all_reduce(max, f32 x 4)",
                          "broadcast(f32 x 4, root 0)", "barrier"};
   for (int k = 0; k < 5; ++k) {
@@ -173,7 +193,8 @@ TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not
   require_clean(suite::run_threads(3, [](GroupFactory& f) {
     auto g = f.make(all(3));
     std::vector<suite::Block> blocks;
-    for (int i = 0; i < 200; ++i) blocks.push_back(suite::make_input(7, DType::kI64, static_cast<uint64_t>(i), f.world_rank()));
+    for (int i = 0; i < 200; ++i)
+      blocks.push_back(suite::make_input(7, DType::kI64, static_cast<uint64_t>(i), f.world_rank()));
     std::vector<Work> works;
     if (f.world_rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (auto& b : blocks) works.push_back(g->all_reduce(b.tensor, ReduceOp::kSum, {}));
@@ -194,7 +215,8 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
   INFO(text);
   REQUIRE(has(text, "must partition the world"));
   ThreadWorld world(3, std::chrono::seconds(1));
-  REQUIRE_THROWS_WITH(world.factory(0)->make(std::vector<int>{1, 2}), Catch::Contains("rank 0 of 3 asks for the group [1,2]"));
+  REQUIRE_THROWS_WITH(world.factory(0)->make(std::vector<int>{1, 2}),
+                      Catch::Contains("rank 0 of 3 asks for the group [1,2]"));
 }
 
 TEST_CASE("tensors that do not fit the group are refused before anything is sent") {

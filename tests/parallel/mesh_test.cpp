@@ -32,7 +32,9 @@ TEST_CASE("pp = dp = tp = 2 has the groups of the specification") {
 TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven meshes") {
   const MeshShape s{.pp = 3, .dp = 2, .cp = 2, .tp = 5};
   for (int r = 0; r < s.world(); ++r) {
-    REQUIRE(((s.coord(Axis::kPp, r) * 2 + s.coord(Axis::kDp, r)) * 2 + s.coord(Axis::kCp, r)) * 5 + s.coord(Axis::kTp, r) == r);
+    REQUIRE(((s.coord(Axis::kPp, r) * 2 + s.coord(Axis::kDp, r)) * 2 + s.coord(Axis::kCp, r)) * 5 +
+                s.coord(Axis::kTp, r) ==
+            r);
     for (Axis a : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp, Axis::kEp}) {
       const std::vector<int> line = s.line(a, r);
       REQUIRE(static_cast<int>(line.size()) == s.size(a));
@@ -55,9 +57,7 @@ TEST_CASE("a mesh that does not fill the world is an error with all the numbers"
   REQUIRE_THROWS_WITH(Mesh({.dp = 3, .cp = 2}, f), Catch::Contains("not built"));
   try {
     Mesh({.pp = 2}, f);
-  } catch (const Error& e) {
-    REQUIRE(e.code() == Exit::kUsage);
-  }
+  } catch (const Error& e) { REQUIRE(e.code() == Exit::kUsage); }
 }
 
 TEST_CASE("one rank: every group is a self group whose collectives do nothing") {
@@ -103,12 +103,15 @@ TEST_CASE("groups of a thread mesh connect the ranks of their line, and the ends
         for (Axis a : {Axis::kPp, Axis::kDp, Axis::kTp}) {
           int32_t mine = r;
           std::vector<int32_t> got(static_cast<size_t>(m.size(a)));
-          m.group(a).all_gather({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}},
-                                {reinterpret_cast<std::byte*>(got.data()), {m.size(a)}, DType::kI32, {}}, {}).wait({});
+          m.group(a)
+              .all_gather({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}},
+                          {reinterpret_cast<std::byte*>(got.data()), {m.size(a)}, DType::kI32, {}}, {})
+              .wait({});
           const auto line = s.line(a, r);
           GT_CHECK(std::equal(line.begin(), line.end(), got.begin(), got.end()), "axis ", static_cast<int>(a));
         }
-        GT_CHECK(m.group(Axis::kTp).label() == (r < 2 ? "tp group [0,1]" : m.group(Axis::kTp).label()), m.group(Axis::kTp).label());
+        GT_CHECK(m.group(Axis::kTp).label() == (r < 2 ? "tp group [0,1]" : m.group(Axis::kTp).label()),
+                 m.group(Axis::kTp).label());
         int64_t x = r;
         m.ends().all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
         const bool end = r < 2 || r >= 6;

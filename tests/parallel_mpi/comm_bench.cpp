@@ -1,4 +1,5 @@
-// Latency of a 4-byte all-reduce and time of a 16 MB one. Under mpirun: MPI ranks. Alone: threads, `bench_comm [ranks]`.
+// Latency of a 4-byte all-reduce and time of a 16 MB one. Under mpirun: MPI ranks. Alone: threads, `bench_comm
+// [ranks]`.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -11,15 +12,16 @@
 #include "parallel/comm/thread_group.h"
 
 namespace {
-double seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 void measure(gt::GroupFactory& f) {
   std::vector<int> all(static_cast<size_t>(f.world_size()));
   std::iota(all.begin(), all.end(), 0);
   auto g = f.make(all);
-  struct Case { int64_t elements; int repeats; };
+  struct Case {
+    int64_t elements;
+    int repeats;
+  };
   for (Case c : {Case{1, 300}, Case{1024, 300}, Case{4 << 20, 7}}) {
     std::vector<float> x(static_cast<size_t>(c.elements), 1.0f);
     const gt::Tensor t{reinterpret_cast<std::byte*>(x.data()), {c.elements}, gt::DType::kF32, {}};
@@ -32,8 +34,9 @@ void measure(gt::GroupFactory& f) {
     }
     std::sort(times.begin(), times.end());
     if (f.world_rank() == 0) {
-      std::printf("%s %d ranks, all_reduce of %8lld bytes: median %10.1f us, best %10.1f us\n", f.backend().data(), f.world_size(),
-                  static_cast<long long>(t.bytes()), times[times.size() / 2] * 1e6, times.front() * 1e6);
+      std::printf("%s %d ranks, all_reduce of %8lld bytes: median %10.1f us, best %10.1f us\n", f.backend().data(),
+                  f.world_size(), static_cast<long long>(t.bytes()), times[times.size() / 2] * 1e6,
+                  times.front() * 1e6);
     }
   }
 }

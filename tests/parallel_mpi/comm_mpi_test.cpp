@@ -1,4 +1,5 @@
-// The communication suite on MPI ranks. Run under mpirun (see CMakeLists.txt). Without a launcher the program only lists.
+// The communication suite on MPI ranks. Run under mpirun (see CMakeLists.txt). Without a launcher the program only
+// lists.
 #include <cstdlib>
 
 #include "parallel/comm/mpi_group.h"
@@ -22,12 +23,16 @@ TEST_CASE("every collective equals the serial rank-ordered reference, so MPI equ
 }
 TEST_CASE("large tensors equal the reference") { on_both(suite::large_tensors); }
 TEST_CASE("a shard may be its own place in the full tensor") { on_both(suite::aliased_shards); }
-TEST_CASE("bf16 and f16 sums are exact where the result is") { REQUIRE_NOTHROW(suite::half_precision_reductions(mpi_factory())); }
+TEST_CASE("bf16 and f16 sums are exact where the result is") {
+  REQUIRE_NOTHROW(suite::half_precision_reductions(mpi_factory()));
+}
 TEST_CASE("messages keep their order and tags do not block each other") {
   REQUIRE_NOTHROW(suite::messages_keep_their_order_and_tags_do_not_block(mpi_factory()));
 }
 TEST_CASE("work on several groups interleaves") { on_both(suite::interleaved_work_on_several_groups); }
-TEST_CASE("counters equal the ring formulas") { REQUIRE_NOTHROW(suite::counters_equal_the_ring_formulas(mpi_factory())); }
+TEST_CASE("counters equal the ring formulas") {
+  REQUIRE_NOTHROW(suite::counters_equal_the_ring_formulas(mpi_factory()));
+}
 TEST_CASE("500 random operations give the same bits with random delays, and the same as threads") {
   const uint64_t calm = suite::random_operations(mpi_factory(), 77, [](uint64_t) {});
   REQUIRE(calm == suite::random_operations(mpi_factory(), 77, suite::random_sleep));
@@ -48,7 +53,8 @@ TEST_CASE("a message of another size than expected names the call and the sender
   if (g->rank() == 0) g->send(x.tensor, 1, 2, {}).wait({});
   if (g->rank() == 1) {
     REQUIRE_THROWS_WITH(g->recv(x.tensor, 0, 2, {}).wait({}), Catch::Contains("pp group of the test") &&
-                        Catch::Contains("recv(f32 x 9, rank 0, tag 2)") && Catch::Contains("16"));
+                                                                  Catch::Contains("recv(f32 x 9, rank 0, tag 2)") &&
+                                                                  Catch::Contains("16"));
   }
 }
 namespace {
@@ -61,7 +67,7 @@ std::vector<int> everyone() {
 
 TEST_CASE("a wait past the deadline names the group, the call and the rank that is missing") {
   auto later = mpi_factory().make(everyone());
-  for (int n : {5, 5000}) {  // messages, and the shared memory of the machine
+  for (int n : {5, 5000}) {                                // messages, and the shared memory of the machine
     MpiFactory impatient(std::chrono::milliseconds(100));  // MPI runs already and outlives this factory
     auto g = impatient.make(everyone());
     g->set_label("dp group of the test");
@@ -74,7 +80,8 @@ TEST_CASE("a wait past the deadline names the group, the call and the rank that 
       } catch (const Error& e) {
         INFO(e.what());
         REQUIRE(e.code() == Exit::kHang);
-        REQUIRE_THAT(e.what(), Catch::Contains("dp group of the test: rank") && Catch::Contains("nothing from ranks [1]") &&
+        REQUIRE_THAT(e.what(), Catch::Contains("dp group of the test: rank") &&
+                                   Catch::Contains("nothing from ranks [1]") &&
                                    Catch::Contains(cat("all_reduce(sum, f32 x ", n, ") #0")));
       }
     }
@@ -91,5 +98,6 @@ TEST_CASE("large collectives that differ between ranks are an error on every ran
   const int64_t mine = g->rank() == 1 ? 5001 : 5000;
   REQUIRE_THROWS_WITH(g->all_reduce(x.tensor.slice(0, mine), ReduceOp::kSum, {}).wait({}),
                       Catch::Contains("tp group of the test: a collective differs between ranks") &&
-                          Catch::Contains("all_reduce(sum, f32 x 5001)") && Catch::Contains("all_reduce(sum, f32 x 5000)"));
+                          Catch::Contains("all_reduce(sum, f32 x 5001)") &&
+                          Catch::Contains("all_reduce(sum, f32 x 5000)"));
 }

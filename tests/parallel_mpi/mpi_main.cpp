@@ -1,5 +1,5 @@
-// main() of test programs whose ranks are processes: MPI is started only when tests run (not to list them), a failure on one
-// rank ends all of them (the others would wait for ever), and only rank 0 reports success.
+// main() of test programs whose ranks are processes: MPI is started only when tests run (not to list them), a failure
+// on one rank ends all of them (the others would wait for ever), and only rank 0 reports success.
 #define CATCH_CONFIG_RUNNER
 #include "tests/parallel_mpi/mpi_main.h"
 
@@ -16,8 +16,8 @@ struct AbortOnFailure : Catch::TestEventListenerBase {
     const auto& r = s.assertionResult;
     if (!r.isOk()) {
       std::cerr << "rank " << (factory ? factory->world_rank() : 0) << ": " << r.getSourceInfo().file << ":"
-                << r.getSourceInfo().line << ": FAILED " << r.getExpressionInMacro() << "\n  " << r.getExpandedExpression() << "\n  "
-                << r.getMessage() << std::endl;
+                << r.getSourceInfo().line << ": FAILED " << r.getExpressionInMacro() << "\n  "
+                << r.getExpandedExpression() << "\n  " << r.getMessage() << std::endl;
     }
     return false;
   }

@@ -221,7 +221,7 @@ class Preparation {
     if (fs::exists(paths_.bin_part())) rename_file(paths_.bin_part(), paths_.bin());
     TokenMeta m;
     m.tokenizer_sha256 = tokenizer_.sha256();
-    m.version = "0.1.0";
+    m.version = GPT_VERSION;
     m.vocab = tokenizer_.vocab();
     m.eod = options_.eod ? tokenizer_.eod() : -1;
     m.options = journal_.options;

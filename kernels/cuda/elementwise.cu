@@ -23,10 +23,10 @@ template <int V, class Op>
 void each(const Context& c, const Op& op, int64_t n, bool aligned) {
   if (aligned) {
     const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, V), kThreads), 1 << 20);
-    each_kernel<V><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
+    each_kernel<V, Op><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
   } else {
     const int64_t blocks = std::min<int64_t>(ceil_div(n, kThreads), 1 << 20);
-    each_kernel<1><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
+    each_kernel<1, Op><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(op, n);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int kThreads = 512;
 
 struct MaxSum {
-  float max = -INFINITY, sum = 0;  // sum of exp(z - max)
+  float max, sum;  // sum of exp(z - max)
 };
 
 // e^(m - top) with -inf - -inf counted as an empty sum.
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const 
                                                          int64_t valid, int64_t first_col) {
   const int64_t row = blockIdx.x;
   const T* z = logits + row * cols;
-  MaxSum s;
+  MaxSum s{-INFINITY, 0};
   for (int64_t c = int64_t{threadIdx.x} * V; c < valid; c += int64_t{kThreads} * V) {
     float x[V];
     load<V>(z + c, x);  // cols is a multiple of V: a pack that begins inside the row ends inside
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const 
   }
 #pragma unroll
   for (int m = 16; m > 0; m >>= 1)
-    s = merge(s, {__shfl_xor_sync(kAllLanes, s.max, m), __shfl_xor_sync(kAllLanes, s.sum, m)});
+    s = merge(s, MaxSum{__shfl_xor_sync(kAllLanes, s.max, m), __shfl_xor_sync(kAllLanes, s.sum, m)});
   __shared__ MaxSum warp[kThreads / 32];
   if (threadIdx.x % 32 == 0) warp[threadIdx.x / 32] = s;
   __syncthreads();

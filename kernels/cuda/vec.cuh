@@ -37,7 +37,7 @@ __device__ inline void load(const T* p, float (&out)[V]) {
   for (int j = 0; j < V; j += kN) {
     const Word word = *reinterpret_cast<const Word*>(p + j);
     T x[kN];
-    __builtin_memcpy(x, &word, sizeof(word));
+    __builtin_memcpy(static_cast<void*>(x), &word, sizeof(word));
 #pragma unroll
     for (int t = 0; t < kN; ++t) out[j + t] = to_float(x[t]);
   }
@@ -53,7 +53,7 @@ __device__ inline void store(T* p, const float (&in)[V]) {
 #pragma unroll
     for (int t = 0; t < kN; ++t) x[t] = from_float<T>(in[j + t]);
     Word word;
-    __builtin_memcpy(&word, x, sizeof(word));
+    __builtin_memcpy(&word, static_cast<const void*>(x), sizeof(word));
     *reinterpret_cast<Word*>(p + j) = word;
   }
 }

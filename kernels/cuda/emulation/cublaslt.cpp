@@ -1,0 +1,137 @@
+// The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues as
+// NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none` or `bias` limits what the heuristic finds, so that the
+// backend's fallbacks run.
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Desc {
+  std::map<int, std::vector<char>> attributes;
+  template <class T>
+  T get(int key, T otherwise) const {
+    const auto i = attributes.find(key);
+    if (i == attributes.end()) return otherwise;
+    if (i->second.size() != sizeof(T)) std::abort();  // the backend gave the wrong type
+    std::memcpy(&otherwise, i->second.data(), sizeof(T));
+    return otherwise;
+  }
+};
+
+struct Layout {
+  cudaDataType_t type;
+  int64_t rows, cols, ld;
+};
+
+Desc& desc_of(cublasLtMatmulDesc_t d) { return *reinterpret_cast<Desc*>(d); }
+const Layout& layout_of(cublasLtMatrixLayout_t l) { return *reinterpret_cast<Layout*>(l); }
+cublasLtEpilogue_t epilogue_of(const Desc& d) { return d.get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT); }
+
+double get(const void* p, cudaDataType_t t, int64_t i) {
+  if (t == CUDA_R_32F) return static_cast<const float*>(p)[i];
+  if (t == CUDA_R_16BF) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+  return __half2float(static_cast<const __half*>(p)[i]);
+}
+
+void put(void* p, cudaDataType_t t, int64_t i, double v) {
+  if (t == CUDA_R_32F) static_cast<float*>(p)[i] = static_cast<float>(v);
+  else if (t == CUDA_R_16BF) static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(static_cast<float>(v));
+  else static_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
+}
+
+double tanh_part(double x) { return std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
+double gelu(double x) { return 0.5 * x * (1 + tanh_part(x)); }
+double gelu_slope(double x) {
+  const double t = tanh_part(x);
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) { return *h = reinterpret_cast<cublasLtHandle_t>(8), CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+const char* cublasLtGetStatusName(cublasStatus_t) { return "emulated"; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the emulation"; }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t c, cudaDataType_t) {
+  if (c != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *d = reinterpret_cast<cublasLtMatmulDesc_t>(new Desc);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return delete &desc_of(d), CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void* p, size_t n) {
+  desc_of(d).attributes[a].assign(static_cast<const char*>(p), static_cast<const char*>(p) + n);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType t, uint64_t rows, uint64_t cols, int64_t ld) {
+  *l = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{t, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld});
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return delete &layout_of(l), CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
+  return *p = reinterpret_cast<cublasLtMatmulPreference_t>(8), CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t) { return CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void*,
+                                                    size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t* result, int* found) {
+  const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
+  const std::string have = limit != nullptr ? limit : "all";
+  const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
+  const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
+  *found = have == "all" || plain || (bias && have == "bias") ? 1 : 0;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return *found == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A, cublasLtMatrixLayout_t la,
+                              const void* B, cublasLtMatrixLayout_t lb, const void* beta, const void* C, cublasLtMatrixLayout_t,
+                              void* D, cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
+  const Desc& d = desc_of(desc);
+  const Layout &a = layout_of(la), &b = layout_of(lb), &o = layout_of(ld);
+  const bool ta = d.get(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T;
+  const bool tb = d.get(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) == CUBLAS_OP_T;
+  const int64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, n = tb ? b.rows : b.cols;
+  if (m != o.rows || n != o.cols || k != (tb ? b.cols : b.rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  const cublasLtEpilogue_t e = epilogue_of(d);
+  const auto* bias = d.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
+  const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
+  auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
+  const auto aux_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
+  const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
+  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t i = 0; i < m; ++i) {
+      double s = 0;
+      for (int64_t x = 0; x < k; ++x)
+        s += get(A, a.type, ta ? x + i * a.ld : i + x * a.ld) * get(B, b.type, tb ? j + x * b.ld : x + j * b.ld);
+      s *= scale;
+      if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
+      if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
+      if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        put(aux, aux_type, i + j * aux_ld, s);
+        s = gelu(s);
+      }
+      if (e == CUBLASLT_EPILOGUE_DGELU) s *= gelu_slope(get(aux, aux_type, i + j * aux_ld));
+      put(D, o.type, i + j * o.ld, s);
+    }
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

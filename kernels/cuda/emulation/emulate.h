@@ -1,0 +1,95 @@
+// Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
+// barriers order is ordered and nothing else, so indexing, reductions, forgotten and divergent barriers are tested on
+// machines without a device. It knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
+// Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+#undef __shared__
+#define __shared__ static  // blocks run one at a time
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+
+namespace gt::emulated {
+
+extern std::byte* dynamic_shared;  // of the running block, filled with NaN at its start
+
+// Runs `thread` for every thread of the grid; ends the program when threads wait at different barriers for ever.
+void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
+void wait_block();
+void wait_warp();
+// The values of all lanes of this warp; valid until the warp's next barrier.
+const uint64_t* exchange(uint64_t mine);
+
+template <class... A>
+struct Bound {
+  dim3 grid, block;
+  size_t shared;
+  std::tuple<A...> args;
+};
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared;
+  Launch(dim3 g, dim3 b, size_t s, cudaStream_t) : grid(g), block(b), shared(s) {}
+  template <class... A>
+  Bound<A...> operator()(A... a) const {
+    return {grid, block, shared, {a...}};
+  }
+};
+
+template <class... P, class... A>
+void operator%(void (*kernel)(P...), const Bound<A...>& b) {
+  const std::tuple<P...> args = b.args;
+  run(b.grid, b.block, b.shared, [&] { std::apply(kernel, args); });
+}
+
+}  // namespace gt::emulated
+
+inline void __syncthreads() { gt::emulated::wait_block(); }
+inline void __syncwarp() { gt::emulated::wait_warp(); }
+
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  static_assert(sizeof(T) <= 8);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  const uint64_t* all = gt::emulated::exchange(bits);
+  const int lane = static_cast<int>((threadIdx.x + threadIdx.y * blockDim.x) % 32);
+  T out;
+  std::memcpy(&out, &all[lane ^ mask], sizeof out);
+  gt::emulated::wait_warp();
+  return out;
+}
+
+template <class T>
+unsigned __match_any_sync(unsigned, T x) {
+  const auto mine = static_cast<uint64_t>(x);
+  const uint64_t* all = gt::emulated::exchange(mine);
+  unsigned mask = 0;
+  for (int i = 0; i < 32; ++i) mask |= (all[i] == mine ? 1u : 0u) << i;
+  gt::emulated::wait_warp();
+  return mask;
+}
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int atomicAdd(int* p, int v) {
+  const int old = *p;
+  *p += v;
+  return old;
+}
+template <class T> T min(T a, T b) { return b < a ? b : a; }
+template <class T> T max(T a, T b) { return a < b ? b : a; }
+using std::isfinite;

@@ -1,0 +1,148 @@
+// The scheduler of emulated blocks. GPTTRAIN_EMULATED_ORDER: 0 threads in order (the default), 1 in reverse, 2 shuffled
+// anew at every barrier; results must not depend on it.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/emulation/emulate.h"
+
+#ifndef __x86_64__
+#error "the emulation switches fibers in x86-64 assembly"
+#endif
+
+// void gt_emulated_switch(void** save_stack, void* load_stack): callee-saved registers by the System V ABI.
+asm(R"(
+.text
+.globl gt_emulated_switch
+.hidden gt_emulated_switch
+gt_emulated_switch:
+  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+  ret
+)");
+extern "C" void gt_emulated_switch(void** save_stack, void* load_stack);
+
+namespace gt::emulated {
+
+std::byte* dynamic_shared = nullptr;
+
+namespace {
+
+constexpr size_t kStack = 128 * 1024;
+enum class State { kReady, kAtBlock, kAtWarp, kDone };
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  State state = State::kDone;
+  std::vector<char> stack;
+  uint3 index{};
+};
+
+std::vector<Fiber> fibers;
+std::vector<std::array<uint64_t, 32>> lanes;
+size_t current = 0;
+void* scheduler = nullptr;
+const std::function<void()>* body = nullptr;
+
+void leave(State s) {
+  fibers[current].state = s;
+  gt_emulated_switch(&fibers[current].stack_pointer, scheduler);
+}
+
+void entry() {
+  (*body)();
+  leave(State::kDone);
+  std::abort();
+}
+
+[[noreturn]] void die(const char* what) {
+  std::fprintf(stderr, "emulated kernel: %s\n", what);
+  std::abort();
+}
+
+void start(Fiber& f, size_t i, dim3 block) {
+  f.stack.resize(kStack);
+  f.state = State::kReady;
+  f.index = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
+             static_cast<unsigned>(i / block.x / block.y)};
+  auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(f.stack.data()) + kStack) & ~uintptr_t{15});
+  *--top = nullptr;  // the return address of entry, never used, keeps the alignment of a call
+  *--top = reinterpret_cast<void*>(&entry);
+  for (int r = 0; r < 6; ++r) *--top = nullptr;
+  f.stack_pointer = top;
+}
+
+// Frees the threads begin..end-1 when all that still live wait at `at`.
+bool open_barrier(size_t begin, size_t end, State at) {
+  const auto waits = [&](const Fiber& f) { return f.state == at; };
+  const auto first = fibers.begin() + static_cast<ptrdiff_t>(begin), last = fibers.begin() + static_cast<ptrdiff_t>(end);
+  if (!std::all_of(first, last, [&](const Fiber& f) { return waits(f) || f.state == State::kDone; })) return false;
+  if (std::none_of(first, last, waits)) return false;
+  for (auto f = first; f != last; ++f)
+    if (waits(*f)) f->state = State::kReady;
+  return true;
+}
+
+void run_block(size_t n, std::vector<size_t>& order, int mode, std::mt19937& random) {
+  for (size_t done = 0; done < n;) {
+    if (mode == 2) std::shuffle(order.begin(), order.end(), random);
+    bool moved = false;
+    for (size_t i : order) {
+      if (fibers[i].state != State::kReady) continue;
+      moved = true;
+      current = i;
+      threadIdx = fibers[i].index;
+      gt_emulated_switch(&scheduler, fibers[i].stack_pointer);
+      done += fibers[i].state == State::kDone;
+    }
+    bool freed = false;
+    for (size_t w = 0; w < n; w += 32) freed |= open_barrier(w, std::min(n, w + 32), State::kAtWarp);
+    if (!freed) freed = open_barrier(0, n, State::kAtBlock);
+    if (!moved && !freed && done < n) die("deadlock: threads of a block wait at different barriers");
+  }
+}
+
+}  // namespace
+
+void wait_block() { leave(State::kAtBlock); }
+void wait_warp() { leave(State::kAtWarp); }
+
+const uint64_t* exchange(uint64_t mine) {
+  const size_t i = current;
+  lanes[i / 32][i % 32] = mine;
+  wait_warp();
+  return lanes[i / 32].data();
+}
+
+void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
+  const size_t n = size_t{block.x} * block.y * block.z, blocks = size_t{grid.x} * grid.y * grid.z;
+  if (n == 0 || n > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 || shared > 232448) die("invalid launch");
+  const char* wanted = std::getenv("GPTTRAIN_EMULATED_ORDER");
+  const int mode = wanted != nullptr ? std::atoi(wanted) : 0;
+  std::mt19937 random(7);
+  if (fibers.size() < n) fibers.resize(n);
+  lanes.assign((n + 31) / 32, {});
+  body = &thread;
+  blockDim = block, gridDim = grid;
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (mode == 1) std::reverse(order.begin(), order.end());
+  std::vector<float4> memory(shared / 16 + 1);
+  dynamic_shared = reinterpret_cast<std::byte*>(memory.data());
+  for (size_t k = 0; k < blocks; ++k) {
+    const size_t b = mode == 1 ? blocks - 1 - k : k;
+    blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
+                static_cast<unsigned>(b / grid.x / grid.y)};
+    std::memset(static_cast<void*>(memory.data()), 0xFF, memory.size() * 16);
+    for (size_t i = 0; i < n; ++i) start(fibers[i], i, block);
+    run_block(n, order, mode, random);
+  }
+}
+
+}  // namespace gt::emulated

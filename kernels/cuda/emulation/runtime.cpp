@@ -1,0 +1,58 @@
+// The part of the CUDA runtime that this backend calls, over host memory: everything is finished when the call returns.
+// Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use (default: an H200's 232448).
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+
+extern "C" {
+
+cudaError_t cudaMalloc(void** p, size_t n) {
+  if (n > size_t{1} << 36) return cudaErrorMemoryAllocation;
+  *p = std::aligned_alloc(512, (n + 511) / 512 * 512);
+  if (*p == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(*p, 0xFF, n);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
+cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) { return cudaMalloc(p, n); }
+cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{1} << 34, cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t) { return std::memmove(d, s, n), cudaSuccess; }
+cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t) { return std::memset(d, v, n), cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return *s = reinterpret_cast<cudaStream_t>(8), cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {};
+  std::strcpy(p->name, "emulated device");
+  p->major = 9;
+  p->totalGlobalMem = size_t{1} << 34;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
+  const char* shared = std::getenv("GPTTRAIN_EMULATED_SHARED");
+  *v = a == cudaDevAttrComputeCapabilityMajor            ? 9
+       : a == cudaDevAttrMaxSharedMemoryPerBlockOptin    ? (shared != nullptr ? std::atoi(shared) : 232448)
+                                                         : 0;
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -63,7 +63,7 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   }
   // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place unless
   // other slots still share it or a deferred weight gradient will read it.
-  const bool in_place = dsum && bp.sole_owner(dsum) && bp.pass() == Pass::kFull;
+  const bool in_place = dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);

@@ -114,8 +114,12 @@ class Backprop {
   void pass_on(const Var& x, Tensor dy);
   Tensor scratch(Shape s, DType t) { return tape_.grads_.alloc(s, t); }  // from the pool; give it back with free()
   void free(Tensor t) { tape_.grads_.free(t); }
-  // True when only one gradient slot refers to these bytes, so that its reader may write its own result over them.
-  bool sole_owner(Tensor t) const { return tape_.grads_.owns(t) && tape_.grads_.uses(t) == 1; }
+  // True when the slot of y alone refers to the bytes of its gradient, so that the rule that consumes it may write over them.
+  // Never true of a seed: it stays the caller's, wherever it lives.
+  bool sole_owner(const Var& y) const {
+    const Tape::Slot& s = tape_.slot(y.id);
+    return s.owned && tape_.grads_.uses(s.grad) == 1;
+  }
 
  private:
   Tape& tape_;

@@ -10,8 +10,13 @@ Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
   struct Saved { Var x, y; ProcessGroup* g; };
   t.record(Saved{x, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;
-    s.g->all_reduce(bp.grad(s.y), ReduceOp::kSum, bp.stream()).wait(bp.stream());
-    bp.pass_on(s.x, bp.grad(s.y));
+    const Tensor dy = bp.grad(s.y);
+    const bool in_place = bp.sole_owner(s.y);  // a gradient that other slots share, or a seed, is summed in a copy
+    const Tensor sum = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
+    if (!in_place) bp.ops().copy({.src = dy, .dst = sum}, bp.stream());
+    s.g->all_reduce(sum, ReduceOp::kSum, bp.stream()).wait(bp.stream());
+    bp.pass_on(s.x, sum);
+    if (!in_place) bp.free(sum);
   }});
   return y;
 }

@@ -6,6 +6,7 @@
 
 #include "launch/engine_options.h"
 #include "launch/progress.h"
+#include "launch/version.h"
 #include "parallel/pipeline/simulate.h"
 
 namespace gt {
@@ -44,6 +45,12 @@ std::string optimizer_line(const Config& c) {
   return fmt::format("{}, lr {:g} ({}, {} warm-up steps, to {:g}), betas {:g} {:g}, weight decay {:g}, clip {:g}", c.optim.type,
                      c.optim.lr, c.schedule.type, c.schedule.warmup_steps, c.schedule.min_lr, c.optim.betas[0], c.optim.betas[1],
                      c.optim.weight_decay, c.optim.grad_clip);
+}
+
+std::string data_line(const BannerFacts& f, double epochs) {
+  if (f.config.data.train.front().path == "mock") return "synthetic tokens (mock)";
+  return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()), f.config.model.seq,
+                     epochs, f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
 }  // namespace
@@ -87,6 +94,7 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
 Rows start_rows(const BannerFacts& f) {
   const Config& c = f.config;
   Rows rows;
+  rows.push_back({"gpttrain", fmt::format("{} ({})", program_version(), git_hash())});
   if (f.resumed_from >= 0) rows.push_back({"resumed", fmt::format("from step {} ({})", f.resumed_from, f.checkpoint)});
   rows.push_back({"model", model_line(c, f.options.model)});
   rows.push_back({"layout", layout_line(c, f.options)});
@@ -95,8 +103,7 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
   rows.push_back({"optimizer", optimizer_line(c)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) / static_cast<double>(std::max<int64_t>(1, f.train.size()));
-  rows.push_back({"data", fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()), c.model.seq,
-                                      epochs, f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "")});
+  rows.push_back({"data", data_line(f, epochs)});
   rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0), f.threads,
                                         f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});

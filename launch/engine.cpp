@@ -33,8 +33,9 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   const int pp = mesh.shape().pp, m = options.microbatches;
   train_ = std::make_unique<PipelineExecutor>(make_schedule(options.schedule, pp, 1, m, options.model.tied), local, mesh, *backend.ops,
                                               *backend.device, compute, plan.train);
-  eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, 1, m), local, mesh, *backend.ops, *backend.device, compute,
-                                             plan.eval);
+  if (options.evaluates)
+    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, 1, m), local, mesh, *backend.ops, *backend.device, compute,
+                                               plan.eval);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
@@ -127,6 +128,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
 
 double Engine::evaluate(std::span<const MicroBatch> microbatches) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
@@ -164,13 +166,13 @@ EnginePlan Engine::measured_plan() const {
     return ExecutorMemory{align_up(e.activation_high_water()), align_up(e.gradient_high_water()), e.boundary_bytes()};
   };
   plan.train = of(*train_);
-  plan.eval = of(*eval_);
+  if (eval_) plan.eval = of(*eval_);
   plan.slots = train_->slots();
   plan.memory.weights = store_->value_bytes();
   plan.memory.gradients = store_->grad_bytes();
   plan.memory.optimizer = optimizer_->state_bytes();
   plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
-                            plan.eval.activation_bytes * eval_->slots();
+                            (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
   plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
   return plan;
 }
@@ -194,7 +196,7 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     engine.step(batch, options.micro_batch * options.model.seq);
-    engine.evaluate(batch);
+    if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
   }
   backend.device->close_stream(stream);

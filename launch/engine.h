@@ -30,6 +30,7 @@ struct EngineOptions {
   float grad_clip = 1;                // 0: off
   uint64_t seed = 1234;
   int threads = 1;                    // host threads of this rank
+  bool evaluates = true;              // evaluate() will be called: memory is kept for it
 };
 
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.

@@ -44,6 +44,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
+  o.evaluates = c.train.eval_every > 0;
   return o;
 }
 

@@ -21,7 +21,8 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   c.train.global_batch = c.train.micro_batch;
   m->backend = &choose_backend(m->config);
   const int threads = threads_per_rank(m->config, 1);
-  const EngineOptions options = engine_options(m->config, threads);
+  EngineOptions options = engine_options(m->config, threads);
+  options.evaluates = true;
   m->mesh = std::make_unique<Mesh>(MeshShape{}, m->factory);
   m->stream = m->backend->device->open_stream(0, threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream, plan_memory(options, {}, 0));

@@ -16,6 +16,7 @@
 #include "launch/console.h"
 #include "launch/engine_options.h"
 #include "launch/log_jsonl.h"
+#include "launch/progress.h"
 #include "launch/signals.h"
 #include "launch/tensorboard_sink.h"
 
@@ -198,6 +199,7 @@ Exit Trainer::run() {
     one_step();
     const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
+    report_memory();
     if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
   }
   const bool done = state_.step >= config_.train.steps;
@@ -245,9 +247,16 @@ void Trainer::one_step() {
   step_ended_ = end;
   recent_rates_.push_back(rate);
   log_->push(rec);
-  if (state_.step == first_step_ + 1)
-    log_->push(make_event(state_.step, "memory of rank 0: planned " + memory_line(plan_.memory) + " | measured " +
-                                           memory_line(engine_->measured_plan().memory) + fmt::format(" | process {:.1f} MB", static_cast<double>(resident_bytes()) * 1e-6)));
+}
+
+// Once everything that takes memory has run: two steps, and an evaluation where there are any.
+void Trainer::report_memory() {
+  const bool evaluated = config_.train.eval_every == 0 || state_.step - first_step_ + 1 >= config_.train.eval_every;
+  if (!log_ || memory_reported_ || state_.step <= first_step_ || !evaluated) return;
+  memory_reported_ = true;
+  log_->push(make_event(state_.step, fmt::format("memory of rank 0: planned {} | measured {} | process {}", memory_line(plan_.memory),
+                                                 memory_line(engine_->measured_plan().memory),
+                                                 format_bytes(static_cast<double>(resident_bytes())))));
 }
 
 void Trainer::evaluate() {

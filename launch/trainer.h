@@ -37,6 +37,7 @@ class Trainer {
   void start_logs();
   void one_step();
   void evaluate();
+  void report_memory();
   void save();
   void finish(Exit);
   bool speaks() const { return mesh_->rank() == 0; }
@@ -60,7 +61,7 @@ class Trainer {
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1, saved_step_ = -1;
-  bool stop_ = false;
+  bool stop_ = false, memory_reported_ = false;
 };
 
 }  // namespace gt

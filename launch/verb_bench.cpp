@@ -30,7 +30,8 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   const Backend& backend = choose_backend(c);
   const int threads = threads_per_rank(c, factory.local_size());
   set_cpu_may_spin(factory.local_size() * threads <= static_cast<int>(std::thread::hardware_concurrency()));
-  const EngineOptions options = engine_options(c, threads);
+  EngineOptions options = engine_options(c, threads);
+  options.evaluates = false;
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank());
   const Stream stream = backend.device->open_stream(0, threads);
   Timings t;

@@ -55,8 +55,13 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
     s.alias_owner = s.owner != nullptr;
     if (!s.alias_owner) s.values = allocate(s.layout.size);
     s.grads = allocate(s.layout.size);
-    backend.device->zero(s.grads.data(), s.grads.bytes(), compute);  // the padding stays 0 for good
-    if (!s.alias_owner) backend.device->zero(s.values.data(), s.values.bytes(), compute);
+    // The padding at the end stays 0 for good; all else is written before it is read.
+    const auto zero_padding = [&](const Buffer& b) {
+      const int64_t used = (s.layout.size - s.layout.pad) * size_of(DType::kF32);
+      backend.device->zero(b.data() + used, b.bytes() - used, compute);
+    };
+    zero_padding(s.grads);
+    if (!s.alias_owner) zero_padding(s.values);
     for (size_t i = 0; i < s.spec.params.size(); ++i) {
       Parameter& p = *s.spec.params[i];
       p.value = s.flat_values().slice(s.layout.offset[i], numels[i]).view(p.local_shape);

@@ -82,7 +82,7 @@ TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes 
   for (const std::string ranks : {"processes", "threads"}) {
     const std::string run = kTiny + "--tp 2 --pp 2 --train.steps 100000 --log.name " + ranks + " --launch.ranks " + ranks;
     const Outcome stopped = gpttrain(run, dir.path(), 60, [&](int pid) {
-      for (int i = 0; i < 2000 && read_file(dir / ("runs/" + ranks + "/log.jsonl")).find("\"step\":3,") == std::string::npos; ++i) usleep(5000);
+      for (int i = 0; i < 2000 && read_file(dir / ("runs/" + ranks + "/log.jsonl")).find("\"step\": 3,") == std::string::npos; ++i) usleep(5000);
       kill(pid, SIGINT);
     });
     INFO(stopped.out);

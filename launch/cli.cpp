@@ -5,9 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "kernels/backend.h"
 #include "kernels/core/check.h"
 #include "launch/config_alias.h"
+#include "launch/version.h"
 
 namespace gt {
 namespace {
@@ -78,8 +78,8 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kEval: use(EvalArgs()); break;
     case Verb::kGenerate: use(GenerateArgs()); break;
     case Verb::kSchedule: use(ScheduleArgs()); break;
-    case Verb::kCkptLs:
-    case Verb::kCkptInspect: use(CkptArgs()); break;
+    case Verb::kCkptLs: use(CkptArgs()); break;
+    case Verb::kCkptInspect: use(CkptInspectArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
   }
   return out;
@@ -242,25 +242,6 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
 
 Command parse_command(int argc, const char* const* argv) {
   return parse_command(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), find_rank_env());
-}
-
-std::string version_text(const std::vector<std::string>& libraries) {
-#ifndef GPT_VERSION
-#define GPT_VERSION "0.1.0"
-#endif
-#ifndef GPT_GIT_HASH
-#define GPT_GIT_HASH "unknown"
-#endif
-  std::string out = fmt::format("gpttrain {} (git {})\ncompiler   {}\nfmt        {}.{}.{}\nCLI11      {}\n",
-                                GPT_VERSION, GPT_GIT_HASH,
-#if defined(__clang__)
-                                "clang " __clang_version__,
-#else
-                                "g++ " __VERSION__,
-#endif
-                                FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100, CLI11_VERSION);
-  for (const std::string& l : libraries) out += l + "\n";
-  return out + "CPU        " + cpu_isa() + "\n";
 }
 
 }  // namespace gt

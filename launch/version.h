@@ -1,0 +1,15 @@
+// What --version prints. Libraries are asked at run time which version they are, through their symbols and without
+// their headers, whose homes are other folders; so the answer is what this process is linked with, not what it was
+// built from.
+#pragma once
+#include <string>
+
+namespace gt {
+
+const char* program_version();  // "0.1.0"
+const char* git_hash();         // of the sources, "-dirty" behind it when they had changes; "unknown" without git
+
+// "gpttrain 0.1.0 (git ...)", compiler, libraries, instruction set of the processor in use, CUDA or why not.
+std::string version_text();
+
+}  // namespace gt

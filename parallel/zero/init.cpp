@@ -18,9 +18,10 @@ void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, 
   const int64_t n = p.local_shape.numel();
   std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
   if (p.init.kind == Init::Kind::kNormal) {
-    // Split along dim 0: rows move, columns are whole. Split along dim 1: every row has this rank's columns.
+    // Split along dim 0: rows move, columns are whole (a vector is rows of one column). Split along dim 1: every row has this
+    // rank's columns.
     const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
-    const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : 1, cols = n / rows;
+    const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : n, cols = n / rows;
     const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0], full_cols = p.full_shape.numel() / p.full_shape[0];
     const auto row = [&](int64_t r) {
       float* out = host.data() + r * cols;

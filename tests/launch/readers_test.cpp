@@ -1,0 +1,70 @@
+// What we write is read by software that we did not write: TensorBoard, h5py, SentencePiece's own tools (tests/readers/).
+#include <filesystem>
+
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
+  const std::string python = GPT_SOURCE_DIR "/build/readers/bin/python";
+  if (!std::filesystem::exists(python)) {
+    WARN("SKIPPED: no " << python << "; tests/readers/setup.sh makes it and needs PyPI");
+    return;
+  }
+  TempDir dir;
+  const std::string text = read_file("/usr/share/common-licenses/GPL-3");
+  write_file(dir / "text.txt", text);
+  write_file(dir / "line.txt", "The GNU General Public License is a free, copyleft license for software and other kinds of works.\n");
+  const auto must = [&](const std::string& args) {
+    const Outcome r = gpttrain(args, dir.path());
+    INFO(args << "\n" << r.out);
+    REQUIRE(r.code == 0);
+    return r.out;
+  };
+  must("tokenizer train --input text.txt --vocab 400 --output tok.model");
+  must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens");
+  must("--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 --train.global_batch 8 "
+       "--train.steps 6 --data.train tokens --data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --pp 2 --dp 2 --launch.ranks threads");
+  const Outcome ids = shell(GPT_BINARY_DIR "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
+  INFO(ids.out);
+  REQUIRE(ids.code == 0);
+  const Outcome r = shell(python + " " GPT_SOURCE_DIR "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt", dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("tensorboard:"));
+  CHECK(r.says("h5py: 8 shards"));
+  CHECK(r.says("sentencepiece:"));
+  CHECK(r.says("numpy:"));
+}
+
+TEST_CASE("a model trained on English ends below the unigram entropy and writes text") {
+  TempDir dir;
+  write_file(dir / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  const auto must = [&](const std::string& args) {
+    const Outcome r = gpttrain(args, dir.path());
+    INFO(args << "\n" << r.out);
+    REQUIRE(r.code == 0);
+    return r.out;
+  };
+  must("tokenizer train --input text.txt --vocab 400 --output tok.model");
+  must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens");
+  const std::string inspected = must("data inspect tokens");
+  const size_t at = inspected.find("unigram entropy ");
+  REQUIRE(at != std::string::npos);
+  const double entropy = std::stod(inspected.substr(at + 16));
+  CHECK(entropy > 4);
+  CHECK(entropy < 6);
+  must("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 400 --model.seq 32 --train.micro_batch 8 --train.global_batch 16 "
+       "--train.steps 150 --train.eval_every 150 --train.eval_steps 2 --optim.lr 5e-3 --schedule.warmup_steps 10 --data.split 90,10 --data.train tokens "
+       "--data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --dp 2 --launch.ranks threads --log.every 50");
+  CHECK(logged(dir / "runs/run", "loss").back() < entropy - 0.8);
+  CHECK(logged(dir / "runs/run", "loss", "eval").back() < entropy - 0.5);
+  const std::string written = must("generate --load runs/run --prompt \"The GNU\" --max-tokens 12 --seed 3");
+  CHECK(written.find("The GNU") == 0);
+  CHECK(written.size() > 12);
+  CHECK(written == must("generate --load runs/run --prompt \"The GNU\" --max-tokens 12 --seed 3"));
+  CHECK(must("eval --load runs/run --split valid").find("perplexity") != std::string::npos);
+  CHECK(must("ckpt ls runs/run").find("step-000000150") != std::string::npos);
+  CHECK(must("ckpt inspect runs/run").find("embed.weight") != std::string::npos);
+}

@@ -48,7 +48,7 @@ struct SaveReport {
 };
 
 // Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks (checked),
-// and commits dir/step-<9 digits> by a rename; then `latest`, then deletes all but the `keep` newest steps (keep < 1: none).
+// and commits dir/step-<9 digits> by a rename; then `latest`, then deletes all but the `keep` newest steps (keep < 1: deletes none).
 // Steps newer than this one belong to a branch that the run has left: they are renamed to <step>.abandoned-<time>.
 // Throws on every rank if any rank failed, with the message of the lowest one, after removing the attempt: kIo (rank, file,
 // operation, errno); kInternal when the views do not cover the tensors. Committed checkpoints are never touched before the commit.

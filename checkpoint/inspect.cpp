@@ -1,0 +1,178 @@
+// Looking at checkpoints without a mesh: which step a path means, what a folder holds, what a step holds.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/shard_reader.h"
+#include "checkpoint/steps.h"
+#include "kernels/core/sha256.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// The step number in the name of anything that is or was a step; -1: something else.
+int64_t step_in(const std::string& name) {
+  const size_t at = name.find("step-");
+  if (at != 0 && name.rfind(".tmp-step-", 0) != 0 && name.rfind(".del-step-", 0) != 0) return -1;
+  const size_t end = name.find_first_not_of("0123456789", at + 5);
+  return step_number(name.substr(at, end == std::string::npos ? end : end - at)).value_or(-1);
+}
+
+int64_t bytes_in(const std::string& dir) {
+  int64_t n = 0;
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(dir, ec))
+    if (e.is_regular_file(ec)) n += static_cast<int64_t>(e.file_size(ec));
+  return n;
+}
+
+CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
+  CheckpointInfo info;
+  info.name = fs::path(path).filename().string();
+  info.step = step_in(info.name);
+  info.bytes = bytes_in(path);
+  if (info.name[0] == '.') {
+    info.status = info.name[1] == 't' ? "attempt" : "attempt (half deleted)";
+    return info;
+  }
+  for (const char* aside : {"corrupt", "abandoned"})
+    if (info.name.find(cat(".", aside, "-")) != std::string::npos) info.status = aside;
+  try {
+    const Manifest m = open_step(vfs, path).manifest;
+    info.created = m.created;
+    info.layout = m.layout();
+    if (info.status.empty()) info.status = "ok";
+  } catch (const Error& e) {
+    std::error_code ec;
+    const char* kind = !fs::exists(path + "/manifest.json", ec) ? "incomplete" : e.code() == Exit::kDamaged ? "corrupt" : "unreadable";
+    if (info.status.empty()) info.status = cat(kind, ": ", e.what());
+  }
+  return info;
+}
+
+std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
+  if (t.dtype != DType::kF32) return cat("  (no statistics of ", name_of(t.dtype), ")");
+  std::vector<float> values(static_cast<size_t>(t.shape.numel()));
+  const ShardView view{.name = t.name, .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},
+                       .full = t.shape, .local = t.shape};
+  read_views(vfs, dir, m, std::span(&view, 1), nullptr, {});
+  double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0, squares = 0;
+  int64_t finite = 0;
+  for (float x : values) {
+    if (!std::isfinite(x)) continue;
+    ++finite;
+    low = std::min<double>(low, x);
+    high = std::max<double>(high, x);
+    sum += x;
+    squares += static_cast<double>(x) * x;
+  }
+  const double n = std::max<double>(1, static_cast<double>(finite));
+  char text[200];
+  std::snprintf(text, sizeof text, "  min %.6g max %.6g mean %.6g rms %.6g non-finite %lld", finite ? low : 0.0, finite ? high : 0.0, sum / n,
+                std::sqrt(squares / n), static_cast<long long>(t.shape.numel() - finite));
+  return text;
+}
+
+std::string head_text(const std::string& dir, const Manifest& m) {
+  const TrainState& s = m.state;
+  std::string out = cat(dir, "\n  step ", m.step, ", written ", m.created, " by gpttrain ", m.version, " (", m.compiler, "; ", m.device,
+                        "), format ", m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ", to_string(m.uuid), "\n  ", m.files.size(),
+                        " shards, ", m.bytes(), " bytes\n");
+  out += cat("state\n  run ", s.run_uuid, ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ", s.consumed_samples, " samples, ",
+             s.consumed_tokens, " tokens\n  applied ", s.applied_steps, " updates, skipped ", s.skipped_steps, "\n  optimizer ", s.optim_type,
+             ", schedule ", s.lr_type, ", learning rate ", s.lr_value, "\n  batch ", s.global_batch, ", micro batch ", s.micro_batch, "\n");
+  if (s.best_step >= 0) out += cat("  best validation loss ", s.best_loss, " at step ", s.best_step, "\n");
+  return out;
+}
+
+}  // namespace
+
+std::string resolve_step(const std::string& given) {
+  Vfs vfs;
+  const std::string path = without_slash(given);
+  std::error_code ec;
+  GT_REQUIRE(fs::exists(path, ec), Exit::kUsage, path, ": ", ec && ec != std::errc::no_such_file_or_directory ? ec.message() : "does not exist",
+             "; give a run directory, its checkpoints folder, or a step");
+  GT_REQUIRE(fs::is_directory(path, ec), Exit::kUsage, path, ": is no folder; give a run directory, its checkpoints folder, or a step");
+  if (step_number(fs::path(path).filename().string()) || fs::exists(path + "/manifest.json", ec)) return open_step(vfs, path).path;
+  std::string refused;
+  Exit code = Exit::kIo;
+  for (const std::string& dir : {path, path + "/checkpoints"})
+    for (const auto& [n, step] : list_steps(dir)) {
+      try {
+        return open_step(vfs, step).path;
+      } catch (const Error& e) {
+        if (e.code() == Exit::kUsage) throw;
+        if (e.code() == Exit::kDamaged) code = Exit::kDamaged;
+        refused += cat("\n  ", e.what());
+      }
+    }
+  GT_REQUIRE(!refused.empty(), Exit::kUsage, path, ": holds no checkpoint; give a run directory, its checkpoints folder, or a step");
+  fail(code, path, ": holds no good checkpoint:", refused);
+}
+
+TrainState read_state(const std::string& step_dir) {
+  Vfs vfs;
+  return open_step(vfs, without_slash(step_dir)).manifest.state;
+}
+
+std::string read_aux(const std::string& step_dir, const std::string& name) {
+  Vfs vfs;
+  const OpenedStep step = open_step(vfs, without_slash(step_dir));  // checks the hashes
+  for (const AuxEntry& a : step.manifest.aux)
+    if (a.name == name) return read_file(vfs, step.path + "/" + name, a.bytes);
+  return "";
+}
+
+std::vector<CheckpointInfo> list_checkpoints(const std::string& dir) {
+  Vfs vfs;
+  std::error_code ec;
+  fs::directory_iterator it(dir, ec);
+  if (ec == std::errc::no_such_file_or_directory || ec == std::errc::not_a_directory) fail(Exit::kUsage, dir, ": no such folder");
+  if (ec) fail_io("reading of folder " + dir, -ec.value());
+  std::vector<CheckpointInfo> out;
+  for (const auto& e : it)
+    if (step_in(e.path().filename().string()) >= 0 && e.is_directory(ec)) out.push_back(look_at(vfs, e.path().string()));
+  std::sort(out.begin(), out.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return a.step != b.step ? a.step < b.step : a.name < b.name;
+  });
+  return out;
+}
+
+std::string inspect_checkpoint(const std::string& step_dir, const InspectOptions& options) {
+  Vfs vfs;
+  std::error_code ec;
+  GT_REQUIRE(fs::exists(step_dir, ec), Exit::kUsage, step_dir, ": does not exist; give a step of a checkpoints folder");
+  const OpenedStep step = open_step(vfs, without_slash(step_dir));
+  const Manifest& m = step.manifest;
+  std::string out = head_text(step.path, m), group;
+  int64_t elements = 0;
+  size_t shown = 0;
+  for (const TensorEntry& t : m.tensors) {
+    if (!options.tensor.empty() && t.name != options.tensor) continue;
+    const std::string g = t.name.substr(0, t.name.rfind('/'));
+    if (g != group) out += g + "/\n";
+    group = g;
+    out += cat("  ", t.name.substr(t.name.rfind('/') + 1), "  ", name_of(t.dtype), " ", to_string(t.shape));
+    if (t.blocks > 1) out += cat(" in ", t.blocks, " blocks");
+    if (options.stats) out += stats_of(vfs, step.path, m, t);
+    out += "\n";
+    elements += t.shape.numel();
+    ++shown;
+  }
+  GT_REQUIRE(shown > 0 || options.tensor.empty(), Exit::kUsage, step.path, ": has no tensor ", options.tensor,
+             "; names are like master/embed.weight, `ckpt inspect` lists them");
+  return out + cat(shown, " tensors, ", elements, " elements\n");
+}
+
+}  // namespace gt

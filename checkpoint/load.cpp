@@ -1,0 +1,196 @@
+#include "checkpoint/load.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "checkpoint/shard_reader.h"
+#include "checkpoint/steps.h"
+#include "checkpoint/world.h"
+
+namespace gt {
+namespace {
+
+std::string group_of(const std::string& name) { return name.substr(0, name.rfind('/')); }
+std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
+
+// All ranks' views against the manifest: every difference at once, the same text on every rank. `resume`: groups that nobody asks
+// for are differences too (optimizer state that would be lost in silence).
+void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m, std::span<const ShardView> views, bool resume) {
+  std::map<std::string, const TensorEntry*> stored;
+  for (const TensorEntry& t : m.tensors) stored[t.name] = &t;
+  std::map<std::string, std::string> mine;  // name → difference, "" when it fits
+  for (const ShardView& v : views) {
+    const auto it = stored.find(v.name);
+    if (it == stored.end()) mine[v.name] = cat("missing in the checkpoint: ", v.name, " ", describe(v.full, v.data.dtype));
+    else if (it->second->shape != v.full || it->second->dtype != v.data.dtype)
+      mine[v.name] = cat("differs: ", v.name, ": checkpoint ", describe(it->second->shape, it->second->dtype), ", model ",
+                         describe(v.full, v.data.dtype));
+    else mine.try_emplace(v.name);
+  }
+  std::vector<std::string> flat;
+  for (auto& [name, difference] : mine) {
+    flat.push_back(name);
+    flat.push_back(std::move(difference));
+  }
+  std::set<std::string> wanted, groups, differences;
+  for (const std::string& part : gather_bytes(world, pack(flat))) {
+    const auto rows = unpack(part);
+    for (size_t k = 0; k < rows.size(); k += 2) {
+      wanted.insert(rows[k]);
+      groups.insert(group_of(rows[k]));
+      if (!rows[k + 1].empty()) differences.insert(rows[k + 1]);
+    }
+  }
+  for (const TensorEntry& t : m.tensors)
+    if (!wanted.count(t.name) && (resume || groups.count(group_of(t.name))))
+      differences.insert(cat("only in the checkpoint: ", t.name, " ", describe(t.shape, t.dtype)));
+  if (differences.empty()) return;
+  std::string text;
+  for (const std::string& d : differences) text += "\n  " + d;
+  fail(Exit::kUsage, path, ": does not fit this model, ", differences.size(), differences.size() == 1 ? " difference:" : " differences:",
+       text, "\nGive the model and optimizer of the run (config.json in that folder), or another folder with --checkpoint.resume never");
+}
+
+LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
+  LoadReport r;
+  r.state = m.state;
+  r.path = path;
+  for (const AuxEntry& a : m.aux)
+    if (a.name == "config.json") r.config_json = read_file(vfs, path + "/" + a.name, a.bytes);
+  return r;
+}
+
+// Collective. Throws the same error everywhere.
+LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text, std::span<const ShardView> into, bool resume,
+                       const Mesh& mesh, const DeviceApi& api, Stream stream) {
+  Manifest m;
+  all_or_none(mesh, [&] { m = parse_manifest(manifest_text, path + "/manifest.json"); });
+  require_fit(mesh.world(), path, m, into, resume);
+  LoadReport report;
+  all_or_none(mesh, [&] {
+    read_views(vfs, path, m, into, &api, stream);
+    report = report_of(vfs, path, m);
+  });
+  return report;
+}
+
+// Rank 0's list of candidates and what became of them.
+struct Choice {
+  Choice(Vfs& v, const std::string& d) : vfs(v), dir(d) {}
+
+  void list(const std::string& which) {
+    clean_attempts(vfs, dir);
+    steps = list_steps(dir);
+    if (which == "auto") return;
+    GT_REQUIRE(!which.empty() && which.size() <= 15 && which.find_first_not_of("0123456789") == std::string::npos, Exit::kUsage,
+               "checkpoint.resume: \"", which, "\" is neither auto, never nor a step number");
+    only = std::stoll(which);
+    std::string known;
+    for (const auto& [n, path] : steps) known += cat(known.empty() ? "" : ", ", n);
+    std::erase_if(steps, [&](const auto& s) { return s.first != *only; });
+    GT_REQUIRE(!steps.empty(), Exit::kUsage, dir, ": holds no step ", *only, "; it has ", known.empty() ? "none" : known);
+  }
+
+  // The next candidate that looks whole; nothing when there is none left.
+  std::optional<OpenedStep> next() {
+    for (; at < steps.size(); ++at) {
+      try {
+        return open_step(vfs, steps[at].second);
+      } catch (const Error& e) {
+        if (e.code() == Exit::kUsage) throw;
+        refuse(e);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The current candidate is no good.
+  void refuse(const Error& e) {
+    const std::string& path = steps[at].second;
+    std::string what = e.what();
+    if (e.code() == Exit::kDamaged) {
+      any_damaged = true;
+      if (!only) {
+        try {
+          what += "; set aside as " + set_aside(vfs, path, "corrupt");
+        } catch (const Error& r) {
+          what += cat("; ", r.what());
+        }
+      }
+    }
+    warnings.push_back(what);
+  }
+
+  [[noreturn]] void give_up() const {
+    std::string text;
+    for (const std::string& w : warnings) text += "\n  " + w;
+    fail(any_damaged ? Exit::kDamaged : Exit::kIo, dir, ": no step can be loaded", text,
+         any_damaged ? "\nRestore one from a copy, name another step with --checkpoint.resume N, or start afresh in another folder"
+                     : "\nMake the folder readable, then start again");
+  }
+
+  Vfs& vfs;
+  const std::string dir;
+  std::vector<std::pair<int64_t, std::string>> steps;
+  std::optional<int64_t> only;
+  size_t at = 0;
+  bool any_damaged = false;
+  std::vector<std::string> warnings;
+};
+
+}  // namespace
+
+std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, const std::string& which, std::span<const ShardView> into,
+                                          const Mesh& mesh, const DeviceApi& api, Stream stream) {
+  ProcessGroup& world = mesh.world();
+  const bool first = mesh.rank() == 0;
+  Choice choice(vfs, dir);
+  all_or_none(mesh, [&] { if (first) choice.list(which); });
+  for (;;) {
+    std::vector<std::string> told;  // path, manifest, warnings so far; empty: no step at all
+    all_or_none(mesh, [&] {
+      if (!first || choice.steps.empty()) return;
+      auto step = choice.next();
+      if (!step) choice.give_up();
+      told = {step->path, std::move(step->text), pack(choice.warnings)};
+    });
+    told = unpack(broadcast_bytes(world, pack(told), 0));
+    if (told.empty()) return std::nullopt;
+    for (int attempt = 0;; ++attempt) {
+      try {
+        LoadReport report = load_opened(vfs, told[0], told[1], into, true, mesh, api, stream);
+        report.warnings = unpack(told[2]);
+        all_or_none(mesh, [&] {
+          if (first && which != "auto")
+            for (std::string& w : abandon_newer(vfs, dir, report.state.step)) report.warnings.push_back(std::move(w));
+        });
+        return report;
+      } catch (const Error& e) {
+        if (e.code() == Exit::kIo && attempt == 0) continue;  // once more: a network file system may have blinked
+        if (e.code() != Exit::kIo && e.code() != Exit::kDamaged) throw;
+        if (first) {
+          choice.refuse(e);
+          ++choice.at;
+        }
+        break;
+      }
+    }
+  }
+}
+
+std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which, std::span<const ShardView> into,
+                                          const Mesh& mesh, const DeviceApi& api, Stream stream) {
+  Vfs vfs;
+  return load_checkpoint(vfs, dir, which, into, mesh, api, stream);
+}
+
+LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api, Stream stream) {
+  Vfs vfs;
+  std::string text;
+  all_or_none(mesh, [&] { if (mesh.rank() == 0) text = open_step(vfs, step_dir).text; });
+  text = broadcast_bytes(mesh.world(), text, 0);
+  return load_opened(vfs, step_dir, text, into, false, mesh, api, stream);
+}
+
+}  // namespace gt

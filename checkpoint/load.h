@@ -1,0 +1,14 @@
+// load_checkpoint over a given file system: see checkpoint.h.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/vfs.h"
+
+namespace gt {
+
+std::optional<LoadReport> load_checkpoint(Vfs&, const std::string& dir, const std::string& which, std::span<const ShardView> into,
+                                          const Mesh&, const DeviceApi&, Stream);
+
+}  // namespace gt

@@ -1,0 +1,59 @@
+// manifest.json: what a checkpoint consists of and the state of the trainer, sealed by a hash of itself in its last line.
+// Text in, text out; opens no files.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/index_file.h"
+
+namespace gt {
+
+constexpr int64_t kManifestLimit = int64_t{256} << 20;  // bytes
+
+struct ShardFile {
+  std::string name;  // rank-00000.h5; its index is rank-00000.idx
+  int64_t bytes = 0, idx_bytes = 0;
+  std::string idx_sha256;
+  std::string idx_name() const { return name.substr(0, name.size() - 3) + ".idx"; }
+};
+
+struct AuxEntry {
+  std::string name;
+  int64_t bytes = 0;
+  std::string sha256;
+};
+
+struct TensorEntry : TensorShape {
+  int blocks = 1;                           // equal parts of the cut dimension: 3 for fused Q, K, V
+  std::vector<std::pair<int, int>> files;   // runs [first, last] of indices into Manifest::files
+};
+
+struct Manifest {
+  int major = 1, minor = 0;
+  Uuid uuid{};
+  int64_t step = 0;
+  std::string created;  // UTC
+  std::string version, compiler, device;  // of the writer
+  MeshShape mesh;
+  int zero = 0;
+  std::vector<ShardFile> files;
+  std::vector<AuxEntry> aux;
+  std::vector<TensorEntry> tensors;  // by name, unique
+  TrainState state;
+
+  std::vector<TensorShape> shapes() const { return {tensors.begin(), tensors.end()}; }
+  std::string layout() const;  // "tp2 pp4 dp2 zero1"
+  int64_t bytes() const;       // of all files but the manifest itself
+};
+
+std::string layout_json(const MeshShape&, int zero);
+
+// One top-level key a line; the last line holds the SHA-256 of all bytes before it.
+std::string to_text(const Manifest&);
+// Checks the seal before anything else. kDamaged naming `where`; kUsage for a newer major version, naming both and the writer.
+Manifest parse_manifest(std::string_view text, const std::string& where);
+
+}  // namespace gt

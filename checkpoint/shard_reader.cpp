@@ -1,0 +1,200 @@
+#include "checkpoint/shard_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <queue>
+
+#include "kernels/core/crc32c.h"
+#include "kernels/core/sha256.h"
+
+namespace gt {
+namespace {
+
+// The overlap of a stored rectangle and a wanted one, as runs that are contiguous on both sides, in ascending file order.
+class Overlap {
+ public:
+  Overlap(const SliceRecord& from, const Box& overlap, const Piece& to, const ShardView& view)
+      : overlap_(overlap), from_(from.box), to_(to.box), item_(size_of(from.dtype)), offset_(from.offset), view_(&view),
+        tensor_(from.tensor) {
+    // Dimensions that both sides hold whole below the run's own are part of the run.
+    size_t k = Shape::kMaxRank - 1;
+    while (k > 0 && whole(k)) --k;
+    outer_ = k;
+    run_ = overlap.extent[k];
+    for (size_t d = k + 1; d < Shape::kMaxRank; ++d) run_ *= overlap.extent[d];
+    runs_ = overlap.numel() / run_;
+    dst_base_ = view.data.data + to.at * item_;
+    locate();
+  }
+
+  int64_t position() const { return src_; }  // in the file, of the next byte to copy
+  int64_t tensor() const { return tensor_; }
+  bool on_host() const { return view_->data.device.kind == DeviceKind::kCpu; }
+  bool finished() const { return done_runs_ == runs_; }
+
+  // The next bytes that lie before `end`: destination and count.
+  std::pair<std::byte*, int64_t> take(int64_t end) {
+    const int64_t n = std::min(left_, end - src_);
+    const std::pair<std::byte*, int64_t> out{dst_, n};
+    src_ += n;
+    dst_ += n;
+    left_ -= n;
+    if (left_ == 0 && ++done_runs_ < runs_) locate();
+    return out;
+  }
+
+ private:
+  bool whole(size_t d) const { return overlap_.extent[d] == from_.extent[d] && overlap_.extent[d] == to_.extent[d]; }
+
+  void locate() {
+    int64_t rest = done_runs_, src = 0, dst = 0, src_stride = 1, dst_stride = 1;
+    for (size_t d = Shape::kMaxRank; d-- > 0;) {
+      int64_t x = overlap_.at[d];
+      if (d < outer_) {
+        x += rest % overlap_.extent[d];
+        rest /= overlap_.extent[d];
+      }
+      src += (x - from_.at[d]) * src_stride;
+      dst += (x - to_.at[d]) * dst_stride;
+      src_stride *= from_.extent[d];
+      dst_stride *= to_.extent[d];
+    }
+    src_ = offset_ + src * item_;
+    dst_ = dst_base_ + dst * item_;
+    left_ = run_ * item_;
+  }
+
+  Box overlap_, from_, to_;
+  int64_t item_, offset_;
+  const ShardView* view_;
+  int64_t tensor_;
+  size_t outer_ = 0;
+  int64_t run_ = 0, runs_ = 0, done_runs_ = 0;
+  std::byte* dst_base_ = nullptr;
+  int64_t src_ = 0, left_ = 0;
+  std::byte* dst_ = nullptr;
+};
+
+struct Later {
+  bool operator()(const Overlap* a, const Overlap* b) const { return a->position() > b->position(); }
+};
+
+// Reads one shard front to back, block by block, and hands out what the overlaps ask for.
+void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors, std::vector<Overlap>& overlaps,
+                const DeviceApi* api, Stream stream) {
+  std::priority_queue<Overlap*, std::vector<Overlap*>, Later> queue;
+  for (Overlap& o : overlaps) queue.push(&o);
+  std::vector<std::byte> block(static_cast<size_t>(std::min(kBlockBytes, index.file_bytes)));
+  int64_t held = -1;
+  bool in_flight = false;  // copies from `block` to a device
+  while (!queue.empty()) {
+    Overlap* o = queue.top();
+    queue.pop();
+    const int64_t b = o->position() / kBlockBytes, begin = b * kBlockBytes, end = std::min(begin + kBlockBytes, index.file_bytes);
+    if (b != held) {
+      if (in_flight) api->synchronize(stream);
+      in_flight = false;
+      file.read(block.data(), end - begin, begin);
+      GT_REQUIRE(crc32c(block.data(), static_cast<size_t>(end - begin)) == index.blocks[static_cast<size_t>(b)], Exit::kDamaged, file.path(),
+                 ": checksum of block ", b, " (bytes ", begin, " to ", end - 1, ") is wrong; it holds part of ",
+                 tensors[static_cast<size_t>(o->tensor())].name);
+      held = b;
+    }
+    while (!o->finished() && o->position() < end) {
+      const std::byte* src = block.data() + (o->position() - begin);
+      const auto [dst, n] = o->take(end);
+      if (o->on_host()) std::memcpy(dst, src, static_cast<size_t>(n));
+      else {
+        api->copy(dst, src, n, stream);
+        in_flight = true;
+      }
+    }
+    if (!o->finished()) queue.push(o);
+  }
+  if (in_flight) api->synchronize(stream);
+}
+
+struct Want {
+  const ShardView* view;
+  Piece piece;
+};
+
+void clear(const ShardView& v, const DeviceApi* api, Stream stream) {
+  if (v.data.device.kind == DeviceKind::kCpu) {
+    std::memset(v.data.data, 0, static_cast<size_t>(v.data.bytes()));
+    return;
+  }
+  api->zero(v.data.data, v.data.bytes(), stream);
+  api->synchronize(stream);
+}
+
+// What the views want, by tensor; padding is cleared on the way.
+std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors, std::span<const ShardView> views,
+                                               const DeviceApi* api, Stream stream) {
+  std::map<std::string, uint32_t> ids;
+  for (size_t k = 0; k < tensors.size(); ++k) ids[tensors[k].name] = static_cast<uint32_t>(k);
+  std::map<uint32_t, std::vector<Want>> out;
+  for (const ShardView& v : views) {
+    if (v.data.numel() == 0) continue;
+    const auto id = ids.find(v.name);
+    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full && tensors[id->second].dtype == v.data.dtype, v.name,
+             ": not the tensor of the checkpoint");
+    int64_t held = 0;
+    for (const Piece& p : pieces_of(v)) {
+      out[id->second].push_back({&v, p});
+      held += p.box.numel();
+    }
+    if (held < v.data.numel()) clear(v, api, stream);
+  }
+  return out;
+}
+
+// Every wanted element exactly once: the rectangles of a wanted tensor must be disjoint and fill it.
+void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors, const std::map<uint32_t, std::vector<Want>>& wants,
+                    const std::map<int, ShardIndex>& indexes) {
+  std::map<uint32_t, std::vector<Box>> boxes;
+  for (const auto& [file, index] : indexes)
+    for (const SliceRecord& r : index.records)
+      if (wants.count(r.tensor)) boxes[r.tensor].push_back(r.box);
+  for (const auto& [id, list] : wants) {
+    const std::string error = coverage_error(tensors[id].shape, boxes[id]);
+    GT_REQUIRE(error.empty(), Exit::kDamaged, dir, ": ", tensors[id].name, ": ", error);
+  }
+}
+
+}  // namespace
+
+ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int file, std::span<const TensorShape> tensors) {
+  const ShardFile& f = m.files[static_cast<size_t>(file)];
+  const std::string path = dir + "/" + f.idx_name();
+  const std::string bytes = read_file(vfs, path, f.idx_bytes);
+  GT_REQUIRE(sha256_hex(bytes) == f.idx_sha256, Exit::kDamaged, path, ": hash is not the one in the manifest");
+  ShardIndex x = decode_index(bytes, path, tensors);
+  GT_REQUIRE(x.uuid == m.uuid && x.step == m.step && x.file_bytes == f.bytes, Exit::kDamaged, path, ": of attempt ", to_string(x.uuid),
+             ", step ", x.step, ", ", x.file_bytes, " bytes; the manifest has ", to_string(m.uuid), ", ", m.step, ", ", f.bytes);
+  return x;
+}
+
+void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views, const DeviceApi* api, Stream stream) {
+  const std::vector<TensorShape> tensors = m.shapes();
+  const auto wants = wants_of(tensors, views, api, stream);
+  std::map<int, ShardIndex> indexes;
+  for (const auto& [id, list] : wants)
+    for (const auto& [first, last] : m.tensors[id].files)
+      for (int f = first; f <= last; ++f)
+        if (!indexes.count(f)) indexes.emplace(f, read_index(vfs, dir, m, f, tensors));
+  check_coverage(dir, tensors, wants, indexes);
+  for (const auto& [f, index] : indexes) {
+    std::vector<Overlap> overlaps;
+    for (const SliceRecord& r : index.records)
+      if (const auto w = wants.find(r.tensor); w != wants.end())
+        for (const Want& want : w->second)
+          if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0) overlaps.emplace_back(r, b, want.piece, *want.view);
+    if (overlaps.empty()) continue;
+    const File file = File::open(vfs, dir + "/" + m.files[static_cast<size_t>(f)].name);
+    read_shard(file, index, tensors, overlaps, api, stream);
+  }
+}
+
+}  // namespace gt

@@ -1,0 +1,155 @@
+#include "checkpoint/shard_writer.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/core/crc32c.h"
+
+namespace gt {
+namespace {
+
+// Writes a file front to back through one window, so that every byte, padding included, passes the block checksums on its way
+// and every write is large and aligned.
+class BlockStream {
+ public:
+  BlockStream(const File& file, int64_t total) : file_(file), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
+
+  // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back.
+  std::span<std::byte> room(int64_t offset, int64_t bytes) {
+    while (offset >= base_ + kWindow) flush();
+    const int64_t in = offset - base_;
+    return {window_.data() + in, static_cast<size_t>(std::min(bytes, std::min(kWindow, total_ - base_) - in))};
+  }
+
+  std::vector<uint32_t> finish() {
+    while (base_ < total_) flush();
+    return std::move(blocks_);
+  }
+
+ private:
+  static constexpr int64_t kWindow = 8 * kBlockBytes;
+
+  void flush() {
+    const int64_t n = std::min(kWindow, total_ - base_);
+    for (int64_t at = 0; at < n; at += kBlockBytes)
+      blocks_.push_back(crc32c(window_.data() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
+    file_.write(window_.data(), n, base_);
+    std::memset(window_.data(), 0, window_.size());
+    base_ += n;
+  }
+
+  const File& file_;
+  int64_t total_, base_ = 0;
+  std::vector<std::byte> window_;
+  std::vector<uint32_t> blocks_;
+};
+
+// Something to put into the file: metadata, or a rectangle with its record.
+struct Extent {
+  int64_t offset, bytes;
+  const std::byte* data;
+  bool on_host;
+  SliceRecord* record;
+};
+
+uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream stream) {
+  uint32_t crc = 0;
+  for (int64_t done = 0; done < e.bytes;) {
+    const auto dst = out.room(e.offset + done, e.bytes - done);
+    if (e.on_host) std::memcpy(dst.data(), e.data + done, dst.size());
+    else {
+      api.copy(dst.data(), e.data + done, static_cast<int64_t>(dst.size()), stream);
+      api.synchronize(stream);
+    }
+    crc = crc32c(dst.data(), dst.size(), crc);
+    done += static_cast<int64_t>(dst.size());
+  }
+  return crc;
+}
+
+std::vector<SliceRecord> plan_records(const Skeleton& skeleton, const std::vector<StoredTensor>& tensors, const ShardJob& job) {
+  std::vector<SliceRecord> out;
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    int64_t offset = skeleton.offsets[k];
+    for (const Box& b : tensors[k].set.boxes) {
+      const int64_t bytes = b.numel() * size_of(tensors[k].set.dtype);
+      out.push_back({job.ids.at(tensors[k].set.name), tensors[k].set.dtype, b, offset, bytes, 0});
+      offset += bytes;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
+  struct Part {
+    Box box;
+    const std::byte* data;
+  };
+  std::map<std::string, std::pair<StoredTensor, std::vector<Part>>> by_name;
+  for (const ShardView& v : views) {
+    if (!v.save || v.data.numel() == 0) continue;
+    auto& [tensor, parts] = by_name[v.name];
+    if (parts.empty() && tensor.set.name.empty()) {
+      tensor.set = {v.name, v.data.dtype, v.full, {}};
+      tensor.blocks = v.shard.blocks;
+    }
+    GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full), " and of ",
+             to_string(tensor.set.global));
+    for (const Piece& p : pieces_of(v)) parts.push_back({p.box, v.data.data + p.at * size_of(v.data.dtype)});
+  }
+  std::vector<StoredTensor> out;
+  for (auto& [name, entry] : by_name) {
+    auto& [tensor, parts] = entry;
+    if (parts.empty()) continue;  // nothing but padding
+    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.box.at < b.box.at; });
+    for (const Part& p : parts) {
+      tensor.set.boxes.push_back(p.box);
+      tensor.data.push_back(p.data);
+    }
+    out.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+std::string shard_name(int rank) {
+  char name[32];
+  std::snprintf(name, sizeof name, "rank-%05d.h5", rank);
+  return name;
+}
+
+void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>& tensors, const DeviceApi& api, Stream stream) {
+  std::vector<DataSet> sets;
+  for (const StoredTensor& t : tensors) sets.push_back(t.set);
+  const Skeleton skeleton = make_skeleton(sets, job.head, job.dir);
+
+  ShardIndex index{job.uuid, job.head.step, job.head.rank, job.head.part, skeleton.file_bytes, plan_records(skeleton, tensors, job), {}};
+  std::vector<Extent> extents;
+  size_t k = 0;
+  for (const StoredTensor& t : tensors)
+    for (const std::byte* data : t.data) {
+      SliceRecord& r = index.records[k++];
+      extents.push_back({r.offset, r.bytes, data, stream.device.kind == DeviceKind::kCpu, &r});
+    }
+  for (const auto& [offset, bytes] : skeleton.metadata)
+    extents.push_back({offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+
+  const std::string name = shard_name(job.head.rank), path = job.dir + "/" + name;
+  File file = File::create(vfs, path);
+  file.reserve(skeleton.file_bytes);  // a full disk shows here, before the first byte
+  BlockStream out(file, skeleton.file_bytes);
+  for (const Extent& e : extents) {
+    const uint32_t crc = put(out, e, api, stream);
+    if (e.record != nullptr) e.record->crc = crc;
+  }
+  index.blocks = out.finish();
+  file.sync();
+  file.close();
+  std::sort(index.records.begin(), index.records.end(), [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
+  write_synced(vfs, job.dir + "/" + name.substr(0, name.size() - 3) + ".idx", encode(index));
+}
+
+}  // namespace gt

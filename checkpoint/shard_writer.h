@@ -1,0 +1,37 @@
+// One rank's shard on its way to disk: rank-00000.h5 and its index. Knows views, devices and bytes; no other rank.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/index_file.h"
+#include "checkpoint/skeleton.h"
+#include "checkpoint/vfs.h"
+#include "kernels/core/device.h"
+
+namespace gt {
+
+// The rectangles of one tensor that a rank stores, ascending by place.
+struct StoredTensor {
+  DataSet set;
+  int blocks = 1;
+  std::vector<const std::byte*> data;  // of each box of `set`, on the views' device
+};
+
+// The views with `save` set, by name. Throws kInternal when views of one name disagree on shape or dtype.
+std::vector<StoredTensor> stored_tensors(std::span<const ShardView>);
+
+std::string shard_name(int rank);  // rank-00000.h5
+
+struct ShardJob {
+  std::string dir;
+  ShardHead head;
+  Uuid uuid{};
+  std::map<std::string, uint32_t> ids;  // of the tensors in the manifest
+};
+
+// Writes and syncs both files. Throws IoError.
+void write_shard(Vfs&, const ShardJob&, const std::vector<StoredTensor>&, const DeviceApi&, Stream);
+
+}  // namespace gt

@@ -1,0 +1,35 @@
+// The metadata of an HDF5 file without its payload: libhdf5 lays out a sparse file elsewhere, and what it wrote, and where the
+// data sets would lie, comes back as bytes and offsets. The only place that knows libhdf5; it never sees a tensor's data.
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/box.h"
+
+namespace gt {
+
+struct DataSet {
+  std::string name;  // "master/layers.0.attn.qkv.weight": groups before the last '/'
+  DType dtype = DType::kF32;
+  Shape global;            // of the logical tensor
+  std::vector<Box> boxes;  // one: the data set has its shape; several: one-dimensional, one after another
+};
+
+struct ShardHead {  // attributes of the root group
+  int64_t step = 0;
+  std::string uuid, layout;
+  int rank = 0, part = 0;
+};
+
+struct Skeleton {
+  int64_t file_bytes = 0;
+  std::vector<int64_t> offsets;                           // of each data set, in the order given, multiples of 4096
+  std::vector<std::pair<int64_t, std::string>> metadata;  // offset, bytes; ascending; outside of all data sets
+};
+
+// `sets` sorted by name. The same input gives the same bytes. `fallback_dir`: where the sparse file goes when /dev/shm cannot
+// hold it; nothing is left behind. Throws kIo.
+Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead&, const std::string& fallback_dir);
+
+}  // namespace gt

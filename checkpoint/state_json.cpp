@@ -1,0 +1,109 @@
+#include "checkpoint/state_json.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace gt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string hex_float(double v) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a", v);
+  return text;
+}
+
+double float_from(const Json& j) {
+  const auto text = j.get<std::string>();
+  char* end = nullptr;
+  const double v = std::strtod(text.c_str(), &end);
+  GT_REQUIRE(!text.empty() && *end == '\0', Exit::kDamaged, "\"", text, "\" is no hexadecimal float");
+  return v;
+}
+
+constexpr const char* kCursorKeys[] = {"consumed_samples", "skip_windows", "data"};
+// Every key that this program reads; the rest is carried.
+constexpr const char* kKnown[] = {"step", "consumed_samples", "consumed_tokens", "skipped_steps", "run_uuid", "origin", "elapsed_seconds",
+                                  "seed", "optim", "lr", "batch", "skip_windows", "data", "best"};
+
+}  // namespace
+
+Json integer_json(uint64_t v) {
+  if (v <= (uint64_t{1} << 53)) return v;
+  return std::to_string(v);
+}
+
+uint64_t integer_from(const Json& j) {
+  if (!j.is_string()) return j.get<uint64_t>();
+  const auto text = j.get<std::string>();
+  GT_REQUIRE(!text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string::npos, Exit::kDamaged, "\"", text,
+             "\" is no integer");
+  return std::strtoull(text.c_str(), nullptr, 10);
+}
+
+Json to_json(const TrainState& s) {
+  Json j;
+  j["step"] = s.step;
+  j["consumed_samples"] = s.consumed_samples;
+  j["consumed_tokens"] = s.consumed_tokens;
+  j["skipped_steps"] = s.skipped_steps;
+  j["run_uuid"] = s.run_uuid;
+  j["origin"] = "train";
+  j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
+  j["seed"] = integer_json(s.seed);
+  j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
+  j["lr"] = {{"type", s.lr_type}, {"t", s.applied_steps}, {"value", hex_float(s.lr_value)}};
+  j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
+  if (s.best_step >= 0) j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
+  else j["best"] = nullptr;
+  if (!s.data_json.empty()) {
+    const Json cursor = Json::parse(s.data_json);
+    for (const char* key : kCursorKeys)
+      if (cursor.contains(key)) j[key] = cursor[key];
+    GT_CHECK(j["consumed_samples"] == s.consumed_samples, "the loader's cursor and the state disagree: ", s.data_json);
+  }
+  if (!s.carry.empty()) {
+    const Json carry = Json::parse(s.carry);
+    for (const auto& [key, value] : carry.items())
+      if (!j.contains(key)) j[key] = value;
+  }
+  return j;
+}
+
+TrainState state_from(const Json& j) {
+  TrainState s;
+  s.step = j.at("step").get<int64_t>();
+  s.consumed_samples = j.at("consumed_samples").get<int64_t>();
+  s.consumed_tokens = j.at("consumed_tokens").get<int64_t>();
+  s.skipped_steps = j.at("skipped_steps").get<int64_t>();
+  s.run_uuid = j.at("run_uuid").get<std::string>();
+  s.elapsed_seconds = float_from(j.at("elapsed_seconds"));
+  s.seed = integer_from(j.at("seed"));
+  s.optim_type = j.at("optim").at("type").get<std::string>();
+  s.applied_steps = j.at("optim").at("t").at(0).get<int64_t>();
+  s.lr_type = j.at("lr").at("type").get<std::string>();
+  s.lr_value = float_from(j.at("lr").at("value"));
+  s.global_batch = j.at("batch").at("global").get<int64_t>();
+  s.micro_batch = j.at("batch").at("micro").get<int64_t>();
+  if (j.contains("best") && !j.at("best").is_null()) {
+    s.best_loss = float_from(j.at("best").at("value"));
+    s.best_step = j.at("best").at("step").get<int64_t>();
+  }
+  if (j.contains("data")) {
+    Json cursor;
+    for (const char* key : kCursorKeys)
+      if (j.contains(key)) cursor[key] = j.at(key);
+    s.data_json = cursor.dump();
+  }
+  Json carry;
+  for (const auto& [key, value] : j.items()) {
+    bool known = false;
+    for (const char* k : kKnown) known = known || key == k;
+    if (!known) carry[key] = value;
+  }
+  if (!carry.empty()) s.carry = carry.dump();
+  return s;
+}
+
+}  // namespace gt

@@ -1,0 +1,166 @@
+#include "checkpoint/vfs.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace gt {
+namespace {
+int checked(int r) { return r < 0 ? -errno : r; }
+}  // namespace
+
+int Vfs::open(const std::string& path, int flags, int mode) {
+  return checked(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, mode));
+}
+int Vfs::close(int fd) { return checked(::close(fd)); }
+int64_t Vfs::pwrite(int fd, const void* data, int64_t bytes, int64_t offset) {
+  const ssize_t n = ::pwrite(fd, data, static_cast<size_t>(bytes), offset);
+  return n < 0 ? -errno : n;
+}
+int64_t Vfs::pread(int fd, void* data, int64_t bytes, int64_t offset) {
+  const ssize_t n = ::pread(fd, data, static_cast<size_t>(bytes), offset);
+  return n < 0 ? -errno : n;
+}
+int Vfs::fsync(int fd) { return checked(::fsync(fd)); }
+int Vfs::fallocate(int fd, int64_t bytes) {
+  if (bytes == 0 || ::fallocate(fd, 0, 0, bytes) == 0) return 0;
+  return errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+}
+int64_t Vfs::size(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) < 0) return -errno;
+  return S_ISREG(st.st_mode) ? st.st_size : -EINVAL;
+}
+int Vfs::rename(const std::string& from, const std::string& to) { return checked(::rename(from.c_str(), to.c_str())); }
+int Vfs::unlink(const std::string& path) { return checked(::unlink(path.c_str())); }
+int Vfs::mkdir(const std::string& path, int mode) { return checked(::mkdir(path.c_str(), static_cast<mode_t>(mode))); }
+int Vfs::rmdir(const std::string& path) { return checked(::rmdir(path.c_str())); }
+
+void fail_io(const std::string& operation, int negative_errno) {
+  throw IoError(cat(operation, ": ", std::strerror(-negative_errno), " (errno ", -negative_errno, ")"), -negative_errno);
+}
+
+File File::create(Vfs& vfs, const std::string& path) {
+  int fd = -EINTR;
+  while (fd == -EINTR) fd = vfs.open(path, O_RDWR | O_CREAT | O_TRUNC, 0640);
+  if (fd < 0) fail_io("creation of " + path, fd);
+  return {vfs, path, fd};
+}
+
+File File::open(Vfs& vfs, const std::string& path) {
+  int fd = -EINTR;
+  while (fd == -EINTR) fd = vfs.open(path, O_RDONLY | O_NONBLOCK, 0);  // a pipe must not hang us
+  GT_REQUIRE(fd != -ELOOP, Exit::kDamaged, path, ": is a symbolic link; checkpoints hold plain files only");
+  if (fd < 0) fail_io("opening of " + path, fd);
+  File f(vfs, path, fd);
+  GT_REQUIRE(vfs.size(fd) != -EINVAL, Exit::kDamaged, path, ": is no regular file");
+  return f;
+}
+
+// Destructors close quietly: they run while another error is on its way, or after reading.
+File::~File() {
+  if (fd_ < 0) return;
+  try {
+    vfs_->close(fd_);
+  } catch (...) {  // a test's simulated crash
+  }
+}
+
+int64_t File::size() const {
+  const int64_t n = vfs_->size(fd_);
+  if (n < 0) fail_io("size of " + path_, static_cast<int>(n));
+  return n;
+}
+
+void File::reserve(int64_t bytes) const {
+  int r = -EINTR;
+  while (r == -EINTR) r = vfs_->fallocate(fd_, bytes);
+  if (r < 0) fail_io(cat("reserving ", bytes, " bytes for ", path_), r);
+}
+
+void File::write(const void* data, int64_t bytes, int64_t offset) const {
+  const auto* p = static_cast<const char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t n = vfs_->pwrite(fd_, p + done, bytes - done, offset + done);
+    if (n == -EINTR) continue;
+    if (n <= 0) fail_io(cat("write of ", path_, ", ", bytes - done, " bytes at ", offset + done), n < 0 ? static_cast<int>(n) : -EIO);
+    done += n;
+  }
+}
+
+void File::read(void* data, int64_t bytes, int64_t offset) const {
+  auto* p = static_cast<char*>(data);
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t n = vfs_->pread(fd_, p + done, bytes - done, offset + done);
+    if (n == -EINTR) continue;
+    if (n < 0) fail_io(cat("read of ", path_, ", ", bytes - done, " bytes at ", offset + done), static_cast<int>(n));
+    GT_REQUIRE(n > 0, Exit::kDamaged, path_, ": ends at byte ", offset + done, ", expected ", bytes, " bytes at ", offset);
+    done += n;
+  }
+}
+
+void File::sync() const {
+  if (const int r = vfs_->fsync(fd_); r < 0) fail_io("fsync of " + path_, r);
+}
+
+void File::close() {
+  const int fd = fd_;
+  fd_ = -1;
+  if (const int r = vfs_->close(fd); r < 0 && r != -EINTR) fail_io("close of " + path_, r);
+}
+
+void write_synced(Vfs& vfs, const std::string& path, std::string_view bytes) {
+  File f = File::create(vfs, path);
+  f.write(bytes.data(), static_cast<int64_t>(bytes.size()), 0);
+  f.sync();
+  f.close();
+}
+
+void sync_directory(Vfs& vfs, const std::string& path) {
+  const int fd = vfs.open(path, O_RDONLY | O_DIRECTORY, 0);
+  if (fd < 0) fail_io("opening of folder " + path, fd);
+  const int r = vfs.fsync(fd);
+  vfs.close(fd);
+  if (r < 0) fail_io("fsync of folder " + path, r);
+}
+
+void rename_file(Vfs& vfs, const std::string& from, const std::string& to) {
+  if (const int r = vfs.rename(from, to); r < 0) fail_io("rename of " + from + " to " + to, r);
+}
+
+void make_directory(Vfs& vfs, const std::string& path) {
+  int r = vfs.mkdir(path, 0750);
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (r == -ENOENT && !parent.empty() && parent != path) {
+    make_directory(vfs, parent);
+    r = vfs.mkdir(path, 0750);
+  }
+  if (r == -EEXIST) return;
+  if (r < 0) fail_io("creation of folder " + path, r);
+  sync_directory(vfs, parent.empty() ? "." : parent);
+}
+
+void remove_tree(Vfs& vfs, const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    const std::string name = entry.path().string();
+    if (entry.symlink_status().type() == std::filesystem::file_type::directory) remove_tree(vfs, name);
+    else if (const int r = vfs.unlink(name); r < 0 && r != -ENOENT) fail_io("deletion of " + name, r);
+  }
+  if (const int r = vfs.rmdir(path); r < 0 && r != -ENOENT) fail_io("deletion of folder " + path, r);
+}
+
+std::string read_file(Vfs& vfs, const std::string& path, int64_t limit) {
+  const File f = File::open(vfs, path);
+  const int64_t n = f.size();
+  GT_REQUIRE(n <= limit, Exit::kDamaged, path, ": ", n, " bytes, at most ", limit, " expected");
+  std::string out(static_cast<size_t>(n), '\0');
+  f.read(out.data(), n, 0);
+  return out;
+}
+
+}  // namespace gt

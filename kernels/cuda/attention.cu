@@ -14,6 +14,13 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Blocks a multiprocessor should hold. At head_dim 64 sm_90 has room for two without a spilled register; sm_80 has too
+// little shared memory for two, and code for sm_100 would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+template <int DP> constexpr int kBlocks = DP == 64 ? 2 : 1;
+#else
+template <int DP> constexpr int kBlocks = 1;
+#endif
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // Where a [rows, head_dim] matrix of one head lies: element (0, 0) at `data`, rows `pitch` elements apart.
@@ -103,7 +110,7 @@ __device__ inline void times_transposed(const float* a, const float* b, float (&
   for (int i = 0; i < R; ++i)
 #pragma unroll
     for (int j = 0; j < R; ++j) c[i][j] = 0;
-#pragma unroll 4
+#pragma unroll 2
   for (int d = 0; d < DP; d += 4) {
     float4 p[R], q[R];
 #pragma unroll
@@ -122,7 +129,7 @@ __device__ inline void times_transposed(const float* a, const float* b, float (&
 template <int T, int R, int DP>
 __device__ inline void add_product(const float* w, const float* v, float (&acc)[R][DP / 16]) {
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
-#pragma unroll 2
+#pragma unroll 1
   for (int n = 0; n < T; n += 4) {
     float p[R][4];
 #pragma unroll
@@ -166,7 +173,7 @@ __device__ inline float across_row(float v, F f) {
 }
 
 template <int T, int DP>
-__global__ void __launch_bounds__(kThreads) attention_kernel(Problem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<DP>) attention_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16;
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
@@ -244,7 +251,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(Problem p) {
 
 // By key tile. Scores are computed transposed (rows are keys, columns queries), so that p^T and ds^T are row operands.
 template <int T, int DP>
-__global__ void __launch_bounds__(kThreads) grad_kv_kernel(Problem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_kv_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* k = reinterpret_cast<float*>(memory);
@@ -296,7 +303,7 @@ __global__ void __launch_bounds__(kThreads) grad_kv_kernel(Problem p) {
 
 // By query tile.
 template <int T, int DP>
-__global__ void __launch_bounds__(kThreads) grad_q_kernel(Problem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_q_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);

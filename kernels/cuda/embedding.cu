@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(256) long_rows_kernel(const int32_t* begin, co
 template <int V, class T>
 __device__ inline void sum_positions(const T* dout, const int32_t* position, int begin, int end, int64_t cols, int64_t col,
                                      float (&s)[V]) {
-#pragma unroll 8
+#pragma unroll 4
   for (int i = begin; i < end; ++i) {
     float d[V];
     load<V>(dout + position[i] * cols + col, d);

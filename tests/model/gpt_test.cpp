@@ -1,0 +1,168 @@
+// The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
+#include "model/gpt.h"
+
+#include <map>
+#include <set>
+
+#include "parallel/comm/null_group.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+GptConfig gpt2() { return {}; }  // 124M
+
+struct Built {
+  NullFactory factory;
+  Mesh mesh;
+  GptStage stage;
+  Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end)
+      : factory(rank, shape.world()), mesh(shape, factory), stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std}) {}
+};
+
+std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape, int rank, int begin, int end) {
+  Built b(c, shape, rank, begin, end);
+  std::map<std::string, Parameter> out;
+  for (const ScopeSpec& s : b.stage.scopes())
+    for (const Parameter* p : s.params) {
+      CHECK(p->name.rfind(s.name + ".", 0) == 0);  // the scope's name leads the parameter's
+      CHECK(out.emplace(p->name, *p).second);
+    }
+  return out;
+}
+
+int layers(const GptConfig& c) { return static_cast<int>(c.layers) + 3; }
+
+}  // namespace
+
+TEST_CASE("GPT-2 has the published number of parameters") {
+  CHECK(gpt2().parameters() == 124439808);
+  CHECK(gpt2().block_parameters() == 7087872);
+  CHECK(GptConfig{.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}.parameters() == 354823168);
+  CHECK(GptConfig{.layers = 36, .hidden = 1280, .heads = 20, .ffn = 5120}.parameters() == 774030080);
+  CHECK(GptConfig{.layers = 48, .hidden = 1600, .heads = 25, .ffn = 6400}.parameters() == 1557611200);
+  GptConfig untied = gpt2();
+  untied.tied = false;
+  CHECK(untied.parameters() == 124439808 + 50257 * 768);
+}
+
+TEST_CASE("the built layers hold as many parameters as the formula says") {
+  for (bool tied : {true, false}) {
+    GptConfig c{.layers = 3, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .tied = tied};
+    int64_t total = 0;
+    for (const auto& [name, p] : parameters(c, {}, 0, 0, layers(c))) total += p.tied_to.empty() ? p.full_shape.numel() : 0;
+    CHECK(total == c.parameters());
+  }
+}
+
+TEST_CASE("layer costs are the integers that the partition fixture fixes") {
+  const std::vector<LayerCost> costs = gpt2().layer_costs();
+  REQUIRE(costs.size() == 15);
+  CHECK(costs[0].type == "embedding");
+  CHECK(costs[0].flops == 0);
+  CHECK(costs[0].parameters == 38597376 + 1024 * 768);  // token and position tables
+  for (size_t i = 1; i <= 12; ++i) {
+    CHECK(costs[i].type == "block");
+    CHECK(costs[i].flops == 15728640);
+    CHECK(costs[i].parameters == 7087872);
+  }
+  CHECK(costs[13].type == "norm");
+  CHECK(costs[13].flops == 0);
+  CHECK(costs[14].type == "head");
+  CHECK(costs[14].flops == 77194752);
+  CHECK(costs[14].parameters == 38597376);
+  CHECK(partition("flops", costs, 4) == std::vector<int>{0, 5, 9, 13, 15});
+  CHECK(costs[13].parameters == 2 * 768);
+  // The fixture {0, 1, 7, 14, 15} gives the norm no weight; its real 1536 parameters are better off with the head.
+  CHECK(partition("parameters", costs, 4) == std::vector<int>{0, 1, 7, 13, 15});
+  CHECK(partition("uniform", costs, 4) == std::vector<int>{0, 4, 8, 12, 15});
+}
+
+TEST_CASE("FLOPs of a training step are exact integers") {
+  CHECK(gpt2().matmul_parameters() == 123568128);
+  CHECK(gpt2().train_flops(1) == 798031872);
+  CHECK(gpt2().train_flops(524288) == 798031872.0 * 524288);
+}
+
+TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not") {
+  const GptConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  for (int tp : {1, 2, 4}) {
+    const int64_t t = tp, padded = (300 + 128 * t - 1) / (128 * t) * 128 * t;
+    struct Want { Shape full, local; ShardSpec shard; int64_t pad = 0; };
+    std::map<std::string, Want> want{
+        {"embed.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+        {"head.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+        {"pos_embed.weight", {{8, 16}, {8, 16}, ShardSpec::replicate()}},
+        {"final_norm.weight", {{16}, {16}, ShardSpec::replicate()}},
+        {"final_norm.bias", {{16}, {16}, ShardSpec::replicate()}}};
+    for (const std::string& l : {std::string("layers.0."), std::string("layers.1.")}) {
+      for (const char* norm : {"norm1", "norm2"})
+        for (const char* leaf : {".weight", ".bias"}) want[l + norm + leaf] = {{16}, {16}, ShardSpec::replicate()};
+      want[l + "attn.qkv.weight"] = {{48, 16}, {48 / t, 16}, ShardSpec::split(0, 3)};
+      want[l + "attn.qkv.bias"] = {{48}, {48 / t}, ShardSpec::split(0, 3)};
+      want[l + "attn.out.weight"] = {{16, 16}, {16, 16 / t}, ShardSpec::split(1)};
+      want[l + "attn.out.bias"] = {{16}, {16}, ShardSpec::replicate()};
+      want[l + "mlp.up.weight"] = {{40, 16}, {40 / t, 16}, ShardSpec::split(0)};
+      want[l + "mlp.up.bias"] = {{40}, {40 / t}, ShardSpec::split(0)};
+      want[l + "mlp.down.weight"] = {{16, 40}, {16, 40 / t}, ShardSpec::split(1)};
+      want[l + "mlp.down.bias"] = {{16}, {16}, ShardSpec::replicate()};
+    }
+    const auto got = parameters(c, {.tp = tp}, tp - 1, 0, layers(c));
+    REQUIRE(got.size() == want.size());
+    for (const auto& [name, w] : want) {
+      INFO("tp " << tp << " " << name);
+      REQUIRE(got.count(name) == 1);
+      const Parameter& p = got.at(name);
+      CHECK(p.full_shape == w.full);
+      CHECK(p.local_shape == w.local);
+      CHECK(p.shard == w.shard);
+      CHECK(p.pad_rows == w.pad);
+      CHECK(p.decay == (w.full.rank == 2));
+    }
+    CHECK(got.at("head.weight").tied_to == "embed.weight");
+    CHECK(got.at("embed.weight").tied_owner);
+    // Projections back into the residual stream start smaller by 1/sqrt(2 L).
+    CHECK(got.at("layers.0.attn.out.weight").init.stddev == Approx(0.02 / 2));
+    CHECK(got.at("layers.1.mlp.down.weight").init.stddev == Approx(0.02 / 2));
+    CHECK(got.at("layers.0.attn.qkv.weight").init.stddev == 0.02f);
+    CHECK(got.at("layers.0.norm1.weight").init.kind == Init::Kind::kOne);
+    CHECK(got.at("layers.0.mlp.up.bias").init.kind == Init::Kind::kZero);
+  }
+}
+
+TEST_CASE("a split that does not divide names the parameter") {
+  const GptConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 42, .vocab = 300, .seq = 8};
+  CHECK_THROWS_WITH(Built(c, {.tp = 4}, 0, 0, layers(c)), Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));
+}
+
+TEST_CASE("the stages of every partition hold each parameter exactly once, under one scope order") {
+  const GptConfig c{.layers = 6, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  std::map<std::string, Parameter> whole = parameters(c, {}, 0, 0, layers(c));
+  for (const char* rule : {"flops", "uniform", "parameters", "type:block"})
+    for (int pp : {1, 2, 3, 5, 9}) {
+      INFO(rule << " pp " << pp);
+      if (pp == 9 && std::string(rule) == "type:block") continue;
+      const std::vector<int> cut = partition(rule, c.layer_costs(), pp);
+      std::multiset<std::string> names;
+      std::map<int, std::string> scopes;
+      int last = -1;
+      for (int s = 0; s < pp; ++s) {
+        Built b(c, {.pp = pp}, s, cut[static_cast<size_t>(s)], cut[static_cast<size_t>(s) + 1]);
+        for (const ScopeSpec& scope : b.stage.scopes()) {
+          CHECK(scope.stage == s);
+          CHECK(scope.index > last);  // ascending in model order, whatever the cut
+          last = scope.index;
+          CHECK(scope.index < c.total_scopes());
+          CHECK(scopes.emplace(scope.index, scope.name).second);
+          for (const Parameter* p : scope.params) names.insert(p->name);
+        }
+      }
+      CHECK(scopes.size() == static_cast<size_t>(c.total_scopes()));
+      CHECK(scopes[0] == "embed");
+      CHECK(scopes[2] == "layers.0");
+      CHECK(scopes[c.total_scopes() - 1] == "head");
+      CHECK(names.size() == whole.size());
+      for (const auto& [name, p] : whole) CHECK(names.count(name) == 1);
+    }
+}

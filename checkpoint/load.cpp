@@ -80,8 +80,12 @@ struct Choice {
   Choice(Vfs& v, const std::string& d) : vfs(v), dir(d) {}
 
   void list(const std::string& which) {
-    clean_attempts(vfs, dir);
     steps = list_steps(dir);
+    try {
+      clean_attempts(vfs, dir);
+    } catch (const IoError& e) {
+      warnings.emplace_back(e.what());
+    }
     if (which == "auto") return;
     GT_REQUIRE(!which.empty() && which.size() <= 15 && which.find_first_not_of("0123456789") == std::string::npos, Exit::kUsage,
                "checkpoint.resume: \"", which, "\" is neither auto, never nor a step number");

@@ -114,7 +114,10 @@ void Save::begin() {
   all_or_none(mesh_, [&] {
     if (mesh_.rank() != 0) return;
     make_directory(vfs_, dir_);
-    clean_attempts(vfs_, dir_);
+    try {
+      clean_attempts(vfs_, dir_);
+    } catch (const IoError&) {  // leftovers that cannot be removed are no reason not to save
+    }
     std::error_code ec;
     while (std::filesystem::exists(std::filesystem::symlink_status(name(), ec))) ++attempt;
     temp_ = name();
@@ -171,7 +174,11 @@ void Save::commit(const std::vector<AuxFile>& aux, const std::string& device) {
     for (const AuxFile& a : aux) add_aux(a);
     m_.created = utc_now();
     m_.version = GPT_VERSION;
+#ifdef __clang__
     m_.compiler = __VERSION__;
+#else
+    m_.compiler = "g++ " __VERSION__;
+#endif
     m_.device = device;
     text_ = to_text(m_);
     parse_manifest(text_, temp_ + "/manifest.json");  // what a reader would refuse is never committed

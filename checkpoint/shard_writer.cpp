@@ -95,6 +95,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
     if (parts.empty() && tensor.set.name.empty()) {
       tensor.set = {v.name, v.data.dtype, v.full, {}};
       tensor.blocks = v.shard.blocks;
+      tensor.device = v.data.device;
     }
     GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full), " and of ",
              to_string(tensor.set.global));
@@ -131,7 +132,7 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   for (const StoredTensor& t : tensors)
     for (const std::byte* data : t.data) {
       SliceRecord& r = index.records[k++];
-      extents.push_back({r.offset, r.bytes, data, stream.device.kind == DeviceKind::kCpu, &r});
+      extents.push_back({r.offset, r.bytes, data, t.device.kind == DeviceKind::kCpu, &r});
     }
   for (const auto& [offset, bytes] : skeleton.metadata)
     extents.push_back({offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});

@@ -16,7 +16,8 @@ namespace gt {
 struct StoredTensor {
   DataSet set;
   int blocks = 1;
-  std::vector<const std::byte*> data;  // of each box of `set`, on the views' device
+  Device device;
+  std::vector<const std::byte*> data;  // of each box of `set`, on the device
 };
 
 // The views with `save` set, by name. Throws kInternal when views of one name disagree on shape or dtype.

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 namespace gt {
 namespace {
@@ -146,9 +147,13 @@ void make_directory(Vfs& vfs, const std::string& path) {
 }
 
 void remove_tree(Vfs& vfs, const std::string& path) {
-  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+  std::error_code ec;
+  std::vector<std::filesystem::directory_entry> entries;
+  for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) entries.push_back(*it);
+  if (ec) fail_io("reading of folder " + path, -ec.value());
+  for (const auto& entry : entries) {
     const std::string name = entry.path().string();
-    if (entry.symlink_status().type() == std::filesystem::file_type::directory) remove_tree(vfs, name);
+    if (entry.symlink_status(ec).type() == std::filesystem::file_type::directory) remove_tree(vfs, name);
     else if (const int r = vfs.unlink(name); r < 0 && r != -ENOENT) fail_io("deletion of " + name, r);
   }
   if (const int r = vfs.rmdir(path); r < 0 && r != -ENOENT) fail_io("deletion of folder " + path, r);

@@ -20,21 +20,30 @@ struct VerbSpec {
   const char* meaning;
   const char* plain = nullptr;  // the field that takes a word without a flag
   ConfigFlags config = ConfigFlags::kNone;
+  const char* example = nullptr;  // what follows "gpttrain VERB"
 };
 
 constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow},
-    {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text"},
-    {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers"},
-    {"tokenizer decode", Verb::kTokenizerDecode, "token numbers to text"},
-    {"data prepare", Verb::kDataPrepare, "text or JSONL to token files"},
-    {"data inspect", Verb::kDataInspect, "what a token file holds", "path"},
-    {"eval", Verb::kEval, "loss and perplexity of a checkpoint", nullptr, ConfigFlags::kLater},
-    {"generate", Verb::kGenerate, "text from a checkpoint", nullptr, ConfigFlags::kLater},
-    {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations"},
-    {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir"},
-    {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir"},
-    {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow},
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
+     "--input books/ --vocab 8192 --output tok.model"},
+    {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
+     ConfigFlags::kNone, "--tokenizer tok.model --pieces < text.txt"},
+    {"tokenizer decode", Verb::kTokenizerDecode, "token numbers to text", nullptr, ConfigFlags::kNone,
+     "--tokenizer tok.model < ids.txt"},
+    {"data prepare", Verb::kDataPrepare, "text or JSON lines to token files", nullptr, ConfigFlags::kNone,
+     "--input corpus.jsonl.gz --tokenizer tok.model --output data/corpus"},
+    {"data inspect", Verb::kDataInspect, "what a token file holds", "path", ConfigFlags::kNone,
+     "data/corpus --tokenizer tok.model --doc 0"},
+    {"eval", Verb::kEval, "loss and perplexity of a checkpoint", nullptr, ConfigFlags::kLater, "--load runs/demo"},
+    {"generate", Verb::kGenerate, "text from a checkpoint", nullptr, ConfigFlags::kLater,
+     "--load runs/demo --prompt \"Once upon a time\" --max-tokens 64 --top-k 40"},
+    {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations", nullptr,
+     ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
+    {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
+    {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
 constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "verify",    "report",
@@ -88,6 +97,7 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
 std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) {
   std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
                                 spec.plain ? fmt::format(" [{}]", spec.plain) : "");
+  out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
   out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
@@ -180,11 +190,12 @@ void store_own(const VerbSpec& spec, const std::vector<Option>& options,
 void refuse_extras(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::string>& extras,
                    Problems& problems) {
   std::vector<std::string> names;
-  for (const Option& o : options) names.push_back("--" + o.name);
+  for (const Option& o : options) names.push_back(o.name);
   for (const std::string& w : extras) {
-    const std::string guess = did_you_mean(w.substr(0, w.find('=')), names);
-    problems.add(w.rfind("--", 0) == 0 ? w : "", w, w[0] == '-' ? "unknown flag" : "unexpected word",
-                 guess.empty() ? fmt::format("see gpttrain {} --help", spec.name) : "did you mean " + guess + "?");
+    const bool flag = w.rfind("--", 0) == 0;
+    const std::string guess = flag ? did_you_mean(w.substr(2, w.find('=') - 2), names) : "";
+    problems.add(flag ? w : "", w, w[0] == '-' ? "unknown flag" : "unexpected word",
+                 guess.empty() ? fmt::format("see gpttrain {} --help", spec.name) : "did you mean --" + guess + "?");
   }
 }
 

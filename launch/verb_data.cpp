@@ -13,6 +13,7 @@
 #include "data/inspect.h"
 #include "data/prepare.h"
 #include "data/token_meta.h"
+#include "launch/inputs.h"
 #include "launch/output.h"
 #include "launch/progress.h"
 #include "launch/signals.h"
@@ -163,6 +164,7 @@ std::unique_ptr<Dataset> dataset_of(const DataInspectArgs& a) {
 
 Exit run_data_prepare(const Command& command) {
   const auto& args = command.get<DataPrepareArgs>();
+  require_inputs(args.input);
   PrepareOptions options = prepare_options(args);
   if (args.untrusted) require_harmless_model(args.tokenizer);
   install_stop_signals();

@@ -94,8 +94,7 @@ Exit run_schedule(const Command& command) {
   out += gantt(r, columns > 0 ? std::max(40, columns - 1) : kPaperWidth);
   if (out.back() != '\n') out += '\n';
   out += "digit forward, letter backward, capital weights only, '.' idle\n\n";
-  Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time is idle", 100 * r.bubble)},
-            {"makespan", fmt::format("{:g}", r.makespan)}};
+  Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time is idle", 100 * r.bubble)}};
   std::string peaks;
   for (size_t k = 0; k < r.peak_in_flight.size(); ++k)
     peaks += fmt::format("{}r{} {}", k ? ", " : "", k, r.peak_in_flight[k]);

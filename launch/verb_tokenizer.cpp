@@ -16,6 +16,7 @@
 #include "data/token_file.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_train.h"
+#include "launch/inputs.h"
 #include "launch/output.h"
 #include "launch/progress.h"
 #include "launch/verbs.h"
@@ -156,15 +157,13 @@ class LineEncoder {
   std::vector<std::string> out_;
 };
 
-std::string name_of_input(const std::string& path) { return path == "-" ? "standard input" : path; }
-
 // Calls `take` with every line of every input, with its newline if it has one.
 template <class F>
 void for_each_line(const std::vector<std::string>& inputs, F&& take) {
   for (const TextInput& input : expand_inputs(inputs.empty() ? std::vector<std::string>{"-"} : inputs)) {
     LineReader reader(input.path, kMostLine);
     for (LineReader::Line line; reader.next(&line);) {
-      GT_REQUIRE(line.complete, Exit::kUsage, name_of_input(input.path), " line ", line.number + 1, ": longer than ",
+      GT_REQUIRE(line.complete, Exit::kUsage, input_name(input.path), " line ", line.number + 1, ": longer than ",
                  kMostLine >> 20, " MiB; cut it into lines");
       take(input, line);
     }
@@ -238,9 +237,9 @@ class BinaryDecoder {
     const auto width = static_cast<size_t>(width_of(type_));
     for (size_t have = 0;;) {
       const ssize_t n = ::read(file.get(), bytes.data() + have, bytes.size() - have);
-      GT_REQUIRE(n >= 0, Exit::kIo, name_of_input(path), ": read failed: ", std::strerror(errno));
+      GT_REQUIRE(n >= 0, Exit::kIo, input_name(path), ": read failed: ", std::strerror(errno));
       have += static_cast<size_t>(n);
-      GT_REQUIRE(n > 0 || have == 0, Exit::kUsage, name_of_input(path), ": ends inside of a number; expected ",
+      GT_REQUIRE(n > 0 || have == 0, Exit::kUsage, input_name(path), ": ends inside of a number; expected ",
                  name_of(type_), ", ", width, " bytes each");
       if (n == 0) break;
       const size_t numbers = have / width;
@@ -267,12 +266,12 @@ class BinaryDecoder {
       std::memcpy(&u16, bytes, 2), id = u16;
     else
       std::memcpy(&id, bytes, 4);
-    GT_REQUIRE(id >= 0 && id < tokenizer_.vocab(), Exit::kUsage, name_of_input(path), " number ", count_, ": expected ",
+    GT_REQUIRE(id >= 0 && id < tokenizer_.vocab(), Exit::kUsage, input_name(path), " number ", count_, ": expected ",
                name_of(type_), " token numbers 0 to ", tokenizer_.vocab() - 1, ", found ", id,
                "; another tokenizer or another width?");
     ++count_;
     ids_.push_back(id);
-    GT_REQUIRE(static_cast<int64_t>(ids_.size()) <= kMostText / 4, Exit::kUsage, name_of_input(path), ": more than ",
+    GT_REQUIRE(static_cast<int64_t>(ids_.size()) <= kMostText / 4, Exit::kUsage, input_name(path), ": more than ",
                kMostText / 4, " numbers that must be decoded together; decode smaller files");
   }
 
@@ -286,6 +285,7 @@ class BinaryDecoder {
 
 Exit run_tokenizer_train(const Command& command) {
   const auto& args = command.get<TokenizerTrainArgs>();
+  require_inputs(args.input);
   TokenizerTrainOptions options;
   options.inputs = args.input;
   options.output = args.output;
@@ -339,7 +339,7 @@ Exit run_tokenizer_decode(const Command& command) {
   } else {
     const bool at_once = ::isatty(STDIN_FILENO) == 1;
     for_each_line(args.input, [&](const TextInput& input, const LineReader::Line& line) {
-      const std::string where = fmt::format("{} line {}", name_of_input(input.path), line.number + 1);
+      const std::string where = fmt::format("{} line {}", input_name(input.path), line.number + 1);
       write_out(decode_words(line.text, tokenizer, pieces, where) + "\n");
       if (at_once) flush_out();
     });

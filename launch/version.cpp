@@ -69,7 +69,7 @@ std::string zlib_version() {
 std::string cuda_devices() {
   std::string why;
   const Backend* b = cuda_backend(&why);
-  if (!b) return "none: " + why;
+  if (!b) return why;
   std::string out;
   for (int d = 0; d < b->device->count(); ++d) out += (d ? "\n" : "") + b->device->describe(d);
   return out;

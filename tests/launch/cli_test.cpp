@@ -59,7 +59,15 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(g.config_flags == std::vector<std::string>{"--tp", "2"});
   CHECK(parse({"ckpt", "ls", "runs/demo"}).get<CkptArgs>().dir == "runs/demo");
   CHECK(parse({"ckpt", "inspect", "--dir", "x"}).verb == Verb::kCkptInspect);
-  CHECK(parse({"data", "inspect", "x", "--show", "0"}).get<DataInspectArgs>().show == 0);
+  CHECK(parse({"ckpt", "inspect", "x", "--stats"}).get<CkptInspectArgs>().stats);
+  const Command i = parse({"data", "inspect", "x", "--order", "--data.order", "megatron", "--doc", "3"});
+  CHECK((i.get<DataInspectArgs>().path == "x" && i.get<DataInspectArgs>().data_order == "megatron"));
+  CHECK((i.get<DataInspectArgs>().order && i.get<DataInspectArgs>().doc == 3));
+  const Command p = parse({"data", "prepare", "--input", "a", "-", "--tokenizer", "t", "--output", "o", "--json-key",
+                           "body", "--no-eod", "--memory-mb=100", "--split-docs", "line", "--force"});
+  CHECK(p.get<DataPrepareArgs>().input == std::vector<std::string>{"a", "-"});
+  CHECK((p.get<DataPrepareArgs>().no_eod && p.get<DataPrepareArgs>().force && !p.get<DataPrepareArgs>().strict_utf8));
+  CHECK((p.get<DataPrepareArgs>().memory_mb == 100 && p.get<DataPrepareArgs>().json_key == "body"));
   const Command s = parse({"schedule", "--pp", "2", "--schedule", "zb-h1", "--cost", "1,3"});
   CHECK(s.get<ScheduleArgs>().schedule == "zb-h1");
   CHECK(s.get<ScheduleArgs>().cost == std::vector<double>{1, 3});
@@ -84,6 +92,13 @@ TEST_CASE("wrong command lines are refused with what was meant") {
   CHECK_THAT(error_of({"train", "--data.train", "mock", "--dry-rn"}),
              Catch::Contains("--dry-rn: unknown flag; did you mean --dry-run?"));
   CHECK_THAT(error_of({"schedule", "--pp"}), Catch::Contains("--pp"));
+  CHECK_THAT(error_of({"data", "prepare", "--input", "a", "--key", "b"}),
+             Catch::Contains("--tokenizer: missing") && Catch::Contains("--output: missing") &&
+                 Catch::Contains("did you mean --json-key?"));
+  CHECK_THAT(error_of({"ckpt", "ls", "a", "--stats"}), Catch::Contains("--stats: unknown flag"));
+  CHECK_THAT(error_of({"bench", "--runs", "3"}), Catch::Contains("--runs"));
+  CHECK_THAT(error_of({"tokenizer", "train", "--input", "a", "--output", "b", "--coverage", "2", "--sample-mb", "0"}),
+             Catch::Contains("--coverage: 2 is outside") && Catch::Contains("--sample-mb: 0 is outside"));
 }
 
 TEST_CASE("help and version show text") {
@@ -92,6 +107,10 @@ TEST_CASE("help and version show text") {
   CHECK_THAT(parse({"train", "--help"}).text,
              Catch::Contains("--zero.bucket_bytes") && Catch::Contains("--dry-run") && Catch::Contains("--num-layers"));
   CHECK_THAT(parse({"generate", "--help"}).text, Catch::Contains("--max-tokens"));
+  for (const char* verb : {"tokenizer", "data", "ckpt"}) CHECK_THAT(parse({"--help"}).text, Catch::Contains(verb));
+  CHECK_THAT(parse({"data", "prepare", "--help"}).text, Catch::Contains("example: gpttrain data prepare --input") &&
+                                                            Catch::Contains("--split-docs") &&
+                                                            Catch::Contains("blank-line") && Catch::Contains("512"));
   CHECK_THAT(parse({"--version"}).text, Catch::StartsWith("gpttrain "));
   CHECK(parse({"tokenizer", "train", "--help"}).verb == Verb::kShowText);
 }

@@ -1,7 +1,7 @@
-// Causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv 2307.08691) with a
-// backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added atomically, so the bits
-// repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a tile of
-// scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
+// Causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv 2307.08691)
+// with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added atomically, so
+// the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a
+// tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -17,9 +17,11 @@ constexpr int kThreads = 256;
 // Blocks a multiprocessor should hold. At head_dim 64 sm_90 has room for two without a spilled register; sm_80 has too
 // little shared memory for two, and code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <int DP> constexpr int kBlocks = DP == 64 ? 2 : 1;
+template <int DP>
+constexpr int kBlocks = DP == 64 ? 2 : 1;
 #else
-template <int DP> constexpr int kBlocks = 1;
+template <int DP>
+constexpr int kBlocks = 1;
 #endif
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -66,9 +68,12 @@ __device__ inline void load_as(float* to, const E* from, const Rows& r, int64_t 
 
 template <int T, int DP>
 __device__ void load_tile(float* to, const Rows& r, int64_t row0, int64_t rows, int dim) {
-  if (r.type == DType::kF32) load_as<T, DP>(to, static_cast<const float*>(r.data), r, row0, rows, dim);
-  else if (r.type == DType::kBF16) load_as<T, DP>(to, static_cast<const __nv_bfloat16*>(r.data), r, row0, rows, dim);
-  else load_as<T, DP>(to, static_cast<const __half*>(r.data), r, row0, rows, dim);
+  if (r.type == DType::kF32)
+    load_as<T, DP>(to, static_cast<const float*>(r.data), r, row0, rows, dim);
+  else if (r.type == DType::kBF16)
+    load_as<T, DP>(to, static_cast<const __nv_bfloat16*>(r.data), r, row0, rows, dim);
+  else
+    load_as<T, DP>(to, static_cast<const __half*>(r.data), r, row0, rows, dim);
 }
 
 template <int R, int N, class E>
@@ -97,9 +102,12 @@ __device__ inline void store_as(E* to, const Rows& r, int64_t row0, int64_t rows
 template <int R, int N>
 __device__ void store_tile(const Rows& r, int64_t row0, int64_t rows, int dim, const float (&acc)[R][N]) {
   void* data = const_cast<void*>(r.data);
-  if (r.type == DType::kF32) store_as<R, N>(static_cast<float*>(data), r, row0, rows, dim, acc);
-  else if (r.type == DType::kBF16) store_as<R, N>(static_cast<__nv_bfloat16*>(data), r, row0, rows, dim, acc);
-  else store_as<R, N>(static_cast<__half*>(data), r, row0, rows, dim, acc);
+  if (r.type == DType::kF32)
+    store_as<R, N>(static_cast<float*>(data), r, row0, rows, dim, acc);
+  else if (r.type == DType::kBF16)
+    store_as<R, N>(static_cast<__nv_bfloat16*>(data), r, row0, rows, dim, acc);
+  else
+    store_as<R, N>(static_cast<__half*>(data), r, row0, rows, dim, acc);
 }
 
 // c = a b^T over DP channels: rows y*R.. of a, rows x, x+16, .. of b.
@@ -120,8 +128,7 @@ __device__ inline void times_transposed(const float* a, const float* b, float (&
 #pragma unroll
     for (int i = 0; i < R; ++i)
 #pragma unroll
-      for (int j = 0; j < R; ++j)
-        c[i][j] += p[i].x * q[j].x + p[i].y * q[j].y + p[i].z * q[j].z + p[i].w * q[j].w;
+      for (int j = 0; j < R; ++j) c[i][j] += p[i].x * q[j].x + p[i].y * q[j].y + p[i].z * q[j].z + p[i].w * q[j].w;
   }
 }
 
@@ -151,8 +158,8 @@ __device__ inline void add_product(const float* w, const float* v, float (&acc)[
   }
 }
 
-// A thread's share of a tile of weights into shared memory, for add_product. The 16 threads that share rows of `w` are in
-// one warp, so a warp barrier orders writes and reads.
+// A thread's share of a tile of weights into shared memory, for add_product. The 16 threads that share rows of `w` are
+// in one warp, so a warp barrier orders writes and reads.
 template <int T, int R>
 __device__ inline void put_weights(float* w, const float (&p)[R][R]) {
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
@@ -194,7 +201,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) attention_kernel(Proble
   for (int kt = 0; kt <= tile; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
-    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
+    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
+                     p.dim);
     __syncthreads();
     float s[R][R];
     times_transposed<R, DP>(q, k, s);
@@ -326,7 +334,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_q_kernel(Problem p
   for (int kt = 0; kt <= tile; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
-    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
+    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
+                     p.dim);
     __syncthreads();
     float s[R][R], ds[R][R];
     times_transposed<R, DP>(q, k, s);
@@ -348,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_q_kernel(Problem p
 template <int T, int DP>
 struct Tiles {
   static constexpr int kT = T, kDP = DP;
-  static constexpr int kForward = 4 * (3 * T * (DP + 4) + T * (T + 4));        // bytes of shared memory
+  static constexpr int kForward = 4 * (3 * T * (DP + 4) + T * (T + 4));  // bytes of shared memory
   static constexpr int kBackward = 4 * (4 * T * (DP + 4) + T * (T + 4) + 2 * T);
 };
 
@@ -364,7 +373,8 @@ void by_tiles(const char* op, int64_t dim, int shared, F&& f) {
 }
 
 void raise(const void* kernel, int bytes, const Context& c) {
-  if (bytes <= c.shared_per_block) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
+  if (bytes <= c.shared_per_block)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
 }
 
 template <int T, int DP>
@@ -388,14 +398,16 @@ template <class Args>
 Problem problem(const char* op, const Args& a) {
   const int64_t n = a.batch * a.seq, pitch = (a.heads + 2 * a.kv_heads) * a.head_dim;
   GT_CHECK(a.kv_heads > 0 && a.heads % a.kv_heads == 0, op, ": ", a.heads, " heads for ", a.kv_heads, " kv heads");
-  GT_CHECK(a.qkv.numel() == n * pitch && a.out.numel() == n * a.heads * a.head_dim && a.lse.numel() == n * a.heads, op, ": qkv ",
-           to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape), " batch ", a.batch, " seq ", a.seq,
-           " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
+  GT_CHECK(a.qkv.numel() == n * pitch && a.out.numel() == n * a.heads * a.head_dim && a.lse.numel() == n * a.heads, op,
+           ": qkv ", to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape),
+           " batch ", a.batch, " seq ", a.seq, " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
   want(op, "out", a.out, a.qkv.dtype);
   want(op, "lse", a.lse, DType::kF32);
   by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});
   const bool wide = a.head_dim % 4 == 0;
-  const auto rows = [&](const Tensor& t, int64_t row_pitch) { return Rows{t.data, row_pitch, t.dtype, wide && aligned16({t.data})}; };
+  const auto rows = [&](const Tensor& t, int64_t row_pitch) {
+    return Rows{t.data, row_pitch, t.dtype, wide && aligned16({t.data})};
+  };
   Problem p{};
   p.qkv = rows(a.qkv, pitch);
   p.out = rows(a.out, a.heads * a.head_dim);
@@ -425,8 +437,8 @@ void attention_grad(const AttentionGrad& a, Stream s) {
   if (a.qkv.numel() == 0) return;
   Context& c = enter(s, "attention_grad");
   Problem p = problem("attention_grad", a);
-  GT_CHECK(a.dout.numel() == a.out.numel() && a.dqkv.numel() == a.qkv.numel(), "attention_grad: dout ", to_string(a.dout.shape), " dqkv ",
-           to_string(a.dqkv.shape));
+  GT_CHECK(a.dout.numel() == a.out.numel() && a.dqkv.numel() == a.qkv.numel(), "attention_grad: dout ",
+           to_string(a.dout.shape), " dqkv ", to_string(a.dqkv.shape));
   want("attention_grad", "dout", a.dout, a.qkv.dtype);
   want("attention_grad", "dqkv", a.dqkv, a.qkv.dtype);
   p.dout = {a.dout.data, p.out.pitch, a.dout.dtype, a.head_dim % 4 == 0 && aligned16({a.dout.data})};
@@ -442,7 +454,8 @@ void attention_grad(const AttentionGrad& a, Stream s) {
     p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
     grad_kv_kernel<S::kT, S::kDP>
         <<<static_cast<unsigned>(p.tiles * p.kv_heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
-    grad_q_kernel<S::kT, S::kDP><<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
+    grad_q_kernel<S::kT, S::kDP>
+        <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
   });
   leave(c, "attention_grad");
 }

@@ -1,5 +1,5 @@
-// What stands behind a CUDA Stream: the queue itself, the cuBLASLt plans made for it, workspace and scratch. One context
-// is used by one host thread at a time. Knows nothing of ops; every file of this backend starts from here.
+// What stands behind a CUDA Stream: the queue itself, the cuBLASLt plans made for it, workspace and scratch. One
+// context is used by one host thread at a time. Knows nothing of ops; every file of this backend starts from here.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -21,9 +21,9 @@ void check(cudaError_t status, const char* what);
 struct Context {
   cudaStream_t stream = nullptr;
   int index = 0;
-  bool sync_each_op = false;    // GPTTRAIN_CUDA_SYNC=1: wait after every op, so that an error names its op
-  int shared_per_block = 0;     // bytes of shared memory that one block may opt in to
-  bool attention_ready = false; // the attention kernels' shared memory limits are raised on this device
+  bool sync_each_op = false;     // GPTTRAIN_CUDA_SYNC=1: wait after every op, so that an error names its op
+  int shared_per_block = 0;      // bytes of shared memory that one block may opt in to
+  bool attention_ready = false;  // the attention kernels' shared memory limits are raised on this device
   std::unique_ptr<GemmPlans, void (*)(GemmPlans*)> gemm{nullptr, nullptr};  // made by the first product of this stream
 
   // Device memory of at least `bytes` for the op that is being queued: every op of the stream starts at the same place,

@@ -38,7 +38,8 @@ Context::~Context() {
 }
 
 Context& enter(Stream s, const char* op) {
-  GT_CHECK(s.device.kind == DeviceKind::kCuda && s.native != nullptr, op, ": the stream was not opened on a CUDA device");
+  GT_CHECK(s.device.kind == DeviceKind::kCuda && s.native != nullptr, op,
+           ": the stream was not opened on a CUDA device");
   auto& c = *static_cast<Context*>(s.native);
   check(cudaSetDevice(c.index), op);
   return c;
@@ -61,8 +62,8 @@ void* alloc(int index, int64_t bytes) {
     cudaGetLastError();
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(Exit::kUsage, "out of memory on CUDA device ", index, ": asked for ", bytes, " bytes (", gib(static_cast<size_t>(bytes)),
-         " GiB), free ", gib(free), " GiB of ", gib(total),
+    fail(Exit::kUsage, "out of memory on CUDA device ", index, ": asked for ", bytes, " bytes (",
+         gib(static_cast<size_t>(bytes)), " GiB), free ", gib(free), " GiB of ", gib(total),
          " GiB. Use a smaller micro batch, more recomputation, a higher ZeRO stage, or more ranks");
   }
   check(status, "allocating device memory");
@@ -79,7 +80,8 @@ void* alloc_host(int64_t bytes) {
   const cudaError_t status = cudaHostAlloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    fail(Exit::kUsage, "no ", bytes, " bytes of pinned host memory to be had: raise the limit of locked memory (ulimit -l) or free memory");
+    fail(Exit::kUsage, "no ", bytes,
+         " bytes of pinned host memory to be had: raise the limit of locked memory (ulimit -l) or free memory");
   }
   check(status, "allocating pinned host memory");
   return p;
@@ -107,7 +109,8 @@ Stream open_stream(int index, int) {
   c->index = index;
   const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
   c->sync_each_op = sync != nullptr && std::strcmp(sync, "1") == 0;
-  check(cudaDeviceGetAttribute(&c->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index), "reading a device limit");
+  check(cudaDeviceGetAttribute(&c->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+        "reading a device limit");
   check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream");
   return {{DeviceKind::kCuda, static_cast<int8_t>(index)}, c.release()};
 }
@@ -172,11 +175,24 @@ void memory(int index, int64_t* free_bytes, int64_t* total_bytes) {
 }  // namespace
 
 const DeviceApi& device_api() {
-  static constexpr DeviceApi kApi{
-      .name = "cuda", .alloc = alloc, .free = release, .alloc_host = alloc_host, .free_host = free_host, .copy = copy,
-      .zero = zero, .open_stream = open_stream, .close_stream = close_stream, .synchronize = synchronize,
-      .make_event = make_event, .drop_event = drop_event, .record = record, .wait = wait, .done = done, .count = count,
-      .describe = describe, .memory = memory};
+  static constexpr DeviceApi kApi{.name = "cuda",
+                                  .alloc = alloc,
+                                  .free = release,
+                                  .alloc_host = alloc_host,
+                                  .free_host = free_host,
+                                  .copy = copy,
+                                  .zero = zero,
+                                  .open_stream = open_stream,
+                                  .close_stream = close_stream,
+                                  .synchronize = synchronize,
+                                  .make_event = make_event,
+                                  .drop_event = drop_event,
+                                  .record = record,
+                                  .wait = wait,
+                                  .done = done,
+                                  .count = count,
+                                  .describe = describe,
+                                  .memory = memory};
   return kApi;
 }
 

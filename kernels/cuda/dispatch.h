@@ -26,7 +26,8 @@ template <class T, class F>
 void by_f32_or(const char* op, const char* tensor, DType t, DType main, F&& f) {
   if (t == DType::kF32) return f(float{});
   if (t == main) return f(T{});
-  fail(Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t), " beside ", name_of(main), "; f32 or the same is supported");
+  fail(Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t), " beside ", name_of(main),
+       "; f32 or the same is supported");
 }
 
 inline void want(const char* op, const char* tensor, const Tensor& t, DType dtype) {

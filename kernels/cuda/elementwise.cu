@@ -34,7 +34,8 @@ template <class T>
 struct AddOp {
   const T *a, *b;
   T* out;
-  template <int V> __device__ void at(int64_t i) const {
+  template <int V>
+  __device__ void at(int64_t i) const {
     float x[V], y[V];
     load<V>(a + i, x);
     load<V>(b + i, y);
@@ -49,7 +50,8 @@ struct AxpyOp {
   const T* x;
   U* y;
   float alpha;
-  template <int V> __device__ void at(int64_t i) const {
+  template <int V>
+  __device__ void at(int64_t i) const {
     float a[V], b[V];
     load<V>(x + i, a);
     load<V>(y + i, b);
@@ -63,7 +65,8 @@ template <class T, class U>
 struct CastOp {
   const T* src;
   U* dst;
-  template <int V> __device__ void at(int64_t i) const {
+  template <int V>
+  __device__ void at(int64_t i) const {
     float x[V];
     load<V>(src + i, x);
     store<V>(dst + i, x);
@@ -86,7 +89,8 @@ template <class T>
 struct GeluOp {
   const T* x;
   T* out;
-  template <int V> __device__ void at(int64_t i) const {
+  template <int V>
+  __device__ void at(int64_t i) const {
     float a[V];
     load<V>(x + i, a);
 #pragma unroll
@@ -100,7 +104,8 @@ struct GeluGradOp {
   const T *x, *dout;
   T* dx;
   bool accumulate;
-  template <int V> __device__ void at(int64_t i) const {
+  template <int V>
+  __device__ void at(int64_t i) const {
     float a[V], d[V], r[V];
     load<V>(x + i, a);
     load<V>(dout + i, d);
@@ -127,9 +132,11 @@ __global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias
   }
 }
 
-// Block (32, 8): 32 * V columns of one chunk of rows; row lane y takes rows y, y + 8, ...; the lanes are added in order.
+// Block (32, 8): 32 * V columns of one chunk of rows; row lane y takes rows y, y + 8, ...; the lanes are added in
+// order.
 template <int V, class T>
-__global__ void __launch_bounds__(256) sum_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
+__global__ void __launch_bounds__(256)
+    sum_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
   const int64_t col = (int64_t{blockIdx.x} * 32 + threadIdx.x) * V;
   const int64_t end = min(rows, (int64_t{blockIdx.y} + 1) * chunk);
   float s[V] = {};
@@ -156,8 +163,8 @@ __global__ void __launch_bounds__(256) sum_rows_kernel(const T* x, float* partia
 }
 
 template <class U>
-__global__ void __launch_bounds__(256) combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, U* out,
-                                                      U* out2, bool accumulate) {
+__global__ void __launch_bounds__(256)
+    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, U* out, U* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   if (c < columns) {
@@ -191,7 +198,8 @@ void add(const Add& a, Stream s) {
   want("add", "out", a.out, a.a.dtype);
   by_dtype("add", "a", a.a.dtype, [&](auto t) {
     using T = decltype(t);
-    each<kPack<T>>(c, AddOp<T>{a.a.as<T>(), a.b.as<T>(), a.out.as<T>()}, a.out.numel(), aligned16({a.a.data, a.b.data, a.out.data}));
+    each<kPack<T>>(c, AddOp<T>{a.a.as<T>(), a.b.as<T>(), a.out.as<T>()}, a.out.numel(),
+                   aligned16({a.a.data, a.b.data, a.out.data}));
   });
   leave(c, "add");
 }
@@ -210,11 +218,12 @@ void axpy(const Axpy& a, Stream s) {
 }
 
 void copy(const Copy& a, Stream s) {
-  GT_CHECK(a.src.dtype == a.dst.dtype && a.src.numel() == a.dst.numel(), "copy: ", name_of(a.src.dtype), ' ', to_string(a.src.shape),
-           " to ", name_of(a.dst.dtype), ' ', to_string(a.dst.shape));
+  GT_CHECK(a.src.dtype == a.dst.dtype && a.src.numel() == a.dst.numel(), "copy: ", name_of(a.src.dtype), ' ',
+           to_string(a.src.shape), " to ", name_of(a.dst.dtype), ' ', to_string(a.dst.shape));
   if (a.src.numel() == 0 || a.src.data == a.dst.data) return;
   Context& c = enter(s, "copy");
-  check(cudaMemcpyAsync(a.dst.data, a.src.data, static_cast<size_t>(a.src.bytes()), cudaMemcpyDefault, c.stream), "copy");
+  check(cudaMemcpyAsync(a.dst.data, a.src.data, static_cast<size_t>(a.src.bytes()), cudaMemcpyDefault, c.stream),
+        "copy");
   leave(c, "copy");
 }
 
@@ -269,7 +278,8 @@ void add_bias(const AddBias& a, Stream s) {
       using B = decltype(b);
       constexpr int kV = kPack<T>;
       const bool wide = cols % kV == 0 && aligned16({a.x.data, a.bias.data, a.out.data});
-      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 128 * (wide ? kV : 1))), static_cast<unsigned>(std::min<int64_t>(rows, 4096)));
+      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 128 * (wide ? kV : 1))),
+                      static_cast<unsigned>(std::min<int64_t>(rows, 4096)));
       auto* kernel = wide ? add_bias_kernel<kV, T, B> : add_bias_kernel<1, T, B>;
       kernel<<<grid, 128, 0, c.stream>>>(a.x.as<T>(), a.bias.as<B>(), a.out.as<T>(), rows, cols);
     });

@@ -1,6 +1,6 @@
 // Token and position tables. The token gradient sorts positions by row on the device (stable LSD radix sort, integers
-// only), so every row is summed in ascending position without float atomics: a warp a row and channel tile, rows with more
-// than 64 positions by whole blocks in fixed pieces of 64.
+// only), so every row is summed in ascending position without float atomics: a warp a row and channel tile, rows with
+// more than 64 positions by whole blocks in fixed pieces of 64.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -12,8 +12,8 @@ namespace {
 
 // Rows are copied as words of the widest size that divides them.
 template <class Word>
-__global__ void __launch_bounds__(256) embedding_kernel(const int32_t* tokens, const Word* table, Word* out, int64_t n, int64_t words,
-                                                        int64_t rows, int64_t first_row) {
+__global__ void __launch_bounds__(256) embedding_kernel(const int32_t* tokens, const Word* table, Word* out, int64_t n,
+                                                        int64_t words, int64_t rows, int64_t first_row) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= n * words) return;
   const int64_t row = tokens[i / words] - first_row;
@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(256) embedding_kernel(const int32_t* tokens, c
 }
 
 template <int V, class T, class U>
-__global__ void __launch_bounds__(256) add_position_kernel(T* x, const U* pos, int64_t packs, int64_t cols, int64_t seq) {
+__global__ void __launch_bounds__(256)
+    add_position_kernel(T* x, const U* pos, int64_t packs, int64_t cols, int64_t seq) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
   const int64_t row = i * V / cols, col = i * V % cols;
@@ -34,8 +35,9 @@ __global__ void __launch_bounds__(256) add_position_kernel(T* x, const U* pos, i
 }
 
 template <int V, class T, class U>
-__global__ void __launch_bounds__(256) position_grad_kernel(const T* dout, U* dpos, int64_t packs, int64_t cols, int64_t batch,
-                                                            int64_t seq, int64_t first_pos, bool accumulate) {
+__global__ void __launch_bounds__(256)
+    position_grad_kernel(const T* dout, U* dpos, int64_t packs, int64_t cols, int64_t batch, int64_t seq,
+                         int64_t first_pos, bool accumulate) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
   const int64_t p = i * V / cols - first_pos, col = i * V % cols;
@@ -60,11 +62,12 @@ __global__ void __launch_bounds__(256) position_grad_kernel(const T* dout, U* dp
   store<V>(dpos + i * V, s);
 }
 
-// ---- stable radix sort of (row, position) by row: tiles of 1024 items, one warp a tile, 9 bits a pass ----------------
+// ---- stable radix sort of (row, position) by row: tiles of 1024 items, one warp a tile, 9 bits a pass
+// ----------------
 constexpr int kTile = 1024, kBits = 9, kBins = 1 << kBits;
 
-__global__ void __launch_bounds__(256) keys_kernel(const int32_t* tokens, int32_t* key, int32_t* position, int64_t n, int64_t rows,
-                                                   int64_t first_row) {
+__global__ void __launch_bounds__(256)
+    keys_kernel(const int32_t* tokens, int32_t* key, int32_t* position, int64_t n, int64_t rows, int64_t first_row) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= n) return;
   const int64_t row = tokens[i] - first_row;
@@ -73,12 +76,14 @@ __global__ void __launch_bounds__(256) keys_kernel(const int32_t* tokens, int32_
 }
 
 // counts[bin][tile]
-__global__ void __launch_bounds__(256) histogram_kernel(const int32_t* key, int32_t* counts, int64_t n, int tiles, int shift) {
+__global__ void __launch_bounds__(256)
+    histogram_kernel(const int32_t* key, int32_t* counts, int64_t n, int tiles, int shift) {
   __shared__ int32_t bins[kBins];
   for (int b = threadIdx.x; b < kBins; b += 256) bins[b] = 0;
   __syncthreads();
   const int64_t begin = int64_t{blockIdx.x} * kTile, end = min(n, begin + kTile);
-  for (int64_t i = begin + threadIdx.x; i < end; i += 256) atomicAdd(&bins[key[i] >> shift & (kBins - 1)], 1);  // integers: exact
+  for (int64_t i = begin + threadIdx.x; i < end; i += 256)
+    atomicAdd(&bins[key[i] >> shift & (kBins - 1)], 1);  // integers: exact
   __syncthreads();
   for (int b = threadIdx.x; b < kBins; b += 256) counts[int64_t{b} * tiles + blockIdx.x] = bins[b];
 }
@@ -104,8 +109,9 @@ __global__ void __launch_bounds__(1024) scan_kernel(int32_t* counts, int64_t n) 
   }
 }
 
-__global__ void __launch_bounds__(32) scatter_kernel(const int32_t* key, const int32_t* position, int32_t* key_out,
-                                                     int32_t* position_out, const int32_t* offsets, int64_t n, int tiles, int shift) {
+__global__ void __launch_bounds__(32)
+    scatter_kernel(const int32_t* key, const int32_t* position, int32_t* key_out, int32_t* position_out,
+                   const int32_t* offsets, int64_t n, int tiles, int shift) {
   __shared__ int32_t next[kBins];
   for (int b = threadIdx.x; b < kBins; b += 32) next[b] = offsets[int64_t{b} * tiles + blockIdx.x];
   __syncwarp();
@@ -133,22 +139,23 @@ __global__ void __launch_bounds__(32) scatter_kernel(const int32_t* key, const i
 // of `rows_long` varies from run to run; nothing depends on it.
 constexpr int kShort = 64;
 
-__global__ void __launch_bounds__(256) bounds_kernel(const int32_t* key, int32_t* begin, int32_t* end, int64_t n, int64_t rows) {
+__global__ void __launch_bounds__(256)
+    bounds_kernel(const int32_t* key, int32_t* begin, int32_t* end, int64_t n, int64_t rows) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= n || key[i] >= rows) return;
   if (i == 0 || key[i - 1] != key[i]) begin[key[i]] = static_cast<int32_t>(i);
   if (i + 1 == n || key[i + 1] != key[i]) end[key[i]] = static_cast<int32_t>(i + 1);
 }
 
-__global__ void __launch_bounds__(256) long_rows_kernel(const int32_t* begin, const int32_t* end, int32_t* rows_long, int32_t* count,
-                                                        int64_t rows) {
+__global__ void __launch_bounds__(256)
+    long_rows_kernel(const int32_t* begin, const int32_t* end, int32_t* rows_long, int32_t* count, int64_t rows) {
   const int64_t r = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (r < rows && end[r] - begin[r] > kShort) rows_long[atomicAdd(count, 1)] = static_cast<int32_t>(r);
 }
 
 template <int V, class T>
-__device__ inline void sum_positions(const T* dout, const int32_t* position, int begin, int end, int64_t cols, int64_t col,
-                                     float (&s)[V]) {
+__device__ inline void sum_positions(const T* dout, const int32_t* position, int begin, int end, int64_t cols,
+                                     int64_t col, float (&s)[V]) {
 #pragma unroll 4
   for (int i = begin; i < end; ++i) {
     float d[V];
@@ -171,8 +178,9 @@ __device__ inline void put(U* to, float (&s)[V], bool accumulate) {
 
 // A warp a (row, tile of 32 * V channels): rows without positions are zeroed or left alone, long rows are left alone.
 template <int V, class T, class U>
-__global__ void __launch_bounds__(256) short_rows_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end,
-                                                         U* dtable, int64_t rows, int64_t cols, bool accumulate) {
+__global__ void __launch_bounds__(256)
+    short_rows_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end, U* dtable,
+                      int64_t rows, int64_t cols, bool accumulate) {
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   const int64_t col = (int64_t{blockIdx.y} * 32 + threadIdx.x % 32) * V;
   if (row >= rows || col >= cols) return;
@@ -185,9 +193,9 @@ __global__ void __launch_bounds__(256) short_rows_kernel(const T* dout, const in
 
 // A block a (long row, tile): warp w takes pieces w, w + 8, ... of 64 positions; pieces are added in order.
 template <int V, class T, class U>
-__global__ void __launch_bounds__(256) long_sums_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end,
-                                                        const int32_t* rows_long, const int32_t* count, U* dtable, int64_t cols,
-                                                        bool accumulate) {
+__global__ void __launch_bounds__(256)
+    long_sums_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end,
+                     const int32_t* rows_long, const int32_t* count, U* dtable, int64_t cols, bool accumulate) {
   __shared__ float piece[8][32 * V];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t col = (int64_t{blockIdx.y} * 32 + lane) * V;
@@ -234,14 +242,17 @@ Sorted sort_positions(Context& c, const EmbeddingGrad& a, int64_t n, int64_t row
   check(cudaMemsetAsync(base + at_begin, 0, static_cast<size_t>(plan.bytes() - at_begin), c.stream), "embedding_grad");
 
   const auto over = [](int64_t items) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(items, 256))); };
-  keys_kernel<<<over(n), 256, 0, c.stream>>>(a.tokens.as<int32_t>(), ints(at_key[0]), ints(at_position[0]), n, rows, a.first_row);
+  keys_kernel<<<over(n), 256, 0, c.stream>>>(a.tokens.as<int32_t>(), ints(at_key[0]), ints(at_position[0]), n, rows,
+                                             a.first_row);
   int from = 0;
   if (tiles > 0) {
     for (int shift = 0; shift < bits_of(rows); shift += kBits, from ^= 1) {
-      histogram_kernel<<<static_cast<unsigned>(tiles), 256, 0, c.stream>>>(ints(at_key[from]), ints(at_counts), n, tiles, shift);
+      histogram_kernel<<<static_cast<unsigned>(tiles), 256, 0, c.stream>>>(ints(at_key[from]), ints(at_counts), n,
+                                                                           tiles, shift);
       scan_kernel<<<1, 1024, 0, c.stream>>>(ints(at_counts), int64_t{kBins} * tiles);
-      scatter_kernel<<<static_cast<unsigned>(tiles), 32, 0, c.stream>>>(ints(at_key[from]), ints(at_position[from]), ints(at_key[from ^ 1]),
-                                                                        ints(at_position[from ^ 1]), ints(at_counts), n, tiles, shift);
+      scatter_kernel<<<static_cast<unsigned>(tiles), 32, 0, c.stream>>>(
+          ints(at_key[from]), ints(at_position[from]), ints(at_key[from ^ 1]), ints(at_position[from ^ 1]),
+          ints(at_counts), n, tiles, shift);
     }
   }
   bounds_kernel<<<over(n), 256, 0, c.stream>>>(ints(at_key[from]), ints(at_begin), ints(at_end), n, rows);
@@ -265,9 +276,12 @@ void embedding(const Embedding& a, Stream s) {
     embedding_kernel<Word><<<static_cast<unsigned>(ceil_div(n * words, 256)), 256, 0, c.stream>>>(
         a.tokens.as<int32_t>(), a.table.as<Word>(), a.out.as<Word>(), n, words, a.table.shape.rows(), a.first_row);
   };
-  if (row_bytes % 16 == 0 && aligned16({a.table.data, a.out.data})) launch(uint4{});
-  else if (size_of(a.table.dtype) == 4) launch(uint32_t{});
-  else launch(uint16_t{});
+  if (row_bytes % 16 == 0 && aligned16({a.table.data, a.out.data}))
+    launch(uint4{});
+  else if (size_of(a.table.dtype) == 4)
+    launch(uint32_t{});
+  else
+    launch(uint16_t{});
   leave(c, "embedding");
 }
 
@@ -276,9 +290,10 @@ void embedding_grad(const EmbeddingGrad& a, Stream s) {
   if (a.dtable.numel() == 0 || (n == 0 && a.accumulate)) return;
   Context& c = enter(s, "embedding_grad");
   want("embedding_grad", "tokens", a.tokens, DType::kI32);
-  GT_CHECK(a.dout.numel() == n * cols, "embedding_grad: dout ", to_string(a.dout.shape), " for ", n, " tokens of ", cols, " channels");
-  GT_REQUIRE(n < (int64_t{1} << 31) && rows < (int64_t{1} << 31) - 1, Exit::kUsage, "cuda embedding_grad: ", n, " tokens, ", rows,
-             " rows; below 2^31 of each is supported");
+  GT_CHECK(a.dout.numel() == n * cols, "embedding_grad: dout ", to_string(a.dout.shape), " for ", n, " tokens of ",
+           cols, " channels");
+  GT_REQUIRE(n < (int64_t{1} << 31) && rows < (int64_t{1} << 31) - 1, Exit::kUsage, "cuda embedding_grad: ", n,
+             " tokens, ", rows, " rows; below 2^31 of each is supported");
   const Sorted list = sort_positions(c, a, n, rows);
   by_dtype("embedding_grad", "dout", a.dout.dtype, [&](auto t) {
     using T = decltype(t);
@@ -288,13 +303,14 @@ void embedding_grad(const EmbeddingGrad& a, Stream s) {
       const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dtable.data});
       const auto tiles = static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1)));
       auto* one = wide ? short_rows_kernel<kV, T, U> : short_rows_kernel<1, T, U>;
-      one<<<dim3(static_cast<unsigned>(ceil_div(rows, 8)), tiles), 256, 0, c.stream>>>(a.dout.as<T>(), list.position, list.begin, list.end,
-                                                                                       a.dtable.as<U>(), rows, cols, a.accumulate);
+      one<<<dim3(static_cast<unsigned>(ceil_div(rows, 8)), tiles), 256, 0, c.stream>>>(
+          a.dout.as<T>(), list.position, list.begin, list.end, a.dtable.as<U>(), rows, cols, a.accumulate);
       const int64_t most = n / (kShort + 1);  // so many rows can be long
       auto* many = wide ? long_sums_kernel<kV, T, U> : long_sums_kernel<1, T, U>;
       if (most > 0)
         many<<<dim3(static_cast<unsigned>(std::min<int64_t>(most, 1024)), tiles), 256, 0, c.stream>>>(
-            a.dout.as<T>(), list.position, list.begin, list.end, list.rows_long, list.count, a.dtable.as<U>(), cols, a.accumulate);
+            a.dout.as<T>(), list.position, list.begin, list.end, list.rows_long, list.count, a.dtable.as<U>(), cols,
+            a.accumulate);
     });
   });
   leave(c, "embedding_grad");
@@ -304,8 +320,9 @@ void add_position(const AddPosition& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "add_position");
   const int64_t cols = a.pos.shape.cols();
-  GT_CHECK(a.x.numel() % (a.seq * cols) == 0 && a.first_pos >= 0 && a.first_pos + a.seq <= a.pos.shape.rows(), "add_position: x ",
-           to_string(a.x.shape), " seq ", a.seq, " first ", a.first_pos, " pos ", to_string(a.pos.shape));
+  GT_CHECK(a.x.numel() % (a.seq * cols) == 0 && a.first_pos >= 0 && a.first_pos + a.seq <= a.pos.shape.rows(),
+           "add_position: x ", to_string(a.x.shape), " seq ", a.seq, " first ", a.first_pos, " pos ",
+           to_string(a.pos.shape));
   by_dtype("add_position", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     by_f32_or<T>("add_position", "pos", a.pos.dtype, a.x.dtype, [&](auto u) {
@@ -326,7 +343,8 @@ void position_grad(const PositionGrad& a, Stream s) {
   Context& c = enter(s, "position_grad");
   const int64_t cols = a.dpos.shape.cols(), batch = a.seq > 0 ? a.dout.numel() / (a.seq * cols) : 0;
   GT_CHECK(batch * a.seq * cols == a.dout.numel() && a.first_pos >= 0 && a.first_pos + a.seq <= a.dpos.shape.rows(),
-           "position_grad: dout ", to_string(a.dout.shape), " seq ", a.seq, " first ", a.first_pos, " dpos ", to_string(a.dpos.shape));
+           "position_grad: dout ", to_string(a.dout.shape), " seq ", a.seq, " first ", a.first_pos, " dpos ",
+           to_string(a.dpos.shape));
   by_dtype("position_grad", "dout", a.dout.dtype, [&](auto t) {
     using T = decltype(t);
     by_f32_or<T>("position_grad", "dpos", a.dpos.dtype, a.dout.dtype, [&](auto u) {
@@ -335,8 +353,8 @@ void position_grad(const PositionGrad& a, Stream s) {
       const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dpos.data});
       const int64_t packs = a.dpos.numel() / (wide ? kV : 1);
       auto* kernel = wide ? position_grad_kernel<kV, T, U> : position_grad_kernel<1, T, U>;
-      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(a.dout.as<T>(), a.dpos.as<U>(), packs, cols, batch,
-                                                                                 a.seq, a.first_pos, a.accumulate);
+      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(
+          a.dout.as<T>(), a.dpos.as<U>(), packs, cols, batch, a.seq, a.first_pos, a.accumulate);
     });
   });
   leave(c, "position_grad");

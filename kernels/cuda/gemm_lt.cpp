@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt. Row-major operands are handed over swapped: out^T = op(b)^T op(a)^T in column-major terms.
-// A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers.
+// Matrix products by cuBLASLt. Row-major operands are handed over swapped: out^T = op(b)^T op(a)^T in column-major
+// terms. A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -15,7 +15,8 @@ constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    fail(Exit::kInternal, "cuda gemm: ", what, ": ", cublasLtGetStatusName(status), ": ", cublasLtGetStatusString(status));
+    fail(Exit::kInternal, "cuda gemm: ", what, ": ", cublasLtGetStatusName(status), ": ",
+         cublasLtGetStatusString(status));
 }
 
 cudaDataType_t lt_type(DType t, const char* tensor) {
@@ -32,7 +33,7 @@ enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad };
 
 struct Key {
   int64_t m, n, k;
-  int32_t in, out, bias;              // cudaDataType_t; bias -1: none
+  int32_t in, out, bias;  // cudaDataType_t; bias -1: none
   int32_t trans_a, trans_b, accumulate;
   Fused fused;
   int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
@@ -129,7 +130,8 @@ class GemmPlans {
       set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.out);
     }
     const auto layout = [](cublasLtMatrixLayout_t* l, cudaDataType_t t, int64_t rows, int64_t cols) {
-      check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows), "making a layout");
+      check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows),
+               "making a layout");
     };
     key.trans_b ? layout(&p.first, in, key.k, key.n) : layout(&p.first, in, key.n, key.k);
     key.trans_a ? layout(&p.second, in, key.m, key.k) : layout(&p.second, in, key.k, key.m);
@@ -138,7 +140,8 @@ class GemmPlans {
     cublasLtMatmulPreference_t preference = nullptr;
     check_lt(cublasLtMatmulPreferenceCreate(&preference), "making a preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-      check_lt(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "setting a preference");
+      check_lt(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+               "setting a preference");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
     // Split-k parts are added in f32, never in a half output type.
@@ -149,8 +152,8 @@ class GemmPlans {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_out));
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference, 1,
-                                                                 &result, &found);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference, 1, &result, &found);
     cublasLtMatmulPreferenceDestroy(preference);
     p.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
     p.algo = result.algo;
@@ -173,28 +176,31 @@ void run(Context& c, GemmPlans& plans, const Plan& p, const Gemm& g, Fused fused
     set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
   if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
   const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
-  check_lt(cublasLtMatmul(plans.lt(), p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, g.out.data,
-                          p.out, &p.algo, plans.workspace(), kWorkspaceBytes, c.stream),
+  check_lt(cublasLtMatmul(plans.lt(), p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out,
+                          g.out.data, p.out, &p.algo, plans.workspace(), kWorkspaceBytes, c.stream),
            "running a product");
 }
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
-  const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(), bn = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
-  GT_CHECK(bk == k && bn == n && g.out.numel() == m * n, "gemm: a ", to_string(g.a.shape), " b ", to_string(g.b.shape), " out ",
-           to_string(g.out.shape), " trans_a ", g.trans_a, " trans_b ", g.trans_b, " do not fit");
+  const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(),
+                bn = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
+  GT_CHECK(bk == k && bn == n && g.out.numel() == m * n, "gemm: a ", to_string(g.a.shape), " b ", to_string(g.b.shape),
+           " out ", to_string(g.out.shape), " trans_a ", g.trans_a, " trans_b ", g.trans_b, " do not fit");
   GT_CHECK(!g.accumulate || (!g.bias && g.epilogue == Epilogue::kNone), "gemm: accumulate excludes bias and epilogue");
-  GT_CHECK(g.epilogue == Epilogue::kNone || (g.aux && g.aux.numel() == m * n), "gemm: a GELU epilogue needs aux [m, n]");
+  GT_CHECK(g.epilogue == Epilogue::kNone || (g.aux && g.aux.numel() == m * n),
+           "gemm: a GELU epilogue needs aux [m, n]");
   GT_CHECK(!(g.bias && g.epilogue == Epilogue::kGeluGrad), "gemm: gelu_grad takes no bias");
   GT_CHECK(!g.bias || g.bias.numel() == n, "gemm: bias ", to_string(g.bias.shape), " for ", n, " columns");
-  GT_REQUIRE(g.a.dtype == g.b.dtype, Exit::kUsage, "cuda gemm: a is ", name_of(g.a.dtype), " and b ", name_of(g.b.dtype),
-             "; both must be the same");
-  GT_REQUIRE(g.out.dtype == g.a.dtype || g.out.dtype == DType::kF32, Exit::kUsage, "cuda gemm: out is ", name_of(g.out.dtype),
-             " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
+  GT_REQUIRE(g.a.dtype == g.b.dtype, Exit::kUsage, "cuda gemm: a is ", name_of(g.a.dtype), " and b ",
+             name_of(g.b.dtype), "; both must be the same");
+  GT_REQUIRE(g.out.dtype == g.a.dtype || g.out.dtype == DType::kF32, Exit::kUsage, "cuda gemm: out is ",
+             name_of(g.out.dtype), " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
 }
 
 // cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.
 Fused best_fusion(const Gemm& g, int64_t n) {
-  const bool half = g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
+  const bool half =
+      g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
   if (g.epilogue == Epilogue::kGelu && half) return g.bias ? Fused::kGeluBias : Fused::kGelu;
   if (g.epilogue == Epilogue::kGeluGrad && half) return Fused::kGeluGrad;
   return g.bias && g.epilogue != Epilogue::kGeluGrad ? Fused::kBias : Fused::kNone;
@@ -214,7 +220,8 @@ void finish(const Gemm& g, Fused fused, Stream s) {
 }  // namespace
 
 void gemm(const Gemm& g, Stream s) {
-  const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(), k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
+  const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(),
+                k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
   const int64_t n = g.out.shape.cols();
   if (g.out.numel() == 0) return;
   Context& c = enter(s, "gemm");
@@ -236,16 +243,28 @@ void gemm(const Gemm& g, Stream s) {
   for (bool done = false; !done;) {
     const Gemm t = target(fused);
     const bool with_bias = fused == Fused::kBias || fused == Fused::kGeluBias;
-    const Key key{m, n, k, lt_type(t.a.dtype, "a"), lt_type(t.out.dtype, "out"), with_bias ? lt_type(g.bias.dtype, "bias") : -1,
-                  g.trans_a, g.trans_b, g.accumulate, fused, alignment(t.a.data), alignment(t.b.data), alignment(t.out.data), 0};
+    const Key key{m,
+                  n,
+                  k,
+                  lt_type(t.a.dtype, "a"),
+                  lt_type(t.out.dtype, "out"),
+                  with_bias ? lt_type(g.bias.dtype, "bias") : -1,
+                  g.trans_a,
+                  g.trans_b,
+                  g.accumulate,
+                  fused,
+                  alignment(t.a.data),
+                  alignment(t.b.data),
+                  alignment(t.out.data),
+                  0};
     const Plan& p = plans.plan(key);
     if (p.found) {
       run(c, plans, p, t, fused);
       done = true;
     } else {  // fewer things in one launch, until nothing is left to give up
-      GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n, " k ", k,
-                 " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ", g.trans_b,
-                 " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
+      GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n,
+                 " k ", k, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ",
+                 g.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
       fused = fused == Fused::kGeluBias ? Fused::kBias : Fused::kNone;
     }
   }

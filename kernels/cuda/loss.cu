@@ -39,8 +39,8 @@ __device__ inline void take(MaxSum& s, const float (&z)[N], int count) {
 }
 
 template <int V, class T>
-__global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const int32_t* targets, float* stats, int64_t cols,
-                                                         int64_t valid, int64_t first_col) {
+__global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const int32_t* targets, float* stats,
+                                                         int64_t cols, int64_t valid, int64_t first_col) {
   const int64_t row = blockIdx.x;
   const T* z = logits + row * cols;
   MaxSum s{-INFINITY, 0};
@@ -65,9 +65,9 @@ __global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const 
 
 // Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order.
 template <int V, class T>
-__global__ void __launch_bounds__(kThreads) grad_kernel(const T* logits, const int32_t* targets, const float* stats, const float* seed,
-                                                        float* loss, T* dlogits, int64_t n, int64_t cols, int64_t valid,
-                                                        int64_t first_col, int64_t parts) {
+__global__ void __launch_bounds__(kThreads)
+    grad_kernel(const T* logits, const int32_t* targets, const float* stats, const float* seed, float* loss, T* dlogits,
+                int64_t n, int64_t cols, int64_t valid, int64_t first_col, int64_t parts) {
   const int64_t row = blockIdx.x;
   const int32_t target = targets[row];
   float top = -INFINITY, sum = 0, z_target = 0;
@@ -101,16 +101,16 @@ void cross_entropy_stats(const CrossEntropyStats& a, Stream s) {
   if (n == 0) return;
   Context& c = enter(s, "cross_entropy_stats");
   const int64_t cols = a.logits.numel() / n;
-  GT_CHECK(cols * n == a.logits.numel() && a.stats.numel() == 3 * n, "cross_entropy_stats: logits ", to_string(a.logits.shape),
-           " targets ", to_string(a.targets.shape), " stats ", to_string(a.stats.shape));
+  GT_CHECK(cols * n == a.logits.numel() && a.stats.numel() == 3 * n, "cross_entropy_stats: logits ",
+           to_string(a.logits.shape), " targets ", to_string(a.targets.shape), " stats ", to_string(a.stats.shape));
   want("cross_entropy_stats", "targets", a.targets, DType::kI32);
   want("cross_entropy_stats", "stats", a.stats, DType::kF32);
   const int64_t valid = std::clamp<int64_t>(a.vocab - a.first_col, 0, cols);
   by_dtype("cross_entropy_stats", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
     auto* kernel = cols % kPack<T> == 0 && aligned16({a.logits.data}) ? stats_kernel<kPack<T>, T> : stats_kernel<1, T>;
-    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(), cols,
-                                                                valid, a.first_col);
+    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.logits.as<T>(), a.targets.as<int32_t>(),
+                                                                a.stats.as<float>(), cols, valid, a.first_col);
   });
   leave(c, "cross_entropy_stats");
 }
@@ -120,9 +120,10 @@ void cross_entropy_grad(const CrossEntropyGrad& a, Stream s) {
   if (n == 0) return;
   Context& c = enter(s, "cross_entropy_grad");
   const int64_t cols = a.logits.numel() / n;
-  GT_CHECK(a.stats.numel() == a.parts * n * 3 && cols * n == a.logits.numel(), "cross_entropy_grad: stats ", to_string(a.stats.shape),
-           " for ", a.parts, " parts of ", n, " rows, logits ", to_string(a.logits.shape));
-  GT_CHECK(!a.dlogits || (a.seed && a.dlogits.numel() == a.logits.numel()), "cross_entropy_grad: dlogits needs seed and the shape of logits");
+  GT_CHECK(a.stats.numel() == a.parts * n * 3 && cols * n == a.logits.numel(), "cross_entropy_grad: stats ",
+           to_string(a.stats.shape), " for ", a.parts, " parts of ", n, " rows, logits ", to_string(a.logits.shape));
+  GT_CHECK(!a.dlogits || (a.seed && a.dlogits.numel() == a.logits.numel()),
+           "cross_entropy_grad: dlogits needs seed and the shape of logits");
   want("cross_entropy_grad", "targets", a.targets, DType::kI32);
   want("cross_entropy_grad", "stats", a.stats, DType::kF32);
   if (a.dlogits) want("cross_entropy_grad", "dlogits", a.dlogits, a.logits.dtype);
@@ -131,9 +132,9 @@ void cross_entropy_grad(const CrossEntropyGrad& a, Stream s) {
     using T = decltype(t);
     const bool wide = cols % kPack<T> == 0 && aligned16({a.logits.data, a.dlogits.data});
     auto* kernel = wide ? grad_kernel<kPack<T>, T> : grad_kernel<1, T>;
-    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(),
-                                                                a.seed.as<float>(), a.loss.as<float>(), a.dlogits.as<T>(), n, cols,
-                                                                valid, a.first_col, a.parts);
+    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
+        a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(), a.seed.as<float>(), a.loss.as<float>(),
+        a.dlogits.as<T>(), n, cols, valid, a.first_col, a.parts);
   });
   leave(c, "cross_entropy_grad");
 }

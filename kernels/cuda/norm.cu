@@ -15,9 +15,12 @@ template <class T>
 struct Weights {
   const void* data;
   bool f32;
-  template <int V> __device__ void get(int64_t c, float (&w)[V]) const {
-    if (f32) load<V>(static_cast<const float*>(data) + c, w);
-    else load<V>(static_cast<const T*>(data) + c, w);
+  template <int V>
+  __device__ void get(int64_t c, float (&w)[V]) const {
+    if (f32)
+      load<V>(static_cast<const float*>(data) + c, w);
+    else
+      load<V>(static_cast<const T*>(data) + c, w);
   }
 };
 
@@ -223,7 +226,8 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
       for (int t = threadIdx.x; t < 2 * 32 * V; t += 128) {
         const int which = t / (32 * V), i = t % (32 * V), c = k * 32 * V + i;
         if (c < p.cols)
-          out[which * p.cols + c] = ((share[0][which][i] + share[1][which][i]) + share[2][which][i]) + share[3][which][i];
+          out[which * p.cols + c] =
+              ((share[0][which][i] + share[1][which][i]) + share[2][which][i]) + share[3][which][i];
       }
       __syncthreads();
     }
@@ -271,26 +275,35 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
 }
 
 // The smallest register shape that holds a row: at most 32 elements a lane, more spill in the backward.
-template <int K, int W> struct RowShape { static constexpr int k = K, w = W; };
+template <int K, int W>
+struct RowShape {
+  static constexpr int k = K, w = W;
+};
 
 // Calls f with it; false when there is none.
 template <class T, class F>
 bool by_row_shape(int64_t cols, F&& f) {
   constexpr int kV = kPack<T>;
   if (cols % kV != 0 || cols > 32 * 256) return false;
-  if (cols <= 16 * 32) f(RowShape<16 / kV, 1>{});
-  else if (cols <= 24 * 32) f(RowShape<24 / kV, 1>{});
-  else if (cols <= 32 * 32) f(RowShape<32 / kV, 1>{});
-  else if (cols <= 8 * 256) f(RowShape<8 / kV, 8>{});
-  else if (cols <= 16 * 256) f(RowShape<16 / kV, 8>{});
-  else f(RowShape<32 / kV, 8>{});
+  if (cols <= 16 * 32)
+    f(RowShape<16 / kV, 1>{});
+  else if (cols <= 24 * 32)
+    f(RowShape<24 / kV, 1>{});
+  else if (cols <= 32 * 32)
+    f(RowShape<32 / kV, 1>{});
+  else if (cols <= 8 * 256)
+    f(RowShape<8 / kV, 8>{});
+  else if (cols <= 16 * 256)
+    f(RowShape<16 / kV, 8>{});
+  else
+    f(RowShape<32 / kV, 8>{});
   return true;
 }
 
 template <class T>
 Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
-  GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype), " beside ",
-             name_of(main), "; f32 or the same is supported");
+  GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype),
+             " beside ", name_of(main), "; f32 or the same is supported");
   return {w.data, w.dtype == DType::kF32};
 }
 
@@ -301,21 +314,31 @@ void layer_norm(const LayerNorm& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "layer_norm");
   GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n && a.out.numel() == a.x.numel(),
-           "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
+           "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ",
+           to_string(a.rstd.shape));
   want("layer_norm", "out", a.out, a.x.dtype);
   if (a.delta) want("layer_norm", "delta", a.delta, a.x.dtype);
   if (a.delta) want("layer_norm", "sum", a.sum, a.x.dtype);
   by_dtype("layer_norm", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    const Forward<T> p{a.x.as<T>(), a.delta.as<T>(), weights<T>("layer_norm", "gamma", a.gamma, a.x.dtype),
-                       weights<T>("layer_norm", "beta", a.beta, a.x.dtype), a.sum.as<T>(), a.out.as<T>(), a.mean.as<float>(),
-                       a.rstd.as<float>(), n, static_cast<int>(cols), a.eps};
-    const bool fits = aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
-                      by_row_shape<T>(cols, [&](auto shape) {
-                        constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-                        norm_kernel<T, kPack<T>, kK, kW>
-                            <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
-                      });
+    const Forward<T> p{a.x.as<T>(),
+                       a.delta.as<T>(),
+                       weights<T>("layer_norm", "gamma", a.gamma, a.x.dtype),
+                       weights<T>("layer_norm", "beta", a.beta, a.x.dtype),
+                       a.sum.as<T>(),
+                       a.out.as<T>(),
+                       a.mean.as<float>(),
+                       a.rstd.as<float>(),
+                       n,
+                       static_cast<int>(cols),
+                       a.eps};
+    const bool fits =
+        aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
+        by_row_shape<T>(cols, [&](auto shape) {
+          constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
+          norm_kernel<T, kPack<T>, kK, kW>
+              <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
+        });
     if (!fits) norm_any_kernel<T><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
   });
   leave(c, "layer_norm");
@@ -326,8 +349,10 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   if (cols == 0) return;
   const int64_t n = a.x.numel() / cols;
   Context& c = enter(s, "layer_norm_grad");
-  GT_CHECK(n * cols == a.x.numel() && a.dout.numel() == a.x.numel() && a.dx.numel() == a.x.numel() && a.rstd.numel() == n,
-           "layer_norm_grad: x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ", to_string(a.gamma.shape));
+  GT_CHECK(
+      n * cols == a.x.numel() && a.dout.numel() == a.x.numel() && a.dx.numel() == a.x.numel() && a.rstd.numel() == n,
+      "layer_norm_grad: x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ",
+      to_string(a.gamma.shape));
   GT_CHECK(static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), "layer_norm_grad: dgamma and dbeta go together");
   want("layer_norm_grad", "dout", a.dout, a.x.dtype);
   want("layer_norm_grad", "dx", a.dx, a.x.dtype);
@@ -340,8 +365,16 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   float* partial = a.dgamma ? reinterpret_cast<float*>(c.scratch(528 * 2 * cols * 4)) : nullptr;
   by_dtype("layer_norm_grad", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    const Backward<T> p{a.x.as<T>(), weights<T>("layer_norm_grad", "gamma", a.gamma, a.x.dtype), a.mean.as<float>(),
-                        a.rstd.as<float>(), a.dout.as<T>(), a.dsum.as<T>(), a.dx.as<T>(), partial, n, static_cast<int>(cols),
+    const Backward<T> p{a.x.as<T>(),
+                        weights<T>("layer_norm_grad", "gamma", a.gamma, a.x.dtype),
+                        a.mean.as<float>(),
+                        a.rstd.as<float>(),
+                        a.dout.as<T>(),
+                        a.dsum.as<T>(),
+                        a.dx.as<T>(),
+                        partial,
+                        n,
+                        static_cast<int>(cols),
                         a.accumulate_dx};
     if (n == 0) return;
     const bool fits = aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data}) &&
@@ -355,12 +388,14 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
     // Weights first: dx may alias nothing that they read, but dsum.
     parts = ceil_div(n, chunk);
     if (partial != nullptr)
-      norm_weights_any_kernel<T><<<dim3(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts)), 256, 0, c.stream>>>(
-          p, chunk);
+      norm_weights_any_kernel<T>
+          <<<dim3(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts)), 256, 0, c.stream>>>(p,
+                                                                                                                 chunk);
     norm_grad_any_kernel<T><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
   });
   if (a.dgamma)
-    combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw, "layer_norm_grad");
+    combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
+                     "layer_norm_grad");
   leave(c, "layer_norm_grad");
 }
 

@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* parti
   if (threadIdx.x == 0) partial[blockIdx.x] = s;
 }
 
-__global__ void __launch_bounds__(kThreads) sum_partials_kernel(const double* partial, int64_t parts, double* out, bool accumulate) {
+__global__ void __launch_bounds__(kThreads)
+    sum_partials_kernel(const double* partial, int64_t parts, double* out, bool accumulate) {
   double s = 0;
 #pragma unroll 4
   for (int64_t i = threadIdx.x; i < parts; i += kThreads) s += partial[i];
@@ -62,7 +63,8 @@ void sum_of(const char* op, const Tensor& x, const Tensor& out, bool accumulate,
   leave(c, op);
 }
 
-__global__ void clip_factor_kernel(const double* squares, int64_t scopes, float* scalars, float* norm, float clip, float denominator) {
+__global__ void clip_factor_kernel(const double* squares, int64_t scopes, float* scalars, float* norm, float clip,
+                                   float denominator) {
   double s = 0;
   for (int64_t i = 0; i < scopes; ++i) s += squares[i];
   const double total = sqrt(s) / denominator;
@@ -110,7 +112,8 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adam a, U* value, int64
   if (a.scalars[kSkip] != 0.0f) return;
   const AdamScalars k{a.scalars[kLr], a.scalars[kBeta1], a.scalars[kBiasCorrection1], a.scalars[kBiasCorrection2],
                       a.scalars[kGradMultiplier]};
-  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads, packs = n / V;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads,
+                packs = n / V;
   for (int64_t i = first; i < packs; i += step) adam_at<V>(a, k, value, i * V);
   if (packs * V + first < n) adam_at<1>(a, k, value, packs * V + first);
 }
@@ -140,8 +143,9 @@ void adamw(const AdamW& a, Stream s) {
     GT_CHECK(t->numel() == n, "adamw: ranges of ", n, " and ", t->numel(), " elements");
   }
   GT_CHECK(!a.value || a.value.numel() == n, "adamw: value has ", a.value.numel(), " elements, master ", n);
-  const Adam p{a.master.as<float>(), a.m.as<float>(), a.v.as<float>(), a.grad.as<float>(), a.scalars.as<float>(),
-               a.beta2, a.eps, a.weight_decay, a.adam_l2};
+  const Adam p{
+      a.master.as<float>(), a.m.as<float>(), a.v.as<float>(), a.grad.as<float>(), a.scalars.as<float>(), a.beta2, a.eps,
+      a.weight_decay,       a.adam_l2};
   by_dtype("adamw", "value", a.value ? a.value.dtype : DType::kF32, [&](auto u) {
     using U = decltype(u);
     const bool wide = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data, a.value.data});

@@ -14,8 +14,8 @@ __device__ inline T warp_sum(T x) {
   return x;
 }
 
-// Sum over W whole warps that share a row (W == 1: a warp of its own; else the block has W warps). Every thread gets the
-// result. `shared` holds W values and may be reused after the call by the next group_sum.
+// Sum over W whole warps that share a row (W == 1: a warp of its own; else the block has W warps). Every thread gets
+// the result. `shared` holds W values and may be reused after the call by the next group_sum.
 template <int W, class T>
 __device__ inline T group_sum(T x, T* shared) {
   x = warp_sum(x);
@@ -30,8 +30,9 @@ __device__ inline T group_sum(T x, T* shared) {
   return x;
 }
 
-// out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then over
-// the groups. Columns from `split` on go to out2[c - split]. Both outputs have type f32 or, `half_type`, that type.
+// out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then
+// over the groups. Columns from `split` on go to out2[c - split]. Both outputs have type f32 or, `half_type`, that
+// type.
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op);
 

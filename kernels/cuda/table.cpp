@@ -10,10 +10,9 @@
 
 namespace gt::cuda {
 
-static constexpr OpTable kTable{
-    .name = "cuda",
+static constexpr OpTable kTable{.name = "cuda",
 #define X(entry, Args, amp) .entry = entry,
-    GT_OPS(X)
+                                GT_OPS(X)
 #undef X
 };
 static_assert(first_missing(kTable) == nullptr);
@@ -32,15 +31,17 @@ std::string obstacle(int abi) {
   int driver = 0, runtime = 0;
   cudaRuntimeGetVersion(&runtime);
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-    return cat("no NVIDIA driver on this machine (libcuda.so.1 not found); CUDA ", runtime / 1000, " or later is needed");
+    return cat("no NVIDIA driver on this machine (libcuda.so.1 not found); CUDA ", runtime / 1000,
+               " or later is needed");
   if (driver / 1000 < runtime / 1000)
-    return cat("the NVIDIA driver is too old: it serves CUDA ", version(driver), ", this build needs ", version(runtime));
+    return cat("the NVIDIA driver is too old: it serves CUDA ", version(driver), ", this build needs ",
+               version(runtime));
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
     cudaGetLastError();
-    return cat("no CUDA device: ", cudaGetErrorName(status), ": ", cudaGetErrorString(status), " (driver ", version(driver),
-               ", runtime ", version(runtime), ")");
+    return cat("no CUDA device: ", cudaGetErrorName(status), ": ", cudaGetErrorString(status), " (driver ",
+               version(driver), ", runtime ", version(runtime), ")");
   }
   if (count == 0) return "no CUDA device is visible (CUDA_VISIBLE_DEVICES hides them all?)";
   for (int i = 0; i < count; ++i) {
@@ -48,7 +49,8 @@ std::string obstacle(int abi) {
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
     if (major < 8)
-      return cat("CUDA device ", i, " is sm_", major, minor, "; sm_80 (Ampere) or later is needed. Hide it with CUDA_VISIBLE_DEVICES");
+      return cat("CUDA device ", i, " is sm_", major, minor,
+                 "; sm_80 (Ampere) or later is needed. Hide it with CUDA_VISIBLE_DEVICES");
   }
   return {};
 }

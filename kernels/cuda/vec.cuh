@@ -1,5 +1,5 @@
-// Loads and stores of V elements at once as floats, whatever the storage type. The caller guarantees that the address is
-// a multiple of min(16, V * sizeof(T)) bytes.
+// Loads and stores of V elements at once as floats, whatever the storage type. The caller guarantees that the address
+// is a multiple of min(16, V * sizeof(T)) bytes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,22 +12,49 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(__half x) { return __half2float(x); }
 
-template <class T> __device__ T from_float(float x);
-template <> __device__ inline float from_float<float>(float x) { return x; }
-template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
-template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
+template <class T>
+__device__ T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
 
 // The value as it will be read back after a store.
-template <class T> __device__ float rounded(float x) { return to_float(from_float<T>(x)); }
+template <class T>
+__device__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
 
-template <int Bytes> struct WordOf;
-template <> struct WordOf<16> { using type = uint4; };
-template <> struct WordOf<8> { using type = uint2; };
-template <> struct WordOf<4> { using type = uint32_t; };
-template <> struct WordOf<2> { using type = uint16_t; };
+template <int Bytes>
+struct WordOf;
+template <>
+struct WordOf<16> {
+  using type = uint4;
+};
+template <>
+struct WordOf<8> {
+  using type = uint2;
+};
+template <>
+struct WordOf<4> {
+  using type = uint32_t;
+};
+template <>
+struct WordOf<2> {
+  using type = uint16_t;
+};
 
 // Elements of one access when V of T are wanted.
-template <class T, int V> constexpr int kPerAccess = V * sizeof(T) > 16 ? 16 / sizeof(T) : V;
+template <class T, int V>
+constexpr int kPerAccess = V * sizeof(T) > 16 ? 16 / sizeof(T) : V;
 
 template <int V, class T>
 __device__ inline void load(const T* p, float (&out)[V]) {

@@ -1,5 +1,5 @@
-// The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues as
-// NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none` or `bias` limits what the heuristic finds, so that the
+// The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
+// as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none` or `bias` limits what the heuristic finds, so that the
 // backend's fallbacks run.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -33,7 +33,9 @@ struct Layout {
 
 Desc& desc_of(cublasLtMatmulDesc_t d) { return *reinterpret_cast<Desc*>(d); }
 const Layout& layout_of(cublasLtMatrixLayout_t l) { return *reinterpret_cast<Layout*>(l); }
-cublasLtEpilogue_t epilogue_of(const Desc& d) { return d.get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT); }
+cublasLtEpilogue_t epilogue_of(const Desc& d) {
+  return d.get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+}
 
 double get(const void* p, cudaDataType_t t, int64_t i) {
   if (t == CUDA_R_32F) return static_cast<const float*>(p)[i];
@@ -42,9 +44,12 @@ double get(const void* p, cudaDataType_t t, int64_t i) {
 }
 
 void put(void* p, cudaDataType_t t, int64_t i, double v) {
-  if (t == CUDA_R_32F) static_cast<float*>(p)[i] = static_cast<float>(v);
-  else if (t == CUDA_R_16BF) static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(static_cast<float>(v));
-  else static_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
+  if (t == CUDA_R_32F)
+    static_cast<float*>(p)[i] = static_cast<float>(v);
+  else if (t == CUDA_R_16BF)
+    static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(static_cast<float>(v));
+  else
+    static_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
 }
 
 double tanh_part(double x) { return std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
@@ -58,7 +63,9 @@ double gelu_slope(double x) {
 
 extern "C" {
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) { return *h = reinterpret_cast<cublasLtHandle_t>(8), CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
+  return *h = reinterpret_cast<cublasLtHandle_t>(8), CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
 const char* cublasLtGetStatusName(cublasStatus_t) { return "emulated"; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the emulation"; }
@@ -69,27 +76,33 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeTy
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return delete &desc_of(d), CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void* p, size_t n) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void* p,
+                                              size_t n) {
   desc_of(d).attributes[a].assign(static_cast<const char*>(p), static_cast<const char*>(p) + n);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType t, uint64_t rows, uint64_t cols, int64_t ld) {
-  *l = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{t, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld});
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType t, uint64_t rows, uint64_t cols,
+                                          int64_t ld) {
+  *l = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{t, static_cast<int64_t>(rows), static_cast<int64_t>(cols), ld});
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return delete &layout_of(l), CUBLAS_STATUS_SUCCESS; }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
+  return delete &layout_of(l), CUBLAS_STATUS_SUCCESS;
+}
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
   return *p = reinterpret_cast<cublasLtMatmulPreference_t>(8), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t) { return CUBLAS_STATUS_SUCCESS; }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void*,
-                                                    size_t) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int,
-                                              cublasLtMatmulHeuristicResult_t* result, int* found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t* result,
+                                              int* found) {
   const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
   const std::string have = limit != nullptr ? limit : "all";
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
@@ -99,9 +112,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return *found == 1 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A, cublasLtMatrixLayout_t la,
-                              const void* B, cublasLtMatrixLayout_t lb, const void* beta, const void* C, cublasLtMatrixLayout_t,
-                              void* D, cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
+                              cublasLtMatrixLayout_t la, const void* B, cublasLtMatrixLayout_t lb, const void* beta,
+                              const void* C, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t ld,
+                              const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
   const Desc& d = desc_of(desc);
   const Layout &a = layout_of(la), &b = layout_of(lb), &o = layout_of(ld);
   const bool ta = d.get(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T;
@@ -112,7 +126,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   const auto* bias = d.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
   const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
   auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
-  const auto aux_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
+  const auto aux_type =
+      static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
   const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   for (int64_t j = 0; j < n; ++j) {

@@ -90,6 +90,12 @@ inline int atomicAdd(int* p, int v) {
   *p += v;
   return old;
 }
-template <class T> T min(T a, T b) { return b < a ? b : a; }
-template <class T> T max(T a, T b) { return a < b ? b : a; }
+template <class T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
 using std::isfinite;

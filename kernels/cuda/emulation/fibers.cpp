@@ -81,7 +81,8 @@ void start(Fiber& f, size_t i, dim3 block) {
 // Frees the threads begin..end-1 when all that still live wait at `at`.
 bool open_barrier(size_t begin, size_t end, State at) {
   const auto waits = [&](const Fiber& f) { return f.state == at; };
-  const auto first = fibers.begin() + static_cast<ptrdiff_t>(begin), last = fibers.begin() + static_cast<ptrdiff_t>(end);
+  const auto first = fibers.begin() + static_cast<ptrdiff_t>(begin),
+             last = fibers.begin() + static_cast<ptrdiff_t>(end);
   if (!std::all_of(first, last, [&](const Fiber& f) { return waits(f) || f.state == State::kDone; })) return false;
   if (std::none_of(first, last, waits)) return false;
   for (auto f = first; f != last; ++f)

@@ -18,14 +18,20 @@ cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) { return cudaMalloc(p, n); }
 cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{1} << 34, cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t) { return std::memmove(d, s, n), cudaSuccess; }
+cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t) {
+  return std::memmove(d, s, n), cudaSuccess;
+}
 cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t) { return std::memset(d, v, n), cudaSuccess; }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return *s = reinterpret_cast<cudaStream_t>(8), cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  return *s = reinterpret_cast<cudaStream_t>(8), cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess;
+}
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
@@ -49,9 +55,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
 
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
   const char* shared = std::getenv("GPTTRAIN_EMULATED_SHARED");
-  *v = a == cudaDevAttrComputeCapabilityMajor            ? 9
-       : a == cudaDevAttrMaxSharedMemoryPerBlockOptin    ? (shared != nullptr ? std::atoi(shared) : 232448)
-                                                         : 0;
+  *v = a == cudaDevAttrComputeCapabilityMajor         ? 9
+       : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (shared != nullptr ? std::atoi(shared) : 232448)
+                                                      : 0;
   return cudaSuccess;
 }
 

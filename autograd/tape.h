@@ -4,6 +4,7 @@
 // Memory: outputs come from the arena and are rolled back as their node is popped; activation gradients come from the pool
 // and live from their first writer to the node that consumed them.
 #pragma once
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -87,8 +88,8 @@ class Tape {
   Pool& grads_;
   const OpTable& ops_;
   Stream stream_;
-  std::vector<std::byte> host_;  // saved structs, bump allocated
-  size_t host_top_ = 0, host_mark_ = 0;
+  std::unique_ptr<std::byte[]> host_;  // saved structs, bump allocated; pages never used cost nothing
+  size_t host_size_, host_top_ = 0, host_mark_ = 0;
   std::vector<Node> nodes_;
   std::vector<Slot> slots_;
   std::vector<Deferred> deferred_;

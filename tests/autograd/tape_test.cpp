@@ -1,5 +1,5 @@
-// The tape on a block made of every rank-free op: three ways to run the backward, finite differences, who may overwrite whose
-// gradient, and what is left behind.
+// The tape on a block made of every rank-free op: three ways to run the backward, finite differences, who may overwrite
+// whose gradient, and what is left behind.
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -61,8 +61,11 @@ struct Rig {
   Tape tape;
   std::deque<Buffer> buffers;
   explicit Rig(const Backend& b = cpu_backend(), size_t max_nodes = 8192)
-      : backend(b), stream{{b.kind, 0}, nullptr}, arena(Buffer(1 << 22, stream.device, *b.device)),
-        pool(Buffer(1 << 22, stream.device, *b.device)), tape(arena, pool, *b.ops, stream, max_nodes) {}
+      : backend(b),
+        stream{{b.kind, 0}, nullptr},
+        arena(Buffer(1 << 22, stream.device, *b.device)),
+        pool(Buffer(1 << 22, stream.device, *b.device)),
+        tape(arena, pool, *b.ops, stream, max_nodes) {}
 
   Tensor tensor(Shape s, uint64_t seed, float std = 1, DType dtype = DType::kF32) {
     buffers.emplace_back(s.numel() * size_of(dtype), stream.device, *backend.device);
@@ -81,7 +84,8 @@ double dot(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-// Every op that owns a rule, with x used twice. In-place ops work on tensors made inside, so the block may be recomputed.
+// Every op that owns a rule, with x used twice. In-place ops work on tensors made inside, so the block may be
+// recomputed.
 struct Block {
   Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
   ParamScope* scope = nullptr;
@@ -118,7 +122,8 @@ struct Block {
     if (scope) ops::enter(t, *scope);
     const Var h = ops::add_position(t, ops::linear(t, x, in), pos, kSeq);
     auto [s1, n1] = ops::add_norm(t, h, nullptr, gamma1, beta1);
-    Var a = ops::causal_attention(t, ops::linear(t, n1, qkv, &qkv_b), {kHeads, kHeads, kHidden / kHeads}, micro_batch());
+    Var a =
+        ops::causal_attention(t, ops::linear(t, n1, qkv, &qkv_b), {kHeads, kHeads, kHidden / kHeads}, micro_batch());
     a = ops::add_bias(t, ops::linear(t, a, out), out_b);
     auto [s2, n2] = ops::add_norm(t, s1, &a, gamma2, beta2);
     const Var m = ops::mlp(t, n2, up, up_b, down, &down_b);
@@ -135,7 +140,9 @@ struct Outcome {
   std::vector<float> y, dx;
   std::vector<std::vector<float>> grads;
   int64_t activation_peak = 0;
-  friend bool operator==(const Outcome& a, const Outcome& b) { return a.y == b.y && a.dx == b.dx && a.grads == b.grads; }
+  friend bool operator==(const Outcome& a, const Outcome& b) {
+    return a.y == b.y && a.dx == b.dx && a.grads == b.grads;
+  }
 };
 
 Outcome run(Rig& rig, std::vector<Block*> blocks, std::span<const Tensor> xs, Tensor dy, How how) {
@@ -153,8 +160,10 @@ Outcome run(Rig& rig, std::vector<Block*> blocks, std::span<const Tensor> xs, Te
     for (float v : values(h.value)) out.y.push_back(v);
     t.seed(h, dy);
     t.backward(0, split ? Pass::kInput : Pass::kFull);
-    if (split) t.run_deferred();
-    else CHECK(rig.arena.used() == before);
+    if (split)
+      t.run_deferred();
+    else
+      CHECK(rig.arena.used() == before);
     for (float v : values(t.grad(in))) out.dx.push_back(v);
     t.reset();
     CHECK(t.size() == 0);
@@ -176,7 +185,8 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
   Rig rig, fresh;
   Block one(rig, 10), two(rig, 50), three(rig, 90);
   const std::vector<Block*> blocks{&one, &two, &three};
-  const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2), rig.tensor({kTokens, kHidden}, 3)};
+  const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2),
+                               rig.tensor({kTokens, kHidden}, 3)};
   const Tensor dy = rig.tensor({kTokens, kHidden}, 4);
   const std::vector<float> seed = values(dy);
   const Outcome plain = run(rig, blocks, xs, dy, How::kPlain);
@@ -192,7 +202,8 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
 TEST_CASE("gradients of microbatches accumulate to the sum of each alone") {
   Rig rig;
   Block block(rig, 10);
-  const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2), rig.tensor({kTokens, kHidden}, 3)};
+  const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2),
+                               rig.tensor({kTokens, kHidden}, 3)};
   const Tensor dy = rig.tensor({kTokens, kHidden}, 4);
   const Outcome all = run(rig, {&block}, xs, dy, How::kPlain);
   std::vector<Outcome> each;
@@ -200,7 +211,8 @@ TEST_CASE("gradients of microbatches accumulate to the sum of each alone") {
   for (size_t p = 0; p < all.grads.size(); ++p)
     for (size_t i = 0; i < all.grads[p].size(); ++i) {
       INFO(block.params()[p]->name << " " << i);
-      CHECK(all.grads[p][i] == Approx(double{each[0].grads[p][i]} + each[1].grads[p][i] + each[2].grads[p][i]).epsilon(1e-4).margin(1e-5));
+      CHECK(all.grads[p][i] ==
+            Approx(double{each[0].grads[p][i]} + each[1].grads[p][i] + each[2].grads[p][i]).epsilon(1e-4).margin(1e-5));
     }
 }
 
@@ -222,7 +234,8 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
     const auto along = [&](const std::function<double(int64_t)>& direction, double e) {
       double exact = 0, at[2] = {};
       for (int side : {0, 1}) {
-        for (int64_t i = 0; i < v.numel(); ++i) v.as<float>()[i] = static_cast<float>(double{keep[static_cast<size_t>(i)]} + (side ? -e : e) * direction(i));
+        for (int64_t i = 0; i < v.numel(); ++i)
+          v.as<float>()[i] = static_cast<float>(double{keep[static_cast<size_t>(i)]} + (side ? -e : e) * direction(i));
         at[side] = objective();
       }
       for (int64_t i = 0; i < v.numel(); ++i) {
@@ -233,12 +246,16 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
       CHECK(exact == Approx((at[0] - at[1]) / (2 * e)).epsilon(5e-3).margin(5e-3));
     };
     const double whole = 4e-3 / std::sqrt(static_cast<double>(v.numel()));
-    for (uint64_t k = 0; k < 3; ++k) along([&](int64_t i) { return philox_normal(key, k << 32 | static_cast<uint64_t>(i)); }, whole);
-    for (int64_t one : {int64_t{0}, v.numel() / 2, v.numel() - 1}) along([&](int64_t i) { return i == one ? 1.0 : 0.0; }, 4e-3);
+    for (uint64_t k = 0; k < 3; ++k)
+      along([&](int64_t i) { return philox_normal(key, k << 32 | static_cast<uint64_t>(i)); }, whole);
+    for (int64_t one : {int64_t{0}, v.numel() / 2, v.numel() - 1})
+      along([&](int64_t i) { return i == one ? 1.0 : 0.0; }, 4e-3);
   };
-  for (size_t p = 0; p < block.params().size(); ++p) check(block.params()[p]->name, block.params()[p]->value, plain.grads[p]);
+  for (size_t p = 0; p < block.params().size(); ++p)
+    check(block.params()[p]->name, block.params()[p]->value, plain.grads[p]);
   check("input", x, plain.dx);
-  for (int64_t c = 0; c < kHidden; ++c) CHECK(plain.grads[1][static_cast<size_t>(kSeq * kHidden + c)] == 0);  // an unused position
+  for (int64_t c = 0; c < kHidden; ++c)
+    CHECK(plain.grads[1][static_cast<size_t>(kSeq * kHidden + c)] == 0);  // an unused position
 }
 
 TEST_CASE("an operand used twice by one add gets twice the gradient and the seed stays the caller's") {
@@ -263,7 +280,8 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
   const Tensor dy = rig.tensor({kTokens, kHidden}, 3);
   const std::vector<float> seed = values(dy);
   const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true), w = t.input(rig.tensor({kTokens, kHidden}, 2), true);
-  const Var delta = t.input(rig.tensor({kTokens, kHidden}, 5), true), side = t.input(rig.tensor({kTokens, kHidden}, 6), true);
+  const Var delta = t.input(rig.tensor({kTokens, kHidden}, 5), true),
+            side = t.input(rig.tensor({kTokens, kHidden}, 6), true);
 
   SECTION("a norm whose sum shares its gradient with another addend") {
     auto [s, n] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
@@ -274,8 +292,9 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
     CHECK(values(t.grad(x)) != seed);
   }
   SECTION("addends of a residual add that other ops accumulate into") {
-    const Var y = ops::add(t, x, w);                                         // the residual of a stage end
-    t.seed(ops::add(t, ops::add(t, y, ops::gelu(t, x)), ops::gelu(t, side)), dy);  // x and side accumulate on shared bytes
+    const Var y = ops::add(t, x, w);  // the residual of a stage end
+    t.seed(ops::add(t, ops::add(t, y, ops::gelu(t, x)), ops::gelu(t, side)),
+           dy);  // x and side accumulate on shared bytes
     t.backward();
     CHECK(values(t.grad(w)) == seed);
     const std::vector<float> dx = values(t.grad(x));
@@ -307,10 +326,12 @@ TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
   Block p(rig, 10);
   Tape& t = rig.tape;
   const Tensor given = rig.tensor({kTokens, kHidden}, 3);
-  const Tensor dsum = rig.pool.alloc({kTokens, kHidden}, DType::kF32), dout = rig.pool.alloc({kTokens, kHidden}, DType::kF32);
+  const Tensor dsum = rig.pool.alloc({kTokens, kHidden}, DType::kF32),
+               dout = rig.pool.alloc({kTokens, kHidden}, DType::kF32);
   std::memcpy(dsum.data, given.data, static_cast<size_t>(given.bytes()));
   std::memcpy(dout.data, given.data, static_cast<size_t>(given.bytes()));
-  const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true), delta = t.input(rig.tensor({kTokens, kHidden}, 2), true);
+  const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true),
+            delta = t.input(rig.tensor({kTokens, kHidden}, 2), true);
   auto [s, n] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
   t.seed(s, dsum);
   t.seed(n, dout);
@@ -365,7 +386,8 @@ TEST_CASE("scope nodes replay in the order that gathered parameters need") {
   const auto pass = [&](Pass how, bool recompute) {
     log.clear();
     Var h = t.input(x, true);
-    for (Block* b : {&one, &two}) h = recompute ? ops::recompute(t, h, [b](Tape& tape, Var v) { return (*b)(tape, v); }) : (*b)(t, h);
+    for (Block* b : {&one, &two})
+      h = recompute ? ops::recompute(t, h, [b](Tape& tape, Var v) { return (*b)(tape, v); }) : (*b)(t, h);
     t.seed(h, dy);
     t.backward(0, how);
     if (how == Pass::kInput) {
@@ -378,7 +400,7 @@ TEST_CASE("scope nodes replay in the order that gathered parameters need") {
   CHECK(log == "a0 r0 a1 r1 a1 r1 g1 a0 r0 g0 ");
   pass(Pass::kInput, false);  // a gradient is final when its weight side is
   CHECK(log == "a0 r0 a1 r1 a1 r1 a0 r0 | g1 g0 ");
-  pass(Pass::kFull, true);    // forward; then for each block forward again and backward
+  pass(Pass::kFull, true);  // forward; then for each block forward again and backward
   CHECK(log == "a0 r0 a1 r1 a1 r1 a1 r1 g1 a0 r0 a0 r0 g0 ");
 }
 

@@ -1,5 +1,5 @@
-// What the tape itself costs: forward and backward of 48 residual blocks on the null table, where every op returns at once.
-// Prints nanoseconds a node for the plain, split and recomputed backward; the target is 200 ns or less.
+// What the tape itself costs: forward and backward of 48 residual blocks on the null table, where every op returns at
+// once. Prints nanoseconds a node for the plain, split and recomputed backward; the target is 200 ns or less.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -38,7 +38,8 @@ struct Block {
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     ops::enter(t, scope);
     auto [x1, h1] = ops::add_norm(t, x, nullptr, gamma1, beta1);
-    const Var a = ops::linear(t, ops::causal_attention(t, ops::linear(t, h1, qkv, &qkv_b), {2, 2, kHidden / 2}, mb), out, &out_b);
+    const Var a =
+        ops::linear(t, ops::causal_attention(t, ops::linear(t, h1, qkv, &qkv_b), {2, 2, kHidden / 2}, mb), out, &out_b);
     auto [x2, h2] = ops::add_norm(t, x1, &a, gamma2, beta2);
     const Var y = ops::add(t, x2, ops::mlp(t, h2, up, up_b, down, &down_b));
     ops::leave(t, scope);
@@ -48,11 +49,13 @@ struct Block {
 
 enum class Mode { kPlain, kSplit, kRecompute };
 
-size_t step(Tape& t, std::vector<std::unique_ptr<Block>>& blocks, Tensor x, Tensor dy, const MicroBatch& mb, Mode mode) {
+size_t step(Tape& t, std::vector<std::unique_ptr<Block>>& blocks, Tensor x, Tensor dy, const MicroBatch& mb,
+            Mode mode) {
   Var h = t.input(x, true);
   for (auto& block : blocks) {
     Block* b = block.get();
-    h = mode == Mode::kRecompute ? ops::recompute(t, h, [b, &mb](Tape& tape, Var v) { return (*b)(tape, v, mb); }) : (*b)(t, h, mb);
+    h = mode == Mode::kRecompute ? ops::recompute(t, h, [b, &mb](Tape& tape, Var v) { return (*b)(tape, v, mb); })
+                                 : (*b)(t, h, mb);
   }
   const size_t nodes = t.size();
   t.seed(h, dy);
@@ -79,8 +82,10 @@ int main() {
   mb.seq = kSeq;
   const Tensor x = memory.tensor({kSeq, kHidden}, DType::kF32), dy = memory.tensor({kSeq, kHidden}, DType::kF32);
   const size_t nodes = step(tape, blocks, x, dy, mb, Mode::kPlain);
-  const struct { Mode mode; const char* name; } modes[] = {
-      {Mode::kPlain, "plain"}, {Mode::kSplit, "split"}, {Mode::kRecompute, "recomputed"}};
+  const struct {
+    Mode mode;
+    const char* name;
+  } modes[] = {{Mode::kPlain, "plain"}, {Mode::kSplit, "split"}, {Mode::kRecompute, "recomputed"}};
   for (const auto& [mode, name] : modes) {
     step(tape, blocks, x, dy, mb, mode);
     double best = 1e18;  // the least disturbed of 200 rounds
@@ -89,7 +94,8 @@ int main() {
       for (int i = 0; i < 10; ++i) step(tape, blocks, x, dy, mb, mode);
       best = std::min(best, std::chrono::duration<double, std::nano>(Clock::now() - begin).count() / 10);
     }
-    std::printf("%-11s %zu nodes %8.2f us forward+backward %7.1f ns/node\n", name, nodes, best / 1e3, best / static_cast<double>(nodes));
+    std::printf("%-11s %zu nodes %8.2f us forward+backward %7.1f ns/node\n", name, nodes, best / 1e3,
+                best / static_cast<double>(nodes));
   }
   return 0;
 }

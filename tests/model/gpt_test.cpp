@@ -18,7 +18,9 @@ struct Built {
   Mesh mesh;
   GptStage stage;
   Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end)
-      : factory(rank, shape.world()), mesh(shape, factory), stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std}) {}
+      : factory(rank, shape.world()),
+        mesh(shape, factory),
+        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std}) {}
 };
 
 std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape, int rank, int begin, int end) {
@@ -51,7 +53,8 @@ TEST_CASE("the built layers hold as many parameters as the formula says") {
   for (bool tied : {true, false}) {
     GptConfig c{.layers = 3, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .tied = tied};
     int64_t total = 0;
-    for (const auto& [name, p] : parameters(c, {}, 0, 0, layers(c))) total += p.tied_to.empty() ? p.full_shape.numel() : 0;
+    for (const auto& [name, p] : parameters(c, {}, 0, 0, layers(c)))
+      total += p.tied_to.empty() ? p.full_shape.numel() : 0;
     CHECK(total == c.parameters());
   }
 }
@@ -89,13 +92,16 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
   const GptConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     const int64_t t = tp, padded = (300 + 128 * t - 1) / (128 * t) * 128 * t;
-    struct Want { Shape full, local; ShardSpec shard; int64_t pad = 0; };
-    std::map<std::string, Want> want{
-        {"embed.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
-        {"head.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
-        {"pos_embed.weight", {{8, 16}, {8, 16}, ShardSpec::replicate()}},
-        {"final_norm.weight", {{16}, {16}, ShardSpec::replicate()}},
-        {"final_norm.bias", {{16}, {16}, ShardSpec::replicate()}}};
+    struct Want {
+      Shape full, local;
+      ShardSpec shard;
+      int64_t pad = 0;
+    };
+    std::map<std::string, Want> want{{"embed.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+                                     {"head.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+                                     {"pos_embed.weight", {{8, 16}, {8, 16}, ShardSpec::replicate()}},
+                                     {"final_norm.weight", {{16}, {16}, ShardSpec::replicate()}},
+                                     {"final_norm.bias", {{16}, {16}, ShardSpec::replicate()}}};
     for (const std::string& l : {std::string("layers.0."), std::string("layers.1.")}) {
       for (const char* norm : {"norm1", "norm2"})
         for (const char* leaf : {".weight", ".bias"}) want[l + norm + leaf] = {{16}, {16}, ShardSpec::replicate()};
@@ -133,7 +139,8 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
 
 TEST_CASE("a split that does not divide names the parameter") {
   const GptConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 42, .vocab = 300, .seq = 8};
-  CHECK_THROWS_WITH(Built(c, {.tp = 4}, 0, 0, layers(c)), Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));
+  CHECK_THROWS_WITH(Built(c, {.tp = 4}, 0, 0, layers(c)),
+                    Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));
 }
 
 TEST_CASE("the stages of every partition hold each parameter exactly once, under one scope order") {

@@ -35,13 +35,16 @@ struct Rig {
   }
   explicit Rig(const OptimizerOptions& o)
       : mesh({}, factory),
-        store({{"layer", {&named(matrix, "layer.weight", {2, 2}), &named(bias, "layer.bias", {4})}, 0, 0}}, 1, {}, mesh, cpu_backend(), {}),
+        store({{"layer", {&named(matrix, "layer.weight", {2, 2}), &named(bias, "layer.bias", {4})}, 0, 0}}, 1, {}, mesh,
+              cpu_backend(), {}),
         optimizer(make_optimizer(o, store, cpu_backend(), {})) {
-    for (size_t i = 0; i < 4; ++i) matrix.value.as<float>()[i] = bias.value.as<float>()[i] = static_cast<float>(kStart[i]);
+    for (size_t i = 0; i < 4; ++i)
+      matrix.value.as<float>()[i] = bias.value.as<float>()[i] = static_cast<float>(kStart[i]);
   }
   Tensor scalar_tensor() { return {reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}; }
   void step(int64_t t, const Four& g, float multiplier = 1, bool skip = false, double grad_scale = 1) {
-    for (size_t i = 0; i < 4; ++i) matrix.grad.as<float>()[i] = bias.grad.as<float>()[i] = static_cast<float>(g[i] * grad_scale);
+    for (size_t i = 0; i < 4; ++i)
+      matrix.grad.as<float>()[i] = bias.grad.as<float>()[i] = static_cast<float>(g[i] * grad_scale);
     optimizer->fill_scalars(t, scalars.data());
     scalars[kLr] = 0.01f;
     scalars[kGradMultiplier] = multiplier;
@@ -57,7 +60,9 @@ void check_values(const Parameter& p, const Four& expected) {
   }
 }
 
-OptimizerOptions options(const char* type, float decay = 0.01f) { return {.type = type, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = decay}; }
+OptimizerOptions options(const char* type, float decay = 0.01f) {
+  return {.type = type, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = decay};
+}
 
 // The update in double, for what the fixed numbers do not cover.
 Four reference(const std::string& type, double decay, int steps, double scale = 1) {
@@ -67,20 +72,28 @@ Four reference(const std::string& type, double decay, int steps, double scale = 
       const double g = kGrads[t - 1][i] * scale + (type == "adam" ? decay * p[i] : 0);
       m[i] = 0.9 * m[i] + 0.1 * g;
       v[i] = 0.999 * v[i] + 0.001 * g * g;
-      p[i] -= 0.01 * (m[i] / (1 - std::pow(0.9, t)) / (std::sqrt(v[i] / (1 - std::pow(0.999, t))) + 1e-6) + (type == "adamw" ? decay * p[i] : 0));
+      p[i] -= 0.01 * (m[i] / (1 - std::pow(0.9, t)) / (std::sqrt(v[i] / (1 - std::pow(0.999, t))) + 1e-6) +
+                      (type == "adamw" ? decay * p[i] : 0));
     }
   return p;
 }
 
-struct Clip { float norm, multiplier, skip; };
+struct Clip {
+  float norm, multiplier, skip;
+};
 Clip clip(std::vector<double> squares, float limit, float denominator) {
   std::array<float, kNumScalars> scalars{};
   float norm = -1;
   const auto tensor = [](void* p, int64_t n, DType t) { return Tensor{static_cast<std::byte*>(p), {n}, t, {}}; };
-  cpu_backend().ops->clip_factor({.norm_squares = tensor(squares.data(), static_cast<int64_t>(squares.size()), DType::kF64),
-                                  .scalars = tensor(scalars.data(), kNumScalars, DType::kF32), .norm = tensor(&norm, 1, DType::kF32),
-                                  .clip = limit, .denominator = denominator}, {});
-  for (int other : {kLr, kBeta1, kBiasCorrection1, kBiasCorrection2, kLossSeed}) CHECK(scalars[static_cast<size_t>(other)] == 0);
+  cpu_backend().ops->clip_factor(
+      {.norm_squares = tensor(squares.data(), static_cast<int64_t>(squares.size()), DType::kF64),
+       .scalars = tensor(scalars.data(), kNumScalars, DType::kF32),
+       .norm = tensor(&norm, 1, DType::kF32),
+       .clip = limit,
+       .denominator = denominator},
+      {});
+  for (int other : {kLr, kBeta1, kBiasCorrection1, kBiasCorrection2, kLossSeed})
+    CHECK(scalars[static_cast<size_t>(other)] == 0);
   return {norm, scalars[kGradMultiplier], scalars[kSkip]};
 }
 
@@ -140,7 +153,8 @@ TEST_CASE("state views name both moments of every parameter and hold its numbers
   }
   REQUIRE(views.size() == 4);
   for (const char* name : {"layer.weight", "layer.bias"}) {
-    const ShardView &m = views.at(std::string("optim/exp_avg/") + name), &v = views.at(std::string("optim/exp_avg_sq/") + name);
+    const ShardView &m = views.at(std::string("optim/exp_avg/") + name),
+                    &v = views.at(std::string("optim/exp_avg_sq/") + name);
     CHECK(m.full == (name == std::string("layer.bias") ? Shape{4} : Shape{2, 2}));
     CHECK(m.begin == 0);
     for (size_t i = 0; i < 4; ++i) {

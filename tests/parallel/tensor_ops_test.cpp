@@ -1,7 +1,5 @@
-// Collectives as differentiable ops, and the vocabulary split over ranks: groups of 1, 2 and 4 threads against one rank and
-// against a reference in double.
-#include "parallel/tensor/collective_ops.h"
-
+// Collectives as differentiable ops, and the vocabulary split over ranks: groups of 1, 2 and 4 threads against one rank
+// and against a reference in double.
 #include <cmath>
 #include <deque>
 #include <numeric>
@@ -9,6 +7,7 @@
 #include "autograd/ops.h"
 #include "kernels/backend.h"
 #include "kernels/core/rng.h"
+#include "parallel/tensor/collective_ops.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/test.h"
 
@@ -33,7 +32,8 @@ struct Rig {
   Tape tape;
   std::unique_ptr<ProcessGroup> group;
   explicit Rig(GroupFactory& f)
-      : arena(Buffer(1 << 18, {}, *cpu_backend().device)), pool(Buffer(1 << 18, {}, *cpu_backend().device)),
+      : arena(Buffer(1 << 18, {}, *cpu_backend().device)),
+        pool(Buffer(1 << 18, {}, *cpu_backend().device)),
         tape(arena, pool, *cpu_backend().ops, {}, 64) {
     std::vector<int> all(static_cast<size_t>(f.world_size()));
     std::iota(all.begin(), all.end(), 0);
@@ -51,8 +51,8 @@ void expect_near(double got, double want, const std::string& what, double tolera
 void expect_equal(const Tensor& got, const Floats& want, const std::string& what) {
   GT_CHECK(got.numel() == static_cast<int64_t>(want.size()), what);
   for (int64_t i = 0; i < got.numel(); ++i)
-    GT_CHECK(got.as<float>()[i] == want[static_cast<size_t>(i)], what, " element ", i, ": ", got.as<float>()[i], " instead of ",
-             want[static_cast<size_t>(i)]);
+    GT_CHECK(got.as<float>()[i] == want[static_cast<size_t>(i)], what, " element ", i, ": ", got.as<float>()[i],
+             " instead of ", want[static_cast<size_t>(i)]);
 }
 
 Parameter parameter(Floats& value, Floats& grad, Shape s) {
@@ -84,7 +84,8 @@ TEST_CASE("copy_to_group sums gradients over the group and reduce_from_group sum
       t.seed(y, view(dy, {2, 3}));
       t.backward();
       Floats summed(6);
-      for (size_t i = 0; i < 6; ++i) summed[i] = static_cast<float>(10 * ranks * (ranks + 1) / 2 + ranks * static_cast<int>(i));
+      for (size_t i = 0; i < 6; ++i)
+        summed[i] = static_cast<float>(10 * ranks * (ranks + 1) / 2 + ranks * static_cast<int>(i));
       expect_equal(t.grad(in), summed, "copy backward");
       GT_CHECK(dy == dy_before, "the seed was overwritten");
       t.reset();
@@ -108,11 +109,13 @@ TEST_CASE("the sum over the group does not reach a slot that shares the gradient
       Floats x(6, 1), w(6, 2), dy(6, 3);
       const Var in = t.input(view(x, {2, 3}), true), other = t.input(view(w, {2, 3}), true);
       // The first addend's gradient is a pool block that `other` shares.
-      t.seed(ops::add(t, ops::gelu(t, ops::add(t, other, ops::copy_to_group(t, in, *rig.group))), other), view(dy, {2, 3}));
+      t.seed(ops::add(t, ops::gelu(t, ops::add(t, other, ops::copy_to_group(t, in, *rig.group))), other),
+             view(dy, {2, 3}));
       t.backward();
       const float shared = (t.grad(other).as<float>()[0] - 3) * static_cast<float>(ranks);
       for (int64_t i = 0; i < 6; ++i) expect_near(t.grad(in).as<float>()[i], shared, "summed gradient");
-      for (int64_t i = 0; i < 6; ++i) expect_near(t.grad(other).as<float>()[i], 3 + shared / static_cast<float>(ranks), "own gradient");
+      for (int64_t i = 0; i < 6; ++i)
+        expect_near(t.grad(other).as<float>()[i], 3 + shared / static_cast<float>(ranks), "own gradient");
       GT_CHECK(shared > 0, "no gradient");
       t.reset();
     });
@@ -120,14 +123,16 @@ TEST_CASE("the sum over the group does not reach a slot that shares the gradient
 
 TEST_CASE("a tensor-parallel perceptron equals the dense one") {
   constexpr int64_t n = 5, hidden = 6, inner = 8;
-  Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4), dy = normals(n * hidden, 4);
+  Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
+         dy = normals(n * hidden, 4);
   Floats y1, dx1, dup1, ddown1;  // of one rank
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [&](GroupFactory& f) {
       Rig rig(f);
       Tape& t = rig.tape;
       const int64_t part = inner / ranks, first = part * f.world_rank();
-      Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down, dup(my_up.size(), 9), seed = dy, my_x = x;
+      Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down, dup(my_up.size(), 9),
+          seed = dy, my_x = x;
       for (int64_t r = 0; r < hidden; ++r)
         for (int64_t c = 0; c < part; ++c) my_down.push_back(down[static_cast<size_t>(r * inner + first + c)]);
       Floats ddown(my_down.size(), 9);
@@ -149,10 +154,12 @@ TEST_CASE("a tensor-parallel perceptron equals the dense one") {
         expect_near(result[i], y1[i], "y");
         expect_near(dx.as<float>()[i], dx1[i], "dx");
       }
-      for (size_t i = 0; i < dup.size(); ++i) expect_near(dup[i], dup1[static_cast<size_t>(first * hidden) + i], "d up");
+      for (size_t i = 0; i < dup.size(); ++i)
+        expect_near(dup[i], dup1[static_cast<size_t>(first * hidden) + i], "d up");
       for (int64_t r = 0; r < hidden; ++r)
         for (int64_t c = 0; c < part; ++c)
-          expect_near(ddown[static_cast<size_t>(r * part + c)], ddown1[static_cast<size_t>(r * inner + first + c)], "d down");
+          expect_near(ddown[static_cast<size_t>(r * part + c)], ddown1[static_cast<size_t>(r * inner + first + c)],
+                      "d down");
       t.reset();
     });
 }
@@ -168,7 +175,8 @@ int64_t rows_of(int64_t vocab, int ranks) { return (vocab + 4 * ranks - 1) / (4 
 Floats local_rows(const Floats& table, int64_t vocab, int64_t rows, int rank) {
   Floats out(static_cast<size_t>(rows * kHidden), 0.f);
   for (int64_t r = 0; r < rows && rank * rows + r < vocab; ++r)
-    for (int64_t c = 0; c < kHidden; ++c) out[static_cast<size_t>(r * kHidden + c)] = table[static_cast<size_t>((rank * rows + r) * kHidden + c)];
+    for (int64_t c = 0; c < kHidden; ++c)
+      out[static_cast<size_t>(r * kHidden + c)] = table[static_cast<size_t>((rank * rows + r) * kHidden + c)];
   return out;
 }
 
@@ -191,7 +199,8 @@ TEST_CASE("a vocabulary-parallel lookup and its gradient equal one table bit for
       Parameter w = parameter(mine, grad, {rows, kHidden});
       const Var y = ops::vocab_embedding(t, view(ids, {1, kTokens}), w, first, *rig.group);
       Floats expected;
-      for (int32_t id : tokens) expected.insert(expected.end(), table.begin() + id * kHidden, table.begin() + (id + 1) * kHidden);
+      for (int32_t id : tokens)
+        expected.insert(expected.end(), table.begin() + id * kHidden, table.begin() + (id + 1) * kHidden);
       expect_equal(y.value, expected, "rows");
       t.seed(y, view(seed, {kTokens, kHidden}));
       t.backward();
@@ -207,20 +216,24 @@ struct HeadReference {
   Doubles dx, dw;
 };
 
-HeadReference head_reference(const Floats& x, const Floats& w, const std::vector<int32_t>& targets, int64_t vocab, double seed) {
+HeadReference head_reference(const Floats& x, const Floats& w, const std::vector<int32_t>& targets, int64_t vocab,
+                             double seed) {
   HeadReference r{0, Doubles(x.size()), Doubles(w.size())};
   for (int64_t i = 0; i < kTokens; ++i) {
     if (targets[static_cast<size_t>(i)] < 0) continue;
     Doubles z(static_cast<size_t>(vocab));
     double top = -1e300, sum = 0;
     for (int64_t v = 0; v < vocab; ++v) {
-      for (int64_t c = 0; c < kHidden; ++c) z[static_cast<size_t>(v)] += double{x[static_cast<size_t>(i * kHidden + c)]} * w[static_cast<size_t>(v * kHidden + c)];
+      for (int64_t c = 0; c < kHidden; ++c)
+        z[static_cast<size_t>(v)] +=
+            double{x[static_cast<size_t>(i * kHidden + c)]} * w[static_cast<size_t>(v * kHidden + c)];
       top = std::max(top, z[static_cast<size_t>(v)]);
     }
     for (double v : z) sum += std::exp(v - top);
     r.loss += std::log(sum) + top - z[static_cast<size_t>(targets[static_cast<size_t>(i)])];
     for (int64_t v = 0; v < vocab; ++v) {
-      const double dz = seed * (std::exp(z[static_cast<size_t>(v)] - top) / sum - (v == targets[static_cast<size_t>(i)] ? 1 : 0));
+      const double dz =
+          seed * (std::exp(z[static_cast<size_t>(v)] - top) / sum - (v == targets[static_cast<size_t>(i)] ? 1 : 0));
       for (int64_t c = 0; c < kHidden; ++c) {
         r.dx[static_cast<size_t>(i * kHidden + c)] += dz * w[static_cast<size_t>(v * kHidden + c)];
         r.dw[static_cast<size_t>(v * kHidden + c)] += dz * x[static_cast<size_t>(i * kHidden + c)];
@@ -238,7 +251,8 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
     Rig rig(f);
     Tape& t = rig.tape;
     const int64_t rows = rows_of(vocab, ranks), first = rows * f.world_rank();
-    Floats mine = local_rows(w, vocab, rows, f.world_rank()), grad(mine.size(), 9.f), my_x = x, loss_seed{static_cast<float>(seed)};
+    Floats mine = local_rows(w, vocab, rows, f.world_rank()), grad(mine.size(), 9.f), my_x = x,
+           loss_seed{static_cast<float>(seed)};
     std::vector<int32_t> ids = targets;
     Parameter p = parameter(mine, grad, {rows, kHidden});
     MicroBatch mb;
@@ -262,12 +276,15 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t c = 0; c < kHidden; ++c) {
         const float got = grad[static_cast<size_t>(r * kHidden + c)];
-        if (first + r < vocab) expect_near(got, microbatches * want.dw[static_cast<size_t>((first + r) * kHidden + c)], "dW");
-        else GT_CHECK(got == 0, "a padded row has gradient ", got);
+        if (first + r < vocab)
+          expect_near(got, microbatches * want.dw[static_cast<size_t>((first + r) * kHidden + c)], "dW");
+        else
+          GT_CHECK(got == 0, "a padded row has gradient ", got);
       }
     p.grad_dirty = false;
     t.set_recording(false);
-    const Var l = ops::head_cross_entropy(t, t.input(view(my_x, {kTokens, kHidden}), true), p, mb, vocab, chunk, *rig.group);
+    const Var l =
+        ops::head_cross_entropy(t, t.input(view(my_x, {kTokens, kHidden}), true), p, mb, vocab, chunk, *rig.group);
     GT_CHECK(l.value.as<double>()[0] == loss, "evaluation gives other bits than training");
     GT_CHECK(!p.grad_dirty, "evaluation made a gradient");
   });

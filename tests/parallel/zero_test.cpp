@@ -1,4 +1,5 @@
-// Flat layouts, initial values, and the parameter store on ranks that are threads: what is reduced, owned, counted and published.
+// Flat layouts, initial values, and the parameter store on ranks that are threads: what is reduced, owned, counted and
+// published.
 #include <cmath>
 #include <deque>
 #include <map>
@@ -17,8 +18,8 @@ namespace {
 constexpr int64_t kHidden = 8, kVocab = 10, kPadded = 16;
 constexpr int kScopes = 3;  // embed, block, head
 
-// One parameter of every kind: vocabulary rows with padding, three blocks on dimension 0 (matrix and bias), split columns,
-// replicated, and a tied copy.
+// One parameter of every kind: vocabulary rows with padding, three blocks on dimension 0 (matrix and bias), split
+// columns, replicated, and a tied copy.
 struct ToyModel {
   std::deque<Parameter> params;
   std::vector<ScopeSpec> scopes;
@@ -44,11 +45,12 @@ struct ToyModel {
       Parameter& embed = add("embed.weight", {kVocab, kHidden}, ShardSpec::split(0), normal, tp, kPadded);
       embed.tied_owner = true;
       scopes.push_back({"embed", {&embed}, stage, 0});
-      std::vector<Parameter*> block{&add("layers.0.norm.weight", {kHidden}, ShardSpec::replicate(), {Init::Kind::kOne}, tp),
-                                    &add("layers.0.attn.qkv.weight", {12, kHidden}, ShardSpec::split(0, 3), normal, tp),
-                                    &add("layers.0.attn.qkv.bias", {12}, ShardSpec::split(0, 3), normal, tp),
-                                    &add("layers.0.attn.out.weight", {kHidden, 24}, ShardSpec::split(1), normal, tp),
-                                    &add("layers.0.attn.out.bias", {kHidden}, ShardSpec::replicate(), zero, tp)};
+      std::vector<Parameter*> block{
+          &add("layers.0.norm.weight", {kHidden}, ShardSpec::replicate(), {Init::Kind::kOne}, tp),
+          &add("layers.0.attn.qkv.weight", {12, kHidden}, ShardSpec::split(0, 3), normal, tp),
+          &add("layers.0.attn.qkv.bias", {12}, ShardSpec::split(0, 3), normal, tp),
+          &add("layers.0.attn.out.weight", {kHidden, 24}, ShardSpec::split(1), normal, tp),
+          &add("layers.0.attn.out.bias", {kHidden}, ShardSpec::replicate(), zero, tp)};
       scopes.push_back({"layers.0", block, stage, 1});
     }
     if (mesh.last_stage()) {
@@ -91,7 +93,11 @@ float gradient(const std::string& name, int64_t element, int dp_rank) {
   return static_cast<float>(splitmix64(fnv1a64(name) + static_cast<uint64_t>(element * 31 + dp_rank)) % 9) - 4;
 }
 
-struct Perturb { std::string name; int64_t element = -1; int dp = 0; };  // +1 on the gradient of one logical element on one dp rank
+struct Perturb {
+  std::string name;
+  int64_t element = -1;
+  int dp = 0;
+};  // +1 on the gradient of one logical element on one dp rank
 
 // What the backward would do: every scope in reverse, its gradients written, then grads_ready.
 void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "") {
@@ -120,15 +126,18 @@ void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = ""
 double reduced(const std::string& name, int64_t element, int dp, const Perturb& perturb = {}) {
   double sum = 0;
   const bool tied = name == "embed.weight" || name == "head.weight";
-  for (const std::string& n : tied ? std::vector<std::string>{"embed.weight", "head.weight"} : std::vector<std::string>{name})
-    for (int i = 0; i < dp; ++i) sum += gradient(n, element, i) + (n == perturb.name && element == perturb.element && i == perturb.dp ? 1 : 0);
+  for (const std::string& n :
+       tied ? std::vector<std::string>{"embed.weight", "head.weight"} : std::vector<std::string>{name})
+    for (int i = 0; i < dp; ++i)
+      sum += gradient(n, element, i) + (n == perturb.name && element == perturb.element && i == perturb.dp ? 1 : 0);
   return sum;
 }
 
 const std::map<std::string, int64_t>& logical_sizes() {
-  static const std::map<std::string, int64_t> kSizes{{"embed.weight", kVocab * kHidden}, {"layers.0.norm.weight", kHidden},
-                                                     {"layers.0.attn.qkv.weight", 12 * kHidden}, {"layers.0.attn.qkv.bias", 12},
-                                                     {"layers.0.attn.out.weight", kHidden * 24}, {"layers.0.attn.out.bias", kHidden}};
+  static const std::map<std::string, int64_t> kSizes{
+      {"embed.weight", kVocab * kHidden},         {"layers.0.norm.weight", kHidden},
+      {"layers.0.attn.qkv.weight", 12 * kHidden}, {"layers.0.attn.qkv.bias", 12},
+      {"layers.0.attn.out.weight", kHidden * 24}, {"layers.0.attn.out.bias", kHidden}};
   return kSizes;
 }
 
@@ -192,7 +201,8 @@ TEST_CASE("the flat layout cuts tensors as the format says") {
 TEST_CASE("flat layouts are aligned, cover every element once and may leave shards empty") {
   for (int shards : {1, 2, 3, 4, 7, 8})
     for (int64_t align : {1, 2, 64})
-      for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{1}, {10, 7, 3}, {64}, {65, 0, 1}, {1000, 1, 999}}) {
+      for (const std::vector<int64_t>& sizes :
+           std::vector<std::vector<int64_t>>{{1}, {10, 7, 3}, {64}, {65, 0, 1}, {1000, 1, 999}}) {
         const FlatLayout l = flat_layout(sizes, shards, align);
         int64_t total = 0;
         for (int64_t n : sizes) total += n;
@@ -220,10 +230,14 @@ TEST_CASE("flat layouts are aligned, cover every element once and may leave shar
 }
 
 TEST_CASE("the ranks of a tensor group cover every logical element exactly once") {
-  const struct { Shape full; ShardSpec shard; int64_t pad; } kinds[] = {
-      {{24, 5}, ShardSpec::split(0), 0}, {{24, 5}, ShardSpec::split(0, 3), 0}, {{24}, ShardSpec::split(0, 3), 0},
-      {{5, 24}, ShardSpec::split(1), 0}, {{5, 24}, ShardSpec::split(1, 3), 0}, {{13, 5}, ShardSpec::split(0), 16},
-      {{3, 5}, ShardSpec::split(0), 16}, {{9}, ShardSpec::replicate(), 0}};
+  const struct {
+    Shape full;
+    ShardSpec shard;
+    int64_t pad;
+  } kinds[] = {{{24, 5}, ShardSpec::split(0), 0},    {{24, 5}, ShardSpec::split(0, 3), 0},
+               {{24}, ShardSpec::split(0, 3), 0},    {{5, 24}, ShardSpec::split(1), 0},
+               {{5, 24}, ShardSpec::split(1, 3), 0}, {{13, 5}, ShardSpec::split(0), 16},
+               {{3, 5}, ShardSpec::split(0), 16},    {{9}, ShardSpec::replicate(), 0}};
   for (const auto& kind : kinds)
     for (int tp : {1, 2, 4}) {
       const bool split = kind.shard.kind == ShardSpec::Kind::kSplit;
@@ -240,8 +254,10 @@ TEST_CASE("the ranks of a tensor group cover every logical element exactly once"
         if (split) v.local.dim[static_cast<size_t>(kind.shard.dim)] /= tp;
         for (int64_t i = 0; i < v.local.numel(); ++i) {
           const int64_t at = logical_offset(v, i);
-          if (at < 0) ++padding;
-          else ++times.at(static_cast<size_t>(at));
+          if (at < 0)
+            ++padding;
+          else
+            ++times.at(static_cast<size_t>(at));
         }
       }
       CHECK(times == std::vector<int>(times.size(), split ? 1 : tp));
@@ -273,13 +289,16 @@ TEST_CASE("initial values are equal under every layout and equal to the fixed nu
             const std::string name = p.tied_to.empty() ? p.name : p.tied_to;
             const uint64_t key = stream_key(1234, "init/" + name);
             float want = p.init.kind == Init::Kind::kOne ? 1.f : 0.f;
-            if (p.init.kind == Init::Kind::kNormal && at >= 0) want = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
-            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", i, ": ", p.value.as<float>()[i], " instead of ", want);
+            if (p.init.kind == Init::Kind::kNormal && at >= 0)
+              want = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
+            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", i, ": ", p.value.as<float>()[i],
+                     " instead of ", want);
           }
       });
       all.check_whole("master");
       const double fixed[] = {-0.591299335, -0.206624591, -0.125607202, 0.182982499};
-      for (size_t i = 0; i < 4; ++i) CHECK(all.values["master/layers.0.attn.qkv.weight"][i] == Approx(fixed[i]).epsilon(1e-7));
+      for (size_t i = 0; i < 4; ++i)
+        CHECK(all.values["master/layers.0.attn.qkv.weight"][i] == Approx(fixed[i]).epsilon(1e-7));
     }
 }
 
@@ -310,8 +329,8 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
 }
 
 TEST_CASE("the norm counts each element once, whoever holds it") {
-  // One perturbed element a rank in turn: in each parameter, on each dp rank, at the first, a middle and the last element, so
-  // that every tp rank's slice is met.
+  // One perturbed element a rank in turn: in each parameter, on each dp rank, at the first, a middle and the last
+  // element, so that every tp rank's slice is met.
   std::vector<Perturb> perturbs{{}};
   for (const auto& [name, size] : logical_sizes())
     for (int64_t at : {int64_t{0}, size / 2, size - 1})
@@ -373,9 +392,11 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
             const int64_t at = logical(r, p, i);
             if (at < 0) continue;
             float before = p.init.kind == Init::Kind::kOne ? 1.f : 0.f;
-            if (p.init.kind == Init::Kind::kNormal) before = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
+            if (p.init.kind == Init::Kind::kNormal)
+              before = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
             const float want = before + (p.decay ? 100.f : 1000.f);
-            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", at, ": ", p.value.as<float>()[i], " instead of ", want);
+            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", at, ": ", p.value.as<float>()[i],
+                     " instead of ", want);
           }
         }
       });
@@ -396,7 +417,8 @@ TEST_CASE("a parameter without gradient and a step that was never reduced are er
     r.store.finish_reduction();
   });
   CHECK_THAT(errors[0], Catch::Contains("gradients of embed were never reduced"));
-  const std::vector<std::string> unknown = suite::run_threads(1, [&](GroupFactory& f) { Rank({}, f).store.scope("layers.7"); });
+  const std::vector<std::string> unknown =
+      suite::run_threads(1, [&](GroupFactory& f) { Rank({}, f).store.scope("layers.7"); });
   CHECK_THAT(unknown[0], Catch::Contains("no parameter scope named layers.7"));
 }
 
@@ -408,7 +430,8 @@ TEST_CASE("a rank holds the bytes that its stage promises") {
       GT_CHECK(r.store.value_bytes() == 4 * (256 + 256), "values ", r.store.value_bytes());
       GT_CHECK(r.store.grad_bytes() == 4 * (256 + 256 + 256), "gradients ", r.store.grad_bytes());
       GT_CHECK(r.store.local_elements() == 64 + 166, "elements ", r.store.local_elements());
-      for (int k : {0, 1}) GT_CHECK(r.store.state_elements(k) == (stage == 0 ? 256 : 64), "state ", r.store.state_elements(k));
+      for (int k : {0, 1})
+        GT_CHECK(r.store.state_elements(k) == (stage == 0 ? 256 : 64), "state ", r.store.state_elements(k));
       GT_CHECK(r.store.state_elements(2) == 0, "the tied copy has state");
     });
 }

@@ -1,0 +1,274 @@
+// The engine on ranks that are threads: skipped steps, stop wishes, evaluation, planned against measured memory.
+#include "launch/engine.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <thread>
+
+#include "parallel/comm/thread_group.h"
+#include "tests/launch/mesh_run.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+constexpr int64_t kSeq = 16, kVocab = 300;
+
+EngineOptions small(MeshShape shape) {
+  EngineOptions o;
+  o.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = kVocab, .seq = kSeq};
+  o.model.loss_chunk = 24;
+  o.lr = {.type = "cosine", .peak = 1e-2, .warmup_steps = 3, .total_steps = 30};
+  o.optim.weight_decay = 0.1f;
+  o.micro_batch = 2;
+  o.microbatches = 2;
+  if (shape.pp == 2) o.partition = "1,1";
+  return o;
+}
+
+// A rank's microbatches of step `step`, with some targets masked.
+struct Batches {
+  std::vector<std::vector<int32_t>> storage;
+  std::vector<MicroBatch> list;
+  Batches(const EngineOptions& o, int step, int dp_rank, int dp, int count) {
+    const auto samples = synthetic_samples(64, kSeq, kVocab, 3);
+    for (int k = 0; k < count; ++k) {
+      std::vector<int32_t> tokens, targets;
+      for (int64_t j = 0; j < o.micro_batch; ++j) {
+        const auto& x = samples[static_cast<size_t>((step * 16 + (k * dp + dp_rank) * o.micro_batch + j) % 64)];
+        tokens.insert(tokens.end(), x.begin(), x.begin() + kSeq);
+        targets.insert(targets.end(), x.begin() + 1, x.begin() + 1 + kSeq);
+        targets[targets.size() - 2] = -1;
+      }
+      MicroBatch mb;
+      mb.batch = o.micro_batch;
+      mb.seq = kSeq;
+      const Shape s{o.micro_batch, kSeq};
+      storage.push_back(std::move(tokens));
+      mb.tokens = {reinterpret_cast<std::byte*>(storage.back().data()), s, DType::kI32, {}};
+      storage.push_back(std::move(targets));
+      mb.targets = {reinterpret_cast<std::byte*>(storage.back().data()), s, DType::kI32, {}};
+      list.push_back(mb);
+    }
+  }
+};
+
+struct Rank {
+  const Mesh& mesh;
+  Engine& engine;
+  StepResult step(int k, bool stop = false) {
+    const EngineOptions& o = engine.options();
+    Batches b(o, k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), o.microbatches);
+    return engine.step(b.list, targets(o.microbatches), stop);
+  }
+  double evaluate(int k, int count) {
+    Batches b(engine.options(), k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), count);
+    return engine.evaluate(b.list);
+  }
+  int64_t targets(int count) const { return count * mesh.size(Axis::kDp) * engine.options().micro_batch * (kSeq - 1); }
+  std::vector<float> own_values() const {  // what this rank updates
+    std::vector<float> out;
+    for (const UpdateRange& u : engine.store().ranges())
+      out.insert(out.end(), u.value.as<float>(), u.value.as<float>() + u.value.numel());
+    return out;
+  }
+  std::vector<float> state() const {  // everything a checkpoint holds of this rank, whose padding may be anything
+    std::vector<float> out;
+    for (const ShardView& v : engine.checkpoint_views())
+      if (v.save) out.insert(out.end(), v.data.as<float>(), v.data.as<float>() + v.data.numel());
+    return out;
+  }
+};
+
+// Runs body on every rank. Assertions inside are GT_CHECK: the test framework is not made for threads.
+void on_ranks(const EngineOptions& options, MeshShape shape, const std::function<void(Rank&)>& body) {
+  ThreadWorld ranks(shape.world(), std::chrono::seconds(60));
+  std::vector<std::string> errors(static_cast<size_t>(shape.world()));
+  std::vector<std::thread> team;
+  for (int r = 0; r < shape.world(); ++r)
+    team.emplace_back([&, r] {
+      try {
+        auto factory = ranks.factory(r);
+        const Mesh mesh(shape, *factory);
+        const Stream stream = cpu_backend().device->open_stream(0, 1);
+        {
+          Engine engine(options, mesh, cpu_backend(), stream, plan_memory(options, shape, r));
+          engine.init_weights();
+          Rank rank{mesh, engine};
+          body(rank);
+        }
+        cpu_backend().device->close_stream(stream);
+      } catch (const std::exception& e) {
+        errors[static_cast<size_t>(r)] = e.what();
+        ranks.abort(r, e.what());
+      }
+    });
+  for (std::thread& t : team) t.join();
+  for (const std::string& e : errors) CHECK(e == "");
+}
+
+const std::vector<MeshShape> kLayouts{{}, {.dp = 2}, {.tp = 2}, {.pp = 2}, {.pp = 2, .dp = 2, .tp = 2}};
+
+// An element of a block's weight that this rank updates.
+float* planted(Engine& engine) {
+  for (Parameter* p : engine.store().parameters()) {
+    if (p->name.find(".mlp.") == std::string::npos || p->full_shape.rank < 2) continue;
+    for (const UpdateRange& u : engine.store().ranges())
+      for (int64_t i = 0; i < p->value.numel(); i += 7) {
+        float* at = p->value.as<float>() + i;
+        if (at >= u.value.as<float>() && at < u.value.as<float>() + u.value.numel()) return at;
+      }
+  }
+  fail(Exit::kInternal, "this rank updates no block weight");
+}
+
+}  // namespace
+
+TEST_CASE("a gradient that is not finite on one rank skips the step on all and changes nothing") {
+  for (const MeshShape& shape : kLayouts)
+    for (int stage : {0, 1})
+      for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " zero " << stage);
+        EngineOptions o = small(shape);
+        o.zero.stage = stage;
+        std::vector<std::vector<float>> clean(static_cast<size_t>(shape.world()));
+        on_ranks(o, shape, [&](Rank& r) {
+          r.step(0);
+          r.step(1);
+          clean[static_cast<size_t>(r.mesh.rank())] = r.state();
+        });
+        on_ranks(o, shape, [&](Rank& r) {
+          GT_CHECK(!r.step(0).skipped, "a clean step was skipped");
+          const bool mine = r.mesh.rank() == shape.world() - 1;
+          float none = 0, *weight = mine ? planted(r.engine) : &none;
+          const float keep = *weight;
+          if (mine) *weight = bad;
+          const std::vector<float> before = r.own_values();
+          const StepResult s = r.step(7);
+          GT_CHECK(s.skipped, "the step was not skipped");
+          GT_CHECK(!std::isfinite(s.grad_norm), "the norm is ", s.grad_norm);
+          GT_CHECK(r.engine.applied_steps() == 1, "applied steps ", r.engine.applied_steps());
+          const std::vector<float> after = r.own_values();
+          GT_CHECK(before.size() == after.size() && std::memcmp(before.data(), after.data(), before.size() * 4) == 0,
+                   "weights changed");
+          if (mine) *weight = keep;
+          r.engine.store().publish();
+          const StepResult next = r.step(1);
+          GT_CHECK(!next.skipped && r.engine.applied_steps() == 2, "the step after a skipped one");
+          // Weights and moments as if the skipped step had never been.
+          GT_CHECK(r.state() == clean[static_cast<size_t>(r.mesh.rank())], "a skipped step left traces");
+        });
+      }
+}
+
+TEST_CASE("one rank's wish to stop is everybody's result") {
+  for (const MeshShape& shape : kLayouts)
+    for (int who = 0; who < shape.world(); who += std::max(1, shape.world() - 1))
+      on_ranks(small(shape), shape, [&](Rank& r) {
+        GT_CHECK(!r.step(0).stop, "nobody wished to stop");
+        GT_CHECK(r.step(1, r.mesh.rank() == who).stop, "rank ", who, "'s wish was lost");
+        GT_CHECK(!r.step(2).stop, "the wish outlived its step");
+      });
+}
+
+TEST_CASE("evaluation gives the training loss of the same weights and tokens and changes nothing") {
+  for (const MeshShape& shape : kLayouts) {
+    INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp);
+    std::vector<std::vector<float>> alone(static_cast<size_t>(shape.world()));
+    on_ranks(small(shape), shape, [&](Rank& r) {
+      for (int k = 0; k < 3; ++k) r.step(k);
+      alone[static_cast<size_t>(r.mesh.rank())] = r.state();
+    });
+    double first = 0;
+    on_ranks(small(shape), shape, [&](Rank& r) {
+      const int m = r.engine.options().microbatches;
+      for (int k = 0; k < 3; ++k) {
+        const double sum = r.evaluate(k, m);
+        GT_CHECK(sum == r.evaluate(k, m), "evaluation is not repeatable");
+        const StepResult s = r.step(k);
+        GT_CHECK(sum / static_cast<double>(r.targets(m)) == s.loss, "evaluation ",
+                 sum / static_cast<double>(r.targets(m)), ", training ", s.loss);
+        if (k == 0 && r.mesh.rank() == 0) first = s.loss;
+      }
+      GT_CHECK(r.state() == alone[static_cast<size_t>(r.mesh.rank())], "evaluation changed weights or state");
+      GT_CHECK(r.engine.applied_steps() == 3, "evaluation counted as a step");
+      const double two = r.evaluate(0, 2 * m), both = r.evaluate(0, m);
+      GT_CHECK(two > both, "more microbatches, more loss");
+    });
+    CHECK(first == Approx(std::log(kVocab)).epsilon(0.02));  // an untrained model knows nothing
+  }
+}
+
+TEST_CASE("loss, norm, clip factor and rate of a step are equal on every rank") {
+  const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
+  EngineOptions o = small(shape);
+  o.grad_clip = 0.05f;
+  std::vector<StepResult> results(8);
+  on_ranks(o, shape, [&](Rank& r) {
+    r.engine.set_applied_steps(1);  // as after a resume: the next step is step 2
+    results[static_cast<size_t>(r.mesh.rank())] = r.step(0);
+  });
+  for (const StepResult& s : results) {
+    CHECK(s.loss == results[0].loss);
+    CHECK(s.grad_norm == results[0].grad_norm);
+    CHECK(s.clip == results[0].clip);
+    CHECK(s.lr == Approx(1e-2 * 2 / 3).epsilon(1e-6));
+  }
+  CHECK(results[0].grad_norm > 0.05);
+  CHECK(results[0].clip == Approx(0.05 / (results[0].grad_norm + 1e-6)).epsilon(1e-5));
+}
+
+TEST_CASE("a wrong number of microbatches is refused") {
+  on_ranks(small({}), {}, [](Rank& r) {
+    Batches three(r.engine.options(), 0, 0, 1, 3);
+    for (const bool train : {true, false}) {
+      std::string error;
+      try {
+        if (train)
+          r.engine.step(three.list, 1);
+        else
+          r.engine.evaluate(three.list);
+      } catch (const Error& e) { error = e.what(); }
+      GT_CHECK(error.find(train ? "a step takes 2 microbatches, got 3" : "whole steps of 2 microbatches") !=
+                   std::string::npos,
+               error);
+    }
+  });
+}
+
+TEST_CASE("memory planned without computing equals what a real run uses, byte for byte") {
+  for (const MeshShape& shape : kLayouts)
+    for (bool tied : {true, false}) {
+      EngineOptions o = small(shape);
+      o.model.tied = tied;
+      o.microbatches = 4;
+      for (const char* schedule : {"1f1b", "gpipe"}) {
+        if (shape.pp == 1 && schedule != std::string("1f1b")) continue;
+        o.schedule = schedule;
+        INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " " << schedule);
+        on_ranks(o, shape, [&](Rank& r) {
+          const EnginePlan plan = plan_memory(o, shape, r.mesh.rank());
+          r.step(0);
+          r.evaluate(0, o.microbatches);
+          const EnginePlan real = r.engine.measured_plan();
+          const auto same = [](const char* what, int64_t planned, int64_t used) {
+            GT_CHECK(planned == used, what, ": planned ", planned, ", used ", used);
+          };
+          same("activations of training", plan.train.activation_bytes, real.train.activation_bytes);
+          same("activation gradients", plan.train.gradient_bytes, real.train.gradient_bytes);
+          same("boundaries of training", plan.train.boundary_bytes, real.train.boundary_bytes);
+          same("activations of evaluation", plan.eval.activation_bytes, real.eval.activation_bytes);
+          same("boundaries of evaluation", plan.eval.boundary_bytes, real.eval.boundary_bytes);
+          same("slots", plan.slots, real.slots);
+          same("weights", plan.memory.weights, real.memory.weights);
+          same("gradients", plan.memory.gradients, real.memory.gradients);
+          same("optimizer", plan.memory.optimizer, real.memory.optimizer);
+          same("all", plan.memory.total(), real.memory.total());
+          GT_CHECK(plan.train.activation_bytes > 0 && plan.train.gradient_bytes > 0, "an empty plan");
+        });
+      }
+    }
+}

@@ -1,0 +1,159 @@
+// What a step costs, counted on the null table through a decorated op table: floating-point operations of every layout,
+// op calls of a block, and the planned bytes of a layout against a run that really computes.
+#include <map>
+
+#include "launch/engine.h"
+#include "parallel/comm/null_group.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+struct Count {
+  static inline int64_t gemm = 0, attention = 0;
+  static inline std::map<std::string, int> calls;
+  static void clear() {
+    gemm = attention = 0;
+    calls.clear();
+  }
+  template <class A>
+  static void before(const char* name, const A& a) {
+    ++calls[name];
+    if constexpr (std::is_same_v<A, Gemm>)
+      gemm += 2 * a.out.numel() * (a.trans_a ? a.a.shape.rows() : a.a.shape.cols());
+    // A causal mask halves the products: QK^T and PV forward; dP, dV, dQ and dK backward, the second QK^T not counted.
+    if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
+    if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
+  }
+};
+
+EngineOptions small() {
+  EngineOptions o;
+  o.model = {.layers = 5, .hidden = 32, .heads = 4, .ffn = 96, .vocab = 300, .seq = 16};
+  o.micro_batch = 2;
+  o.microbatches = 3;
+  return o;
+}
+
+// Ops that run once a block and microbatch, not once a step.
+bool of_the_model(const std::string& op) { return op != "sum_squares" && op != "adamw" && op != "clip_factor"; }
+
+// One training step (or evaluation) of one rank that computes nothing; adds to Count.
+void run(const EngineOptions& o, MeshShape shape, int rank, bool train) {
+  Backend backend = null_backend();
+  backend.ops = &decorate<Count>(*null_backend().ops);
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const Stream stream{{backend.kind, 0}, nullptr};
+  EnginePlan plan;
+  plan.train = plan.eval = {int64_t{1} << 32, int64_t{1} << 32, 0};
+  Engine engine(o, mesh, backend, stream, plan);
+  const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *backend.device);
+  MicroBatch mb;
+  mb.batch = o.micro_batch;
+  mb.seq = o.model.seq;
+  mb.tokens = mb.targets = tokens.tensor({mb.batch, mb.seq}, DType::kI32);
+  const std::vector<MicroBatch> batch(static_cast<size_t>(o.microbatches), mb);
+  if (train)
+    engine.step(batch, 1);
+  else
+    engine.evaluate(batch);
+}
+
+void run_world(const EngineOptions& o, MeshShape shape, bool train) {
+  Count::clear();
+  for (int rank = 0; rank < shape.world(); ++rank) run(o, shape, rank, train);
+}
+
+// Calls of one block: what a sixth layer adds to one microbatch.
+std::map<std::string, int> block_calls(MeshShape shape, bool train) {
+  EngineOptions o = small();
+  o.microbatches = 1;
+  std::map<std::string, int> out;
+  for (int sign : {-1, 1}) {
+    run_world(o, shape, train);
+    for (const auto& [op, n] : Count::calls)
+      if (of_the_model(op)) out[op] += sign * n;
+    ++o.model.layers;
+  }
+  for (auto it = out.begin(); it != out.end();) it = it->second == 0 ? out.erase(it) : std::next(it);
+  return out;
+}
+
+int total(const std::map<std::string, int>& calls) {
+  int n = 0;
+  for (const auto& [op, k] : calls) n += k;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the integer") {
+  for (int tp : {1, 2, 4})
+    for (int pp : {1, 2, 4})
+      for (int dp : {1, 2, 4})
+        for (int64_t chunk : {int64_t{0}, int64_t{7}}) {
+          const MeshShape shape{.pp = pp, .dp = dp, .tp = tp};
+          if (chunk != 0 && (pp != 2 || dp != 2)) continue;
+          INFO("tp " << tp << " pp " << pp << " dp " << dp << " loss_chunk " << chunk);
+          EngineOptions o = small();
+          o.model.loss_chunk = chunk;
+          const GptConfig& c = o.model;
+          const int64_t n = o.micro_batch * c.seq * o.microbatches * dp;
+          const int64_t matmul =
+              c.layers * (4 * c.hidden * c.hidden + 2 * c.hidden * c.ffn) + padded_vocab(c.vocab, tp) * c.hidden;
+          run_world(o, shape, true);
+          CHECK(Count::gemm == 6 * n * matmul);
+          CHECK(Count::attention == 6 * c.layers * c.hidden * c.seq * n);
+          if (padded_vocab(c.vocab, tp) == padded_vocab(c.vocab, 1)) {
+            CHECK(static_cast<double>(Count::gemm + Count::attention) == c.train_flops(n));
+          }
+          if (chunk != 0) continue;
+          run_world(o, shape, false);
+          CHECK(Count::gemm == 2 * n * matmul);
+          CHECK(Count::attention == 2 * c.layers * c.hidden * c.seq * n);
+        }
+}
+
+TEST_CASE("a block is 7 op calls forward") {
+  const auto forward = block_calls({}, false);
+  CHECK(forward == std::map<std::string, int>{{"layer_norm", 2}, {"gemm", 4}, {"attention", 1}});
+  CHECK(total(forward) <= 7);
+}
+
+// Four more than the 11 that a GPT-2 block can be: the bias gradients, which a GEMM epilogue could make beside the
+// weights'.
+TEST_CASE("a block is 11 op calls backward and one for each of its four biases") {
+  const auto forward = block_calls({}, false);
+  auto backward = block_calls({}, true);
+  for (const auto& [op, n] : forward) backward[op] -= n;
+  for (auto it = backward.begin(); it != backward.end();) it = it->second == 0 ? backward.erase(it) : std::next(it);
+  CHECK(backward ==
+        std::map<std::string, int>{{"gemm", 8}, {"attention_grad", 1}, {"layer_norm_grad", 2}, {"sum_rows", 4}});
+}
+
+TEST_CASE("tensor parallelism adds two row biases forward and no copy, add or cast to a block") {
+  const auto forward = block_calls({.tp = 2}, false), step = block_calls({.tp = 2}, true);
+  CHECK(forward ==
+        std::map<std::string, int>{{"layer_norm", 4}, {"gemm", 8}, {"attention", 2}, {"add_bias", 4}});  // of two ranks
+  std::map<std::string, int> want = forward;
+  want["gemm"] += 16;
+  want["attention_grad"] += 2;
+  want["layer_norm_grad"] += 4;
+  want["sum_rows"] += 8;
+  CHECK(step == want);
+}
+
+TEST_CASE("recorded nodes, arenas and pools of the plan do not depend on the rank's place in tp and dp") {
+  const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
+  for (int stage : {0, 1}) {
+    const EnginePlan first = plan_memory(small(), shape, stage * 4);
+    for (int k = 1; k < 4; ++k) {
+      const EnginePlan other = plan_memory(small(), shape, stage * 4 + k);
+      CHECK(other.train.activation_bytes == first.train.activation_bytes);
+      CHECK(other.train.gradient_bytes == first.train.gradient_bytes);
+      CHECK(other.memory.total() == first.memory.total());
+    }
+  }
+}

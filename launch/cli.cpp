@@ -62,6 +62,15 @@ std::string overview() {
   return out + "\n  --version          versions of the program and its libraries\n";
 }
 
+// "tokenizer", "data", "ckpt": what begins several verbs; empty when `name` is no such word.
+std::string group_help(const std::string& name) {
+  std::string out;
+  for (const VerbSpec& v : kVerbs)
+    if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  return out.empty() ? out
+                     : fmt::format("usage: gpttrain {} verb [flags]\n\nverbs (gpttrain VERB --help):\n{}", name, out);
+}
+
 std::vector<std::string> verb_names() {
   std::vector<std::string> out;
   for (const VerbSpec& v : kVerbs) out.emplace_back(v.name);
@@ -211,9 +220,14 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   };
   if (all.empty()) return show(kShortHelp);
   if (all[0] == "--version") return show(version_text());
-  if (all[0] == "--help" || all[0] == "-h" || all[0] == "help") return show(overview());
-
   std::vector<std::string> words = all;
+  if (words[0] == "help" && words.size() > 1) {  // gpttrain help data prepare
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
+  if (words.size() > 1 && wants_help({words[1]}))
+    if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   const VerbSpec& spec = take_verb(words);
   command.name = spec.name;
   const std::vector<Option> options = bind(spec.verb, command.args);

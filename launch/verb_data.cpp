@@ -67,7 +67,7 @@ void show_progress(const PrepareProgress& p, WorkLine& line) {
   const auto done = static_cast<double>(p.input_done), all = static_cast<double>(p.input_bytes);
   const double seconds = std::max(p.seconds, 1e-9);
   std::vector<std::string> parts{format_bytes(static_cast<double>(p.text_bytes) / seconds) + "/s"};
-  if (all > 0 && done > 0) parts.push_back("eta " + format_duration(seconds * std::max(all - done, 0.0) / done));
+  if (done > 0 && done < all) parts.push_back("eta " + format_duration(seconds * (all - done) / done));
   if (p.bad > 0) parts.push_back(format_thousands(p.bad) + " bad");
   parts.push_back(format_count(static_cast<double>(p.tokens)) + " tokens");
   parts.push_back(format_count(static_cast<double>(p.tokens) / seconds) + " tok/s");

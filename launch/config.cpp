@@ -1,5 +1,6 @@
 #include "launch/config.h"
 
+#include <set>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -86,10 +87,9 @@ class Reader {
       if (bare) values = {alias->value};
       if (!option) {
         unknown(name, key);
-      } else if (!first_flag_[option->key()].empty()) {
-        problems.add(name, option->key(), fmt::format("given twice ({} before)", first_flag_[option->key()]));
       } else {
-        first_flag_[option->key()] = name;
+        // The last of several wins, so that a command can be repeated with another value behind it.
+        if (!seen_flags_.insert(option->key()).second) loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
         store(*option, name, set_from_words(*option, values));
       }
@@ -165,7 +165,7 @@ class Reader {
   LoadedConfig& loaded_;
   std::vector<Option> options_;
   std::vector<std::string> keys_, sections_, other_flags_;
-  std::map<std::string, std::string> first_flag_;
+  std::set<std::string> seen_flags_;
 };
 
 std::string default_name(const std::string& file, const ModelConfig& m) {

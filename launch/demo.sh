@@ -40,7 +40,7 @@ if [ ! -s "$corpus" ]; then
   [ "$found" = "$sum" ] || { echo "demo: gcide.dict.dz has SHA-256 $found, expected $sum: another version of the package?" >&2; exit 65; }
   # One document an entry: entries begin in the first column. Source tags such as [1913 Webster] on lines of their own go.
   gzip -dc <"$tmp/x/usr/share/dictd/gcide.dict.dz" | tail -n +160 |
-    awk '/^ *\[[^]]*(Webster|WordNet|PJC|GG|RP|AS)[^]]*\]$/ || /^$/ {next} /^[^ ]/ {print ""} {print}' >"$corpus.part"
+    awk '/^ *\[[^]]*(Webster|WordNet|PJC|GG|RP|AS)[^]]*\]$/ || /^$/ {next} /^[^ ]/ {print ""} {gsub(/  +/, " "); print}' >"$corpus.part"
   mv "$corpus.part" "$corpus"
 fi
 echo "$(wc -c <"$corpus") bytes, $(wc -w <"$corpus") words in $corpus"

@@ -307,7 +307,7 @@ void Trainer::save() {
 void Trainer::finish(Exit code) {
   if (!log_) return;
   EndInfo info;
-  info.reason = code == Exit::kOk ? "finished" : fmt::format("interrupted by {}, everything is saved", signal_name(stop_signal()));
+  info.reason = code == Exit::kOk ? "finished" : std::string("interrupted by a stop signal, everything is saved");
   info.exit_code = static_cast<int>(code);
   info.step = state_.step;
   info.tokens = state_.consumed_tokens;

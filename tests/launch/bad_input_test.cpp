@@ -72,7 +72,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
   expect(dir, "trian", 2, {"trian", "did you mean train"});
   expect(dir, kData + "--model.layer 3", 2, {"--model.layer", "did you mean --model.layers"});
   expect(dir, kData + "--tp 3", 2, {"heads 4", "tp 3", "1, 2, 4"});
-  expect(dir, kData + "--pp 9", 2, {"pp 9"});
+  expect(dir, kData + "--pp 9", 2, {"--pp: 9 stages", "1 to 5"});
   expect(dir, kTrain + "--data.train tokens --train.global_batch 5", 2, {"global_batch"});
   expect(dir, kData + "--train.grad_accum 3", 2, {"global_batch 4", "micro_batch 2", "grad_accum 3"});
   expect(dir, kData + "--model.heads 5", 2, {"hidden 32", "heads 5"});
@@ -82,7 +82,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
   expect(dir, kData + "--parallel.schedule 1f2b", 2, {"1f2b", "1f1b"});
   expect(dir, kData + "--device.isa sse9", 2, {"sse9"});
   expect(dir, kData + "--schedule.type cosin", 2, {"cosin", "cosine"});
-  expect(dir, kData + "--tp 3 --pp 9 --modle.x 1 --optim.lr -1", 2, {"tp 3", "pp 9", "--modle.x", "optim.lr"});  // all at once
+  expect(dir, kData + "--tp 3 --pp 9 --modle.x 1 --optim.lr -1", 2, {"tp 3", "9 stages", "--modle.x", "optim.lr"});  // all at once
   expect(dir, kTrain, 2, {"data.train"});
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("bad config files name file, line and key") {
     return "--config bad.json " + kData;
   };
   expect(dir, "--config nowhere.json " + kData, 2, {"nowhere.json"});
-  expect(dir, with("{\"model\": {\"layers\": \"two\"}}"), 2, {"bad.json", "model.layers", "two"});
+  expect(dir, with("{\"model\": {\"layers\": \"two\"}}"), 2, {"bad.json", "model.layers", "a whole number"});
   expect(dir, with("{\"model\": {\"layerz\": 2}}"), 2, {"bad.json", "layerz", "layers"});
   expect(dir, with("{\"model\": {\"heads\": 4,, }}"), 2, {"bad.json:1"});
   expect(dir, with("{\"train\": {\"seed\": 1, \"seed\": 2}}"), 2, {"seed", "twice"});

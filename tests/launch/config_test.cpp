@@ -83,7 +83,6 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--parallel.schedule: expected 1f1b or gpipe or interleaved or zb-h1, found \"1b1f\" (did you mean 1f1b?)"},
       {"--zero.overlap maybe", "--zero.overlap: expected true or false, found \"maybe\""},
       {"--zero.overlap=maybe", "--zero.overlap: expected true or false, found \"maybe\""},
-      {"--tp 2 --parallel.tp 2", "--parallel.tp: given twice (--tp before)"},
       {"100", "100: expected a flag that begins with --; values follow their flag: --train.steps 100"},
       {"--model.heads 20 --model.hidden 320 --tp 8",
        "--tp: model.heads 20 is not divisible by tp 8; tp may be 1, 2, 4, 5, 10, 20"},
@@ -330,4 +329,11 @@ TEST_CASE("edit distance counts swaps as one, and suggestions stay close") {
   CHECK(edit_distance("", "abc") == 3);
   CHECK(did_you_mean("trian", {"eval", "train"}) == "train");
   CHECK(did_you_mean("qqqqq", {"eval", "train"}) == "");
+}
+
+TEST_CASE("the last of several equal flags counts and is noted") {
+  const LoadedConfig c = load_config({.file = "", .flags = {"--train.steps", "5", "--tp", "2", "--train.steps", "7", "--parallel.tp", "1"}});
+  CHECK(c.config.train.steps == 7);
+  CHECK(c.config.parallel.tp == 1);
+  CHECK(c.notes.size() >= 2);
 }

@@ -2,7 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <thread>
+#include <algorithm>
 
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
@@ -63,9 +63,13 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   INFO(rest.out);
   REQUIRE(rest.code == 0);
   CHECK(rest.says("from step"));
-  CHECK(logged(dir / "runs/parts", "loss") == logged(dir / "runs/whole", "loss"));
-  CHECK(logged(dir / "runs/parts", "grad_norm") == logged(dir / "runs/whole", "grad_norm"));
-  CHECK(logged(dir / "runs/parts", "lr") == logged(dir / "runs/whole", "lr"));
+  for (const char* key : {"loss", "grad_norm", "lr"}) {  // the kill may have cost log lines of the first six steps, no more
+    INFO(key);
+    const std::vector<double> whole = logged(dir / "runs/whole", key), parts = logged(dir / "runs/parts", key);
+    REQUIRE(whole.size() == 12);
+    REQUIRE(parts.size() >= 6);
+    CHECK(std::equal(whole.end() - 6, whole.end(), parts.end() - 6));
+  }
 }
 
 TEST_CASE("a checkpoint of one layout resumes on another and stays close") {
@@ -103,16 +107,16 @@ TEST_CASE("a run directory that turns read-only ends its logs, not the training"
     std::filesystem::create_directories(dir / "runs/x/checkpoints");
     std::filesystem::remove(dir / "runs/x/checkpoints");
     write_file(dir / "runs/x/checkpoints", "in the way");
-    const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name x --checkpoint.resume never --force", dir.path());
+    const Outcome r = gpttrain(kTiny + "--train.steps 3 --log.name x --checkpoint.resume never --force", dir.path());
     INFO(r.out);
-    CHECK(logged(dir / "runs/x", "loss").size() == 2);
+    CHECK(logged(dir / "runs/x", "loss").size() == 3);
     CHECK(r.says("was not written"));
     return;
   }
   TempDir dir;
   std::filesystem::create_directories(dir / "runs");
   std::filesystem::permissions(dir / "runs", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
-  const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name x", dir.path());
+  const Outcome r = gpttrain(kTiny + "--train.steps 3 --log.name x", dir.path());
   CHECK(r.code == 2);
   CHECK(r.says("cannot make the run folder"));
 }

@@ -1,140 +1,23 @@
 // The tape on a block made of every rank-free op: three ways to run the backward, finite differences, who may overwrite
 // whose gradient, and what is left behind.
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
-#include <memory>
 #include <span>
 
-#include "autograd/ops.h"
-#include "kernels/backend.h"
-#include "kernels/core/rng.h"
+#include "tests/autograd/tape_rig.h"
 #include "tests/support/test.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsNews = false;  // the sanitizer brings its own allocator
-#else
-constexpr bool kCountsNews = true;
-#endif
-static std::atomic<long> g_news{0};
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-__attribute__((noinline)) void* operator new(size_t n) {
-  ++g_news;
-  if (void* p = std::malloc(n)) return p;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
-#endif
-
 using namespace gt;
+using namespace gt::rig;
 
 namespace {
-
-constexpr int64_t kBatch = 2, kSeq = 3, kTokens = kBatch * kSeq, kHidden = 8, kInner = 20, kHeads = 2;
-
-MicroBatch micro_batch() {
-  MicroBatch mb;
-  mb.batch = kBatch;
-  mb.seq = kSeq;
-  return mb;
-}
-
-struct Logger : ParamScope {
-  std::string name;
-  std::string* log;
-  Logger(std::string n, std::string* l) : name(std::move(n)), log(l) {}
-  void acquire(Stream) override { *log += "a" + name + " "; }
-  void release(Stream) override { *log += "r" + name + " "; }
-  void grads_ready(Stream) override { *log += "g" + name + " "; }
-};
-
-// Memory, a tape and tensors on one backend; on the null one nothing is ever read.
-struct Rig {
-  const Backend& backend;
-  Stream stream;
-  Arena arena;
-  Pool pool;
-  Tape tape;
-  std::deque<Buffer> buffers;
-  explicit Rig(const Backend& b = cpu_backend(), size_t max_nodes = 8192)
-      : backend(b),
-        stream{{b.kind, 0}, nullptr},
-        arena(Buffer(1 << 22, stream.device, *b.device)),
-        pool(Buffer(1 << 22, stream.device, *b.device)),
-        tape(arena, pool, *b.ops, stream, max_nodes) {}
-
-  Tensor tensor(Shape s, uint64_t seed, float std = 1, DType dtype = DType::kF32) {
-    buffers.emplace_back(s.numel() * size_of(dtype), stream.device, *backend.device);
-    const Tensor t = buffers.back().tensor(s, dtype);
-    if (backend.kind == DeviceKind::kCpu && dtype == DType::kF32)
-      philox_normals(stream_key(seed, "test/tape"), 0, s.numel(), std, t.as<float>());
-    return t;
-  }
-};
-
-std::vector<float> values(const Tensor& t) { return {t.as<float>(), t.as<float>() + t.numel()}; }
 
 double dot(const Tensor& a, const Tensor& b) {
   double sum = 0;
   for (int64_t i = 0; i < a.numel(); ++i) sum += double{a.as<float>()[i]} * b.as<float>()[i];
   return sum;
 }
-
-// Every op that owns a rule, with x used twice. In-place ops work on tensors made inside, so the block may be
-// recomputed.
-struct Block {
-  Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
-  ParamScope* scope = nullptr;
-
-  Block(Rig& rig, uint64_t seed) {
-    const auto make = [&](Parameter& p, const char* name, Shape s, float std) {
-      p.name = name;
-      p.full_shape = p.local_shape = s;
-      p.value = rig.tensor(s, ++seed, std);
-      p.grad = rig.tensor(s, ++seed, std);  // not zero: the first writer overwrites
-      p.version = 1;
-    };
-    make(in, "in", {kHidden, kHidden}, 0.4f);
-    make(pos, "pos", {kSeq + 1, kHidden}, 0.5f);  // one row more than the sequence: its gradient is 0
-    make(gamma1, "gamma1", {kHidden}, 1);
-    make(beta1, "beta1", {kHidden}, 0.3f);
-    make(qkv, "qkv", {3 * kHidden, kHidden}, 0.4f);
-    make(qkv_b, "qkv_b", {3 * kHidden}, 0.3f);
-    make(out, "out", {kHidden, kHidden}, 0.4f);
-    make(out_b, "out_b", {kHidden}, 0.3f);
-    make(gamma2, "gamma2", {kHidden}, 1);
-    make(beta2, "beta2", {kHidden}, 0.3f);
-    make(up, "up", {kInner, kHidden}, 0.3f);
-    make(up_b, "up_b", {kInner}, 0.3f);
-    make(down, "down", {kHidden, kInner}, 0.3f);
-    make(down_b, "down_b", {kHidden}, 0.3f);
-    make(side, "side", {kHidden, kHidden}, 0.3f);
-  }
-  std::vector<Parameter*> params() {
-    return {&in, &pos, &gamma1, &beta1, &qkv, &qkv_b, &out, &out_b, &gamma2, &beta2, &up, &up_b, &down, &down_b, &side};
-  }
-
-  Var operator()(Tape& t, Var x) {
-    if (scope) ops::enter(t, *scope);
-    const Var h = ops::add_position(t, ops::linear(t, x, in), pos, kSeq);
-    auto [s1, n1] = ops::add_norm(t, h, nullptr, gamma1, beta1);
-    Var a =
-        ops::causal_attention(t, ops::linear(t, n1, qkv, &qkv_b), {kHeads, kHeads, kHidden / kHeads}, micro_batch());
-    a = ops::add_bias(t, ops::linear(t, a, out), out_b);
-    auto [s2, n2] = ops::add_norm(t, s1, &a, gamma2, beta2);
-    const Var m = ops::mlp(t, n2, up, up_b, down, &down_b);
-    const Var g = ops::gelu(t, ops::linear(t, m, side));
-    const Var y = ops::add(t, ops::add(t, s2, g), x);
-    if (scope) ops::leave(t, *scope);
-    return y;
-  }
-};
-
-enum class How { kPlain, kSplit, kRecompute, kRecomputeSplit };
 
 struct Outcome {
   std::vector<float> y, dx;
@@ -402,69 +285,4 @@ TEST_CASE("scope nodes replay in the order that gathered parameters need") {
   CHECK(log == "a0 r0 a1 r1 a1 r1 a0 r0 | g1 g0 ");
   pass(Pass::kFull, true);  // forward; then for each block forward again and backward
   CHECK(log == "a0 r0 a1 r1 a1 r1 a1 r1 g1 a0 r0 a0 r0 g0 ");
-}
-
-TEST_CASE("a warm forward and backward allocates nothing on the heap") {
-  if (!kCountsNews) return;
-  Rig rig(null_backend());
-  std::vector<std::unique_ptr<Block>> blocks;
-  for (int i = 0; i < 12; ++i) blocks.push_back(std::make_unique<Block>(rig, 1));
-  const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 2);
-  Tape& t = rig.tape;
-  const auto step = [&](How how) {
-    const bool split = how == How::kSplit || how == How::kRecomputeSplit;
-    Var h = t.input(x, true);
-    for (auto& block : blocks) {
-      Block* b = block.get();
-      h = how >= How::kRecompute ? ops::recompute(t, h, [b](Tape& tape, Var v) { return (*b)(tape, v); }) : (*b)(t, h);
-    }
-    t.seed(h, dy);
-    t.backward(0, split ? Pass::kInput : Pass::kFull);
-    if (split) t.run_deferred();
-    t.reset();
-  };
-  for (How how : {How::kPlain, How::kSplit, How::kRecompute, How::kRecomputeSplit}) {
-    step(how);
-    const long before = g_news;
-    for (int i = 0; i < 5; ++i) step(how);
-    INFO("mode " << static_cast<int>(how));
-    CHECK(g_news - before == 0);
-  }
-}
-
-TEST_CASE("a full tape and a tape without gradient slots say so") {
-  Rig rig(null_backend(), 4);
-  const Tensor x = rig.tensor({4, 4}, 1);
-  SECTION("nodes") {
-    // Scope nodes make no outputs, so the nodes run out first.
-    std::string log;
-    Logger scope("0", &log);
-    for (int i = 0; i < 4; ++i) ops::enter(rig.tape, scope);
-    CHECK(rig.tape.size() == 4);
-    CHECK_THROWS_WITH(ops::enter(rig.tape, scope), Catch::Contains("the tape is full at 4 nodes"));
-  }
-  SECTION("slots") {
-    for (int i = 0; i < 4; ++i) rig.tape.input(x, true);
-    CHECK_THROWS_WITH(rig.tape.input(x, true), Catch::Contains("no gradient slot left"));
-    CHECK_NOTHROW(rig.tape.input(x, false));  // needs none
-  }
-  rig.tape.reset();  // and it is usable again
-  CHECK_NOTHROW(ops::gelu(rig.tape, rig.tape.input(x, true)));
-}
-
-TEST_CASE("a too small arena or gradient pool names what is missing") {
-  const Backend& b = null_backend();
-  const Stream stream{{b.kind, 0}, nullptr};
-  Arena arena(Buffer(1024, stream.device, *b.device));
-  Pool pool(Buffer(256, stream.device, *b.device));
-  Tape t(arena, pool, *b.ops, stream);
-  Rig rig(b);
-  const Tensor x = rig.tensor({8, 8}, 1);
-  const Var in = t.input(x, true), y = ops::gelu(t, ops::gelu(t, in));
-  t.seed(y, x);
-  t.backward(1);
-  CHECK_THROWS_WITH(t.backward(), Catch::Contains("gradient pool of 256 bytes is full"));
-  t.reset();
-  const Tensor big = rig.tensor({32, 32}, 1);
-  CHECK_THROWS_WITH(ops::gelu(t, t.input(big, true)), Catch::Contains("arena needs 4096 bytes of 1024"));
 }

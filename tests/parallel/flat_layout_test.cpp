@@ -1,0 +1,98 @@
+// Pure functions of the parameter store: how tensors lie in a flat buffer, and where a local element is in the logical
+// tensor.
+#include "parallel/zero/flat_layout.h"
+
+#include "parallel/zero/shard_view.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+TEST_CASE("the flat layout cuts tensors as the format says") {
+  const std::vector<int64_t> sizes{10, 7, 3};
+  const FlatLayout l = flat_layout(sizes, 4, 2);
+  CHECK(l.size == 24);
+  CHECK(l.pad == 4);
+  CHECK(l.shard == 6);
+  CHECK(l.offset == std::vector<int64_t>{0, 10, 17});
+  CHECK(l.segments[0] == std::vector<FlatSegment>{{0, 0, 6, 0}});
+  CHECK(l.segments[1] == std::vector<FlatSegment>{{0, 6, 4, 6}, {1, 0, 2, 10}});
+  CHECK(l.segments[2] == std::vector<FlatSegment>{{1, 2, 5, 12}, {2, 0, 1, 17}});
+  CHECK(l.segments[3] == std::vector<FlatSegment>{{2, 1, 2, 18}});
+}
+
+TEST_CASE("flat layouts are aligned, cover every element once and may leave shards empty") {
+  for (int shards : {1, 2, 3, 4, 7, 8})
+    for (int64_t align : {1, 2, 64})
+      for (const std::vector<int64_t>& sizes :
+           std::vector<std::vector<int64_t>>{{1}, {10, 7, 3}, {64}, {65, 0, 1}, {1000, 1, 999}}) {
+        const FlatLayout l = flat_layout(sizes, shards, align);
+        int64_t total = 0;
+        for (int64_t n : sizes) total += n;
+        CHECK(l.size % (align * shards) == 0);
+        CHECK(l.shard * shards == l.size);
+        CHECK(l.pad == l.size - total);
+        CHECK(l.pad < align * shards);
+        std::vector<int64_t> seen(sizes.size());
+        for (int r = 0; r < shards; ++r)
+          for (const FlatSegment& g : l.segments[static_cast<size_t>(r)]) {
+            const auto t = static_cast<size_t>(g.tensor);
+            CHECK(g.count > 0);
+            CHECK(g.begin == seen[t]);  // ascending, without a gap
+            CHECK(g.at == l.offset[t] + g.begin);
+            CHECK((g.at >= l.shard * r && g.at + g.count <= l.shard * (r + 1)));
+            seen[t] += g.count;
+          }
+        CHECK(seen == sizes);
+      }
+  const std::vector<int64_t> one{1};
+  const FlatLayout l = flat_layout(one, 4);
+  CHECK(l.size == 256);
+  CHECK(l.segments[1].empty());
+  CHECK(l.segments[3].empty());
+}
+
+TEST_CASE("the ranks of a tensor group cover every logical element exactly once") {
+  const struct {
+    Shape full;
+    ShardSpec shard;
+    int64_t pad;
+  } kinds[] = {{{24, 5}, ShardSpec::split(0), 0},    {{24, 5}, ShardSpec::split(0, 3), 0},
+               {{24}, ShardSpec::split(0, 3), 0},    {{5, 24}, ShardSpec::split(1), 0},
+               {{5, 24}, ShardSpec::split(1, 3), 0}, {{13, 5}, ShardSpec::split(0), 16},
+               {{3, 5}, ShardSpec::split(0), 16},    {{9}, ShardSpec::replicate(), 0}};
+  for (const auto& kind : kinds)
+    for (int tp : {1, 2, 4}) {
+      const bool split = kind.shard.kind == ShardSpec::Kind::kSplit;
+      std::vector<int> times(static_cast<size_t>(kind.full.numel()));
+      int64_t padding = 0;
+      for (int rank = 0; rank < tp; ++rank) {
+        ShardView v;
+        v.full = v.local = kind.full;
+        v.shard = kind.shard;
+        v.tp_rank = rank;
+        v.tp_size = tp;
+        v.pad_rows = kind.pad;
+        if (kind.pad) v.local.dim[0] = kind.pad;
+        if (split) v.local.dim[static_cast<size_t>(kind.shard.dim)] /= tp;
+        for (int64_t i = 0; i < v.local.numel(); ++i) {
+          const int64_t at = logical_offset(v, i);
+          if (at < 0)
+            ++padding;
+          else
+            ++times.at(static_cast<size_t>(at));
+        }
+      }
+      CHECK(times == std::vector<int>(times.size(), split ? 1 : tp));
+      CHECK(padding == (kind.pad ? (kind.pad - kind.full[0]) * 5 : 0));
+    }
+  // [Q; K; V] of 4 rows each over 2 ranks: the second holds rows 2 3, 6 7, 10 11.
+  ShardView v;
+  v.full = {12, 2};
+  v.local = {6, 2};
+  v.shard = ShardSpec::split(0, 3);
+  v.tp_rank = 1;
+  v.tp_size = 2;
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < 6; ++i) rows.push_back(logical_offset(v, 2 * i) / 2);
+  CHECK(rows == std::vector<int64_t>{2, 3, 6, 7, 10, 11});
+}

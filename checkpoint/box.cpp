@@ -24,7 +24,8 @@ Box intersect(const Box& a, const Box& b) {
 }
 
 std::vector<Box> flat_to_boxes(const Shape& shape, int64_t begin, int64_t end) {
-  GT_CHECK(shape.rank >= 1 && begin >= 0 && end <= shape.numel(), "elements ", begin, " to ", end, " of ", to_string(shape));
+  GT_CHECK(shape.rank >= 1 && begin >= 0 && end <= shape.numel(), "elements ", begin, " to ", end, " of ",
+           to_string(shape));
   const auto rank = static_cast<size_t>(shape.rank);
   std::array<int64_t, Shape::kMaxRank + 1> inner{};  // inner[j] = elements of one slab of dimensions j…
   inner[rank] = 1;
@@ -88,14 +89,15 @@ std::vector<Piece> pieces_of(const ShardView& v) {
   const auto dim = split ? static_cast<size_t>(v.shard.dim) : 0;
   GT_CHECK(v.full.rank >= 1 && v.full.rank == v.local.rank && static_cast<int>(dim) < v.full.rank && v.begin >= 0 &&
                v.begin + v.data.numel() <= v.local.numel(),
-           v.name, ": view of ", v.data.numel(), " elements from ", v.begin, ", local ", to_string(v.local), ", full ", to_string(v.full));
+           v.name, ": view of ", v.data.numel(), " elements from ", v.begin, ", local ", to_string(v.local), ", full ",
+           to_string(v.full));
   for (int d = 0; d < v.full.rank; ++d) {
     const auto k = static_cast<size_t>(d);
     const int64_t whole = d == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[k];
     const int64_t cut = split && k == dim ? int64_t{v.tp_size} * v.shard.blocks : 1;
     const int64_t ways = split && k == dim ? v.tp_size : 1;
-    GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && whole % cut == 0 && v.local.dim[k] == whole / ways, v.name, ": local ",
-             to_string(v.local), " is no cut of ", to_string(v.full), " in dimension ", d);
+    GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && whole % cut == 0 && v.local.dim[k] == whole / ways, v.name,
+             ": local ", to_string(v.local), " is no cut of ", to_string(v.full), " in dimension ", d);
   }
   const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
   const int64_t block = split ? whole / v.shard.blocks : whole;
@@ -103,8 +105,10 @@ std::vector<Piece> pieces_of(const ShardView& v) {
   Mover mover{v, dim, split ? block / v.tp_size : whole, block, out};
   int64_t at = 0;
   for (const Box& b : flat_to_boxes(v.local, v.begin, v.begin + v.data.numel())) {
-    if (split) mover.add(b, at);
-    else mover.trim(b, at);
+    if (split)
+      mover.add(b, at);
+    else
+      mover.trim(b, at);
     at += b.numel();
   }
   return out;
@@ -119,7 +123,8 @@ std::string coverage_error(const Shape& shape, std::vector<Box> boxes) {
       if (intersect(boxes[i], boxes[k]).numel() > 0)
         return cat("rectangles ", to_string(boxes[i]), " and ", to_string(boxes[k]), " overlap");
   }
-  if (sum != shape.numel()) return cat("rectangles hold ", sum, " of ", shape.numel(), " elements of ", to_string(shape));
+  if (sum != shape.numel())
+    return cat("rectangles hold ", sum, " of ", shape.numel(), " elements of ", to_string(shape));
   return "";
 }
 

@@ -32,9 +32,9 @@ struct Piece {
   int64_t at = 0;  // elements
 };
 
-// A view as rectangles of the logical tensor: its flat range as local rectangles, cut at the edges of fused blocks (Q, K, V),
-// moved to their global places. Vocabulary padding is left out, so the pieces may hold fewer elements than the view.
-// Throws kInternal when the view's shapes do not agree with each other.
+// A view as rectangles of the logical tensor: its flat range as local rectangles, cut at the edges of fused blocks (Q,
+// K, V), moved to their global places. Vocabulary padding is left out, so the pieces may hold fewer elements than the
+// view. Throws kInternal when the view's shapes do not agree with each other.
 std::vector<Piece> pieces_of(const ShardView&);
 
 // "" when the boxes are disjoint and fill the shape; else what is wrong and where.

@@ -1,6 +1,7 @@
-// Sharded checkpoints: one HDF5 file per rank, committed whole by one rename, readable by any layout, whatever layout wrote them.
-// A tensor is a global name and a shape; a rank stores rectangles of it and asks for rectangles of it. Knows meshes and
-// ShardViews; knows no model, optimizer, configuration or data set: their files and cursors travel as text.
+// Sharded checkpoints: one HDF5 file per rank, committed whole by one rename, readable by any layout, whatever layout
+// wrote them. A tensor is a global name and a shape; a rank stores rectangles of it and asks for rectangles of it.
+// Knows meshes and ShardViews; knows no model, optimizer, configuration or data set: their files and cursors travel as
+// text.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,18 +20,18 @@ struct TrainState {
   int64_t step = 0;              // updates attempted: the name of the checkpoint
   int64_t consumed_samples = 0;  // of the training stream
   int64_t consumed_tokens = 0;
-  int64_t skipped_steps = 0;     // updates that were not applied
-  int64_t applied_steps = 0;     // t of the optimizer and of the learning-rate schedule
-  std::string run_uuid;          // names the run; two runs in one folder are told apart by it
+  int64_t skipped_steps = 0;  // updates that were not applied
+  int64_t applied_steps = 0;  // t of the optimizer and of the learning-rate schedule
+  std::string run_uuid;       // names the run; two runs in one folder are told apart by it
   double elapsed_seconds = 0;
   uint64_t seed = 0;
   std::string optim_type, lr_type;
-  double lr_value = 0;           // of the last step, kept bit for bit
+  double lr_value = 0;  // of the last step, kept bit for bit
   int64_t global_batch = 0, micro_batch = 0;
-  double best_loss = 0;          // validation; meaningless while best_step is -1
+  double best_loss = 0;  // validation; meaningless while best_step is -1
   int64_t best_step = -1;
-  std::string data_json;         // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
-  std::string carry;             // JSON object of state keys that a newer program wrote: kept and written back; empty: none
+  std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
 };
 
 // A file that travels with the tensors: copied from `path`, or holding `text` when `path` is empty.
@@ -41,19 +42,21 @@ struct AuxFile {
 };
 
 struct SaveReport {
-  int64_t bytes = 0;   // of the whole checkpoint, all ranks
-  double seconds = 0;  // from entry to the commit on disk
-  std::string path;    // of the step
+  int64_t bytes = 0;                  // of the whole checkpoint, all ranks
+  double seconds = 0;                 // from entry to the commit on disk
+  std::string path;                   // of the step
   std::vector<std::string> warnings;  // after the commit: `latest`, retention
 };
 
-// Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks (checked),
-// and commits dir/step-<9 digits> by a rename; then `latest`, then deletes all but the `keep` newest steps (keep < 1: deletes none).
-// Steps newer than this one belong to a branch that the run has left: they are renamed to <step>.abandoned-<time>.
-// Throws on every rank if any rank failed, with the message of the lowest one, after removing the attempt: kIo (rank, file,
-// operation, errno); kInternal when the views do not cover the tensors. Committed checkpoints are never touched before the commit.
-SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>, const std::vector<AuxFile>&,
-                           int zero_stage, int keep, const Mesh&, const DeviceApi&, Stream);
+// Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks
+// (checked), and commits dir/step-<9 digits> by a rename; then `latest`, then deletes all but the `keep` newest steps
+// (keep < 1: deletes none). Steps newer than this one belong to a branch that the run has left: they are renamed to
+// <step>.abandoned-<time>. Throws on every rank if any rank failed, with the message of the lowest one, after removing
+// the attempt: kIo (rank, file, operation, errno); kInternal when the views do not cover the tensors. Committed
+// checkpoints are never touched before the commit.
+SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>,
+                           const std::vector<AuxFile>&, int zero_stage, int keep, const Mesh&, const DeviceApi&,
+                           Stream);
 
 struct LoadReport {
   TrainState state;
@@ -62,20 +65,23 @@ struct LoadReport {
   std::vector<std::string> warnings;
 };
 
-// Collective: resumes. `which`: "auto", the newest good step, or a step number, that step and no other (newer ones are then
-// renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every byte is checked before it is used.
-// auto: a damaged step is renamed to <step>.corrupt-<time>, a step that cannot be read is left alone, both with a warning, and
-// the next older one is taken. nullopt: `dir` holds no step at all. Throws the same error on every rank:
-// kUsage: it does not fit (all missing, extra and mis-shaped tensors listed), no such step, a format newer than this program;
-// kDamaged: steps exist and none is good; kIo: steps exist and none can be read.
-std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which, std::span<const ShardView> into,
-                                          const Mesh&, const DeviceApi&, Stream);
+// Collective: resumes. `which`: "auto", the newest good step, or a step number, that step and no other (newer ones are
+// then renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every byte is checked
+// before it is used. auto: a damaged step is renamed to <step>.corrupt-<time>, a step that cannot be read is left
+// alone, both with a warning, and the next older one is taken. nullopt: `dir` holds no step at all. Throws the same
+// error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors listed), no such step, a
+// format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and none can be read.
+std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
+                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream);
 
-// Collective: one given step, and only the groups of tensors ("master", "optim/exp_avg") that the views name. Renames nothing.
-LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream);
+// Collective: one given step, and only the groups of tensors ("master", "optim/exp_avg") that the views name. Renames
+// nothing.
+LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh&, const DeviceApi&,
+                     Stream);
 
-// The step directory that `path` means: a step itself, or the newest good one of a run directory or of its checkpoints folder
-// (seal, version, sizes are looked at; payload is checked when it is read). kUsage: nothing there; kDamaged: nothing good there.
+// The step directory that `path` means: a step itself, or the newest good one of a run directory or of its checkpoints
+// folder (seal, version, sizes are looked at; payload is checked when it is read). kUsage: nothing there; kDamaged:
+// nothing good there.
 std::string resolve_step(const std::string& path);
 
 TrainState read_state(const std::string& step_dir);

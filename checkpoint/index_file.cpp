@@ -39,7 +39,8 @@ class Reader {
   void expect(T want, const char* what) {
     const size_t at = at_;
     const T found = get<T>();
-    GT_REQUIRE(found == want, Exit::kDamaged, where_, ": ", what, " at byte ", at, " is ", +found, ", expected ", +want);
+    GT_REQUIRE(found == want, Exit::kDamaged, where_, ": ", what, " at byte ", at, " is ", +found, ", expected ",
+               +want);
   }
   void expect_zeros(size_t n) {
     for (size_t k = 0; k < n; ++k) expect<uint8_t>(0, "reserved field");
@@ -67,12 +68,13 @@ void encode_record(Writer& w, const SliceRecord& r) {
 }
 
 // Every field against the tensor it names; nothing is multiplied before its factors are known to be small.
-SliceRecord decode_record(Reader& in, const std::string& where, std::span<const TensorShape> tensors, int64_t file_bytes, int64_t from) {
+SliceRecord decode_record(Reader& in, const std::string& where, std::span<const TensorShape> tensors,
+                          int64_t file_bytes, int64_t from) {
   const size_t start = in.at();
   SliceRecord r;
   r.tensor = in.get<uint32_t>();
-  GT_REQUIRE(r.tensor < tensors.size(), Exit::kDamaged, where, ": record at byte ", start, " is of tensor ", r.tensor, ", the manifest has ",
-             tensors.size());
+  GT_REQUIRE(r.tensor < tensors.size(), Exit::kDamaged, where, ": record at byte ", start, " is of tensor ", r.tensor,
+             ", the manifest has ", tensors.size());
   const TensorShape& t = tensors[r.tensor];
   in.expect<uint8_t>(static_cast<uint8_t>(t.dtype), "dtype");
   in.expect<uint8_t>(static_cast<uint8_t>(t.shape.rank), "number of dimensions");
@@ -88,13 +90,15 @@ SliceRecord decode_record(Reader& in, const std::string& where, std::span<const 
   for (size_t d = 0; d < Shape::kMaxRank; ++d) {
     const bool used = static_cast<int>(d) < r.box.ndim;
     const int64_t full = used ? t.shape.dim[d] : 1, at = r.box.at[d], extent = r.box.extent[d];
-    GT_REQUIRE(at >= 0 && extent >= 1 && extent <= full && at <= full - extent, Exit::kDamaged, where, ": record at byte ", start, " of ",
-               t.name, " claims ", at, "+", extent, " in dimension ", d, ", the tensor has ", full);
+    GT_REQUIRE(at >= 0 && extent >= 1 && extent <= full && at <= full - extent, Exit::kDamaged, where,
+               ": record at byte ", start, " of ", t.name, " claims ", at, "+", extent, " in dimension ", d,
+               ", the tensor has ", full);
   }
-  GT_REQUIRE(r.bytes == r.box.numel() * size_of(r.dtype), Exit::kDamaged, where, ": record at byte ", start, " of ", t.name, " has ", r.bytes,
-             " bytes for ", r.box.numel(), " elements");
-  GT_REQUIRE(r.offset >= from && r.offset <= file_bytes - r.bytes, Exit::kDamaged, where, ": record at byte ", start, " of ", t.name,
-             " lies at ", r.offset, " for ", r.bytes, " bytes; the previous one ends at ", from, ", the file at ", file_bytes);
+  GT_REQUIRE(r.bytes == r.box.numel() * size_of(r.dtype), Exit::kDamaged, where, ": record at byte ", start, " of ",
+             t.name, " has ", r.bytes, " bytes for ", r.box.numel(), " elements");
+  GT_REQUIRE(r.offset >= from && r.offset <= file_bytes - r.bytes, Exit::kDamaged, where, ": record at byte ", start,
+             " of ", t.name, " lies at ", r.offset, " for ", r.bytes, " bytes; the previous one ends at ", from,
+             ", the file at ", file_bytes);
   return r;
 }
 
@@ -166,7 +170,8 @@ ShardIndex decode_index(std::string_view bytes, const std::string& where, std::s
   ShardIndex x;
   in.seek(8);
   const auto major = in.get<uint16_t>();
-  GT_REQUIRE(major <= kMajor, Exit::kUsage, where, ": index version ", major, ", this program reads up to ", kMajor, "; use a newer one");
+  GT_REQUIRE(major <= kMajor, Exit::kUsage, where, ": index version ", major, ", this program reads up to ", kMajor,
+             "; use a newer one");
   in.expect<uint16_t>(0, "minor version");
   in.expect<uint32_t>(kHeader, "header size");
   for (uint8_t& v : x.uuid) v = in.get<uint8_t>();
@@ -179,16 +184,17 @@ ShardIndex decode_index(std::string_view bytes, const std::string& where, std::s
   in.expect<uint16_t>(0, "reserved field");
   in.expect<uint32_t>(kRecord, "record size");
   const auto n = in.get<int64_t>();
-  GT_REQUIRE(n >= 0 && n <= size / kRecord, Exit::kDamaged, where, ": ", n, " records do not fit into ", size, " bytes");
+  GT_REQUIRE(n >= 0 && n <= size / kRecord, Exit::kDamaged, where, ": ", n, " records do not fit into ", size,
+             " bytes");
   in.expect<int64_t>(kHeader, "place of the records");
   in.expect<int64_t>(kHeader + kRecord * n, "place of the block checksums");
   const auto b = in.get<int64_t>();
-  GT_REQUIRE(x.file_bytes >= 0 && b == (x.file_bytes >> kBlockBits) + ((x.file_bytes & (kBlockBytes - 1)) != 0), Exit::kDamaged, where, ": ", b,
-             " block checksums for a shard of ", x.file_bytes, " bytes");
+  GT_REQUIRE(x.file_bytes >= 0 && b == (x.file_bytes >> kBlockBits) + ((x.file_bytes & (kBlockBytes - 1)) != 0),
+             Exit::kDamaged, where, ": ", b, " block checksums for a shard of ", x.file_bytes, " bytes");
   GT_REQUIRE(b <= size / 4, Exit::kDamaged, where, ": ", b, " block checksums do not fit into ", size, " bytes");
   in.expect<int64_t>(size, "size of the index");
-  GT_REQUIRE(size == kHeader + kRecord * n + 4 * b + 4, Exit::kDamaged, where, ": ", size, " bytes, ", n, " records and ", b,
-             " checksums need ", kHeader + kRecord * n + 4 * b + 4);
+  GT_REQUIRE(size == kHeader + kRecord * n + 4 * b + 4, Exit::kDamaged, where, ": ", size, " bytes, ", n,
+             " records and ", b, " checksums need ", kHeader + kRecord * n + 4 * b + 4);
   in.expect_zeros(20);
   in.seek(static_cast<size_t>(kHeader));
   int64_t from = 0;

@@ -1,5 +1,6 @@
-// The binary index of a shard, rank-00000.idx: which rectangle of which tensor lies at which byte of the .h5, and the CRC32C of
-// every 1 MiB of it. Loading reads this and never libhdf5. Byte layout: README.md. Knows bytes in memory; opens no files.
+// The binary index of a shard, rank-00000.idx: which rectangle of which tensor lies at which byte of the .h5, and the
+// CRC32C of every 1 MiB of it. Loading reads this and never libhdf5. Byte layout: README.md. Knows bytes in memory;
+// opens no files.
 #pragma once
 #include <array>
 #include <span>
@@ -44,8 +45,8 @@ struct TensorShape {
   Shape shape;
 };
 
-// Checks magic, version, every size, both CRCs, every record against its tensor, order, reserved fields. Throws kDamaged naming
-// `where`, the byte, expected and found. kUsage for a newer major version.
+// Checks magic, version, every size, both CRCs, every record against its tensor, order, reserved fields. Throws
+// kDamaged naming `where`, the byte, expected and found. kUsage for a newer major version.
 ShardIndex decode_index(std::string_view bytes, const std::string& where, std::span<const TensorShape> tensors);
 
 }  // namespace gt

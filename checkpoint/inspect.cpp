@@ -54,7 +54,9 @@ CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
     if (info.status.empty()) info.status = "ok";
   } catch (const Error& e) {
     std::error_code ec;
-    const char* kind = !fs::exists(path + "/manifest.json", ec) ? "incomplete" : e.code() == Exit::kDamaged ? "corrupt" : "unreadable";
+    const char* kind = !fs::exists(path + "/manifest.json", ec) ? "incomplete"
+                       : e.code() == Exit::kDamaged             ? "corrupt"
+                                                                : "unreadable";
     if (info.status.empty()) info.status = cat(kind, ": ", e.what());
   }
   return info;
@@ -63,8 +65,10 @@ CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
 std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
   if (t.dtype != DType::kF32) return cat("  (no statistics of ", name_of(t.dtype), ")");
   std::vector<float> values(static_cast<size_t>(t.shape.numel()));
-  const ShardView view{.name = t.name, .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},
-                       .full = t.shape, .local = t.shape};
+  const ShardView view{.name = t.name,
+                       .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},
+                       .full = t.shape,
+                       .local = t.shape};
   read_views(vfs, dir, m, std::span(&view, 1), nullptr, {});
   double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0, squares = 0;
   int64_t finite = 0;
@@ -78,19 +82,20 @@ std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const 
   }
   const double n = std::max<double>(1, static_cast<double>(finite));
   char text[200];
-  std::snprintf(text, sizeof text, "  min %.6g max %.6g mean %.6g rms %.6g non-finite %lld", finite ? low : 0.0, finite ? high : 0.0, sum / n,
-                std::sqrt(squares / n), static_cast<long long>(t.shape.numel() - finite));
+  std::snprintf(text, sizeof text, "  min %.6g max %.6g mean %.6g rms %.6g non-finite %lld", finite ? low : 0.0,
+                finite ? high : 0.0, sum / n, std::sqrt(squares / n), static_cast<long long>(t.shape.numel() - finite));
   return text;
 }
 
 std::string head_text(const std::string& dir, const Manifest& m) {
   const TrainState& s = m.state;
-  std::string out = cat(dir, "\n  step ", m.step, ", written ", m.created, " by gpttrain ", m.version, " (", m.compiler, "; ", m.device,
-                        "), format ", m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ", to_string(m.uuid), "\n  ", m.files.size(),
-                        " shards, ", m.bytes(), " bytes\n");
-  out += cat("state\n  run ", s.run_uuid, ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ", s.consumed_samples, " samples, ",
-             s.consumed_tokens, " tokens\n  applied ", s.applied_steps, " updates, skipped ", s.skipped_steps, "\n  optimizer ", s.optim_type,
-             ", schedule ", s.lr_type, ", learning rate ", s.lr_value, "\n  batch ", s.global_batch, ", micro batch ", s.micro_batch, "\n");
+  std::string out = cat(dir, "\n  step ", m.step, ", written ", m.created, " by gpttrain ", m.version, " (", m.compiler,
+                        "; ", m.device, "), format ", m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ",
+                        to_string(m.uuid), "\n  ", m.files.size(), " shards, ", m.bytes(), " bytes\n");
+  out += cat("state\n  run ", s.run_uuid, ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ",
+             s.consumed_samples, " samples, ", s.consumed_tokens, " tokens\n  applied ", s.applied_steps,
+             " updates, skipped ", s.skipped_steps, "\n  optimizer ", s.optim_type, ", schedule ", s.lr_type,
+             ", learning rate ", s.lr_value, "\n  batch ", s.global_batch, ", micro batch ", s.micro_batch, "\n");
   if (s.best_step >= 0) out += cat("  best validation loss ", s.best_loss, " at step ", s.best_step, "\n");
   return out;
 }
@@ -101,10 +106,13 @@ std::string resolve_step(const std::string& given) {
   Vfs vfs;
   const std::string path = without_slash(given);
   std::error_code ec;
-  GT_REQUIRE(fs::exists(path, ec), Exit::kUsage, path, ": ", ec && ec != std::errc::no_such_file_or_directory ? ec.message() : "does not exist",
+  GT_REQUIRE(fs::exists(path, ec), Exit::kUsage, path, ": ",
+             ec && ec != std::errc::no_such_file_or_directory ? ec.message() : "does not exist",
              "; give a run directory, its checkpoints folder, or a step");
-  GT_REQUIRE(fs::is_directory(path, ec), Exit::kUsage, path, ": is no folder; give a run directory, its checkpoints folder, or a step");
-  if (step_number(fs::path(path).filename().string()) || fs::exists(path + "/manifest.json", ec)) return open_step(vfs, path).path;
+  GT_REQUIRE(fs::is_directory(path, ec), Exit::kUsage, path,
+             ": is no folder; give a run directory, its checkpoints folder, or a step");
+  if (step_number(fs::path(path).filename().string()) || fs::exists(path + "/manifest.json", ec))
+    return open_step(vfs, path).path;
   std::string refused;
   Exit code = Exit::kIo;
   for (const std::string& dir : {path, path + "/checkpoints"})
@@ -117,7 +125,8 @@ std::string resolve_step(const std::string& given) {
         refused += cat("\n  ", e.what());
       }
     }
-  GT_REQUIRE(!refused.empty(), Exit::kUsage, path, ": holds no checkpoint; give a run directory, its checkpoints folder, or a step");
+  GT_REQUIRE(!refused.empty(), Exit::kUsage, path,
+             ": holds no checkpoint; give a run directory, its checkpoints folder, or a step");
   fail(code, path, ": holds no good checkpoint:", refused);
 }
 
@@ -138,11 +147,13 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& dir) {
   Vfs vfs;
   std::error_code ec;
   fs::directory_iterator it(dir, ec);
-  if (ec == std::errc::no_such_file_or_directory || ec == std::errc::not_a_directory) fail(Exit::kUsage, dir, ": no such folder");
+  if (ec == std::errc::no_such_file_or_directory || ec == std::errc::not_a_directory)
+    fail(Exit::kUsage, dir, ": no such folder");
   if (ec) fail_io("reading of folder " + dir, -ec.value());
   std::vector<CheckpointInfo> out;
   for (const auto& e : it)
-    if (step_in(e.path().filename().string()) >= 0 && e.is_directory(ec)) out.push_back(look_at(vfs, e.path().string()));
+    if (step_in(e.path().filename().string()) >= 0 && e.is_directory(ec))
+      out.push_back(look_at(vfs, e.path().string()));
   std::sort(out.begin(), out.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.name < b.name;
   });

@@ -14,19 +14,22 @@ namespace {
 std::string group_of(const std::string& name) { return name.substr(0, name.rfind('/')); }
 std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
 
-// All ranks' views against the manifest: every difference at once, the same text on every rank. `resume`: groups that nobody asks
-// for are differences too (optimizer state that would be lost in silence).
-void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m, std::span<const ShardView> views, bool resume) {
+// All ranks' views against the manifest: every difference at once, the same text on every rank. `resume`: groups that
+// nobody asks for are differences too (optimizer state that would be lost in silence).
+void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m, std::span<const ShardView> views,
+                 bool resume) {
   std::map<std::string, const TensorEntry*> stored;
   for (const TensorEntry& t : m.tensors) stored[t.name] = &t;
   std::map<std::string, std::string> mine;  // name → difference, "" when it fits
   for (const ShardView& v : views) {
     const auto it = stored.find(v.name);
-    if (it == stored.end()) mine[v.name] = cat("missing in the checkpoint: ", v.name, " ", describe(v.full, v.data.dtype));
+    if (it == stored.end())
+      mine[v.name] = cat("missing in the checkpoint: ", v.name, " ", describe(v.full, v.data.dtype));
     else if (it->second->shape != v.full || it->second->dtype != v.data.dtype)
-      mine[v.name] = cat("differs: ", v.name, ": checkpoint ", describe(it->second->shape, it->second->dtype), ", model ",
-                         describe(v.full, v.data.dtype));
-    else mine.try_emplace(v.name);
+      mine[v.name] = cat("differs: ", v.name, ": checkpoint ", describe(it->second->shape, it->second->dtype),
+                         ", model ", describe(v.full, v.data.dtype));
+    else
+      mine.try_emplace(v.name);
   }
   std::vector<std::string> flat;
   for (auto& [name, difference] : mine) {
@@ -48,8 +51,10 @@ void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m
   if (differences.empty()) return;
   std::string text;
   for (const std::string& d : differences) text += "\n  " + d;
-  fail(Exit::kUsage, path, ": does not fit this model, ", differences.size(), differences.size() == 1 ? " difference:" : " differences:",
-       text, "\nGive the model and optimizer of the run (config.json in that folder), or another folder with --checkpoint.resume never");
+  fail(Exit::kUsage, path, ": does not fit this model, ", differences.size(),
+       differences.size() == 1 ? " difference:" : " differences:", text,
+       "\nGive the model and optimizer of the run (config.json in that folder), or another folder with "
+       "--checkpoint.resume never");
 }
 
 LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
@@ -62,8 +67,9 @@ LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
 }
 
 // Collective. Throws the same error everywhere.
-LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text, std::span<const ShardView> into, bool resume,
-                       const Mesh& mesh, const DeviceApi& api, Stream stream) {
+LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text,
+                       std::span<const ShardView> into, bool resume, const Mesh& mesh, const DeviceApi& api,
+                       Stream stream) {
   Manifest m;
   all_or_none(mesh, [&] { m = parse_manifest(manifest_text, path + "/manifest.json"); });
   require_fit(mesh.world(), path, m, into, resume);
@@ -83,17 +89,16 @@ struct Choice {
     steps = list_steps(dir);
     try {
       clean_attempts(vfs, dir);
-    } catch (const IoError& e) {
-      warnings.emplace_back(e.what());
-    }
+    } catch (const IoError& e) { warnings.emplace_back(e.what()); }
     if (which == "auto") return;
-    GT_REQUIRE(!which.empty() && which.size() <= 15 && which.find_first_not_of("0123456789") == std::string::npos, Exit::kUsage,
-               "checkpoint.resume: \"", which, "\" is neither auto, never nor a step number");
+    GT_REQUIRE(!which.empty() && which.size() <= 15 && which.find_first_not_of("0123456789") == std::string::npos,
+               Exit::kUsage, "checkpoint.resume: \"", which, "\" is neither auto, never nor a step number");
     only = std::stoll(which);
     std::string known;
     for (const auto& [n, path] : steps) known += cat(known.empty() ? "" : ", ", n);
     std::erase_if(steps, [&](const auto& s) { return s.first != *only; });
-    GT_REQUIRE(!steps.empty(), Exit::kUsage, dir, ": holds no step ", *only, "; it has ", known.empty() ? "none" : known);
+    GT_REQUIRE(!steps.empty(), Exit::kUsage, dir, ": holds no step ", *only, "; it has ",
+               known.empty() ? "none" : known);
   }
 
   // The next candidate that looks whole; nothing when there is none left.
@@ -118,9 +123,7 @@ struct Choice {
       if (!only) {
         try {
           what += "; set aside as " + set_aside(vfs, path, "corrupt");
-        } catch (const Error& r) {
-          what += cat("; ", r.what());
-        }
+        } catch (const Error& r) { what += cat("; ", r.what()); }
       }
     }
     warnings.push_back(what);
@@ -130,7 +133,8 @@ struct Choice {
     std::string text;
     for (const std::string& w : warnings) text += "\n  " + w;
     fail(any_damaged ? Exit::kDamaged : Exit::kIo, dir, ": no step can be loaded", text,
-         any_damaged ? "\nRestore one from a copy, name another step with --checkpoint.resume N, or start afresh in another folder"
+         any_damaged ? "\nRestore one from a copy, name another step with --checkpoint.resume N, or start afresh in "
+                       "another folder"
                      : "\nMake the folder readable, then start again");
   }
 
@@ -145,12 +149,15 @@ struct Choice {
 
 }  // namespace
 
-std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, const std::string& which, std::span<const ShardView> into,
-                                          const Mesh& mesh, const DeviceApi& api, Stream stream) {
+std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, const std::string& which,
+                                          std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
+                                          Stream stream) {
   ProcessGroup& world = mesh.world();
   const bool first = mesh.rank() == 0;
   Choice choice(vfs, dir);
-  all_or_none(mesh, [&] { if (first) choice.list(which); });
+  all_or_none(mesh, [&] {
+    if (first) choice.list(which);
+  });
   for (;;) {
     std::vector<std::string> told;  // path, manifest, warnings so far; empty: no step at all
     all_or_none(mesh, [&] {
@@ -183,16 +190,20 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
   }
 }
 
-std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which, std::span<const ShardView> into,
-                                          const Mesh& mesh, const DeviceApi& api, Stream stream) {
+std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
+                                          std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
+                                          Stream stream) {
   Vfs vfs;
   return load_checkpoint(vfs, dir, which, into, mesh, api, stream);
 }
 
-LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api, Stream stream) {
+LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh& mesh,
+                     const DeviceApi& api, Stream stream) {
   Vfs vfs;
   std::string text;
-  all_or_none(mesh, [&] { if (mesh.rank() == 0) text = open_step(vfs, step_dir).text; });
+  all_or_none(mesh, [&] {
+    if (mesh.rank() == 0) text = open_step(vfs, step_dir).text;
+  });
   text = broadcast_bytes(mesh.world(), text, 0);
   return load_opened(vfs, step_dir, text, into, false, mesh, api, stream);
 }

@@ -8,7 +8,7 @@
 
 namespace gt {
 
-std::optional<LoadReport> load_checkpoint(Vfs&, const std::string& dir, const std::string& which, std::span<const ShardView> into,
-                                          const Mesh&, const DeviceApi&, Stream);
+std::optional<LoadReport> load_checkpoint(Vfs&, const std::string& dir, const std::string& which,
+                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream);
 
 }  // namespace gt

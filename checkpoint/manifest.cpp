@@ -21,10 +21,13 @@ Json parse_strict(std::string_view text) {
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     GT_REQUIRE(depth <= kMaxDepth, Exit::kDamaged, "nested deeper than ", kMaxDepth);
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    else if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::object_start)
+      keys.emplace_back();
+    else if (event == Json::parse_event_t::object_end)
+      keys.pop_back();
     else if (event == Json::parse_event_t::key)
-      GT_REQUIRE(keys.back().insert(value.get<std::string>()).second, Exit::kDamaged, "duplicate key \"", value.get<std::string>(), "\"");
+      GT_REQUIRE(keys.back().insert(value.get<std::string>()).second, Exit::kDamaged, "duplicate key \"",
+                 value.get<std::string>(), "\"");
     return true;
   };
   return Json::parse(text, watch);
@@ -36,7 +39,9 @@ DType dtype_from(const std::string& name) {
   fail(Exit::kDamaged, "unknown dtype \"", name, "\"");
 }
 
-bool all_of(const std::string& s, const char* allowed) { return !s.empty() && s.find_first_not_of(allowed) == std::string::npos; }
+bool all_of(const std::string& s, const char* allowed) {
+  return !s.empty() && s.find_first_not_of(allowed) == std::string::npos;
+}
 
 bool is_shard_name(const std::string& s) {
   const size_t end = s.size() < 3 ? 0 : s.size() - 3;
@@ -80,8 +85,9 @@ TensorEntry tensor_from(const Json& j, int files) {
   t.blocks = j.value("blocks", 1);
   for (const Json& run : j.at("files")) {
     t.files.emplace_back(run.at(0).get<int>(), run.at(1).get<int>());
-    GT_REQUIRE(0 <= t.files.back().first && t.files.back().first <= t.files.back().second && t.files.back().second < files, Exit::kDamaged,
-               t.name, ": files ", run.dump(), " of ", files);
+    GT_REQUIRE(
+        0 <= t.files.back().first && t.files.back().first <= t.files.back().second && t.files.back().second < files,
+        Exit::kDamaged, t.name, ": files ", run.dump(), " of ", files);
   }
   return t;
 }
@@ -90,36 +96,42 @@ void read_lists(const Json& j, Manifest& m) {
   for (const Json& f : j.at("files")) {
     m.files.push_back({f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("idx_bytes").get<int64_t>(),
                        f.at("idx_sha256").get<std::string>()});
-    GT_REQUIRE(is_shard_name(m.files.back().name), Exit::kDamaged, "\"", m.files.back().name, "\" is no name of a shard");
+    GT_REQUIRE(is_shard_name(m.files.back().name), Exit::kDamaged, "\"", m.files.back().name,
+               "\" is no name of a shard");
   }
   for (const Json& a : j.at("aux")) {
     m.aux.push_back({a.at("name").get<std::string>(), a.at("bytes").get<int64_t>(), a.at("sha256").get<std::string>()});
-    GT_REQUIRE(all_of(m.aux.back().name, "abcdefghijklmnopqrstuvwxyz0123456789._-") && m.aux.back().name[0] != '.', Exit::kDamaged, "\"",
-               m.aux.back().name, "\" is no name of a file");
+    GT_REQUIRE(all_of(m.aux.back().name, "abcdefghijklmnopqrstuvwxyz0123456789._-") && m.aux.back().name[0] != '.',
+               Exit::kDamaged, "\"", m.aux.back().name, "\" is no name of a file");
   }
   for (const Json& t : j.at("tensors")) {
     m.tensors.push_back(tensor_from(t, static_cast<int>(m.files.size())));
     const size_t n = m.tensors.size();
-    GT_REQUIRE(n < 2 || m.tensors[n - 2].name < m.tensors[n - 1].name, Exit::kDamaged, "tensors are not sorted at ", m.tensors[n - 1].name);
+    GT_REQUIRE(n < 2 || m.tensors[n - 2].name < m.tensors[n - 1].name, Exit::kDamaged, "tensors are not sorted at ",
+               m.tensors[n - 1].name);
   }
 }
 
 Manifest read_keys(const Json& j) {
   Manifest m;
-  GT_REQUIRE(j.at("format") == kFormat, Exit::kDamaged, "format is ", j.at("format").dump(), ", expected \"", kFormat, "\"");
+  GT_REQUIRE(j.at("format") == kFormat, Exit::kDamaged, "format is ", j.at("format").dump(), ", expected \"", kFormat,
+             "\"");
   m.major = j.at("version").at(0).get<int>();
   m.minor = j.at("version").at(1).get<int>();
   const Json& writer = j.at("writer");
   m.version = writer.value("version", "?");
-  GT_REQUIRE(m.major <= kMajor, Exit::kUsage, "checkpoint format ", m.major, ".", m.minor, ", written by gpttrain ", m.version,
-             "; this program reads formats up to ", kMajor, ".x: use a newer gpttrain");
+  GT_REQUIRE(m.major <= kMajor, Exit::kUsage, "checkpoint format ", m.major, ".", m.minor, ", written by gpttrain ",
+             m.version, "; this program reads formats up to ", kMajor, ".x: use a newer gpttrain");
   m.compiler = writer.value("compiler", "?");
   m.device = writer.value("device", "?");
   m.uuid = uuid_from(j.at("uuid").get<std::string>());
   m.step = j.at("step").get<int64_t>();
   m.created = j.at("created").get<std::string>();
   const Json& l = j.at("layout");
-  m.mesh = {.pp = l.at("pp").get<int>(), .dp = l.at("dp").get<int>(), .ep = l.at("ep").get<int>(), .cp = l.at("cp").get<int>(),
+  m.mesh = {.pp = l.at("pp").get<int>(),
+            .dp = l.at("dp").get<int>(),
+            .ep = l.at("ep").get<int>(),
+            .cp = l.at("cp").get<int>(),
             .tp = l.at("tp").get<int>()};
   m.zero = l.at("zero").get<int>();
   read_lists(j, m);
@@ -140,8 +152,9 @@ int64_t Manifest::bytes() const {
 }
 
 std::string layout_json(const MeshShape& m, int zero) {
-  return Json{{"tp", m.tp}, {"pp", m.pp}, {"dp", m.dp}, {"cp", m.cp}, {"ep", m.ep}, {"zero", zero}, {"world", m.world()},
-              {"order", "pp-dp-ep-cp-tp"}}.dump();
+  return Json{{"tp", m.tp}, {"pp", m.pp},   {"dp", m.dp},         {"cp", m.cp},
+              {"ep", m.ep}, {"zero", zero}, {"world", m.world()}, {"order", "pp-dp-ep-cp-tp"}}
+      .dump();
 }
 
 std::string to_text(const Manifest& m) {
@@ -170,16 +183,16 @@ std::string to_text(const Manifest& m) {
 Manifest parse_manifest(std::string_view text, const std::string& where) {
   const size_t body = text.size() < kSeal ? 0 : text.size() - kSeal;
   const std::string_view seal = text.substr(body);
-  GT_REQUIRE(seal.size() == kSeal && seal.substr(0, kSealBegin.size()) == kSealBegin && seal.substr(kSeal - kSealEnd.size()) == kSealEnd &&
+  GT_REQUIRE(seal.size() == kSeal && seal.substr(0, kSealBegin.size()) == kSealBegin &&
+                 seal.substr(kSeal - kSealEnd.size()) == kSealEnd &&
                  seal.substr(kSealBegin.size(), kDigits) == sha256_hex(text.substr(0, body)),
-             Exit::kDamaged, where, ": the hash in the last line does not match the ", body, " bytes before it: changed or truncated");
+             Exit::kDamaged, where, ": the hash in the last line does not match the ", body,
+             " bytes before it: changed or truncated");
   try {
     return read_keys(parse_strict(text));
   } catch (const Error& e) {
     throw Error(where + ": " + e.what(), e.code());
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(where + ": " + e.what(), Exit::kDamaged);
-  }
+  } catch (const nlohmann::json::exception& e) { throw Error(where + ": " + e.what(), Exit::kDamaged); }
 }
 
 }  // namespace gt

@@ -1,5 +1,5 @@
-// manifest.json: what a checkpoint consists of and the state of the trainer, sealed by a hash of itself in its last line.
-// Text in, text out; opens no files.
+// manifest.json: what a checkpoint consists of and the state of the trainer, sealed by a hash of itself in its last
+// line. Text in, text out; opens no files.
 #pragma once
 #include <string>
 #include <string_view>
@@ -27,15 +27,15 @@ struct AuxEntry {
 };
 
 struct TensorEntry : TensorShape {
-  int blocks = 1;                           // equal parts of the cut dimension: 3 for fused Q, K, V
-  std::vector<std::pair<int, int>> files;   // runs [first, last] of indices into Manifest::files
+  int blocks = 1;                          // equal parts of the cut dimension: 3 for fused Q, K, V
+  std::vector<std::pair<int, int>> files;  // runs [first, last] of indices into Manifest::files
 };
 
 struct Manifest {
   int major = 1, minor = 0;
   Uuid uuid{};
   int64_t step = 0;
-  std::string created;  // UTC
+  std::string created;                    // UTC
   std::string version, compiler, device;  // of the writer
   MeshShape mesh;
   int zero = 0;
@@ -53,7 +53,8 @@ std::string layout_json(const MeshShape&, int zero);
 
 // One top-level key a line; the last line holds the SHA-256 of all bytes before it.
 std::string to_text(const Manifest&);
-// Checks the seal before anything else. kDamaged naming `where`; kUsage for a newer major version, naming both and the writer.
+// Checks the seal before anything else. kDamaged naming `where`; kUsage for a newer major version, naming both and the
+// writer.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 
 }  // namespace gt

@@ -1,8 +1,8 @@
 #include "checkpoint/save.h"
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_reader.h"
@@ -29,6 +29,12 @@ Uuid attempt_uuid(const std::string& run_uuid, int64_t step, uint32_t attempt) {
   u[8] = static_cast<uint8_t>((u[8] & 0x3f) | 0x80);
   return u;
 }
+
+// What a rank tells the others of a tensor.
+struct Row {
+  int64_t dtype, blocks, stored, rank;
+  std::array<int64_t, Shape::kMaxRank> dim;
+};
 
 // One save, as one rank sees it.
 class Save {
@@ -63,44 +69,50 @@ class Save {
   std::string temp_, text_;
 };
 
-// What each rank stores, told to all: names become numbers, the same on every rank.
+// What each rank holds and whether it stores some of it, told to all: names become numbers, the same on every rank.
 void Save::plan(std::span<const ShardView> views) {
   std::string table;
   all_or_none(mesh_, [&] {
     mine_ = stored_tensors(views);
-    std::vector<std::string> rows;
-    for (const StoredTensor& t : mine_) {
-      std::vector<int64_t> row{static_cast<int64_t>(t.set.dtype), t.blocks, t.set.global.rank};
-      row.insert(row.end(), t.set.global.dim.begin(), t.set.global.dim.end());
-      rows.push_back(t.set.name);
-      rows.emplace_back(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(int64_t));
+    std::map<std::string, Row> rows;
+    for (const ShardView& v : views)
+      rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.blocks, 0, v.full.rank, v.full.dim};
+    for (const StoredTensor& t : mine_) rows.at(t.set.name).stored = 1;
+    std::vector<std::string> parts;
+    for (const auto& [name, row] : rows) {
+      parts.push_back(name);
+      parts.emplace_back(reinterpret_cast<const char*>(&row), sizeof row);
     }
-    table = pack(rows);
+    table = pack(parts);
   });
   const auto tables = gather_bytes(world_, table);
   all_or_none(mesh_, [&] { merge(tables); });
 }
 
+// A tensor that ranks hold and none stores stays in the list, without files: the coverage check will refuse it.
 void Save::merge(const std::vector<std::string>& tables) {
   std::map<std::string, TensorEntry> all;
   for (size_t r = 0; r < tables.size(); ++r) {
-    const auto rows = unpack(tables[r]);
-    for (size_t k = 0; k < rows.size(); k += 2) {
-      int64_t row[3 + Shape::kMaxRank];
-      GT_CHECK(rows[k + 1].size() == sizeof row, "table row");
-      std::copy(rows[k + 1].begin(), rows[k + 1].end(), reinterpret_cast<char*>(row));
+    const auto parts = unpack(tables[r]);
+    for (size_t k = 0; k < parts.size(); k += 2) {
+      Row row{};
+      GT_CHECK(parts[k + 1].size() == sizeof row, "table row");
+      std::memcpy(&row, parts[k + 1].data(), sizeof row);
       TensorEntry t;
-      t.name = rows[k];
-      t.dtype = static_cast<DType>(row[0]);
-      t.blocks = static_cast<int>(row[1]);
-      t.shape.rank = static_cast<int32_t>(row[2]);
-      std::copy(row + 3, row + 3 + Shape::kMaxRank, t.shape.dim.begin());
+      t.name = parts[k];
+      t.dtype = static_cast<DType>(row.dtype);
+      t.blocks = static_cast<int>(row.blocks);
+      t.shape.rank = static_cast<int32_t>(row.rank);
+      t.shape.dim = row.dim;
       TensorEntry& known = all.try_emplace(t.name, t).first->second;
-      GT_CHECK(known.shape == t.shape && known.dtype == t.dtype, t.name, ": rank ", r, " has ", to_string(t.shape), ", another one ",
-               to_string(known.shape));
+      GT_CHECK(known.shape == t.shape && known.dtype == t.dtype, t.name, ": rank ", r, " has ", to_string(t.shape),
+               ", another one ", to_string(known.shape));
+      if (!row.stored) continue;
       const int file = static_cast<int>(r);
-      if (!known.files.empty() && known.files.back().second == file - 1) known.files.back().second = file;
-      else known.files.emplace_back(file, file);
+      if (!known.files.empty() && known.files.back().second == file - 1)
+        known.files.back().second = file;
+      else
+        known.files.emplace_back(file, file);
     }
   }
   m_.tensors.clear();
@@ -110,7 +122,9 @@ void Save::merge(const std::vector<std::string>& tables) {
 // Rank 0 chooses a number that no earlier attempt of this step left behind, and makes the folder.
 void Save::begin() {
   uint32_t attempt = 0;
-  const auto name = [&] { return dir_ + "/.tmp-" + step_name(m_.step) + "-" + to_string(attempt_uuid(m_.state.run_uuid, m_.step, attempt)); };
+  const auto name = [&] {
+    return dir_ + "/.tmp-" + step_name(m_.step) + "-" + to_string(attempt_uuid(m_.state.run_uuid, m_.step, attempt));
+  };
   all_or_none(mesh_, [&] {
     if (mesh_.rank() != 0) return;
     make_directory(vfs_, dir_);
@@ -137,8 +151,8 @@ void Save::write(const DeviceApi& api, Stream stream) {
   });
 }
 
-// Every index is read back and checked, and the rectangles of all of them must fill every tensor: a rank that wrote elsewhere, or
-// not at all, or twice, ends the attempt here.
+// Every index is read back and checked, and the rectangles of all of them must fill every tensor: a rank that wrote
+// elsewhere, or not at all, or twice, ends the attempt here.
 void Save::collect_indexes() {
   std::vector<std::vector<Box>> boxes(m_.tensors.size());
   const auto shapes = m_.shapes();
@@ -215,14 +229,14 @@ SaveReport Save::after(int keep) {
     const auto quietly = [&](const auto& body) {
       try {
         body();
-      } catch (const Error& e) {
-        report.warnings.emplace_back(e.what());
-      } catch (const std::exception& e) {
+      } catch (const Error& e) { report.warnings.emplace_back(e.what()); } catch (const std::exception& e) {
         report.warnings.emplace_back(e.what());
       }
     };
     quietly([&] { write_latest(step_name(m_.step) + " " + sha256_hex(text_) + "\n"); });
-    quietly([&] { for (std::string& w : abandon_newer(vfs_, dir_, m_.step)) report.warnings.push_back(std::move(w)); });
+    quietly([&] {
+      for (std::string& w : abandon_newer(vfs_, dir_, m_.step)) report.warnings.push_back(std::move(w));
+    });
     quietly([&] { remove_old(vfs_, dir_, keep); });
   }
   const auto told = unpack(broadcast_bytes(world_, pack({std::to_string(report.bytes)}), 0));
@@ -233,8 +247,8 @@ SaveReport Save::after(int keep) {
 }  // namespace
 
 SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& state, std::span<const ShardView> views,
-                           const std::vector<AuxFile>& aux, int zero_stage, int keep, const Mesh& mesh, const DeviceApi& api,
-                           Stream stream) {
+                           const std::vector<AuxFile>& aux, int zero_stage, int keep, const Mesh& mesh,
+                           const DeviceApi& api, Stream stream) {
   const auto begin = std::chrono::steady_clock::now();
   Save save(vfs, dir, state, mesh, zero_stage);
   try {
@@ -245,7 +259,8 @@ SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& s
   } catch (const Error& e) {
     save.abandon();  // every rank is out of its files: all_or_none has seen them all
     // What we wrote came back different: an I/O failure of this attempt, no damaged checkpoint.
-    throw Error(cat("checkpoint of step ", state.step, ": ", e.what()), e.code() == Exit::kDamaged ? Exit::kIo : e.code());
+    throw Error(cat("checkpoint of step ", state.step, ": ", e.what()),
+                e.code() == Exit::kDamaged ? Exit::kIo : e.code());
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   SaveReport report = save.after(keep);
@@ -254,8 +269,8 @@ SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& s
 }
 
 SaveReport save_checkpoint(const std::string& dir, const TrainState& state, std::span<const ShardView> views,
-                           const std::vector<AuxFile>& aux, int zero_stage, int keep, const Mesh& mesh, const DeviceApi& api,
-                           Stream stream) {
+                           const std::vector<AuxFile>& aux, int zero_stage, int keep, const Mesh& mesh,
+                           const DeviceApi& api, Stream stream) {
   Vfs vfs;
   return save_checkpoint(vfs, dir, state, views, aux, zero_stage, keep, mesh, api, stream);
 }

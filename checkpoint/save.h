@@ -8,7 +8,8 @@
 
 namespace gt {
 
-SaveReport save_checkpoint(Vfs&, const std::string& dir, const TrainState&, std::span<const ShardView>, const std::vector<AuxFile>&,
-                           int zero_stage, int keep, const Mesh&, const DeviceApi&, Stream);
+SaveReport save_checkpoint(Vfs&, const std::string& dir, const TrainState&, std::span<const ShardView>,
+                           const std::vector<AuxFile>&, int zero_stage, int keep, const Mesh&, const DeviceApi&,
+                           Stream);
 
 }  // namespace gt

@@ -11,11 +11,17 @@
 namespace gt {
 namespace {
 
-// The overlap of a stored rectangle and a wanted one, as runs that are contiguous on both sides, in ascending file order.
+// The overlap of a stored rectangle and a wanted one, as runs that are contiguous on both sides, in ascending file
+// order.
 class Overlap {
  public:
   Overlap(const SliceRecord& from, const Box& overlap, const Piece& to, const ShardView& view)
-      : overlap_(overlap), from_(from.box), to_(to.box), item_(size_of(from.dtype)), offset_(from.offset), view_(&view),
+      : overlap_(overlap),
+        from_(from.box),
+        to_(to.box),
+        item_(size_of(from.dtype)),
+        offset_(from.offset),
+        view_(&view),
         tensor_(from.tensor) {
     // Dimensions that both sides hold whole below the run's own are part of the run.
     size_t k = Shape::kMaxRank - 1;
@@ -81,8 +87,8 @@ struct Later {
 };
 
 // Reads one shard front to back, block by block, and hands out what the overlaps ask for.
-void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors, std::vector<Overlap>& overlaps,
-                const DeviceApi* api, Stream stream) {
+void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors,
+                std::vector<Overlap>& overlaps, const DeviceApi* api, Stream stream) {
   std::priority_queue<Overlap*, std::vector<Overlap*>, Later> queue;
   for (Overlap& o : overlaps) queue.push(&o);
   std::vector<std::byte> block(static_cast<size_t>(std::min(kBlockBytes, index.file_bytes)));
@@ -91,20 +97,22 @@ void read_shard(const File& file, const ShardIndex& index, const std::vector<Ten
   while (!queue.empty()) {
     Overlap* o = queue.top();
     queue.pop();
-    const int64_t b = o->position() / kBlockBytes, begin = b * kBlockBytes, end = std::min(begin + kBlockBytes, index.file_bytes);
+    const int64_t b = o->position() / kBlockBytes, begin = b * kBlockBytes,
+                  end = std::min(begin + kBlockBytes, index.file_bytes);
     if (b != held) {
       if (in_flight) api->synchronize(stream);
       in_flight = false;
       file.read(block.data(), end - begin, begin);
-      GT_REQUIRE(crc32c(block.data(), static_cast<size_t>(end - begin)) == index.blocks[static_cast<size_t>(b)], Exit::kDamaged, file.path(),
-                 ": checksum of block ", b, " (bytes ", begin, " to ", end - 1, ") is wrong; it holds part of ",
-                 tensors[static_cast<size_t>(o->tensor())].name);
+      GT_REQUIRE(crc32c(block.data(), static_cast<size_t>(end - begin)) == index.blocks[static_cast<size_t>(b)],
+                 Exit::kDamaged, file.path(), ": checksum of block ", b, " (bytes ", begin, " to ", end - 1,
+                 ") is wrong; it holds part of ", tensors[static_cast<size_t>(o->tensor())].name);
       held = b;
     }
     while (!o->finished() && o->position() < end) {
       const std::byte* src = block.data() + (o->position() - begin);
       const auto [dst, n] = o->take(end);
-      if (o->on_host()) std::memcpy(dst, src, static_cast<size_t>(n));
+      if (o->on_host())
+        std::memcpy(dst, src, static_cast<size_t>(n));
       else {
         api->copy(dst, src, n, stream);
         in_flight = true;
@@ -130,16 +138,16 @@ void clear(const ShardView& v, const DeviceApi* api, Stream stream) {
 }
 
 // What the views want, by tensor; padding is cleared on the way.
-std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors, std::span<const ShardView> views,
-                                               const DeviceApi* api, Stream stream) {
+std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors,
+                                               std::span<const ShardView> views, const DeviceApi* api, Stream stream) {
   std::map<std::string, uint32_t> ids;
   for (size_t k = 0; k < tensors.size(); ++k) ids[tensors[k].name] = static_cast<uint32_t>(k);
   std::map<uint32_t, std::vector<Want>> out;
   for (const ShardView& v : views) {
     if (v.data.numel() == 0) continue;
     const auto id = ids.find(v.name);
-    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full && tensors[id->second].dtype == v.data.dtype, v.name,
-             ": not the tensor of the checkpoint");
+    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full && tensors[id->second].dtype == v.data.dtype,
+             v.name, ": not the tensor of the checkpoint");
     int64_t held = 0;
     for (const Piece& p : pieces_of(v)) {
       out[id->second].push_back({&v, p});
@@ -151,8 +159,8 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
 }
 
 // Every wanted element exactly once: the rectangles of a wanted tensor must be disjoint and fill it.
-void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors, const std::map<uint32_t, std::vector<Want>>& wants,
-                    const std::map<int, ShardIndex>& indexes) {
+void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors,
+                    const std::map<uint32_t, std::vector<Want>>& wants, const std::map<int, ShardIndex>& indexes) {
   std::map<uint32_t, std::vector<Box>> boxes;
   for (const auto& [file, index] : indexes)
     for (const SliceRecord& r : index.records)
@@ -165,18 +173,21 @@ void check_coverage(const std::string& dir, const std::vector<TensorShape>& tens
 
 }  // namespace
 
-ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int file, std::span<const TensorShape> tensors) {
+ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int file,
+                      std::span<const TensorShape> tensors) {
   const ShardFile& f = m.files[static_cast<size_t>(file)];
   const std::string path = dir + "/" + f.idx_name();
   const std::string bytes = read_file(vfs, path, f.idx_bytes);
   GT_REQUIRE(sha256_hex(bytes) == f.idx_sha256, Exit::kDamaged, path, ": hash is not the one in the manifest");
   ShardIndex x = decode_index(bytes, path, tensors);
-  GT_REQUIRE(x.uuid == m.uuid && x.step == m.step && x.file_bytes == f.bytes, Exit::kDamaged, path, ": of attempt ", to_string(x.uuid),
-             ", step ", x.step, ", ", x.file_bytes, " bytes; the manifest has ", to_string(m.uuid), ", ", m.step, ", ", f.bytes);
+  GT_REQUIRE(x.uuid == m.uuid && x.step == m.step && x.file_bytes == f.bytes, Exit::kDamaged, path, ": of attempt ",
+             to_string(x.uuid), ", step ", x.step, ", ", x.file_bytes, " bytes; the manifest has ", to_string(m.uuid),
+             ", ", m.step, ", ", f.bytes);
   return x;
 }
 
-void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views, const DeviceApi* api, Stream stream) {
+void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
+                const DeviceApi* api, Stream stream) {
   const std::vector<TensorShape> tensors = m.shapes();
   const auto wants = wants_of(tensors, views, api, stream);
   std::map<int, ShardIndex> indexes;
@@ -190,7 +201,8 @@ void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<c
     for (const SliceRecord& r : index.records)
       if (const auto w = wants.find(r.tensor); w != wants.end())
         for (const Want& want : w->second)
-          if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0) overlaps.emplace_back(r, b, want.piece, *want.view);
+          if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0)
+            overlaps.emplace_back(r, b, want.piece, *want.view);
     if (overlaps.empty()) continue;
     const File file = File::open(vfs, dir + "/" + m.files[static_cast<size_t>(f)].name);
     read_shard(file, index, tensors, overlaps, api, stream);

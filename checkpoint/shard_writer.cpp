@@ -9,11 +9,12 @@
 namespace gt {
 namespace {
 
-// Writes a file front to back through one window, so that every byte, padding included, passes the block checksums on its way
-// and every write is large and aligned.
+// Writes a file front to back through one window, so that every byte, padding included, passes the block checksums on
+// its way and every write is large and aligned.
 class BlockStream {
  public:
-  BlockStream(const File& file, int64_t total) : file_(file), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
+  BlockStream(const File& file, int64_t total)
+      : file_(file), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
 
   // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back.
   std::span<std::byte> room(int64_t offset, int64_t bytes) {
@@ -57,7 +58,8 @@ uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream str
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const auto dst = out.room(e.offset + done, e.bytes - done);
-    if (e.on_host) std::memcpy(dst.data(), e.data + done, dst.size());
+    if (e.on_host)
+      std::memcpy(dst.data(), e.data + done, dst.size());
     else {
       api.copy(dst.data(), e.data + done, static_cast<int64_t>(dst.size()), stream);
       api.synchronize(stream);
@@ -68,7 +70,8 @@ uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream str
   return crc;
 }
 
-std::vector<SliceRecord> plan_records(const Skeleton& skeleton, const std::vector<StoredTensor>& tensors, const ShardJob& job) {
+std::vector<SliceRecord> plan_records(const Skeleton& skeleton, const std::vector<StoredTensor>& tensors,
+                                      const ShardJob& job) {
   std::vector<SliceRecord> out;
   for (size_t k = 0; k < tensors.size(); ++k) {
     int64_t offset = skeleton.offsets[k];
@@ -97,8 +100,8 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
       tensor.blocks = v.shard.blocks;
       tensor.device = v.data.device;
     }
-    GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full), " and of ",
-             to_string(tensor.set.global));
+    GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full),
+             " and of ", to_string(tensor.set.global));
     for (const Piece& p : pieces_of(v)) parts.push_back({p.box, v.data.data + p.at * size_of(v.data.dtype)});
   }
   std::vector<StoredTensor> out;
@@ -121,12 +124,15 @@ std::string shard_name(int rank) {
   return name;
 }
 
-void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>& tensors, const DeviceApi& api, Stream stream) {
+void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>& tensors, const DeviceApi& api,
+                 Stream stream) {
   std::vector<DataSet> sets;
   for (const StoredTensor& t : tensors) sets.push_back(t.set);
   const Skeleton skeleton = make_skeleton(sets, job.head, job.dir);
 
-  ShardIndex index{job.uuid, job.head.step, job.head.rank, job.head.part, skeleton.file_bytes, plan_records(skeleton, tensors, job), {}};
+  ShardIndex index{
+      job.uuid, job.head.step, job.head.rank, job.head.part, skeleton.file_bytes, plan_records(skeleton, tensors, job),
+      {}};
   std::vector<Extent> extents;
   size_t k = 0;
   for (const StoredTensor& t : tensors)
@@ -135,7 +141,8 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
       extents.push_back({r.offset, r.bytes, data, t.device.kind == DeviceKind::kCpu, &r});
     }
   for (const auto& [offset, bytes] : skeleton.metadata)
-    extents.push_back({offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});
+    extents.push_back(
+        {offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
 
   const std::string name = shard_name(job.head.rank), path = job.dir + "/" + name;
@@ -149,7 +156,8 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   index.blocks = out.finish();
   file.sync();
   file.close();
-  std::sort(index.records.begin(), index.records.end(), [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
+  std::sort(index.records.begin(), index.records.end(),
+            [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
   write_synced(vfs, job.dir + "/" + name.substr(0, name.size() - 3) + ".idx", encode(index));
 }
 

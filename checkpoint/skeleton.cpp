@@ -24,7 +24,9 @@ class Id {
   Id(hid_t id, herr_t (*close)(hid_t), const std::string& what) : id_(id), close_(close) {
     GT_REQUIRE(id >= 0, Exit::kIo, "libhdf5 failed: ", what);
   }
-  ~Id() { if (id_ >= 0) close_(id_); }
+  ~Id() {
+    if (id_ >= 0) close_(id_);
+  }
   Id(const Id&) = delete;
   Id& operator=(const Id&) = delete;
   operator hid_t() const { return id_; }  // NOLINT: handed to C functions
@@ -74,7 +76,8 @@ Id file_type(DType t) {
     case DType::kI32: return {H5Tcopy(H5T_STD_I32LE), H5Tclose, "type"};
     case DType::kU16: return {H5Tcopy(H5T_STD_U16LE), H5Tclose, "type"};
     case DType::kByte: return {H5Tcopy(H5T_STD_U8LE), H5Tclose, "type"};
-    case DType::kBF16: case DType::kF16: break;
+    case DType::kBF16:
+    case DType::kF16: break;
     default: fail(Exit::kInternal, "checkpoints do not store ", name_of(t));
   }
   Id type(H5Tcopy(H5T_IEEE_F32LE), H5Tclose, "type");  // narrowed to two bytes: sign, exponent, mantissa
@@ -86,7 +89,9 @@ Id file_type(DType t) {
 }
 
 void attribute(hid_t at, const char* name, hid_t type, const std::vector<hsize_t>& dims, const void* data) {
-  const Id space(dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose, name);
+  const Id space(
+      dims.empty() ? H5Screate(H5S_SCALAR) : H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr),
+      H5Sclose, name);
   const Id a(H5Acreate2(at, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, name);
   done(H5Awrite(a, type, data), name);
 }
@@ -114,14 +119,16 @@ void make_groups(hid_t file, const std::string& name, std::set<std::string>& mad
   done(H5Pset_obj_track_times(props, false), "group times");
   for (size_t slash = name.find('/'); slash != std::string::npos; slash = name.find('/', slash + 1))
     if (made.insert(name.substr(0, slash)).second)
-      Id(H5Gcreate2(file, name.substr(0, slash).c_str(), H5P_DEFAULT, props, H5P_DEFAULT), H5Gclose, "group " + name.substr(0, slash));
+      Id(H5Gcreate2(file, name.substr(0, slash).c_str(), H5P_DEFAULT, props, H5P_DEFAULT), H5Gclose,
+         "group " + name.substr(0, slash));
 }
 
 int64_t make_set(hid_t file, const DataSet& d) {
   std::vector<hsize_t> dims;
   std::vector<int64_t> global, rects;
   if (d.boxes.size() == 1)
-    for (int k = 0; k < d.boxes[0].ndim; ++k) dims.push_back(static_cast<hsize_t>(d.boxes[0].extent[static_cast<size_t>(k)]));
+    for (int k = 0; k < d.boxes[0].ndim; ++k)
+      dims.push_back(static_cast<hsize_t>(d.boxes[0].extent[static_cast<size_t>(k)]));
   int64_t n = 0;
   for (const Box& b : d.boxes) {
     n += b.numel();
@@ -138,7 +145,8 @@ int64_t make_set(hid_t file, const DataSet& d) {
   done(H5Pset_fill_time(props, H5D_FILL_TIME_NEVER), d.name);
   const Id type = file_type(d.dtype);
   const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose, d.name);
-  const Id set(H5Dcreate2(file, d.name.c_str(), type, space, H5P_DEFAULT, props, H5P_DEFAULT), H5Dclose, "data set " + d.name);
+  const Id set(H5Dcreate2(file, d.name.c_str(), type, space, H5P_DEFAULT, props, H5P_DEFAULT), H5Dclose,
+               "data set " + d.name);
   attribute(set, "global_shape", H5T_STD_I64LE, {global.size()}, global.data());
   attribute(set, "rects", H5T_STD_I64LE, {d.boxes.size(), 2 * global.size()}, rects.data());
   const haddr_t offset = H5Dget_offset(set);
@@ -170,7 +178,10 @@ std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>
 void read_metadata(const std::string& path, const std::vector<DataSet>& sets, Skeleton& out) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_io("opening of " + path, -errno);
-  struct Close { int fd; ~Close() { ::close(fd); } } close_it{fd};
+  struct Close {
+    int fd;
+    ~Close() { ::close(fd); }
+  } close_it{fd};
   out.file_bytes = ::lseek(fd, 0, SEEK_END);
   std::vector<std::pair<int64_t, int64_t>> taken;
   for (size_t k = 0; k < sets.size(); ++k) {

@@ -1,5 +1,6 @@
-// The metadata of an HDF5 file without its payload: libhdf5 lays out a sparse file elsewhere, and what it wrote, and where the
-// data sets would lie, comes back as bytes and offsets. The only place that knows libhdf5; it never sees a tensor's data.
+// The metadata of an HDF5 file without its payload: libhdf5 lays out a sparse file elsewhere, and what it wrote, and
+// where the data sets would lie, comes back as bytes and offsets. The only place that knows libhdf5; it never sees a
+// tensor's data.
 #pragma once
 #include <string>
 #include <utility>
@@ -28,8 +29,8 @@ struct Skeleton {
   std::vector<std::pair<int64_t, std::string>> metadata;  // offset, bytes; ascending; outside of all data sets
 };
 
-// `sets` sorted by name. The same input gives the same bytes. `fallback_dir`: where the sparse file goes when /dev/shm cannot
-// hold it; nothing is left behind. Throws kIo.
+// `sets` sorted by name. The same input gives the same bytes. `fallback_dir`: where the sparse file goes when /dev/shm
+// cannot hold it; nothing is left behind. Throws kIo.
 Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead&, const std::string& fallback_dir);
 
 }  // namespace gt

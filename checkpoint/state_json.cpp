@@ -24,8 +24,20 @@ double float_from(const Json& j) {
 
 constexpr const char* kCursorKeys[] = {"consumed_samples", "skip_windows", "data"};
 // Every key that this program reads; the rest is carried.
-constexpr const char* kKnown[] = {"step", "consumed_samples", "consumed_tokens", "skipped_steps", "run_uuid", "origin", "elapsed_seconds",
-                                  "seed", "optim", "lr", "batch", "skip_windows", "data", "best"};
+constexpr const char* kKnown[] = {"step",
+                                  "consumed_samples",
+                                  "consumed_tokens",
+                                  "skipped_steps",
+                                  "run_uuid",
+                                  "origin",
+                                  "elapsed_seconds",
+                                  "seed",
+                                  "optim",
+                                  "lr",
+                                  "batch",
+                                  "skip_windows",
+                                  "data",
+                                  "best"};
 
 }  // namespace
 
@@ -37,8 +49,8 @@ Json integer_json(uint64_t v) {
 uint64_t integer_from(const Json& j) {
   if (!j.is_string()) return j.get<uint64_t>();
   const auto text = j.get<std::string>();
-  GT_REQUIRE(!text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string::npos, Exit::kDamaged, "\"", text,
-             "\" is no integer");
+  GT_REQUIRE(!text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string::npos,
+             Exit::kDamaged, "\"", text, "\" is no integer");
   return std::strtoull(text.c_str(), nullptr, 10);
 }
 
@@ -55,8 +67,10 @@ Json to_json(const TrainState& s) {
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
   j["lr"] = {{"type", s.lr_type}, {"t", s.applied_steps}, {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
-  if (s.best_step >= 0) j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
-  else j["best"] = nullptr;
+  if (s.best_step >= 0)
+    j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
+  else
+    j["best"] = nullptr;
   if (!s.data_json.empty()) {
     const Json cursor = Json::parse(s.data_json);
     for (const char* key : kCursorKeys)

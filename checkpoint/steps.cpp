@@ -24,7 +24,8 @@ int64_t size_in_step(Vfs& vfs, const std::string& path) {
   try {
     return File::open(vfs, path).size();
   } catch (const IoError& e) {
-    GT_REQUIRE(e.errno_value() != ENOENT, Exit::kDamaged, path, ": is missing; all ranks must write to one shared folder");
+    GT_REQUIRE(e.errno_value() != ENOENT, Exit::kDamaged, path,
+               ": is missing; all ranks must write to one shared folder");
     throw;
   }
 }
@@ -67,7 +68,8 @@ OpenedStep open_step(Vfs& vfs, const std::string& path) {
   try {
     out.text = read_file(vfs, file, kManifestLimit);
   } catch (const IoError& e) {
-    GT_REQUIRE(e.errno_value() != ENOENT && e.errno_value() != ENOTDIR, Exit::kDamaged, path, ": has no manifest.json: not a whole checkpoint");
+    GT_REQUIRE(e.errno_value() != ENOENT && e.errno_value() != ENOTDIR, Exit::kDamaged, path,
+               ": has no manifest.json: not a whole checkpoint");
     throw;
   }
   out.manifest = parse_manifest(out.text, file);
@@ -109,7 +111,8 @@ std::vector<std::string> abandon_newer(Vfs& vfs, const std::string& dir, int64_t
   std::vector<std::string> out;
   for (const auto& [n, path] : list_steps(dir))
     if (n > step)
-      out.push_back(cat(path, ": newer than step ", step, ", where the run goes on from; set aside as ", set_aside(vfs, path, "abandoned")));
+      out.push_back(cat(path, ": newer than step ", step, ", where the run goes on from; set aside as ",
+                        set_aside(vfs, path, "abandoned")));
   return out;
 }
 
@@ -131,7 +134,8 @@ std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
   if (!fs::is_directory(dir, ec)) return out;
   for (const auto& e : entries(dir)) {
     const std::string name = e.path().filename().string();
-    if ((name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0) && e.is_directory(ec)) out.push_back(name);
+    if ((name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0) && e.is_directory(ec))
+      out.push_back(name);
   }
   for (const std::string& name : out) remove_tree(vfs, dir + "/" + name);
   return out;

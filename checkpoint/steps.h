@@ -1,5 +1,5 @@
-// The checkpoints folder: names of steps, which of them are whole, what is set aside, what is removed. Cheap looks only: seals,
-// versions, sizes, hashes of small files. One process at a time; no other rank.
+// The checkpoints folder: names of steps, which of them are whole, what is set aside, what is removed. Cheap looks
+// only: seals, versions, sizes, hashes of small files. One process at a time; no other rank.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,10 +11,11 @@
 
 namespace gt {
 
-std::string step_name(int64_t step);                           // step-000001000
-std::optional<int64_t> step_number(const std::string& name);   // of exactly such a name
+std::string step_name(int64_t step);                          // step-000001000
+std::optional<int64_t> step_number(const std::string& name);  // of exactly such a name
 
-// Number and path of every step in a folder, newest first; empty when there is no such folder. kIo when it cannot be read.
+// Number and path of every step in a folder, newest first; empty when there is no such folder. kIo when it cannot be
+// read.
 std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir);
 
 struct OpenedStep {
@@ -23,8 +24,8 @@ struct OpenedStep {
   Manifest manifest;
 };
 
-// Checks the seal, the version, the step against the folder's name, every file's presence and size, the hashes of aux files.
-// kDamaged; kUsage for a newer version; IoError.
+// Checks the seal, the version, the step against the folder's name, every file's presence and size, the hashes of aux
+// files. kDamaged; kUsage for a newer version; IoError.
 OpenedStep open_step(Vfs&, const std::string& path);
 
 std::string utc_now();  // 2026-01-31T12:00:00Z

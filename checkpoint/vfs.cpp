@@ -43,7 +43,8 @@ int Vfs::mkdir(const std::string& path, int mode) { return checked(::mkdir(path.
 int Vfs::rmdir(const std::string& path) { return checked(::rmdir(path.c_str())); }
 
 void fail_io(const std::string& operation, int negative_errno) {
-  throw IoError(cat(operation, ": ", std::strerror(-negative_errno), " (errno ", -negative_errno, ")"), -negative_errno);
+  throw IoError(cat(operation, ": ", std::strerror(-negative_errno), " (errno ", -negative_errno, ")"),
+                -negative_errno);
 }
 
 File File::create(Vfs& vfs, const std::string& path) {
@@ -89,7 +90,9 @@ void File::write(const void* data, int64_t bytes, int64_t offset) const {
   for (int64_t done = 0; done < bytes;) {
     const int64_t n = vfs_->pwrite(fd_, p + done, bytes - done, offset + done);
     if (n == -EINTR) continue;
-    if (n <= 0) fail_io(cat("write of ", path_, ", ", bytes - done, " bytes at ", offset + done), n < 0 ? static_cast<int>(n) : -EIO);
+    if (n <= 0)
+      fail_io(cat("write of ", path_, ", ", bytes - done, " bytes at ", offset + done),
+              n < 0 ? static_cast<int>(n) : -EIO);
     done += n;
   }
 }
@@ -100,7 +103,8 @@ void File::read(void* data, int64_t bytes, int64_t offset) const {
     const int64_t n = vfs_->pread(fd_, p + done, bytes - done, offset + done);
     if (n == -EINTR) continue;
     if (n < 0) fail_io(cat("read of ", path_, ", ", bytes - done, " bytes at ", offset + done), static_cast<int>(n));
-    GT_REQUIRE(n > 0, Exit::kDamaged, path_, ": ends at byte ", offset + done, ", expected ", bytes, " bytes at ", offset);
+    GT_REQUIRE(n > 0, Exit::kDamaged, path_, ": ends at byte ", offset + done, ", expected ", bytes, " bytes at ",
+               offset);
     done += n;
   }
 }
@@ -149,12 +153,15 @@ void make_directory(Vfs& vfs, const std::string& path) {
 void remove_tree(Vfs& vfs, const std::string& path) {
   std::error_code ec;
   std::vector<std::filesystem::directory_entry> entries;
-  for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) entries.push_back(*it);
+  for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
+    entries.push_back(*it);
   if (ec) fail_io("reading of folder " + path, -ec.value());
   for (const auto& entry : entries) {
     const std::string name = entry.path().string();
-    if (entry.symlink_status(ec).type() == std::filesystem::file_type::directory) remove_tree(vfs, name);
-    else if (const int r = vfs.unlink(name); r < 0 && r != -ENOENT) fail_io("deletion of " + name, r);
+    if (entry.symlink_status(ec).type() == std::filesystem::file_type::directory)
+      remove_tree(vfs, name);
+    else if (const int r = vfs.unlink(name); r < 0 && r != -ENOENT)
+      fail_io("deletion of " + name, r);
   }
   if (const int r = vfs.rmdir(path); r < 0 && r != -ENOENT) fail_io("deletion of folder " + path, r);
 }

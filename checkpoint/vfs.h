@@ -1,6 +1,6 @@
-// The file calls of checkpoints, one virtual function each, so that tests can fail, crash or count the n-th call; and what is
-// built on them: whole writes, whole reads, synced files. Knows no format. libhdf5 does not go through here: it never writes
-// a file that is part of a checkpoint.
+// The file calls of checkpoints, one virtual function each, so that tests can fail, crash or count the n-th call; and
+// what is built on them: whole writes, whole reads, synced files. Knows no format. libhdf5 does not go through here: it
+// never writes a file that is part of a checkpoint.
 #pragma once
 #include <sys/types.h>
 
@@ -69,8 +69,8 @@ class File {
 void write_synced(Vfs&, const std::string& path, std::string_view bytes);
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
-void make_directory(Vfs&, const std::string& path);    // with parents; each new one synced into its parent
-void remove_tree(Vfs&, const std::string& path);       // a directory of plain files, or deeper; throws on the first failure
+void make_directory(Vfs&, const std::string& path);  // with parents; each new one synced into its parent
+void remove_tree(Vfs&, const std::string& path);  // a directory of plain files, or deeper; throws on the first failure
 // kDamaged when it is larger than `limit`.
 std::string read_file(Vfs&, const std::string& path, int64_t limit);
 

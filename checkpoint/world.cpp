@@ -51,13 +51,9 @@ void all_or_none(const Mesh& mesh, const std::function<void()>& body) {
   };
   try {
     body();
-  } catch (const Error& e) {
-    failed(e.code(), e.what());
-  } catch (const std::exception& e) {
+  } catch (const Error& e) { failed(e.code(), e.what()); } catch (const std::exception& e) {
     failed(Exit::kInternal, e.what());
-  } catch (...) {
-    failed(Exit::kInternal, "unknown exception");
-  }
+  } catch (...) { failed(Exit::kInternal, "unknown exception"); }
   if (max_of(g, failure.empty() ? 0 : 1) == 0) return;
   for (const std::string& text : gather_bytes(g, failure))
     if (!text.empty()) throw Error(text.substr(1), static_cast<Exit>(static_cast<uint8_t>(text[0])));

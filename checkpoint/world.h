@@ -14,8 +14,8 @@ std::vector<std::string> gather_bytes(ProcessGroup&, std::string_view mine);
 // Collective. The root's bytes.
 std::string broadcast_bytes(ProcessGroup&, std::string_view mine, int root);
 
-// Collective. Runs `body` on every rank. If it throws anywhere, every rank throws the error of the lowest rank that failed, with
-// its rank, host and place in front. `body` must not contain collectives.
+// Collective. Runs `body` on every rank. If it throws anywhere, every rank throws the error of the lowest rank that
+// failed, with its rank, host and place in front. `body` must not contain collectives.
 void all_or_none(const Mesh&, const std::function<void()>& body);
 
 // Several strings as one, and back.

@@ -1,8 +1,9 @@
 // Flat segments as rectangles, and rectangles at their global places.
+#include "checkpoint/box.h"
+
 #include <random>
 #include <set>
 
-#include "checkpoint/box.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 
@@ -18,8 +19,14 @@ Box box(std::initializer_list<int64_t> at, std::initializer_list<int64_t> extent
 }
 
 ShardView view(Shape full, Shape local, ShardSpec shard, int tp_rank, int tp_size, int64_t begin, int64_t count) {
-  return {.name = "master/x", .data = {nullptr, {count}, DType::kF32, {}}, .full = full, .local = local, .shard = shard, .tp_rank = tp_rank,
-          .tp_size = tp_size, .begin = begin};
+  return {.name = "master/x",
+          .data = {nullptr, {count}, DType::kF32, {}},
+          .full = full,
+          .local = local,
+          .shard = shard,
+          .tp_rank = tp_rank,
+          .tp_size = tp_size,
+          .begin = begin};
 }
 
 TEST_CASE("a flat segment becomes the rectangles of the specification") {
@@ -85,7 +92,8 @@ TEST_CASE("pieces name exactly the logical elements that logical_offset() names"
     for (const Piece& p : pieces_of(v))
       for (int64_t k = 0; k < p.box.numel(); ++k)
         found.emplace((p.box.at[0] + k / p.box.extent[1]) * v.full[1] + p.box.at[1] + k % p.box.extent[1], p.at + k);
-    INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks << " begin " << v.begin);
+    INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks
+                 << " begin " << v.begin);
     REQUIRE(want == found);
   }
 }

@@ -10,7 +10,8 @@
 namespace gt::ckpt {
 namespace {
 
-const std::vector<TensorShape> kTensors = {{"a", DType::kF32, {1}}, {"b", DType::kF32, {2}}, {"c", DType::kF32, {9, 3}}};
+const std::vector<TensorShape> kTensors = {
+    {"a", DType::kF32, {1}}, {"b", DType::kF32, {2}}, {"c", DType::kF32, {9, 3}}};
 
 ShardIndex fixture() {
   std::string shard(8192, '\0');
@@ -51,9 +52,7 @@ std::string with(size_t at, T value) {
 Exit code_of(const std::string& bytes) {
   try {
     decode_index(bytes, "x.idx", kTensors);
-  } catch (const Error& e) {
-    return e.code();
-  }
+  } catch (const Error& e) { return e.code(); }
   return Exit::kOk;
 }
 
@@ -92,27 +91,27 @@ TEST_CASE("every changed byte and every truncation of an index is noticed") {
 }
 
 TEST_CASE("fields that lie under valid checksums are refused one by one") {
-  CHECK(code_of(with<uint16_t>(8, 2)) == Exit::kUsage);           // newer major
-  CHECK(code_of(with<uint32_t>(12, 64)) == Exit::kDamaged);       // header size
-  CHECK(code_of(with<int64_t>(48, 9000000)) == Exit::kDamaged);   // shard size against the number of blocks
+  CHECK(code_of(with<uint16_t>(8, 2)) == Exit::kUsage);          // newer major
+  CHECK(code_of(with<uint32_t>(12, 64)) == Exit::kDamaged);      // header size
+  CHECK(code_of(with<int64_t>(48, 9000000)) == Exit::kDamaged);  // shard size against the number of blocks
   CHECK(code_of(with<int64_t>(48, -1)) == Exit::kDamaged);
   CHECK(code_of(with<int64_t>(48, INT64_MAX)) == Exit::kDamaged);
-  CHECK(code_of(with<uint8_t>(56, 2)) == Exit::kDamaged);         // kind of checksum
-  CHECK(code_of(with<int64_t>(64, INT64_MAX)) == Exit::kDamaged); // records
+  CHECK(code_of(with<uint8_t>(56, 2)) == Exit::kDamaged);          // kind of checksum
+  CHECK(code_of(with<int64_t>(64, INT64_MAX)) == Exit::kDamaged);  // records
   CHECK(code_of(with<int64_t>(64, 0)) == Exit::kDamaged);
   CHECK(code_of(with<int64_t>(88, INT64_MAX / 2)) == Exit::kDamaged);
-  CHECK(code_of(with<uint8_t>(110, 1)) == Exit::kDamaged);        // reserved
-  CHECK(code_of(with<uint32_t>(128, 3)) == Exit::kDamaged);       // tensor
-  CHECK(code_of(with<uint32_t>(128, 1)) == Exit::kDamaged);       // a tensor of another rank
-  CHECK(code_of(with<uint8_t>(132, 1)) == Exit::kDamaged);        // dtype
-  CHECK(code_of(with<int64_t>(136, 8190)) == Exit::kDamaged);     // offset beyond the file
+  CHECK(code_of(with<uint8_t>(110, 1)) == Exit::kDamaged);     // reserved
+  CHECK(code_of(with<uint32_t>(128, 3)) == Exit::kDamaged);    // tensor
+  CHECK(code_of(with<uint32_t>(128, 1)) == Exit::kDamaged);    // a tensor of another rank
+  CHECK(code_of(with<uint8_t>(132, 1)) == Exit::kDamaged);     // dtype
+  CHECK(code_of(with<int64_t>(136, 8190)) == Exit::kDamaged);  // offset beyond the file
   CHECK(code_of(with<int64_t>(136, -4)) == Exit::kDamaged);
-  CHECK(code_of(with<int64_t>(144, 28)) == Exit::kDamaged);       // bytes against the extents
-  CHECK(code_of(with<int64_t>(160, 8)) == Exit::kDamaged);        // rows 8+2 of 9
+  CHECK(code_of(with<int64_t>(144, 28)) == Exit::kDamaged);  // bytes against the extents
+  CHECK(code_of(with<int64_t>(160, 8)) == Exit::kDamaged);   // rows 8+2 of 9
   CHECK(code_of(with<int64_t>(160, INT64_MAX)) == Exit::kDamaged);
-  CHECK(code_of(with<int64_t>(192, 0)) == Exit::kDamaged);        // empty extent
+  CHECK(code_of(with<int64_t>(192, 0)) == Exit::kDamaged);  // empty extent
   CHECK(code_of(with<int64_t>(192, INT64_MAX)) == Exit::kDamaged);
-  CHECK(code_of(with<int64_t>(208, 2)) == Exit::kDamaged);        // unused dimension
+  CHECK(code_of(with<int64_t>(208, 2)) == Exit::kDamaged);  // unused dimension
 }
 
 TEST_CASE("records that overlap in the file are refused") {
@@ -123,7 +122,8 @@ TEST_CASE("records that overlap in the file are refused") {
 }
 
 TEST_CASE("only well-formed uuids are read") {
-  for (const char* bad : {"", "00112233-4455-8677-8899-aabbccddeef", "00112233x4455-8677-8899-aabbccddeeff", "0011223G-4455-8677-8899-aabbccddeeff"})
+  for (const char* bad : {"", "00112233-4455-8677-8899-aabbccddeef", "00112233x4455-8677-8899-aabbccddeeff",
+                          "0011223G-4455-8677-8899-aabbccddeeff"})
     CHECK_THROWS_AS(uuid_from(bad), Error);
 }
 

@@ -1,8 +1,9 @@
 // manifest.json: the seal, the versions, the state bit for bit.
+#include "checkpoint/manifest.h"
+
 #include <cmath>
 #include <limits>
 
-#include "checkpoint/manifest.h"
 #include "kernels/core/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
@@ -45,9 +46,7 @@ std::string forged(const std::string& from, const std::string& to) {
 std::string refusal(const std::string& text) {
   try {
     parse_manifest(text, "m.json");
-  } catch (const Error& e) {
-    return cat(static_cast<int>(e.code()), ": ", e.what());
-  }
+  } catch (const Error& e) { return cat(static_cast<int>(e.code()), ": ", e.what()); }
   return "";
 }
 

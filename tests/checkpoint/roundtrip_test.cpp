@@ -1,5 +1,7 @@
 // What one layout wrote, every other layout reads bit for bit.
 #include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 
 #include "tests/checkpoint/support.h"
@@ -8,19 +10,180 @@
 namespace gt::ckpt {
 namespace {
 
-const Layout kLayouts[] = {{1, 1, 1, 1}, {2, 1, 2, 1}, {4, 1, 1, 1}, {1, 1, 4, 2}, {1, 2, 2, 0}, {2, 2, 1, 1}, {1, 1, 3, 1}, {1, 3, 1, 1}};
+const Layout kLayouts[] = {{1, 1, 1, 1}, {2, 1, 2, 1}, {4, 1, 1, 1}, {1, 1, 4, 2},
+                           {1, 2, 2, 0}, {2, 2, 1, 1}, {1, 1, 3, 1}, {1, 3, 1, 1}};
 
 std::string text(const Layout& l) { return cat("tp", l.tp, " pp", l.pp, " dp", l.dp, " zero", l.zero); }
 
 TEST_CASE("any layout reads what any other wrote, bit for bit") {
   for (const Layout& from : kLayouts) {
-    const TempDir dir;
+    const TempDir dir(true);
     save(dir.path, from, 7);
     for (const Layout& to : kLayouts) {
       INFO(text(from) << " -> " << text(to));
       CHECK(load_and_compare(dir.path, to, 7) == "");
     }
   }
+}
+
+TEST_CASE("the same layout, state and values give the same shard bytes") {
+  const TempDir a, b;
+  save(a.path, {2, 1, 2, 1}, 3);
+  save(b.path, {2, 1, 2, 1}, 3);
+  for (const char* file : {"rank-00000.h5", "rank-00001.h5", "rank-00002.idx", "rank-00003.idx"})
+    CHECK(slurp(a.path + "/step-000000003/" + file) == slurp(b.path + "/step-000000003/" + file));
+}
+
+TEST_CASE("what a load reports: state, path, configuration") {
+  const TempDir dir;
+  save(dir.path, {1, 1, 2, 1}, 4);
+  const auto errors = run_ranks({2, 1, 1, 1}, [&](int r, const Mesh& mesh) {
+    Rank rank(odd_model(), {2, 1, 1, 1}, r);
+    const auto report = load_checkpoint(dir.path, "auto", rank.views, mesh, host_device(), {});
+    GT_CHECK(report && report->path == dir.path + "/step-000000004" && report->config_json == "{\"model\":{}}\n" &&
+             report->warnings.empty());
+    GT_CHECK(report->state.lr_value == 0.1 + 0.2 && report->state.seed == 0xfedcba9876543210u &&
+             report->state.data_json == some_state(4).data_json);
+  });
+  for (const auto& e : errors) CHECK(e == "");
+  CHECK(read_state(dir.path + "/step-000000004").consumed_samples == 32);
+  CHECK(read_aux(dir.path + "/step-000000004/", "config.json") == "{\"model\":{}}\n");
+  CHECK(read_aux(dir.path + "/step-000000004", "tokenizer.model").empty());
+  CHECK(slurp(dir.path + "/latest").substr(0, 15) == "step-000000004 ");
+}
+
+TEST_CASE("no folder and an empty folder are no checkpoint, not an error") {
+  const TempDir dir;
+  const auto errors = run_ranks({2, 1, 1, 1}, [&](int r, const Mesh& mesh) {
+    Rank rank(odd_model(), {2, 1, 1, 1}, r);
+    GT_CHECK(!load_checkpoint(dir.path, "auto", rank.views, mesh, host_device(), {}));
+    GT_CHECK(!load_checkpoint(dir.path + "/none", "auto", rank.views, mesh, host_device(), {}));
+  });
+  for (const auto& e : errors) CHECK(e == "");
+}
+
+TEST_CASE("weights alone are read out of a full checkpoint") {
+  const TempDir dir;
+  save(dir.path, {2, 2, 1, 1}, 5);
+  const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
+    Rank rank(odd_model(), {1, 1, 1, 1}, r, {"master"});
+    rank.poison();
+    load_step(dir.path + "/step-000000005", rank.views, mesh, host_device(), {});
+    GT_CHECK(rank.difference(5).empty(), rank.difference(5));
+  });
+  CHECK(errors[0] == "");
+}
+
+TEST_CASE("a second copy of a tensor on the same rank is read as well, and never written") {
+  const TempDir dir;
+  const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
+    Rank a(odd_model(), {1, 1, 1, 1}, r, {"master"}), b(odd_model(), {1, 1, 1, 1}, r, {"master"});
+    a.fill(6);
+    std::vector<ShardView> views = a.views;
+    for (ShardView v : b.views)
+      if (v.name == "master/embed.weight") {
+        v.save = false;
+        views.push_back(v);
+      }
+    REQUIRE(views.size() == a.views.size() + 1);
+    save_checkpoint(dir.path, some_state(6), views, {}, 0, 0, mesh, host_device(), {});
+    a.poison();
+    GT_CHECK(load_checkpoint(dir.path, "auto", views, mesh, host_device(), {}));
+    GT_CHECK(a.difference(6).empty(), a.difference(6));
+    const auto& copy = views.back();
+    GT_CHECK(std::equal(copy.data.as<float>(), copy.data.as<float>() + copy.data.numel(),
+                        std::find_if(views.begin(), views.end(), [](const ShardView& v) {
+                          return v.name == "master/embed.weight";
+                        })->data.as<float>()));
+  });
+  CHECK(errors[0] == "");
+}
+
+// A device whose copies happen only when it is synchronized: who forgets to wait reads nothing.
+struct LazyDevice {
+  struct Copy {
+    void* dst;
+    const void* src;
+    int64_t bytes;
+  };
+  static std::vector<Copy>& queue() {
+    thread_local std::vector<Copy> q;
+    return q;
+  }
+  static void drain() {
+    for (const Copy& c : queue())
+      if (c.src)
+        std::memcpy(c.dst, c.src, static_cast<size_t>(c.bytes));
+      else
+        std::memset(c.dst, 0, static_cast<size_t>(c.bytes));
+    queue().clear();
+  }
+  static DeviceApi api() {
+    DeviceApi a = host_device();
+    a.copy = [](void* dst, const void* src, int64_t n, Stream) { queue().push_back({dst, src, n}); };
+    a.zero = [](void* dst, int64_t n, Stream) { queue().push_back({dst, nullptr, n}); };
+    a.synchronize = [](Stream) { drain(); };
+    return a;
+  }
+};
+
+TEST_CASE("tensors on a device travel by its copies, and every copy is waited for") {
+  const TempDir dir;
+  const Stream stream{{DeviceKind::kCuda, 0}, nullptr};
+  const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
+    const DeviceApi api = LazyDevice::api();
+    Rank rank(odd_model(), {2, 1, 2, 1}, r);
+    rank.fill(7);
+    for (ShardView& v : rank.views) v.data.device = stream.device;
+    save_checkpoint(dir.path, some_state(7), rank.views, {}, 1, 0, mesh, api, stream);
+    rank.poison();
+    load_checkpoint(dir.path, "auto", rank.views, mesh, api, stream);
+    GT_CHECK(LazyDevice::queue().empty(), "copies left");
+    GT_CHECK(rank.difference(7).empty(), rank.difference(7));
+  });
+  for (const auto& e : errors) CHECK(e == "");
+  CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 7) == "");
+}
+
+TEST_CASE("only the newest steps are kept, and what an older branch left is set aside") {
+  const TempDir dir;
+  const auto names = [&] {
+    std::string out;
+    for (const auto& c : list_checkpoints(dir.path)) out += cat(c.step, ":", c.status, " ");
+    return out;
+  };
+  for (int64_t step : {1, 2, 3, 4}) save(dir.path, {1, 1, 2, 1}, step, odd_model(), 2);
+  CHECK(names() == "3:ok 4:ok ");
+  for (int64_t step : {5, 6}) save(dir.path, {1, 1, 2, 1}, step, odd_model(), 0);
+  CHECK(names() == "3:ok 4:ok 5:ok 6:ok ");
+  CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 4, "4") == "");
+  CHECK(names() == "3:ok 4:ok 5:abandoned 6:abandoned ");
+  CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 4) == "");
+  // Another run starts over in the same folder: its step 2 is older by number and still what counts.
+  save(dir.path, {1, 1, 1, 1}, 2, odd_model(), 2);
+  CHECK(names() == "2:ok 3:abandoned 4:abandoned 5:abandoned 6:abandoned ");
+  save(dir.path, {1, 1, 1, 1}, 2, odd_model(), 2);  // and once more: the old step 2 makes room
+  CHECK(load_and_compare(dir.path, {1, 1, 2, 1}, 2) == "");
+}
+
+TEST_CASE("inspect shows layout, state, tensors and their statistics") {
+  const TempDir dir;
+  save(dir.path, {2, 1, 2, 1}, 9);
+  const std::string text = inspect_checkpoint(dir.path + "/step-000000009", {});
+  for (const char* part : {"step 9", "tp2 pp1 dp2 zero1", "4 shards", "adamw", "cosine",
+                           "layers.0.attn.qkv.weight  f32 [24, 7] in 3 blocks", "18 tensors"})
+    CHECK_THAT(text, Catch::Contains(part));
+  double low = 1e30, high = -1e30;
+  for (int64_t k = 0; k < 11; ++k) {
+    low = std::min<double>(low, value_of("master/layers.0.norm.weight", k, 9));
+    high = std::max<double>(high, value_of("master/layers.0.norm.weight", k, 9));
+  }
+  char expected[80];
+  std::snprintf(expected, sizeof expected, "min %.6g max %.6g", low, high);
+  const std::string one =
+      inspect_checkpoint(dir.path + "/step-000000009", {.tensor = "master/layers.0.norm.weight", .stats = true});
+  CHECK_THAT(one,
+             Catch::Contains(expected) && Catch::Contains("non-finite 0") && Catch::Contains("1 tensors, 11 elements"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "tests/checkpoint/support.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -78,7 +80,8 @@ void Rank::fill(uint32_t version) {
 }
 
 void Rank::poison() {
-  for (const ShardView& v : views) std::fill_n(v.data.as<float>(), v.data.numel(), std::numeric_limits<float>::quiet_NaN());
+  for (const ShardView& v : views)
+    std::fill_n(v.data.as<float>(), v.data.numel(), std::numeric_limits<float>::quiet_NaN());
 }
 
 std::string Rank::difference(uint32_t version) const {
@@ -147,15 +150,21 @@ TrainState some_state(int64_t step) {
   s.micro_batch = 2;
   s.best_loss = 2.0 / 7;
   s.best_step = step - 1;
-  s.data_json = cat("{\"consumed_samples\":", step * 8, ",\"skip_windows\":[[3,5]],\"data\":{\"seed\":1,\"order\":\"epoch\",\"weight\":0.1}}");
+  s.data_json = cat("{\"consumed_samples\":", step * 8,
+                    ",\"skip_windows\":[[3,5]],\"data\":{\"seed\":1,\"order\":\"epoch\",\"weight\":0.1}}");
   s.carry = "{\"later\":{\"x\":[1,2]}}";
   return s;
 }
 
-TempDir::TempDir() : path("/tmp/gpttrain-test-ckpt-XXXXXX") { GT_CHECK(::mkdtemp(path.data()) != nullptr); }
+TempDir::TempDir(bool on_disk) {
+  const bool memory = !on_disk && ::access("/dev/shm", W_OK) == 0;
+  path = cat(memory ? "/dev/shm" : fs::temp_directory_path().string(), "/gpttrain-test-ckpt-XXXXXX");
+  GT_CHECK(::mkdtemp(path.data()) != nullptr, path);
+}
 TempDir::~TempDir() {
   std::error_code ec;
-  for (fs::recursive_directory_iterator it(path, fs::directory_options::skip_permission_denied, ec), end; it != end; it.increment(ec))
+  for (fs::recursive_directory_iterator it(path, fs::directory_options::skip_permission_denied, ec), end; it != end;
+       it.increment(ec))
     if (it->is_directory(ec)) fs::permissions(it->path(), fs::perms::owner_all, ec);
   fs::remove_all(path, ec);
 }
@@ -178,7 +187,8 @@ void save(const std::string& dir, const Layout& l, int64_t step, const std::vect
   const auto errors = run_ranks(l, [&](int r, const Mesh& mesh) {
     Rank rank(model, l, r);
     rank.fill(static_cast<uint32_t>(step));
-    save_checkpoint(dir, some_state(step), rank.views, {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}}, l.zero, keep, mesh,
+    save_checkpoint(dir, some_state(step), rank.views,
+                    {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}}, l.zero, keep, mesh,
                     host_device(), {});
   });
   for (const std::string& e : errors) GT_CHECK(e.empty(), e);

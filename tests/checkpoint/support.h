@@ -1,6 +1,6 @@
-// Synthetic ranks for checkpoint tests: parameters of odd shapes cut by tp, pp and dp the way ParamStore cuts them, filled with
-// values that are a pure function of (name, logical element). The filling uses logical_offset(), the code under test its own
-// rectangles: each checks the other.
+// Synthetic ranks for checkpoint tests: parameters of odd shapes cut by tp, pp and dp the way ParamStore cuts them,
+// filled with values that are a pure function of (name, logical element). The filling uses logical_offset(), the code
+// under test its own rectangles: each checks the other.
 #pragma once
 #include <functional>
 #include <string>
@@ -29,9 +29,10 @@ struct Layout {
 
 // What one rank holds. `groups`: one flat buffer each.
 struct Rank {
-  Rank(const std::vector<Param>&, const Layout&, int rank, std::vector<std::string> groups = {"master", "optim/exp_avg"});
+  Rank(const std::vector<Param>&, const Layout&, int rank,
+       std::vector<std::string> groups = {"master", "optim/exp_avg"});
   void fill(uint32_t version = 0);
-  void poison();                                   // NaN everywhere
+  void poison();                                       // NaN everywhere
   std::string difference(uint32_t version = 0) const;  // "" when every element is what fill() wrote and padding is 0
   std::vector<std::vector<float>> memory;
   std::vector<ShardView> views;
@@ -46,9 +47,10 @@ std::vector<std::string> run_ranks(const Layout&, const std::function<void(int, 
 
 TrainState some_state(int64_t step);
 
-// Removed with everything in it, permissions notwithstanding.
+// Removed with everything in it, permissions notwithstanding. In memory where that is possible (thousands of fsyncs),
+// on disk when asked.
 struct TempDir {
-  TempDir();
+  explicit TempDir(bool on_disk = false);
   ~TempDir();
   std::string path;
 };
@@ -57,8 +59,10 @@ std::string slurp(const std::string& path);
 void spill(const std::string& path, const std::string& bytes);
 
 // Saves odd_model() (or `model`) under a layout; throws the first rank's error.
-void save(const std::string& dir, const Layout&, int64_t step, const std::vector<Param>& model = odd_model(), int keep = 0);
-// Loads into fresh, poisoned ranks and compares. Returns the errors, or what differs, of all ranks in one text; "" when good.
+void save(const std::string& dir, const Layout&, int64_t step, const std::vector<Param>& model = odd_model(),
+          int keep = 0);
+// Loads into fresh, poisoned ranks and compares. Returns the errors, or what differs, of all ranks in one text; "" when
+// good.
 std::string load_and_compare(const std::string& dir, const Layout&, int64_t step, const std::string& which = "auto",
                              const std::vector<Param>& model = odd_model());
 

@@ -47,8 +47,9 @@ TEST_CASE("a warm forward and backward allocates nothing on the heap") {
     step(how);
     const long before = g_news;
     for (int i = 0; i < 5; ++i) step(how);
+    const long allocations = g_news - before;  // before the test framework allocates for its message
     INFO("mode " << static_cast<int>(how));
-    CHECK(g_news - before == 0);
+    CHECK(allocations == 0);
   }
 }
 

@@ -1,5 +1,5 @@
-"""Reads every shard of a step with h5py alone and compares every tensor with raw files: <expected>/<name, '/' as '__'>.f32.
-Prints one line per problem and, when there is none, OK with the number of tensors and data sets."""
+"""Reads every shard of a step with h5py alone and compares every tensor with raw files:
+<expected>/<name, '/' as '__'>.f32. Prints one line per problem and, when there is none, OK with the number of tensors and data sets."""
 import glob
 import json
 import os

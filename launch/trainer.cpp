@@ -296,7 +296,10 @@ void Trainer::save() {
                                               static_cast<int>(config_.zero.stage), static_cast<int>(config_.checkpoint.keep), *mesh_,
                                               *backend_->device, compute_);
     saved_step_ = state_.step;
-    if (log_) log_->push(SavedRecord{state_.step, wall_seconds(), now() - begin, report.seconds, report.bytes});
+    if (log_) {
+      log_->push(SavedRecord{state_.step, wall_seconds(), now() - begin, report.seconds, report.bytes});
+      for (const std::string& w : report.warnings) log_->warn(state_.step, w);
+    }
   } catch (const Error& e) {
     if (e.code() != Exit::kIo) throw;
     if (log_) log_->warn(state_.step, fmt::format("checkpoint of step {} was not written: {}", state_.step, e.what()));

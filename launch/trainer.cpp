@@ -59,6 +59,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory) : run_(run), config
   agree(world, [&] { open_device(); });
   agree(world, [&] { if (speaks() && !run_.dry_run) open_run_folder(); });
   agree(world, [&] { open_data(); });
+  require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
   load_or_init();
   if (speaks()) start_logs();
@@ -117,6 +118,18 @@ void Trainer::open_data() {
   else o.part = 1;
   o.order = SampleOrder::kSequential;
   valid_data_ = open_dataset(o);
+}
+
+// Ranks that built or read different sample orders would train on different data without a word.
+void Trainer::require_equal_order() {
+  int64_t hashes[2] = {static_cast<int64_t>(train_data_->order_hash() >> 1), 0};
+  hashes[1] = -hashes[0];
+  mesh_->world().all_reduce({reinterpret_cast<std::byte*>(hashes), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
+  agree(mesh_->world(), [&] {
+    GT_REQUIRE(hashes[0] == -hashes[1], Exit::kUsage, "the ranks disagree about the order of samples of ",
+               config_.data.train.front().path, ": its files differ between machines, or an index below ", default_cache_dir(),
+               " is stale; copy the files again and remove that folder");
+  });
 }
 
 void Trainer::load_or_init() {

@@ -33,6 +33,7 @@ class Trainer {
   void open_device();
   void open_run_folder();
   void open_data();
+  void require_equal_order();
   void load_or_init();
   void start_logs();
   void one_step();

@@ -30,10 +30,16 @@ std::string model_line(const Config& c, const GptConfig& m) {
                      format_thousands(m.parameters()));
 }
 
+std::string recompute_text(const ParallelConfig& p) {
+  if (p.recompute == "none") return "";
+  const std::string blocks = p.recompute_layers == 0 ? "all blocks" : fmt::format("first {} blocks of a stage", p.recompute_layers);
+  return fmt::format(" · recompute {} ({})", p.recompute, blocks);
+}
+
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const Report r = simulate(make_schedule(o.schedule, static_cast<int>(c.parallel.pp), 1, o.microbatches));
-  return fmt::format("tp {} · pp {} ({}, bubble {:.1f} %) · dp {} · zero {}, {} ranks", c.parallel.tp, c.parallel.pp, o.schedule,
-                     100 * r.bubble, c.parallel.dp, c.zero.stage, c.world());
+  return fmt::format("tp {} · pp {} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, c.parallel.pp, o.schedule,
+                     100 * r.bubble, c.parallel.dp, c.zero.stage, recompute_text(c.parallel), c.world());
 }
 
 std::string batch_line(const Config& c) {

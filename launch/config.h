@@ -35,7 +35,7 @@ struct ModelConfig {
 };
 
 struct ParallelConfig {
-  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1;
+  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
   bool sequence_parallel = false;
   std::string schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
@@ -50,7 +50,10 @@ struct ParallelConfig {
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1", "pipeline schedule");
     v("partition", partition, "flops|uniform|LIST",
       "layers of each stage: balance FLOPs, layer counts, or blocks a stage as in 4,4");
-    v("recompute", recompute, "none|selective|full", "activations rebuilt in the backward pass instead of kept");
+    v("recompute", recompute, "none|selective|full",
+      "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
+    v("recompute_layers", recompute_layers, "0..65536 blocks",
+      "recompute the first so many blocks of each stage; 0: all");
   }
 };
 

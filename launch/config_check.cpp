@@ -20,7 +20,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"parallel.ep", "1", "expert parallelism"},
     {"parallel.sequence_parallel", "false", "sequence parallelism"},
     {"parallel.schedule", "1f1b|gpipe", "this pipeline schedule"},
-    {"parallel.recompute", "none", "recomputation"},
     {"zero.stage", "0|1", "this ZeRO stage"},
     {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
@@ -84,6 +83,7 @@ class Checker {
     mesh();
     tensor_parallel();
     partition();
+    recompute();
     batch();
     optimizer();
     files();
@@ -211,6 +211,22 @@ class Checker {
     for (int64_t i = 0; i < std::min<int64_t>(c_.parallel.pp, 64); ++i)
       v.push_back(c_.model.layers / c_.parallel.pp + (i < c_.model.layers % c_.parallel.pp));
     return fmt::format("for example {}", fmt::join(v, ","));
+  }
+
+  void recompute() {
+    const ParallelConfig& p = c_.parallel;
+    if (p.recompute != "none" && p.schedule == "zb-h1")
+      notes_.push_back(
+          "zb-h1 keeps what was recomputed until the weight gradients are done; recomputation saves less than with "
+          "1f1b");
+    if (!known({"parallel.recompute", "parallel.recompute_layers", "model.layers"}) || p.recompute_layers == 0) return;
+    if (p.recompute == "none")
+      bad("parallel.recompute_layers", fmt::format("{} blocks, but parallel.recompute is none", p.recompute_layers),
+          "add --parallel.recompute full");
+    else if (p.recompute_layers > c_.model.layers)
+      bad("parallel.recompute_layers",
+          fmt::format("{} blocks of each stage, but model.layers is {}", p.recompute_layers, c_.model.layers),
+          fmt::format("0 (all) to {}", c_.model.layers));
   }
 
   // Any two of micro_batch, global_batch, grad_accum give the third; two from flags overrule a third from the file.

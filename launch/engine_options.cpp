@@ -16,6 +16,9 @@ GptConfig gpt_config(const Config& c) {
   m.tied = c.model.tied;
   m.init_std = static_cast<float>(c.model.init_std);
   m.loss_chunk = c.model.loss_chunk;
+  if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
+  if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
+  m.recompute_layers = c.parallel.recompute_layers;
   return m;
 }
 

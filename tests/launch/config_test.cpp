@@ -94,6 +94,10 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
       {"--pp 2 --parallel.partition halves",
        "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
+      {"--parallel.recompute_layers 2",
+       "--parallel.recompute_layers: 2 blocks, but parallel.recompute is none; add --parallel.recompute full"},
+      {"--parallel.recompute full --parallel.recompute_layers 13",
+       "--parallel.recompute_layers: 13 blocks of each stage, but model.layers is 12; 0 (all) to 12"},
       {"--dp 8 --train.micro_batch 4 --train.grad_accum 8 --train.global_batch 512",
        "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or "
        "grad_accum 16, or micro_batch 8"},

@@ -90,7 +90,12 @@ struct Choice {
     try {
       clean_attempts(vfs, dir);
     } catch (const IoError& e) { warnings.emplace_back(e.what()); }
-    if (which == "auto") return;
+    if (which == "auto") {
+      const std::string aside = steps.empty() ? newest_aside(dir, "corrupt") : "";
+      GT_REQUIRE(aside.empty(), Exit::kDamaged, dir, ": holds only steps that were found damaged, the newest is ",
+                 aside, "; restore one from a copy, or start afresh with --checkpoint.resume never");
+      return;
+    }
     GT_REQUIRE(!which.empty() && which.size() <= 15 && which.find_first_not_of("0123456789") == std::string::npos,
                Exit::kUsage, "checkpoint.resume: \"", which, "\" is neither auto, never nor a step number");
     only = std::stoll(which);

@@ -20,6 +20,8 @@ class BlockStream {
   std::span<std::byte> room(int64_t offset, int64_t bytes) {
     while (offset >= base_ + kWindow) flush();
     const int64_t in = offset - base_;
+    zero_to(in);
+    used_ = in + std::min(bytes, std::min(kWindow, total_ - base_) - in);
     return {window_.data() + in, static_cast<size_t>(std::min(bytes, std::min(kWindow, total_ - base_) - in))};
   }
 
@@ -33,15 +35,22 @@ class BlockStream {
 
   void flush() {
     const int64_t n = std::min(kWindow, total_ - base_);
+    zero_to(n);
     for (int64_t at = 0; at < n; at += kBlockBytes)
       blocks_.push_back(crc32c(window_.data() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
     file_.write(window_.data(), n, base_);
-    std::memset(window_.data(), 0, window_.size());
     base_ += n;
+    used_ = 0;
+  }
+
+  void zero_to(int64_t end) {
+    GT_CHECK(end >= used_, "extents overlap at byte ", base_ + end);
+    std::memset(window_.data() + used_, 0, static_cast<size_t>(end - used_));
+    used_ = end;
   }
 
   const File& file_;
-  int64_t total_, base_ = 0;
+  int64_t total_, base_ = 0, used_ = 0;  // used_: bytes of the window that are final
   std::vector<std::byte> window_;
   std::vector<uint32_t> blocks_;
 };

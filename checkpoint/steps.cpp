@@ -107,6 +107,18 @@ std::string set_aside(Vfs& vfs, const std::string& path, const std::string& why)
   return to;
 }
 
+std::string newest_aside(const std::string& dir, const std::string& why) {
+  std::string newest;
+  std::error_code ec;
+  if (fs::status(dir, ec).type() == fs::file_type::not_found) return newest;
+  for (const auto& e : entries(dir)) {
+    const std::string name = e.path().filename().string();
+    const size_t dot = name.find("." + why + "-");
+    if (dot != std::string::npos && step_number(name.substr(0, dot))) newest = std::max(newest, name);
+  }
+  return newest;
+}
+
 std::vector<std::string> abandon_newer(Vfs& vfs, const std::string& dir, int64_t step) {
   std::vector<std::string> out;
   for (const auto& [n, path] : list_steps(dir))

@@ -31,6 +31,8 @@ OpenedStep open_step(Vfs&, const std::string& path);
 std::string utc_now();  // 2026-01-31T12:00:00Z
 // Renames a step to <step>.<why>-<unix time> and syncs the folder. Returns the new path.
 std::string set_aside(Vfs&, const std::string& path, const std::string& why);
+// Name of the newest step that was set aside for that reason; "" when there is none.
+std::string newest_aside(const std::string& dir, const std::string& why);
 // Every step newer than `step`, as .abandoned-<time>. Returns one warning each.
 std::vector<std::string> abandon_newer(Vfs&, const std::string& dir, int64_t step);
 // All but the `keep` newest steps: renamed to .del-…, folder synced, unlinked. keep < 1: nothing.

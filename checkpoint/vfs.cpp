@@ -127,7 +127,7 @@ void write_synced(Vfs& vfs, const std::string& path, std::string_view bytes) {
 }
 
 void sync_directory(Vfs& vfs, const std::string& path) {
-  const int fd = vfs.open(path, O_RDONLY | O_DIRECTORY, 0);
+  const int fd = vfs.open(path + "/.", O_RDONLY | O_DIRECTORY, 0);  // the folder itself may be a link
   if (fd < 0) fail_io("opening of folder " + path, fd);
   const int r = vfs.fsync(fd);
   vfs.close(fd);

@@ -57,7 +57,7 @@ Loaded load() {
   if (handle == nullptr) handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     return {nullptr, cat("no CUDA backend: ", kLibrary, " is not at ", searched, "; loader: ", load_error(),
-                         ". Build with a CUDA toolkit (cmake -DGPT_CUDA=ON) or run with --device cpu")};
+                         ". Build with a CUDA toolkit (cmake -DGPT_CUDA=ON) or run with --device.kind cpu")};
   }
   using Entry = const Backend* (*)(int abi, const char** why);
   const auto entry = reinterpret_cast<Entry>(dlsym(handle, "gpttrain_backend"));

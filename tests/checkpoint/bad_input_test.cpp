@@ -164,6 +164,10 @@ TEST_CASE("damaged steps are set aside one by one; when none is good the run doe
   int aside = 0;
   for (const auto& c : list_checkpoints(dir.path)) aside += c.status == "corrupt";
   CHECK(aside == 3);
+  // The next start must not take the folder for an empty one.
+  CHECK_THAT(load_refusal(dir.path, "auto"), Catch::StartsWith("65:") &&
+                                                 Catch::Contains("only steps that were found damaged") &&
+                                                 Catch::Contains("step-000000003.corrupt-"));
 }
 
 TEST_CASE("a damaged step that was asked for by number is an error and stays where it is") {

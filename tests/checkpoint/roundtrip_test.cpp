@@ -166,6 +166,16 @@ TEST_CASE("only the newest steps are kept, and what an older branch left is set 
   CHECK(load_and_compare(dir.path, {1, 1, 2, 1}, 2) == "");
 }
 
+TEST_CASE("the checkpoints folder may be a link to another disk, and a relative path") {
+  const TempDir dir;
+  std::filesystem::create_directory(dir.path + "/scratch");
+  std::filesystem::create_directory_symlink(dir.path + "/scratch", dir.path + "/checkpoints");
+  save(dir.path + "/checkpoints", {1, 1, 2, 1}, 1);
+  CHECK(load_and_compare(dir.path + "/checkpoints", {1, 1, 1, 1}, 1) == "");
+  CHECK(load_and_compare(dir.path + "/scratch/", {1, 1, 1, 1}, 1) == "");
+  CHECK(load_and_compare(std::filesystem::relative(dir.path + "/scratch").string(), {1, 1, 1, 1}, 1) == "");
+}
+
 TEST_CASE("inspect shows layout, state, tensors and their statistics") {
   const TempDir dir;
   save(dir.path, {2, 1, 2, 1}, 9);

@@ -32,8 +32,8 @@ std::string model_line(const Config& c, const GptConfig& m) {
 
 std::string recompute_text(const ParallelConfig& p) {
   if (p.recompute == "none") return "";
-  const std::string blocks = p.recompute_layers == 0 ? "all blocks" : fmt::format("first {} blocks of a stage", p.recompute_layers);
-  return fmt::format(" · recompute {} ({})", p.recompute, blocks);
+  if (p.recompute_layers == 0) return fmt::format(" · recompute {}", p.recompute);
+  return fmt::format(" · recompute {} (first {} of a stage's blocks)", p.recompute, p.recompute_layers);
 }
 
 std::string layout_line(const Config& c, const EngineOptions& o) {

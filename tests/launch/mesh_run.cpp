@@ -83,6 +83,15 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
       if (k == 0) collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads, mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
+    RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
+    for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
+    mine.slots = engine.executor().slots();
+    mine.peak_live = engine.executor().peak_live();
+    if (run.evaluate) {
+      Batches batches = make_batches(run, run.steps, mesh.coord(Axis::kDp), options.microbatches);
+      const double loss = engine.evaluate(batches.list);
+      if (mesh.rank() == 0) result.eval_loss = loss;
+    }
   }
   cpu.device->close_stream(stream);
 }
@@ -95,6 +104,7 @@ MeshResult run_mesh(const MeshRun& run) {
   MeshResult result;
   std::mutex mutex;
   const int world = run.mesh.world();
+  result.ranks.resize(static_cast<size_t>(world));
   ThreadWorld ranks(world, std::chrono::seconds(60));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::vector<std::thread> team;

@@ -113,8 +113,8 @@ EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank);
 // Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);
 
-// The schedule of a training step, complete and accepted by the simulator. Throws kUsage when it does not exist or, read
-// from a file, is not for pp ranks, vpp chunks and the step's microbatches.
+// The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
+// a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
 Schedule train_schedule(const EngineOptions&, int pp);
 
 }  // namespace gt

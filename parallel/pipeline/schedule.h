@@ -1,6 +1,6 @@
 // A pipeline schedule is data: for every pipeline rank, the list of actions it performs in one optimizer step.
-// Generators write compute actions only (F, B or I + W); passes add the rest; a simulator checks; the executor runs
-// them. Text form, one line a rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
+// Generators write compute actions only (F, B or I + W); passes add the rest; a simulator checks; the executor runs them.
+// Text form, one line a rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,16 +9,9 @@
 namespace gt {
 
 enum class Act : uint8_t {
-  kForward,
-  kBackward,
-  kBackwardInput,
-  kBackwardWeight,  // F B I W
-  kSendForward,
-  kRecvForward,
-  kSendBackward,
-  kRecvBackward,  // F> F< B> B<
-  kReduceGrads,
-  kReduceTied,  // G T
+  kForward, kBackward, kBackwardInput, kBackwardWeight,      // F B I W
+  kSendForward, kRecvForward, kSendBackward, kRecvBackward,  // F> F< B> B<
+  kReduceGrads, kReduceTied,                                 // G T
 };
 
 struct Action {
@@ -44,14 +37,14 @@ Schedule interleaved(int p, int v, int m);
 Schedule zb_h1(int p, int m);
 Schedule forward_only(int p, int v, int m);  // evaluation
 
-// By name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions added. `tied`:
-// first and last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
+// By name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions added. `tied`: first and
+// last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
 Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false);
 std::vector<std::string> schedule_names();
 
 // Passes.
-void add_send_recv(Schedule&);                // sends at the producer, the matching receive on the peer at that moment
-void add_reduce_grads(Schedule&, bool tied);  // G after each stage's last B or W; T at the end of first and last stage
+void add_send_recv(Schedule&);               // sends at the producer, the matching receive on the peer at that moment
+void add_reduce_grads(Schedule&, bool tied); // G after each stage's last B or W; T at the end of first and last stage
 
 // What a schedule written by hand leaves out, so that compute actions alone are enough: G where there is none, T where
 // `tied` and there is none, sends and receives where there are none. A schedule that has all of them stays as it is.
@@ -59,7 +52,7 @@ void add_reduce_grads(Schedule&, bool tied);  // G after each stage's last B or 
 void complete_schedule(Schedule&, bool tied);
 
 std::string to_string(const Program&);
-std::string to_string(const Schedule&);            // one line a rank
+std::string to_string(const Schedule&);      // one line a rank
 Schedule parse_schedule(const std::string& text);  // of to_string(Schedule); errors name line and token
 
 }  // namespace gt

@@ -239,7 +239,8 @@ class Checker {
     const int64_t m = c_.train.grad_accum;
     if (!known({"model.tied", "train.micro_batch", "train.grad_accum", "train.global_batch"}) || m < 1) return;
     try {
-      require_fits(read_schedule_file(c_.parallel.schedule, c_.model.tied), c_.parallel.pp, c_.parallel.vpp, m);
+      const bool tied = c_.model.tied;
+      require_fits(read_schedule_file(c_.parallel.schedule, tied), c_.parallel.pp, c_.parallel.vpp, m, tied);
     } catch (const Error& e) { bad("parallel.schedule", e.what()); }
   }
 

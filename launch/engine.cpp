@@ -17,7 +17,7 @@ std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
 Schedule train_schedule(const EngineOptions& o, int pp) {
   if (is_schedule_file(o.schedule)) {
     Schedule s = read_schedule_file(o.schedule, o.model.tied);
-    require_fits(s, pp, o.vpp, o.microbatches);
+    require_fits(s, pp, o.vpp, o.microbatches, o.model.tied);
     return s;
   }
   return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);

@@ -42,9 +42,14 @@ Schedule read_schedule_file(const std::string& name, bool tied) {
   }
 }
 
-void require_fits(const Schedule& s, int64_t p, int64_t v, int64_t m) {
+void require_fits(const Schedule& s, int64_t p, int64_t v, int64_t m, bool tied) {
   GT_REQUIRE(!is_forward_only(s), Exit::kUsage, s.name,
              ": has no backward actions (B, or I and W): nothing would be learned");
+  const bool adds_tied = std::any_of(s.program.begin(), s.program.end(), [](const Program& program) {
+    return std::any_of(program.begin(), program.end(), [](Action a) { return a.act == Act::kReduceTied; });
+  });
+  GT_REQUIRE(tied || !adds_tied, Exit::kUsage, s.name,
+             ": adds the gradients of tied weights (T), but model.tied is false; leave T out");
   std::string differ, fit;
   const auto compare = [&](const char* what, const char* key, int64_t found, int64_t wanted) {
     if (found == wanted) return;

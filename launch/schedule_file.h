@@ -13,8 +13,8 @@ bool is_schedule_file(const std::string& name);  // "file:PATH"
 // Throws kUsage, naming the path: not readable, more than 16 MiB, not of the text form, refused by the simulator.
 Schedule read_schedule_file(const std::string& name, bool tied);
 
-// Throws kUsage unless the schedule, read from a file, trains and is for p ranks, v chunks a rank and m microbatches;
-// the message names all that differ and the values that would fit.
-void require_fits(const Schedule&, int64_t p, int64_t v, int64_t m);
+// Throws kUsage unless the schedule, read from a file, trains and is for p ranks, v chunks a rank, m microbatches and
+// tied or untied weights; the message names all that differ and the values that would fit.
+void require_fits(const Schedule&, int64_t p, int64_t v, int64_t m, bool tied);
 
 }  // namespace gt

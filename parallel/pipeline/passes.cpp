@@ -99,8 +99,6 @@ void complete_schedule(Schedule& s, bool tied) {
   const bool reduced = any([](Act a) { return a == Act::kReduceGrads; });
   const bool tied_already = any([](Act a) { return a == Act::kReduceTied; });
   const bool messages = any([](Act a) { return a >= Act::kSendForward && a <= Act::kRecvBackward; });
-  GT_REQUIRE(tied || !tied_already, Exit::kUsage, "schedule ", s.name,
-             " adds the gradients of tied weights (T), but first and last stage share none; leave T out");
   GT_REQUIRE(reduced || !tied_already, Exit::kUsage, "schedule ", s.name,
              " has T without G: write the G of every stage too, or leave both out");
   if (!reduced)

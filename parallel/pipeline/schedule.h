@@ -48,7 +48,7 @@ void add_reduce_grads(Schedule&, bool tied); // G after each stage's last B or W
 
 // What a schedule written by hand leaves out, so that compute actions alone are enough: G where there is none, T where
 // `tied` and there is none, sends and receives where there are none. A schedule that has all of them stays as it is.
-// Throws kUsage on T without `tied` or without G.
+// Throws kUsage on T without G.
 void complete_schedule(Schedule&, bool tied);
 
 std::string to_string(const Program&);

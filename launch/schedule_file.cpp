@@ -12,14 +12,16 @@ namespace {
 
 constexpr const char* kPrefix = "file:";
 constexpr size_t kPrefixSize = 5;
+constexpr size_t kMostBytes = size_t{16} << 20;
 
 std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read; expected a text file, one line a rank");
-  std::string text(size_t{16} << 20, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  GT_REQUIRE(in.eof(), Exit::kUsage, path, ": more than 16 MiB, or not a file; a schedule is one line a rank");
-  text.resize(static_cast<size_t>(in.gcount()));
+  std::string text, block(size_t{64} << 10, '\0');
+  while (text.size() <= kMostBytes && in.read(block.data(), static_cast<std::streamsize>(block.size())).gcount() > 0)
+    text.append(block, 0, static_cast<size_t>(in.gcount()));
+  GT_REQUIRE(in.eof() && text.size() <= kMostBytes, Exit::kUsage, path,
+             ": more than 16 MiB, or not a file; a schedule is one line a rank");
   return text;
 }
 

@@ -1,12 +1,11 @@
 // Every schedule trains the same model: each generator and schedules from files, on every tp, dp and pp, bit for bit
 // equal to one pipeline rank; and each rank does what the simulator said, with as many activations alive.
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "launch/schedule_file.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/launch/mesh_run.h"
+#include "tests/launch/process.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -63,23 +62,11 @@ void require_as_simulated(const MeshResult& r, const MeshRun& run, const Schedul
   }
 }
 
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("gpt_schedule_test_" + std::to_string(std::random_device{}()))) {
-    std::filesystem::create_directory(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  // The value of parallel.schedule that means this text.
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-    return "file:" + (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
-};
+// The value of parallel.schedule that means this text.
+std::string file_of(const TempDir& dir, const std::string& text) {
+  write_file(dir / "x.schedule", text);
+  return "file:" + (dir / "x.schedule");
+}
 
 constexpr MeshShape kBases[] = {{.dp = 1, .tp = 1}, {.dp = 1, .tp = 2}, {.dp = 2, .tp = 1}};
 
@@ -140,7 +127,7 @@ TEST_CASE("gradients do not depend on where the partition cuts a chunked model")
 }
 
 TEST_CASE("a schedule read from a file is bitwise equal to its generator, complete or of compute actions only") {
-  const Folder folder;
+  const TempDir dir;
   for (const Named& n : kSchedules)
     for (bool tied : {true, false}) {
       MeshRun run = tiny_run({.pp = 2, .dp = 2, .tp = 1}, 3, tied);
@@ -152,7 +139,7 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
       for (Program& p : bare.program) p = compute_of(p);
       for (const std::string& text : {to_string(s), to_string(bare)}) {
         INFO(text);
-        run.engine.schedule = folder.file("x.schedule", text);
+        run.engine.schedule = file_of(dir, text);
         CHECK(read_schedule_file(run.engine.schedule, tied).program == s.program);
         const MeshResult r = run_mesh(run);
         require_bitwise(r, made);
@@ -162,7 +149,7 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
 }
 
 TEST_CASE("a schedule that no generator makes trains the same weights") {
-  const Folder folder;
+  const TempDir dir;
   // All forwards chunk by chunk, then the backwards of the last chunk split and the first chunk's whole, weights late.
   const std::string text =
       "# looping gpipe, two chunks a rank, three microbatches\n"
@@ -172,7 +159,7 @@ TEST_CASE("a schedule that no generator makes trains the same weights") {
     const MeshResult flat = run_mesh(tiny_run({.dp = 2}, 3, tied));
     MeshRun run = tiny_run({.pp = 2, .dp = 2}, 3, tied);
     run.engine.vpp = 2;
-    run.engine.schedule = folder.file("loop.schedule", text);
+    run.engine.schedule = file_of(dir, text);
     const MeshResult r = run_mesh(run);
     require_bitwise(r, flat);
     require_as_simulated(r, run, read_schedule_file(run.engine.schedule, tied));
@@ -180,11 +167,11 @@ TEST_CASE("a schedule that no generator makes trains the same weights") {
 }
 
 TEST_CASE("a file that is not for this run, or that the simulator refuses, is a usage error that says why") {
-  const Folder folder;
+  const TempDir dir;
   const auto refused = [&](const std::string& text, const std::string& why, bool tied = true) {
     EngineOptions o = tiny_run({}, 3, tied).engine;
     o.microbatches = 3;
-    o.schedule = folder.file("x.schedule", text);
+    o.schedule = file_of(dir, text);
     INFO(text);
     try {
       train_schedule(o, 2);
@@ -206,4 +193,35 @@ TEST_CASE("a file that is not for this run, or that the simulator refuses, is a 
   refused("0F0 0B0 0F1 0F2 0B1 0B2\n1F0 1F1 1F2 1B0 1B1 1B2\n", "stalls");  // each waits for the other
   refused("0F0 0F1 0F2 0I0 0I1 0I2 0W0 0W1\n1F0 1B0 1F1 1B1 1F2 1B2\n", "before the last weight gradient");
   refused("0F0 0F1 0F2 0B0 0B1 0B2 0T\n1F0 1B0 1F1 1B1 1F2 1B2 1T\n", "T without G");
+}
+
+TEST_CASE(
+    "a run goes on under other schedules and chunks bit for bit, and its model loads without the schedule's file") {
+  TempDir dir;
+  const std::string tiny =
+      "--model.layers 5 --model.hidden 16 --model.heads 2 --model.vocab 60 --model.seq 8 --data.train mock "
+      "--train.micro_batch 1 --train.global_batch 3 --schedule.type constant --device.kind cpu --log.tensorboard false "
+      "--launch.ranks threads --train.eval_every 3 --train.eval_steps 1 ";
+  write_file(dir / "x.schedule", "0F0 0F1 0F2 0I0 0I1 0I2 0W0 0W1 0W2\n1F0 1I0 1F1 1I1 1W0 1W1 1F2 1I2 1W2\n");
+  const auto train = [&](const std::string& flags) {
+    const Outcome o = gpttrain("train " + tiny + flags, dir.path());
+    INFO(o.out);
+    REQUIRE(o.code == 0);
+  };
+  train("--log.name one --train.steps 9");
+  train("--log.name x --train.steps 3 --pp 2 --vpp 3 --parallel.schedule interleaved");
+  train("--log.name x --train.steps 6 --pp 3 --parallel.schedule zb-h1");
+  train("--log.name x --train.steps 9 --pp 2 --parallel.schedule file:x.schedule");
+  for (const char* key : {"loss", "grad_norm"}) CHECK(logged(dir / "runs/x", key) == logged(dir / "runs/one", key));
+  CHECK(logged(dir / "runs/x", "loss").size() == 9);
+
+  std::filesystem::remove(dir / "x.schedule");
+  const Outcome eval = gpttrain("eval --load runs/x --steps 2", dir.path());
+  INFO(eval.out);
+  CHECK(eval.code == 0);
+  const Outcome again = gpttrain(
+      "train " + tiny + "--log.name x --train.steps 10 --pp 2 --parallel.schedule file:x.schedule", dir.path());
+  INFO(again.out);
+  CHECK(again.code == 2);
+  CHECK(again.says("x.schedule: cannot be read"));
 }

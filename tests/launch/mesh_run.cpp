@@ -84,6 +84,10 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
       if (k == 0) collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads, mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
+    RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
+    for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
+    mine.slots = engine.executor().slots();
+    mine.peak_live = engine.executor().peak_live();
     if (run.evaluate) {
       Batches batches = make_batches(run, run.steps, mesh.coord(Axis::kDp), options.microbatches);
       const double loss = engine.evaluate(batches.list);
@@ -104,6 +108,7 @@ MeshResult run_mesh(const MeshRun& run) {
   MeshResult result;
   std::mutex mutex;
   const int world = run.mesh.world();
+  result.ranks.resize(static_cast<size_t>(world));
   result.planned.resize(static_cast<size_t>(world));
   result.measured.resize(static_cast<size_t>(world));
   ThreadWorld ranks(world, std::chrono::seconds(60));

@@ -155,6 +155,22 @@ TEST_CASE(
   check_modes({.pp = 2, .dp = 2}, {"1f1b", "gpipe"});
 }
 
+TEST_CASE("recomputation is bitwise equal to none with several chunks a rank and with deferred weight gradients") {
+  for (const char* schedule : {"interleaved", "zb-h1"})
+    for (bool tied : {true, false}) {
+      MeshRun run = run_of({.pp = 2, .dp = 1, .tp = 2}, tied);
+      run.engine.schedule = schedule;
+      run.engine.vpp = schedule == std::string("interleaved") ? 2 : 1;
+      const MeshResult none = run_mesh(run);
+      for (const Mode& mode : kModes) {
+        INFO(schedule << (tied ? " tied " : " untied ") << text(mode));
+        const MeshResult r = run_mesh(with(run, mode));
+        check_bitwise(r, none);
+        check_planned(r);
+      }
+    }
+}
+
 TEST_CASE("a stage of more ranks and microbatches than blocks recomputes what it has") {
   MeshRun run = run_of({.pp = 4, .tp = 2}, true);
   run.engine.partition = "0,3,2,0";  // the embedding alone, and norm and head alone

@@ -5,11 +5,14 @@
 
 namespace gt::ops {
 
+// What the tape keeps for the backward: what an op computed, or what it can be rebuilt from at the cost of a pass over memory.
+enum class Keep : uint8_t { kOutputs, kInputs };
+
 Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr);   // y [n, out] = x [n, in] w^T [in, out] + b
 
 // down(gelu(up(x))), both GEMMs with the GELU and its derivative in their epilogues. b_down may be null (row-parallel: the bias
-// is added once, after the reduction).
-Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down);
+// is added once, after the reduction). kInputs: the GELU's output is made again from its input.
+Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep = Keep::kOutputs);
 
 Var add(Tape&, Var a, Var b);
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
@@ -18,7 +21,9 @@ Var gelu(Tape&, Var x);
 
 // sum = x + delta, out = norm(sum): the residual add and the norm that follows it. Without delta sum is x.
 struct Normed { Var sum, out; };
-Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta);
+Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs);
+// After kInputs, once the ops that read `out` have run: gives its bytes back; the backward makes it again from sum.
+void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
 Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);

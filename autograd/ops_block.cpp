@@ -37,7 +37,7 @@ Var gelu(Tape& t, Var x) {
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;
     auto [dx, acc] = bp.dst(s.x);
-    bp.ops().gelu_grad({.x = s.x.value, .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
+    bp.ops().gelu_grad({.x = bp.value(s.x), .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
   }});
   return y;
 }
@@ -50,7 +50,7 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   auto [dgamma, acc] = bp.dst(*s.gamma);
   const Tensor dbeta = bp.dst(*s.beta).tensor, dout = bp.grad(s.out);
   const Tensor dsum = s.has_delta ? bp.grad(s.sum) : Tensor{};
-  LayerNormGrad args{.x = s.sum.value, .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = dout, .dsum = dsum,
+  LayerNormGrad args{.x = bp.value(s.sum), .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = dout, .dsum = dsum,
                      .dgamma = dgamma, .dbeta = dbeta, .accumulate_dw = acc};
   if (!s.has_delta) {
     if (bp.wants(s.x)) {
@@ -72,16 +72,30 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
 }
 }  // namespace
 
-Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta) {
+Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep) {
   const Shape shape = x.value.shape, rows{shape.rows()};
   Var sum = delta ? t.output(shape, x.value.dtype) : x;
-  Var out = t.output(shape, x.value.dtype);
+  Var out = keep == Keep::kInputs ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
   Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
   t.ops().layer_norm({.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value, .beta = beta.value,
                       .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd}, t.stream());
   t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr},
            Rule<NormSaved>{.input = norm_backward});
   return {sum, out};
+}
+
+void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta) {
+  if (n.out.home < 0) return;
+  t.discard(n.out);
+  struct Saved { Normed n; Parameter *gamma, *beta; };
+  t.record(Saved{n, &gamma, &beta}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    const Shape rows{s.n.sum.value.shape.rows()};
+    const Tensor mean = bp.scratch(rows, DType::kF32), rstd = bp.scratch(rows, DType::kF32);
+    bp.ops().layer_norm({.x = bp.value(s.n.sum), .gamma = s.gamma->value, .beta = s.beta->value, .out = bp.rebuild(s.n.out),
+                         .mean = mean, .rstd = rstd}, bp.stream());
+    bp.free(mean);
+    bp.free(rstd);
+  }});
 }
 
 Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
@@ -95,7 +109,7 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
   t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
-    bp.ops().attention_grad({.qkv = s.qkv.value, .out = s.y.value, .lse = s.lse, .dout = bp.grad(s.y), .dqkv = dqkv.tensor,
+    bp.ops().attention_grad({.qkv = bp.value(s.qkv), .out = s.y.value, .lse = s.lse, .dout = bp.grad(s.y), .dqkv = dqkv.tensor,
                              .batch = s.batch, .seq = s.seq, .heads = s.a.heads, .kv_heads = s.a.kv_heads,
                              .head_dim = s.a.head_dim, .scale = s.scale}, bp.stream());
   }});

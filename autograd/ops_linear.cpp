@@ -30,20 +30,22 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b) {
         auto [dx, acc] = bp.dst(s.x);
         bp.ops().gemm({.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version}, bp.stream());
       },
-      .weight = [](const Saved& s, Backprop& bp) { weight_gradients(bp, bp.grad(s.y), s.x.value, *s.w, s.b); }});
+      .weight = [](const Saved& s, Backprop& bp) { weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, s.b); }});
   return y;
 }
 
-Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down) {
+Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep keep) {
   const int64_t n = x.value.shape.rows(), inner = w_up.value.shape[0];
   Var y = t.output({n, w_down.value.shape[0]}, x.value.dtype);
-  Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), made once, read twice
   Tensor pre = t.scratch({n, inner}, x.value.dtype);
+  const Arena::Mark kept = t.activations().mark();
+  Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), made once, read twice
   t.ops().gemm({.a = x.value, .b = w_up.value, .bias = b_up.value, .aux = pre, .out = h.value, .trans_b = true,
                 .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
   forward(t, h.value, w_down, b_down, y.value);
-  struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; };
-  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down}, Rule<Saved>{
+  if (keep == Keep::kInputs) t.activations().rollback(kept);
+  struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; Keep keep; };
+  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) {
         Tensor dpre = bp.dst(s.h).tensor;
         bp.ops().gemm({.a = bp.grad(s.y), .b = s.w_down->value, .aux = s.pre, .out = dpre, .epilogue = Epilogue::kGeluGrad,
@@ -53,8 +55,10 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
         bp.ops().gemm({.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version}, bp.stream());
       },
       .weight = [](const Saved& s, Backprop& bp) {
-        weight_gradients(bp, bp.grad(s.y), s.h.value, *s.w_down, s.b_down);
-        weight_gradients(bp, bp.grad(s.h), s.x.value, *s.w_up, s.b_up);
+        const bool again = s.keep == Keep::kInputs;  // in place: the input rule, which has run, was the last to need pre
+        if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
+        weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down, s.b_down);
+        weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up, s.b_up);
       }});
   return y;
 }

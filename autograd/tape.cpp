@@ -16,6 +16,13 @@ Var Tape::input(Tensor t, bool needs_grad) {
   return v;
 }
 
+Var Tape::transient(Shape s, DType t) {
+  if (!recording_) return output(s, t);
+  const int32_t home = new_slot();
+  slot(home) = {grads_.alloc(s, t), true};
+  return {slot(home).grad, new_slot(), home};
+}
+
 std::byte* Tape::push(size_t bytes, size_t align) {
   host_mark_ = host_top_;
   host_top_ = (host_top_ + align - 1) / align * align;

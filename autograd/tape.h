@@ -16,7 +16,8 @@ namespace gt {
 
 struct Var {
   Tensor value;
-  int32_t id = -1;  // gradient slot on the tape; -1: no gradient flows here
+  int32_t id = -1;    // gradient slot on the tape; -1: no gradient flows here
+  int32_t home = -1;  // slot that holds a value which may be discarded and rebuilt; -1: the value stays where it is
 };
 
 // kInput leaves weight gradients for run_deferred(): what zero-bubble schedules need.
@@ -44,6 +45,12 @@ class Tape {
   Var output(Shape s, DType t) { return {activations_.alloc(s, t), recording_ ? new_slot() : -1}; }
   // An output that shares its bytes with an existing tensor (views, in-place ops).
   Var output_of(Tensor t) { return {t, recording_ ? new_slot() : -1}; }
+  // The same value under a gradient slot of its own.
+  Var view_of(const Var& x) { return {x.value, recording_ ? new_slot() : -1, x.home}; }
+  // An output that lives in the pool and may be given back as soon as the ops that read it have run, if a node recorded after
+  // them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value. Without recording: an output like any other.
+  Var transient(Shape s, DType t);
+  void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 
   // `saved` is copied into the tape: trivially copyable, at most a few hundred bytes.
@@ -109,6 +116,15 @@ class Backprop {
 
   Tensor grad(const Var& y) { return tape_.slot(y.id).grad; }  // upstream gradient; empty if none reached y
   bool wants(const Var& x) const { return x.id >= 0; }
+  // What the forward computed, wherever it is now. Rules read the values of their operands through this.
+  Tensor value(const Var& x) {
+    if (x.home < 0) return x.value;
+    const Tensor now = tape_.slot(x.home).grad;
+    GT_CHECK(now, "a discarded value is read before it is rebuilt");
+    return now.view(x.value.shape);
+  }
+  // Room for a discarded value; it lives until the node that made it is popped.
+  Tensor rebuild(const Var& y) { return dst({y.value, y.home}).tensor; }
   GradDst dst(const Var& x);                                   // where to write dL/dx: first writer sets, later ones add
   GradDst dst(Parameter& p) { return grad_dst(p); }
   // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient already.

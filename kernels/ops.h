@@ -40,7 +40,7 @@ struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] 
 struct Cast { Tensor src, dst; };                                  // nearest even; overflow to fp16 gives inf
 
 // GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-struct Gelu { Tensor x, out; };
+struct Gelu { Tensor x, out; };                                    // out may alias x
 struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
 
 // sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.

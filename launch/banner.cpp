@@ -12,6 +12,8 @@
 namespace gt {
 namespace {
 
+constexpr double kMuchBubble = 0.3;  // above it the start block says what helps
+
 std::string layer_name(int i, int64_t layers) {
   if (i == 0) return "embedding";
   if (i <= layers) return fmt::format("block {}", i - 1);
@@ -24,16 +26,31 @@ std::string stage_layers(const std::vector<int>& b, int k, int64_t layers) {
   return first == last ? layer_name(first, layers) : layer_name(first, layers) + " .. " + layer_name(last, layers);
 }
 
+// A pipeline rank's chunks: "embedding .. block 1 + block 4 .. block 5".
+std::string rank_layers(const std::vector<int>& b, int rank, int ranks, int64_t layers) {
+  std::string out;
+  for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks) out += (out.empty() ? "" : " + ") + stage_layers(b, k, layers);
+  return out;
+}
+
 std::string model_line(const Config& c, const GptConfig& m) {
   return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters", c.model.arch, m.layers,
                      m.hidden, m.heads, m.ffn, m.seq, m.vocab, padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "",
                      format_thousands(m.parameters()));
 }
 
+std::string recompute_text(const ParallelConfig& p) {
+  if (p.recompute == "none") return "";
+  if (p.recompute_layers == 0) return fmt::format(" · recompute {}", p.recompute);
+  return fmt::format(" · recompute {} (first {} of a stage's blocks)", p.recompute, p.recompute_layers);
+}
+
+double bubble(const Config& c, const EngineOptions& o) { return simulate(train_schedule(o, static_cast<int>(c.parallel.pp))).bubble; }
+
 std::string layout_line(const Config& c, const EngineOptions& o) {
-  const Report r = simulate(make_schedule(o.schedule, static_cast<int>(c.parallel.pp), 1, o.microbatches));
-  return fmt::format("tp {} · pp {} ({}, bubble {:.1f} %) · dp {} · zero {}, {} ranks", c.parallel.tp, c.parallel.pp, o.schedule,
-                     100 * r.bubble, c.parallel.dp, c.zero.stage, c.world());
+  const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
+  return fmt::format("tp {} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, c.parallel.pp, chunks, o.schedule,
+                     100 * bubble(c, o), c.parallel.dp, c.zero.stage, recompute_text(c.parallel), c.world());
 }
 
 std::string batch_line(const Config& c) {
@@ -66,8 +83,8 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
   std::string out;
   for (int k = 0; k < mesh.pp; ++k) {
     const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
-    out += fmt::format("{}stage {}: {}, {} in flight; a rank: {}", k ? "\n" : "", k, stage_layers(bounds, k, o.model.layers), plan.slots,
-                       memory_line(plan.memory));
+    out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage", k,
+                       rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "", memory_line(plan.memory));
   }
   return out;
 }
@@ -98,6 +115,9 @@ Rows start_rows(const BannerFacts& f) {
   if (f.resumed_from >= 0) rows.push_back({"resumed", fmt::format("from step {} ({})", f.resumed_from, f.checkpoint)});
   rows.push_back({"model", model_line(c, f.options.model)});
   rows.push_back({"layout", layout_line(c, f.options)});
+  if (const double idle = bubble(c, f.options); idle > kMuchBubble)
+    rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches (train.grad_accum), fewer stages or more chunks "
+                                        "(parallel.vpp with schedule interleaved) shrink that", 100 * idle)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c))});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});

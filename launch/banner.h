@@ -23,7 +23,7 @@ struct BannerFacts {
 
 Rows start_rows(const BannerFacts&);
 
-// One line a pipeline stage: layers, parameters, planned bytes by category.
+// One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
 std::string stage_table(const EngineOptions&, const MeshShape&);
 
 // Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.

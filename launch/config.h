@@ -35,7 +35,7 @@ struct ModelConfig {
 };
 
 struct ParallelConfig {
-  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1;
+  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
   bool sequence_parallel = false;
   std::string schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
@@ -43,14 +43,17 @@ struct ParallelConfig {
     v("tp", tp, "1..1024 ranks", "tensor parallel: each layer split over this many neighbouring ranks");
     v("pp", pp, "1..1024 stages", "pipeline parallel: layers split into this many stages");
     v("dp", dp, "0..65536 replicas", "data parallel; 0: 1, or world / (tp x pp) under a launcher");
-    v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank (interleaved schedule)");
+    v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank; more than 1 with schedule interleaved or a file");
     v("cp", cp, "1..1024 ranks", "context parallel: the sequence split over ranks");
     v("ep", ep, "1..1024 ranks", "expert parallel");
     v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
-    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1", "pipeline schedule");
+    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
     v("partition", partition, "flops|uniform|LIST",
-      "layers of each stage: balance FLOPs, layer counts, or blocks a stage as in 4,4");
-    v("recompute", recompute, "none|selective|full", "activations rebuilt in the backward pass instead of kept");
+      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("recompute", recompute, "none|selective|full",
+      "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
+    v("recompute_layers", recompute_layers, "0..65536 blocks",
+      "recompute the first so many blocks of each stage; 0: all");
   }
 };
 

@@ -21,6 +21,7 @@ constexpr Alias kAliases[] = {
     {"expert-model-parallel-size", "parallel.ep"},
     {"sequence-parallel", "parallel.sequence_parallel", "true"},
     {"recompute-granularity", "parallel.recompute"},
+    {"recompute-num-layers", "parallel.recompute_layers"},
     {"num-layers", "model.layers"},
     {"hidden-size", "model.hidden"},
     {"ffn-hidden-size", "model.ffn"},

@@ -8,6 +8,9 @@
 #include <initializer_list>
 #include <set>
 
+#include "kernels/core/check.h"
+#include "launch/schedule_file.h"
+
 namespace gt {
 namespace {
 
@@ -15,12 +18,9 @@ namespace {
 const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"model.dropout", "0", "dropout"},
-    {"parallel.vpp", "1", "several model chunks a rank"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
     {"parallel.sequence_parallel", "false", "sequence parallelism"},
-    {"parallel.schedule", "1f1b|gpipe", "this pipeline schedule"},
-    {"parallel.recompute", "none", "recomputation"},
     {"zero.stage", "0|1", "this ZeRO stage"},
     {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
@@ -84,7 +84,9 @@ class Checker {
     mesh();
     tensor_parallel();
     partition();
+    recompute();
     batch();
+    schedule();
     optimizer();
     files();
   }
@@ -180,12 +182,15 @@ class Checker {
   void partition() {
     const ModelConfig& m = c_.model;
     const ParallelConfig& p = c_.parallel;
-    if (!known({"model.layers", "parallel.pp", "parallel.partition"})) return;
-    const int64_t layers = m.layers + 3;  // embedding, blocks, final norm, head
+    if (!known({"model.layers", "parallel.pp", "parallel.vpp", "parallel.partition"})) return;
+    const int64_t layers = m.layers + 3, stages = p.pp * p.vpp;  // embedding, blocks, final norm, head
+    const std::string of_layers = fmt::format("for {} layers (embedding, {} blocks, norm, head)", layers, m.layers);
     if (p.pp > layers)
-      bad("parallel.pp",
-          fmt::format("{} stages for {} layers (embedding, {} blocks, norm, head)", p.pp, layers, m.layers),
-          fmt::format("pp may be 1 to {}", layers));
+      bad("parallel.pp", fmt::format("{} stages {}", p.pp, of_layers), fmt::format("pp may be 1 to {}", layers));
+    else if (stages > layers)
+      bad("parallel.vpp", fmt::format("pp {} x vpp {} = {} stages {}", p.pp, p.vpp, stages, of_layers),
+          fmt::format("vpp may be 1{}{}", layers / p.pp > 1 ? fmt::format(" to {}", layers / p.pp) : "",
+                      layers / p.vpp > 1 ? fmt::format(", or pp 2 to {}", layers / p.vpp) : ""));
     if (p.partition == "flops" || p.partition == "uniform") return;
     int64_t sum = 0, n = 0;
     std::string_view rest = p.partition;
@@ -200,17 +205,67 @@ class Checker {
       sum += blocks;
       if (more) rest.remove_prefix(comma + 1);
     }
-    if (n != p.pp || sum != m.layers)
+    const std::string wanted = p.vpp > 1 ? fmt::format("pp x vpp is {}", stages) : fmt::format("pp is {}", p.pp);
+    if (n != stages || sum != m.layers)
       bad("parallel.partition",
-          fmt::format("{} blocks in {} stages, but model.layers is {} and pp is {}", sum, n, m.layers, p.pp),
-          even_split());
+          fmt::format("{} blocks in {} stages, but model.layers is {} and {}", sum, n, m.layers, wanted), even_split());
+  }
+
+  // After batch(): a file is written for one number of microbatches.
+  void schedule() {
+    const ParallelConfig& p = c_.parallel;
+    if (!known({"parallel.schedule", "parallel.pp", "parallel.vpp"})) return;
+    if (p.vpp > 1 && p.pp == 1)
+      return bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but parallel.pp is 1", p.vpp),
+                 "use vpp 1, or pp 2 or more with --parallel.schedule interleaved");
+    if (is_schedule_file(p.schedule)) return schedule_file();
+    std::vector<std::string> built = schedule_names();
+    built.erase(std::find(built.begin(), built.end(), "forward"));  // evaluation's
+    if (std::find(built.begin(), built.end(), p.schedule) == built.end()) {
+      const std::string guess = did_you_mean(p.schedule, built);
+      return bad("parallel.schedule",
+                 fmt::format("expected {} or file:PATH, found \"{}\"{}", fmt::join(built, ", "), p.schedule,
+                             guess.empty() ? "" : fmt::format(" (did you mean {}?)", guess)));
+    }
+    if (p.vpp > 1 && p.schedule != "interleaved")
+      bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but schedule {} has one", p.vpp, p.schedule),
+          "use vpp 1, or --parallel.schedule interleaved");
+    if (p.vpp == 1 && p.pp > 1 && p.schedule == "interleaved")
+      notes_.push_back(
+          "schedule interleaved with vpp 1 idles as long as 1f1b and keeps more activations; vpp 2 or more helps");
+  }
+
+  void schedule_file() {
+    const int64_t m = c_.train.grad_accum;
+    if (!known({"model.tied", "train.micro_batch", "train.grad_accum", "train.global_batch"}) || m < 1) return;
+    try {
+      const bool tied = c_.model.tied;
+      require_fits(read_schedule_file(c_.parallel.schedule, tied), c_.parallel.pp, c_.parallel.vpp, m, tied);
+    } catch (const Error& e) { bad("parallel.schedule", e.what()); }
   }
 
   std::string even_split() const {
     std::vector<int64_t> v;
-    for (int64_t i = 0; i < std::min<int64_t>(c_.parallel.pp, 64); ++i)
-      v.push_back(c_.model.layers / c_.parallel.pp + (i < c_.model.layers % c_.parallel.pp));
+    const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
+    for (int64_t i = 0; i < std::min<int64_t>(stages, 64); ++i)
+      v.push_back(c_.model.layers / stages + (i < c_.model.layers % stages));
     return fmt::format("for example {}", fmt::join(v, ","));
+  }
+
+  void recompute() {
+    const ParallelConfig& p = c_.parallel;
+    if (p.recompute != "none" && p.schedule == "zb-h1")
+      notes_.push_back(
+          "zb-h1 keeps what was recomputed until the weight gradients are done; recomputation saves less than with "
+          "1f1b");
+    if (!known({"parallel.recompute", "parallel.recompute_layers", "model.layers"}) || p.recompute_layers == 0) return;
+    if (p.recompute == "none")
+      bad("parallel.recompute_layers", fmt::format("{} blocks, but parallel.recompute is none", p.recompute_layers),
+          "add --parallel.recompute full");
+    else if (p.recompute_layers > c_.model.layers)
+      bad("parallel.recompute_layers",
+          fmt::format("{} blocks of each stage, but model.layers is {}", p.recompute_layers, c_.model.layers),
+          fmt::format("0 (all) to {}", c_.model.layers));
   }
 
   // Any two of micro_batch, global_batch, grad_accum give the third; two from flags overrule a third from the file.

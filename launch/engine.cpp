@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
 
@@ -10,15 +11,27 @@ namespace gt {
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   const auto costs = o.model.layer_costs();
-  return partition(o.partition, costs, pp);
+  return partition(o.partition, costs, pp * o.vpp);
+}
+
+Schedule train_schedule(const EngineOptions& o, int pp) {
+  if (is_schedule_file(o.schedule)) {
+    Schedule s = read_schedule_file(o.schedule, o.model.tied);
+    require_fits(s, pp, o.vpp, o.microbatches, o.model.tied);
+    return s;
+  }
+  return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
 }
 
 Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute, const EnginePlan& plan)
     : options_(options), mesh_(mesh), backend_(backend), compute_(compute), boundaries_(stage_boundaries(options, mesh.shape().pp)) {
-  const int stage = mesh.coord(Axis::kPp);
+  const int pp = mesh.shape().pp, m = options.microbatches;
+  GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   const Build build{mesh, options.model.init_std};
-  stages_.push_back(std::make_unique<GptStage>(options.model, boundaries_[static_cast<size_t>(stage)],
-                                               boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+  for (int chunk = 0; chunk < options.vpp; ++chunk) {
+    const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
+    stages_.push_back(std::make_unique<GptStage>(options.model, begin, boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+  }
   std::vector<ScopeSpec> scopes;
   std::vector<Stage*> local;
   for (auto& s : stages_) {
@@ -30,12 +43,10 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
 
-  const int pp = mesh.shape().pp, m = options.microbatches;
-  train_ = std::make_unique<PipelineExecutor>(make_schedule(options.schedule, pp, 1, m, options.model.tied), local, mesh, *backend.ops,
-                                              *backend.device, compute, plan.train);
+  train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device, compute, plan.train);
   if (options.evaluates)
-    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, 1, m), local, mesh, *backend.ops, *backend.device, compute,
-                                               plan.eval);
+    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops, *backend.device,
+                                               compute, plan.eval);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);

@@ -23,8 +23,9 @@ struct EngineOptions {
   ZeroOptions zero;
   OptimizerOptions optim;
   LrOptions lr;
-  std::string schedule = "1f1b";      // gpipe | 1f1b
+  std::string schedule = "1f1b";      // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
+  int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
@@ -43,7 +44,7 @@ struct MemoryReport {
 struct EnginePlan {
   ExecutorMemory train, eval;
   MemoryReport memory;
-  int slots = 0;  // microbatches in flight
+  int slots = 0;  // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
 };
 
 struct StepResult {
@@ -92,7 +93,7 @@ class Engine {
   const Backend& backend_;
   Stream compute_;
   std::vector<int> boundaries_;  // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
-  std::vector<std::unique_ptr<GptStage>> stages_;
+  std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
@@ -109,7 +110,11 @@ class Engine {
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
 EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank);
 
-// Virtual-stage boundaries of the layer list under options.partition.
+// Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);
+
+// The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
+// a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
+Schedule train_schedule(const EngineOptions&, int pp);
 
 }  // namespace gt

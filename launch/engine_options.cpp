@@ -16,6 +16,9 @@ GptConfig gpt_config(const Config& c) {
   m.tied = c.model.tied;
   m.init_std = static_cast<float>(c.model.init_std);
   m.loss_chunk = c.model.loss_chunk;
+  if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
+  if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
+  m.recompute_layers = c.parallel.recompute_layers;
   return m;
 }
 
@@ -39,6 +42,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.lr = {c.schedule.type, c.optim.lr, c.schedule.min_lr, 0, c.schedule.warmup_steps, c.train.steps};
   o.schedule = c.parallel.schedule;
   o.partition = c.parallel.partition;
+  o.vpp = static_cast<int>(c.parallel.vpp);
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);

@@ -13,10 +13,12 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   auto m = std::make_unique<LoadedModel>();
   m->step_dir = resolve_step(load);
   const std::string config_file = m->step_dir + "/config.json";
-  m->config = load_config({.file = config_file, .flags = flags}).config;
+  // The layout of training is of no interest here, and the file of its schedule may be gone.
+  std::vector<std::string> words{"--parallel.schedule", "1f1b", "--parallel.vpp", "1", "--parallel.partition", "flops"};
+  words.insert(words.end(), flags.begin(), flags.end());
+  m->config = load_config({.file = config_file, .flags = words}).config;
   Config& c = m->config;
-  c.parallel.tp = c.parallel.pp = c.parallel.dp = 1;  // the layout of training is of no interest here
-  c.parallel.partition = "flops";
+  c.parallel.tp = c.parallel.pp = c.parallel.dp = 1;
   c.train.grad_accum = 1;
   c.train.global_batch = c.train.micro_batch;
   m->backend = &choose_backend(m->config);

@@ -1,12 +1,12 @@
 // gpttrain schedule: prints what each pipeline rank does in a step, its timeline, bubble and memory, without running
-// anything. Knows every schedule that parallel/pipeline knows, also those that a training run does not take yet.
+// anything.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "launch/console.h"
 #include "launch/output.h"
+#include "launch/schedule_file.h"
 #include "launch/verbs.h"
 #include "parallel/pipeline/simulate.h"
 
@@ -15,52 +15,18 @@ namespace {
 
 constexpr int kPaperWidth = 100;  // of the timeline where there is no terminal
 
-bool is_compute(Act a) {
-  return a == Act::kForward || a == Act::kBackward || a == Act::kBackwardInput || a == Act::kBackwardWeight;
-}
-
-// A schedule of compute actions only gets its messages and reductions; a complete one stays as it is.
-Schedule read_schedule_file(const std::string& path, bool tied) {
-  std::ifstream in(path, std::ios::binary);
-  GT_REQUIRE(in, Exit::kUsage, "--schedule: ", path, ": cannot be read; expected a text file, one line a rank");
-  std::string text(size_t{16} << 20, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  GT_REQUIRE(in.eof(), Exit::kUsage, "--schedule: ", path, ": more than 16 MiB; a schedule is one line a rank");
-  text.resize(static_cast<size_t>(in.gcount()));
-  Schedule s = parse_schedule(text);
-  s.name = path;
-  bool compute_only = true;
-  for (const Program& p : s.program)
-    compute_only = compute_only && std::all_of(p.begin(), p.end(), [](Action a) { return is_compute(a.act); });
-  GT_REQUIRE(compute_only || !tied, Exit::kUsage,
-             "--tied adds actions to schedules of compute actions only; this one has messages: write its T yourself");
-  if (compute_only) {
-    add_reduce_grads(s, tied);
-    add_send_recv(s);
-  }
-  return s;
-}
-
-void require_same(const char* flag, int64_t given, int64_t found, const std::string& path) {
-  GT_REQUIRE(given == 0 || given == found, Exit::kUsage, "--", flag, " ", given, ": ", path, " has ", found,
+void require_same(const char* flag, int64_t given, int64_t found, const std::string& file) {
+  GT_REQUIRE(given == 0 || given == found, Exit::kUsage, "--", flag, " ", given, ": ", file, " has ", found,
              "; leave the flag out");
 }
 
 Schedule schedule_of(const ScheduleArgs& a) {
-  if (a.schedule.rfind("file:", 0) == 0) {
-    const std::string path = a.schedule.substr(5);
-    try {
-      Schedule s = read_schedule_file(path, a.tied);
-      require_same("pp", a.pp, s.ranks, path);
-      require_same("vpp", a.vpp, s.stages / s.ranks, path);
-      require_same("microbatches", a.microbatches, s.microbatches, path);
-      simulate(s);  // its errors belong to the file
-      return s;
-    } catch (const Error& e) {
-      const std::string what = e.what();
-      if (what.find(path) != std::string::npos) throw;
-      throw Error(path + ": " + what, e.code());
-    }
+  if (is_schedule_file(a.schedule)) {
+    const Schedule s = read_schedule_file(a.schedule, a.tied);
+    require_same("pp", a.pp, s.ranks, s.name);
+    require_same("vpp", a.vpp, s.stages / s.ranks, s.name);
+    require_same("microbatches", a.microbatches, s.microbatches, s.name);
+    return s;
   }
   const std::vector<std::string> known = schedule_names();
   if (std::find(known.begin(), known.end(), a.schedule) == known.end()) {

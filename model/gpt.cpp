@@ -48,11 +48,15 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
   child(mlp_);
 }
 
-Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb) {
-  auto [x1, h1] = norm1_(t, in.x, in.branch ? &*in.branch : nullptr);
-  const Var a = attn_(t, h1, mb);
-  auto [x2, h2] = norm2_(t, x1, &a);
-  return {x2, mlp_(t, h2)};
+Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep) {
+  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep);
+  const Var qkv = attn_.project(t, n1.out);
+  norm1_.discard(t, n1);
+  const Var a = attn_.attend(t, qkv, mb);
+  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep);
+  const Var m = mlp_(t, n2.out, keep);
+  norm2_.discard(t, n2);
+  return {n2.sum, m};
 }
 
 GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b) : config_(c), stage_(stage) {
@@ -111,13 +115,30 @@ void GptStage::in_scope(Tape& t, const Module& m, Body body) {
   ops::leave(t, scope);
 }
 
+Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
+  Block* block = blocks_[i].get();
+  const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
+  if (chosen && config_.recompute == Recompute::kFull) {
+    // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same bits.
+    GT_CHECK(!s.branch, "blocks that run again come first in a stage");
+    return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
+      Block::Stream out;
+      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}}, mb, ops::Keep::kOutputs); });
+      return ops::add(tape, out.x, *out.branch);
+    }), {}};
+  }
+  const ops::Keep keep = chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
+  in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep); });
+  return s;
+}
+
 Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}};
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
     in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb.seq); });
   }
-  for (auto& block : blocks_) in_scope(t, *block, [&] { s = (*block)(t, s, mb); });
+  for (size_t i = 0; i < blocks_.size(); ++i) s = run_block(t, i, s, mb);
   if (norm_) {
     in_scope(t, *norm_, [&] { s = {(*norm_)(t, s.x, s.branch ? &*s.branch : nullptr).out, {}}; });
   } else if (s.branch) {

@@ -16,11 +16,17 @@
 
 namespace gt {
 
+// What the backward computes again instead of finding it kept: nothing; outputs of activations and norms; whole blocks.
+// Changes no bit of the result.
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+
 struct GptConfig {
   int64_t layers = 12, hidden = 768, heads = 12, ffn = 3072, vocab = 50257, seq = 1024;
   bool tied = true;
   float init_std = 0.02f;
   int64_t loss_chunk = 0;  // rows of logits that exist at once; 0: automatic
+  Recompute recompute = Recompute::kNone;
+  int64_t recompute_layers = 0;  // of the first so many blocks of each stage; 0: of all
 
   int64_t block_parameters() const;
   int64_t parameters() const;         // logical, a tied table once
@@ -36,7 +42,7 @@ class Block : public Module {
   Block(const std::string& name, const GptConfig&, const Build&);
   // The residual stream travels as (x, branch): the add is fused into the next norm.
   struct Stream { Var x; std::optional<Var> branch; };
-  Stream operator()(Tape&, Stream, const MicroBatch&);
+  Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep);
 
  private:
   Norm norm1_;
@@ -64,6 +70,7 @@ class GptStage : public Stage {
   template <class Body>
   void in_scope(Tape&, const Module&, Body);
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
+  Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
   GptConfig config_;
   int stage_;

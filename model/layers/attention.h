@@ -14,9 +14,8 @@ class SelfAttention : public Module {
     child(qkv_);
     child(out_);
   }
-  Var operator()(Tape& t, Var x, const MicroBatch& mb) {
-    return out_(t, ops::causal_attention(t, qkv_(t, x), shape_, mb));
-  }
+  Var project(Tape& t, Var x) { return qkv_(t, x); }
+  Var attend(Tape& t, Var qkv, const MicroBatch& mb) { return out_(t, ops::causal_attention(t, qkv, shape_, mb)); }
 
  private:
   ops::AttentionShape shape_;

@@ -11,9 +11,9 @@ class Mlp : public Module {
     child(up_);
     child(down_);
   }
-  Var operator()(Tape& t, Var x) {
+  Var operator()(Tape& t, Var x, ops::Keep keep) {
     x = ops::copy_to_group(t, x, tp_);
-    return down_.finish(t, ops::mlp(t, x, up_.weight, up_.bias, down_.weight, down_.fused_bias()));
+    return down_.finish(t, ops::mlp(t, x, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep));
   }
 
  private:

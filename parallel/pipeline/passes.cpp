@@ -11,6 +11,12 @@ bool weight_pass(Act a) { return a == Act::kBackward || a == Act::kBackwardWeigh
 
 std::string token(const Action& a) { return to_string(Program{a}); }
 
+// Both copies' gradients are final when their programs end.
+void add_reduce_tied(Schedule& s) {
+  s.program.front().push_back({Act::kReduceTied, 0});
+  if (s.ranks > 1) s.program.back().push_back({Act::kReduceTied, static_cast<int16_t>(s.stages - 1)});
+}
+
 }  // namespace
 
 // Replays all ranks in rounds, one action a rank and round, when its input has been sent. A send is written at the
@@ -81,9 +87,25 @@ void add_reduce_grads(Schedule& s, bool tied) {
     }
     p = std::move(out);
   }
-  if (!tied || !backward) return;
-  s.program.front().push_back({Act::kReduceTied, 0});
-  if (s.ranks > 1) s.program.back().push_back({Act::kReduceTied, static_cast<int16_t>(s.stages - 1)});
+  if (tied && backward) add_reduce_tied(s);
+}
+
+void complete_schedule(Schedule& s, bool tied) {
+  const auto any = [&](auto&& which) {
+    return std::any_of(s.program.begin(), s.program.end(), [&](const Program& p) {
+      return std::any_of(p.begin(), p.end(), [&](Action a) { return which(a.act); });
+    });
+  };
+  const bool reduced = any([](Act a) { return a == Act::kReduceGrads; });
+  const bool tied_already = any([](Act a) { return a == Act::kReduceTied; });
+  const bool messages = any([](Act a) { return a >= Act::kSendForward && a <= Act::kRecvBackward; });
+  GT_REQUIRE(reduced || !tied_already, Exit::kUsage, "schedule ", s.name,
+             " has T without G: write the G of every stage too, or leave both out");
+  if (!reduced)
+    add_reduce_grads(s, tied);
+  else if (tied && !tied_already)
+    add_reduce_tied(s);
+  if (!messages) add_send_recv(s);
 }
 
 }  // namespace gt

@@ -46,6 +46,11 @@ std::vector<std::string> schedule_names();
 void add_send_recv(Schedule&);               // sends at the producer, the matching receive on the peer at that moment
 void add_reduce_grads(Schedule&, bool tied); // G after each stage's last B or W; T at the end of first and last stage
 
+// What a schedule written by hand leaves out, so that compute actions alone are enough: G where there is none, T where
+// `tied` and there is none, sends and receives where there are none. A schedule that has all of them stays as it is.
+// Throws kUsage on T without G.
+void complete_schedule(Schedule&, bool tied);
+
 std::string to_string(const Program&);
 std::string to_string(const Schedule&);      // one line a rank
 Schedule parse_schedule(const std::string& text);  // of to_string(Schedule); errors name line and token

@@ -6,7 +6,7 @@ namespace gt::ops {
 
 Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
   if (g.size() == 1) return x;
-  Var y = t.output_of(x.value);
+  Var y = t.view_of(x);
   struct Saved { Var x, y; ProcessGroup* g; };
   t.record(Saved{x, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;

@@ -59,6 +59,7 @@ inline std::vector<float> values(const Tensor& t) { return {t.as<float>(), t.as<
 struct Block {
   Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
   ParamScope* scope = nullptr;
+  ops::Keep keep = ops::Keep::kOutputs;
 
   Block(Rig& rig, uint64_t seed) {
     const auto make = [&](Parameter& p, const char* name, Shape s, float std) {
@@ -91,14 +92,16 @@ struct Block {
   Var operator()(Tape& t, Var x) {
     if (scope) ops::enter(t, *scope);
     const Var h = ops::add_position(t, ops::linear(t, x, in), pos, kSeq);
-    auto [s1, n1] = ops::add_norm(t, h, nullptr, gamma1, beta1);
-    Var a =
-        ops::causal_attention(t, ops::linear(t, n1, qkv, &qkv_b), {kHeads, kHeads, kHidden / kHeads}, micro_batch());
+    const ops::Normed n1 = ops::add_norm(t, h, nullptr, gamma1, beta1, keep);
+    const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
+    ops::discard(t, n1, gamma1, beta1);
+    Var a = ops::causal_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch());
     a = ops::add_bias(t, ops::linear(t, a, out), out_b);
-    auto [s2, n2] = ops::add_norm(t, s1, &a, gamma2, beta2);
-    const Var m = ops::mlp(t, n2, up, up_b, down, &down_b);
+    const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, gamma2, beta2, keep);
+    const Var m = ops::mlp(t, n2.out, up, up_b, down, &down_b, keep);
+    ops::discard(t, n2, gamma2, beta2);
     const Var g = ops::gelu(t, ops::linear(t, m, side));
-    const Var y = ops::add(t, ops::add(t, s2, g), x);
+    const Var y = ops::add(t, ops::add(t, n2.sum, g), x);
     if (scope) ops::leave(t, *scope);
     return y;
   }

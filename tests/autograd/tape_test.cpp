@@ -80,6 +80,46 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
   CHECK(plain == run(rig, blocks, xs, dy, How::kRecomputeSplit));
   CHECK(recomputed.activation_peak < plain.activation_peak);
   CHECK(values(dy) == seed);
+
+  for (Block* b : blocks) b->keep = ops::Keep::kInputs;
+  Rig lean;
+  const Outcome rebuilt = run(lean, blocks, xs, dy, How::kPlain);
+  CHECK(plain == rebuilt);
+  CHECK(rebuilt.activation_peak < plain.activation_peak);
+  for (How how : {How::kSplit, How::kRecompute, How::kRecomputeSplit}) {
+    INFO("mode " << static_cast<int>(how));
+    CHECK(plain == run(rig, blocks, xs, dy, how));
+  }
+}
+
+TEST_CASE(
+    "a discarded value must be rebuilt before a rule reads it, and one that is not discarded goes with its node") {
+  Rig rig;
+  Block p(rig, 10);
+  Tape& t = rig.tape;
+  for (Parameter* q : p.params()) q->grad_dirty = false;
+  const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true);
+  const ops::Normed n = ops::add_norm(t, x, nullptr, p.gamma1, p.beta1, ops::Keep::kInputs);
+  const Var y = ops::linear(t, n.out, p.in);
+  CHECK(rig.pool.live() == 1);
+  t.seed(y, rig.tensor({kTokens, kHidden}, 2));
+  SECTION("not discarded") {
+    t.backward();
+    CHECK(rig.pool.live() == 1);  // the gradient of x
+  }
+  SECTION("discarded for good") {
+    t.discard(n.out);
+    CHECK(rig.pool.live() == 0);
+    CHECK_THROWS_WITH(t.backward(), Catch::Contains("read before it is rebuilt"));
+  }
+  SECTION("discarded and rebuilt") {
+    ops::discard(t, n, p.gamma1, p.beta1);
+    CHECK(rig.pool.live() == 0);
+    t.backward();
+    CHECK(rig.pool.live() == 1);
+  }
+  t.reset();
+  CHECK(rig.pool.live() == 0);
 }
 
 TEST_CASE("gradients of microbatches accumulate to the sum of each alone") {

@@ -51,6 +51,8 @@ void add_biases(OpCases& to, Shape s, DType t) {
 void add_gelus(OpCases& to, Shape s, DType t) {
   auto& forward = add_case<Gelu>(to, describe(s, t));
   forward.in(&Gelu::x, "x", s, normal(2), t).out(&Gelu::out, "out", s, t).tolerance = tolerance_of(t);
+  auto& onto = add_case<Gelu>(to, describe(s, t, " out is x"));
+  onto.inout(&Gelu::x, "x", s, normal(2), t).alias(&Gelu::out, &Gelu::x).tolerance = tolerance_of(t);
   for (const bool accumulate : {false, true}) {
     auto& grad = add_case<GeluGrad>(to, describe(s, t, accumulate ? " accumulate" : ""));
     grad.args.accumulate = accumulate;

@@ -80,7 +80,24 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--optim.betas 0.9", "--optim.betas: expected 2 numbers, found 1"},
       {"--optim.betas 0.9,1.0", "--optim.betas: 1 is outside 0..<1"},
       {"--parallel.schedule 1b1f",
-       "--parallel.schedule: expected 1f1b or gpipe or interleaved or zb-h1, found \"1b1f\" (did you mean 1f1b?)"},
+       "--parallel.schedule: expected gpipe, 1f1b, interleaved, zb-h1 or file:PATH, found \"1b1f\" (did you mean "
+       "1f1b?)"},
+      {"--pp 4 --vpp 2",
+       "--vpp: 2 chunks a pipeline rank, but schedule 1f1b has one; use vpp 1, or --parallel.schedule interleaved"},
+      {"--pp 4 --vpp 2 --parallel.schedule zb-h1",
+       "--vpp: 2 chunks a pipeline rank, but schedule zb-h1 has one; use vpp 1"},
+      {"--vpp 2 --parallel.schedule interleaved",
+       "--vpp: 2 chunks a pipeline rank, but parallel.pp is 1; use vpp 1, or pp 2 or more"},
+      {"--pp 6 --vpp 3 --parallel.schedule interleaved",
+       "--vpp: pp 6 x vpp 3 = 18 stages for 15 layers (embedding, 12 blocks, norm, head); vpp may be 1 to 2, or pp 2 "
+       "to 5"},
+      {"--pp 8 --vpp 2 --parallel.schedule interleaved",
+       "--vpp: pp 8 x vpp 2 = 16 stages for 15 layers (embedding, 12 blocks, norm, head); vpp may be 1, or pp 2 to 7"},
+      {"--pp 2 --vpp 2 --parallel.schedule interleaved --parallel.partition 6,6",
+       "--parallel.partition: 12 blocks in 2 stages, but model.layers is 12 and pp x vpp is 4; for example 3,3,3,3"},
+      {"--parallel.schedule forward",
+       "--parallel.schedule: expected gpipe, 1f1b, interleaved, zb-h1 or file:PATH, found \"forward\""},
+      {"--pp 2 --parallel.schedule file:none", "--parallel.schedule: none: cannot be read"},
       {"--zero.overlap maybe", "--zero.overlap: expected true or false, found \"maybe\""},
       {"--zero.overlap=maybe", "--zero.overlap: expected true or false, found \"maybe\""},
       {"100", "100: expected a flag that begins with --; values follow their flag: --train.steps 100"},
@@ -94,6 +111,10 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
       {"--pp 2 --parallel.partition halves",
        "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
+      {"--parallel.recompute_layers 2",
+       "--parallel.recompute_layers: 2 blocks, but parallel.recompute is none; add --parallel.recompute full"},
+      {"--parallel.recompute full --parallel.recompute_layers 13",
+       "--parallel.recompute_layers: 13 blocks of each stage, but model.layers is 12; 0 (all) to 12"},
       {"--dp 8 --train.micro_batch 4 --train.grad_accum 8 --train.global_batch 512",
        "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or "
        "grad_accum 16, or micro_batch 8"},
@@ -116,8 +137,6 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
       {"--zero 2", "--zero: 2 is not built yet in this version (this ZeRO stage); use 0 or 1"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
-      {"--parallel.schedule zb-h1",
-       "--parallel.schedule: zb-h1 is not built yet in this version (this pipeline schedule); use 1f1b or gpipe"},
       {"--launch.hostfile hosts",
        "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
   };
@@ -127,6 +146,20 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
     CHECK_THAT(found, Catch::StartsWith(c.message));
     CHECK_THAT(found, Catch::EndsWith(kOneProblem));
   }
+}
+
+TEST_CASE("a schedule from a file must be for the layout and the microbatches of the run") {
+  const std::string file = "--parallel.schedule file:" GPT_SOURCE_DIR "/configs/schedules/1f1b-p2-m4.schedule ";
+  const Config c = load(file + "--pp 2 --train.grad_accum 4");
+  CHECK(c.parallel.schedule.rfind("file:", 0) == 0);
+  CHECK_THAT(problems_of(file + "--pp 4 --train.grad_accum 8"),
+             Catch::Contains(
+                 "has 2 pipeline ranks (lines) where parallel.pp is 4, 4 microbatches where train.grad_accum is 8") &&
+                 Catch::Contains("it fits parallel.pp 2, train.grad_accum 4") && Catch::EndsWith(kOneProblem));
+  CHECK_THAT(problems_of(file + "--pp 2 --vpp 2 --train.grad_accum 4"),
+             Catch::Contains("1 chunks a rank where parallel.vpp is 2"));
+  CHECK_NOTHROW(load("--pp 4 --vpp 3 --parallel.schedule interleaved"));
+  CHECK_NOTHROW(load("--pp 4 --parallel.schedule zb-h1"));
 }
 
 TEST_CASE("every value that waits for its machinery is refused, and the value it names is accepted") {
@@ -332,7 +365,8 @@ TEST_CASE("edit distance counts swaps as one, and suggestions stay close") {
 }
 
 TEST_CASE("the last of several equal flags counts and is noted") {
-  const LoadedConfig c = load_config({.file = "", .flags = {"--train.steps", "5", "--tp", "2", "--train.steps", "7", "--parallel.tp", "1"}});
+  const LoadedConfig c = load_config(
+      {.file = "", .flags = {"--train.steps", "5", "--tp", "2", "--train.steps", "7", "--parallel.tp", "1"}});
   CHECK(c.config.train.steps == 7);
   CHECK(c.config.parallel.tp == 1);
   CHECK(c.notes.size() >= 2);

@@ -110,6 +110,22 @@ void on_ranks(const EngineOptions& options, MeshShape shape, const std::function
   for (const std::string& e : errors) CHECK(e == "");
 }
 
+// The layouts once more, where there is a pipeline also chunked and with split backwards.
+std::vector<EngineOptions> schedules_for(const EngineOptions& base, MeshShape shape) {
+  std::vector<EngineOptions> out{base};
+  if (shape.pp == 1) return out;
+  EngineOptions o = base;
+  for (const char* schedule : {"gpipe", "zb-h1"}) {
+    o.schedule = schedule;
+    out.push_back(o);
+  }
+  o.schedule = "interleaved";
+  o.vpp = 2;
+  o.partition = "flops";
+  out.push_back(o);
+  return out;
+}
+
 const std::vector<MeshShape> kLayouts{{}, {.dp = 2}, {.tp = 2}, {.pp = 2}, {.pp = 2, .dp = 2, .tp = 2}};
 
 // An element of a block's weight that this rank updates.
@@ -245,14 +261,13 @@ TEST_CASE("memory planned without computing equals what a real run uses, byte fo
       EngineOptions o = small(shape);
       o.model.tied = tied;
       o.microbatches = 4;
-      for (const char* schedule : {"1f1b", "gpipe"}) {
-        if (shape.pp == 1 && schedule != std::string("1f1b")) continue;
-        o.schedule = schedule;
-        INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " " << schedule);
-        on_ranks(o, shape, [&](Rank& r) {
-          const EnginePlan plan = plan_memory(o, shape, r.mesh.rank());
+      for (const EngineOptions& with : schedules_for(o, shape)) {
+        INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " " << with.schedule << " vpp "
+                   << with.vpp);
+        on_ranks(with, shape, [&](Rank& r) {
+          const EnginePlan plan = plan_memory(with, shape, r.mesh.rank());
           r.step(0);
-          r.evaluate(0, o.microbatches);
+          r.evaluate(0, with.microbatches);
           const EnginePlan real = r.engine.measured_plan();
           const auto same = [](const char* what, int64_t planned, int64_t used) {
             GT_CHECK(planned == used, what, ": planned ", planned, ", used ", used);

@@ -67,7 +67,8 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
   const Mesh mesh(run.mesh, factory);
   const Stream stream = cpu.device->open_stream(0, 1);
   {
-    Engine engine(options, mesh, cpu, stream, plan_memory(options, run.mesh, mesh.rank()));
+    const EnginePlan plan = plan_memory(options, run.mesh, mesh.rank());
+    Engine engine(options, mesh, cpu, stream, plan);
     engine.init_weights();
     if (run.weights != nullptr) {
       load(engine.store().value_views(), *run.weights);
@@ -83,6 +84,18 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
       if (k == 0) collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads, mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
+    RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
+    for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
+    mine.slots = engine.executor().slots();
+    mine.peak_live = engine.executor().peak_live();
+    if (run.evaluate) {
+      Batches batches = make_batches(run, run.steps, mesh.coord(Axis::kDp), options.microbatches);
+      const double loss = engine.evaluate(batches.list);
+      if (mesh.rank() == 0) result.eval_loss = loss;
+    }
+    const std::lock_guard lock(mutex);
+    result.planned[static_cast<size_t>(mesh.rank())] = plan;
+    result.measured[static_cast<size_t>(mesh.rank())] = engine.measured_plan();
   }
   cpu.device->close_stream(stream);
 }
@@ -95,6 +108,9 @@ MeshResult run_mesh(const MeshRun& run) {
   MeshResult result;
   std::mutex mutex;
   const int world = run.mesh.world();
+  result.ranks.resize(static_cast<size_t>(world));
+  result.planned.resize(static_cast<size_t>(world));
+  result.measured.resize(static_cast<size_t>(world));
   ThreadWorld ranks(world, std::chrono::seconds(60));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::vector<std::thread> team;

@@ -17,13 +17,23 @@ struct MeshRun {
   int64_t global_batch = 8;
   int steps = 1;
   const Logical* weights = nullptr;                  // start from these instead of the initial rule
+  bool evaluate = false;                             // once, after the last step, on the tokens of the next
   std::vector<std::vector<int32_t>> samples;         // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping
+};
+
+// What a rank's executor did in the last step.
+struct RankRun {
+  Program computed;  // its compute actions, in order
+  int slots = 0, peak_live = 0;
 };
 
 struct MeshResult {
   std::vector<double> losses, norms;
+  double eval_loss = 0;  // sum of token losses, 0 without evaluation
+  std::vector<RankRun> ranks;
   Logical grads;      // of the first step, true gradients of the mean loss
   Logical weights;    // after the last step
+  std::vector<EnginePlan> planned, measured;  // by rank
 };
 
 // Runs tp*pp*dp ranks as threads of this process. Rethrows the first failing rank's error.

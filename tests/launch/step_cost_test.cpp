@@ -116,6 +116,22 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
         }
 }
 
+TEST_CASE("a schedule costs the FLOPs of the model, whatever its chunks and the split of its backward") {
+  for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 4, .dp = 2, .tp = 2}})
+    for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {
+      INFO(schedule << " pp " << shape.pp);
+      EngineOptions o = small();
+      o.schedule = schedule;
+      if (schedule == std::string("interleaved")) o.vpp = 2;
+      run_world(o, shape, true);
+      const int64_t n = o.micro_batch * o.model.seq * o.microbatches * shape.dp;
+      const int64_t matmul = o.model.layers * (4 * o.model.hidden * o.model.hidden + 2 * o.model.hidden * o.model.ffn) +
+                             padded_vocab(o.model.vocab, shape.tp) * o.model.hidden;
+      CHECK(Count::gemm == 6 * n * matmul);
+      CHECK(Count::attention == 6 * o.model.layers * o.model.hidden * o.model.seq * n);
+    }
+}
+
 TEST_CASE("a block is 7 op calls forward") {
   const auto forward = block_calls({}, false);
   CHECK(forward == std::map<std::string, int>{{"layer_norm", 2}, {"gemm", 4}, {"attention", 1}});

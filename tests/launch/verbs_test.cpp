@@ -383,6 +383,12 @@ TEST_CASE("schedule reads files, complete ones and ones of compute actions only"
   const std::string finished = output_of({"schedule", "--schedule", "file:" + (dir / "compute.schedule"), "--tied"});
   CHECK_THAT(finished, Contains("0F0 0F>0") && Contains("1B>0") && Contains("0G 0T") && Contains("01..aa2bb.cc"));
 
+  write_file(dir / "messages.schedule", "0F0 0F>0 0B<0 0B0 0G\n1F<0 1F0 1B0 1B>0 1G\n");
+  const std::string tied = output_of({"schedule", "--schedule", "file:" + (dir / "messages.schedule"), "--tied"});
+  CHECK_THAT(tied, Contains("0G 0T") && Contains("1G 1T"));
+  write_file(dir / "tied.schedule", "0F0 0B0 0G 0T\n1F0 1B0 1G 1T\n");
+  CHECK_THAT(output_of({"schedule", "--schedule", "file:" + (dir / "tied.schedule")}), Contains("0G 0T"));
+
   const auto bad = [&](const std::string& text, const Words& parts, const Words& more = {}) {
     write_file(dir / "bad.schedule", text);
     Words words{"schedule", "--schedule", "file:" + (dir / "bad.schedule")};
@@ -394,7 +400,7 @@ TEST_CASE("schedule reads files, complete ones and ones of compute actions only"
   bad("0F0 0F1 0B0 0B1\n1F0 1B0\n", {"bad.schedule"});  // a microbatch that stage 1 never sees
   bad("", {"bad.schedule", "no actions"});
   bad("0F0 0B0\n1F0 1B0\n", {"--pp 4", "bad.schedule has 2", "leave the flag out"}, {"--pp", "4"});
-  bad("0F0 0F>0 0B<0 0B0 0G\n1F<0 1F0 1B0 1B>0 1G\n", {"--tied"}, {"--tied"});
+  bad("0F0 0B0 0T\n1F0 1B0 1T\n", {"bad.schedule", "T without G"});
   refused({"schedule", "--schedule", "file:" + (dir / "none")}, Exit::kUsage, {"none", "cannot be read"});
 }
 

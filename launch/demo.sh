@@ -10,7 +10,7 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n== %s\n' "$*"; }
 started=$SECONDS
 work=runs/demo-data
-run=runs/demo
+run=runs/dictionary
 [ "${1:-}" = "--fresh" ] && rm -rf "$run"
 
 say "1/7 packages"
@@ -55,7 +55,7 @@ $gpttrain data inspect "$work/gcide" --tokenizer "$work/tok.model" | tail -n 12
 
 layout=(--tp 2 --pp 2 --dp 2)
 if [ $gpu = yes ]; then layout=(--tp 1 --pp 1 --dp 1 --device.kind cuda); fi
-train=("$gpttrain" --config configs/demo.json "${layout[@]}" --data.train "$work/gcide" --data.tokenizer "$work/tok.model" --log.name demo)
+train=("$gpttrain" --config configs/demo.json "${layout[@]}" --data.train "$work/gcide" --data.tokenizer "$work/tok.model" --log.name dictionary)
 say "6/7 training: ${layout[*]}$([ $gpu = no ] && echo ' (8 ranks on the CPU)'), interrupted once on purpose"
 if [ ! -e "$run/checkpoints/latest" ]; then
   echo "\$ ${train[*]}"

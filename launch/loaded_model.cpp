@@ -19,6 +19,8 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   m->config = load_config({.file = config_file, .flags = words}).config;
   Config& c = m->config;
   c.parallel.tp = c.parallel.pp = c.parallel.dp = 1;
+  c.parallel.recompute = "none";  // nothing is differentiated here
+  c.parallel.recompute_layers = 0;
   c.train.grad_accum = 1;
   c.train.global_batch = c.train.micro_batch;
   m->backend = &choose_backend(m->config);

@@ -112,7 +112,14 @@ void Trainer::open_data() {
   o.cache_dir = default_cache_dir();
   o.builder = factory_.local_rank() == 0;
   o.warn = [this](const std::string& text) { if (speaks()) fmt::print(stderr, "warning: {}\n", text); };
-  train_data_ = open_dataset(o);
+  try {
+    train_data_ = open_dataset(o);
+  } catch (const Error& e) {  // who named these files, and, for the demo's, who makes them
+    const auto origin = run_.loaded.origin.find("data.train");
+    const std::string where = origin == run_.loaded.origin.end() ? "" : "\ndata.train was set by " + origin->second;
+    const bool demo = where.find("demo.json") != std::string::npos;
+    throw Error(e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""), e.code());
+  }
   if (config_.train.eval_every == 0) return;
   if (o.whole) o.sources = config_.data.valid;
   else o.part = 1;
@@ -208,6 +215,9 @@ Exit Trainer::run() {
     return Exit::kOk;
   }
   step_ended_ = now();
+  if (log_ && state_.step >= config_.train.steps)
+    log_->push(make_event(state_.step, fmt::format("nothing to do: the run in {} is at step {} and train.steps is {}. More steps go on from there; another "
+                                                   "--log.name starts a new run", config_.run_dir(), state_.step, config_.train.steps)));
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
     const bool last = state_.step == config_.train.steps;

@@ -30,7 +30,7 @@ class Predictor {
   explicit Predictor(LoadedModel& m)
       : m_(m), seq_(m.config.model.seq), vocab_(m.config.model.vocab),
         tokens_(seq_ * size_of(DType::kI32), m.stream.device, *m.backend->device), host_(static_cast<size_t>(vocab_)),
-        arena_(Buffer(m.engine->measured_plan().memory.total() + plan_bytes(m), m.stream.device, *m.backend->device)),
+        arena_(Buffer(arena_bytes(m), m.stream.device, *m.backend->device)),
         pool_(Buffer(kAlign, m.stream.device, *m.backend->device)), tape_(arena_, pool_, *m.backend->ops, m.stream) {
     tape_.set_recording(false);
   }
@@ -51,10 +51,11 @@ class Predictor {
   }
 
  private:
-  // One sequence's activations and one row of logits.
-  static int64_t plan_bytes(LoadedModel& m) {
-    const auto& c = m.config.model;
-    return size_of(DType::kF32) * (c.seq * (c.layers * (14 * c.hidden + 2 * c.ffn) + 8 * c.hidden) + c.seq * c.heads * c.layers * 2 + 2 * c.vocab) + (1 << 20);
+  // One sequence evaluated, loss and all, takes no less than its next logits.
+  static int64_t arena_bytes(const LoadedModel& m) {
+    EngineOptions o = m.engine->options();
+    o.micro_batch = o.microbatches = 1;
+    return plan_memory(o, {}, 0).eval.activation_bytes + align_up(padded_vocab(o.model.vocab, 1) * size_of(DType::kF32));
   }
   LoadedModel& m_;
   int64_t seq_, vocab_;

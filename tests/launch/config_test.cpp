@@ -123,8 +123,6 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "480, 512"},
       {"--dp 8 --train.global_batch 4",
        "--train.global_batch: global_batch 4 is not grad_accum 1 × micro_batch × dp 8 for any micro_batch; nearest: 8"},
-      {"--schedule.warmup_steps 1000",
-       "--schedule.warmup_steps: 1000 leaves nothing of train.steps 1000 after the warm-up; at most 999"},
       {"--schedule.min_lr 1", "--schedule.min_lr: 1 is above optim.lr 0.0003; at most 0.0003"},
       {"--checkpoint.keep 1", "--checkpoint.keep: 1 is outside 2..1000"},
       {"--checkpoint.resume latest", "--checkpoint.resume: expected auto, never or a step, found \"latest\""},

@@ -72,6 +72,18 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   }
 }
 
+TEST_CASE("a finished run asked for no more says so and ends well") {
+  TempDir dir;
+  const std::string run = kTiny + "--log.name x --train.steps ";
+  REQUIRE(gpttrain(run + "4", dir.path()).code == 0);
+  const Outcome again = gpttrain(run + "3", dir.path());
+  INFO(again.out);
+  CHECK(again.code == 0);
+  CHECK(again.says("nothing to do"));
+  CHECK(again.says("--log.name"));
+  CHECK(logged(dir / "runs/x", "loss").size() == 4);
+}
+
 TEST_CASE("a checkpoint of one layout resumes on another and stays close") {
   TempDir dir;
   const std::string run = kTiny + "--launch.ranks threads --log.name x ";

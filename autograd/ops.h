@@ -1,17 +1,19 @@
-// Differentiable ops, rank-free. One function an op: forward on top, its rule right below (ops_*.cpp). n tokens, C hidden.
+// Differentiable ops, rank-free. One function an op: forward on top, its rule right below (ops_*.cpp). n tokens, C
+// hidden.
 #pragma once
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
 
 namespace gt::ops {
 
-// What the tape keeps for the backward: what an op computed, or what it can be rebuilt from at the cost of a pass over memory.
+// What the tape keeps for the backward: what an op computed, or what it can be rebuilt from at the cost of a pass over
+// memory.
 enum class Keep : uint8_t { kOutputs, kInputs };
 
 Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr);   // y [n, out] = x [n, in] w^T [in, out] + b
 
-// down(gelu(up(x))), both GEMMs with the GELU and its derivative in their epilogues. b_down may be null (row-parallel: the bias
-// is added once, after the reduction). kInputs: the GELU's output is made again from its input.
+// down(gelu(up(x))), both GEMMs with the GELU and its derivative in their epilogues. b_down may be null (row-parallel:
+// the bias is added once, after the reduction). kInputs: the GELU's output is made again from its input.
 Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep = Keep::kOutputs);
 
 Var add(Tape&, Var a, Var b);

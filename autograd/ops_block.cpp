@@ -45,13 +45,21 @@ Var gelu(Tape& t, Var x) {
 namespace {
 struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; };
 
-// dgamma and dbeta come out of the same pass over dy as dx, so the norm has one rule; a deferred weight pass has nothing left.
+// dgamma and dbeta come out of the same pass over dy as dx, so the norm has one rule; a deferred weight pass has
+// nothing left.
 void norm_backward(const NormSaved& s, Backprop& bp) {
   auto [dgamma, acc] = bp.dst(*s.gamma);
   const Tensor dbeta = bp.dst(*s.beta).tensor, dout = bp.grad(s.out);
   const Tensor dsum = s.has_delta ? bp.grad(s.sum) : Tensor{};
-  LayerNormGrad args{.x = bp.value(s.sum), .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = dout, .dsum = dsum,
-                     .dgamma = dgamma, .dbeta = dbeta, .accumulate_dw = acc};
+  LayerNormGrad args{.x = bp.value(s.sum),
+                     .gamma = s.gamma->value,
+                     .mean = s.mean,
+                     .rstd = s.rstd,
+                     .dout = dout,
+                     .dsum = dsum,
+                     .dgamma = dgamma,
+                     .dbeta = dbeta,
+                     .accumulate_dw = acc};
   if (!s.has_delta) {
     if (bp.wants(s.x)) {
       const GradDst d = bp.dst(s.x);
@@ -61,8 +69,8 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     bp.ops().layer_norm_grad(args, bp.stream());
     return;
   }
-  // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place unless
-  // other slots still share it or a deferred weight gradient will read it.
+  // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place
+  // unless other slots still share it or a deferred weight gradient will read it.
   const bool in_place = dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   bp.ops().layer_norm_grad(args, bp.stream());
@@ -91,8 +99,13 @@ void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta) {
   t.record(Saved{n, &gamma, &beta}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const Shape rows{s.n.sum.value.shape.rows()};
     const Tensor mean = bp.scratch(rows, DType::kF32), rstd = bp.scratch(rows, DType::kF32);
-    bp.ops().layer_norm({.x = bp.value(s.n.sum), .gamma = s.gamma->value, .beta = s.beta->value, .out = bp.rebuild(s.n.out),
-                         .mean = mean, .rstd = rstd}, bp.stream());
+    bp.ops().layer_norm({.x = bp.value(s.n.sum),
+                         .gamma = s.gamma->value,
+                         .beta = s.beta->value,
+                         .out = bp.rebuild(s.n.out),
+                         .mean = mean,
+                         .rstd = rstd},
+                        bp.stream());
     bp.free(mean);
     bp.free(rstd);
   }});
@@ -109,9 +122,18 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
   t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
-    bp.ops().attention_grad({.qkv = bp.value(s.qkv), .out = s.y.value, .lse = s.lse, .dout = bp.grad(s.y), .dqkv = dqkv.tensor,
-                             .batch = s.batch, .seq = s.seq, .heads = s.a.heads, .kv_heads = s.a.kv_heads,
-                             .head_dim = s.a.head_dim, .scale = s.scale}, bp.stream());
+    bp.ops().attention_grad({.qkv = bp.value(s.qkv),
+                             .out = s.y.value,
+                             .lse = s.lse,
+                             .dout = bp.grad(s.y),
+                             .dqkv = dqkv.tensor,
+                             .batch = s.batch,
+                             .seq = s.seq,
+                             .heads = s.a.heads,
+                             .kv_heads = s.a.kv_heads,
+                             .head_dim = s.a.head_dim,
+                             .scale = s.scale},
+                            bp.stream());
   }});
   return y;
 }

@@ -15,7 +15,9 @@ void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter
 
 // y = x w^T + b
 void forward(Tape& t, Tensor x, Parameter& w, Parameter* b, Tensor y) {
-  t.ops().gemm({.a = x, .b = w.value, .bias = b ? b->value : Tensor{}, .out = y, .trans_b = true, .b_version = w.version}, t.stream());
+  t.ops().gemm(
+      {.a = x, .b = w.value, .bias = b ? b->value : Tensor{}, .out = y, .trans_b = true, .b_version = w.version},
+      t.stream());
 }
 
 }  // namespace
@@ -24,13 +26,18 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b) {
   Var y = t.output({x.value.shape.rows(), w.value.shape[0]}, x.value.dtype);
   forward(t, x.value, w, b, y.value);
   struct Saved { Var x, y; Parameter *w, *b; };
-  t.record(Saved{x, y, &w, b}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) {
-        if (!bp.wants(s.x)) return;
-        auto [dx, acc] = bp.dst(s.x);
-        bp.ops().gemm({.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version}, bp.stream());
-      },
-      .weight = [](const Saved& s, Backprop& bp) { weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, s.b); }});
+  t.record(Saved{x, y, &w, b},
+           Rule<Saved>{
+               .input =
+                   [](const Saved& s, Backprop& bp) {
+                     if (!bp.wants(s.x)) return;
+                     auto [dx, acc] = bp.dst(s.x);
+                     bp.ops().gemm(
+                         {.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version},
+                         bp.stream());
+                   },
+               .weight = [](const Saved& s,
+                            Backprop& bp) { weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, s.b); }});
   return y;
 }
 
@@ -45,21 +52,32 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
   forward(t, h.value, w_down, b_down, y.value);
   if (keep == Keep::kInputs) t.activations().rollback(kept);
   struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; Keep keep; };
-  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) {
-        Tensor dpre = bp.dst(s.h).tensor;
-        bp.ops().gemm({.a = bp.grad(s.y), .b = s.w_down->value, .aux = s.pre, .out = dpre, .epilogue = Epilogue::kGeluGrad,
-                       .b_version = s.w_down->version}, bp.stream());
-        if (!bp.wants(s.x)) return;
-        auto [dx, acc] = bp.dst(s.x);
-        bp.ops().gemm({.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version}, bp.stream());
-      },
-      .weight = [](const Saved& s, Backprop& bp) {
-        const bool again = s.keep == Keep::kInputs;  // in place: the input rule, which has run, was the last to need pre
-        if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
-        weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down, s.b_down);
-        weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up, s.b_up);
-      }});
+  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep},
+           Rule<Saved>{
+               .input =
+                   [](const Saved& s, Backprop& bp) {
+                     Tensor dpre = bp.dst(s.h).tensor;
+                     bp.ops().gemm({.a = bp.grad(s.y),
+                                    .b = s.w_down->value,
+                                    .aux = s.pre,
+                                    .out = dpre,
+                                    .epilogue = Epilogue::kGeluGrad,
+                                    .b_version = s.w_down->version},
+                                   bp.stream());
+                     if (!bp.wants(s.x)) return;
+                     auto [dx, acc] = bp.dst(s.x);
+                     bp.ops().gemm(
+                         {.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version},
+                         bp.stream());
+                   },
+               .weight =
+                   [](const Saved& s, Backprop& bp) {
+                     const bool again =
+                         s.keep == Keep::kInputs;  // in place: the input rule, which has run, was the last to need pre
+                     if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
+                     weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down, s.b_down);
+                     weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up, s.b_up);
+                   }});
   return y;
 }
 

@@ -11,8 +11,8 @@ enum class Axis : uint8_t { kPp, kDp, kEp, kCp, kTp };  // slowest to fastest va
 
 // How the tensor axis cuts a parameter (OneFlow's S/B/P, DTensor's Shard/Replicate/Partial).
 //   replicate: every tp rank holds it whole and computes the same gradient;
-//   split:     own slice along `dim`; with `blocks` > 1 the dimension is that many equal blocks (Q, K, V), each split on its own;
-//   partial:   held whole, but each rank's gradient is a part of the sum over tp (sequence parallelism).
+//   split:     own slice along `dim`; with `blocks` > 1 the dimension is that many equal blocks (Q, K, V), each split
+//   on its own; partial:   held whole, but each rank's gradient is a part of the sum over tp (sequence parallelism).
 struct ShardSpec {
   enum class Kind : uint8_t { kReplicate, kSplit, kPartial } kind = Kind::kReplicate;
   int8_t dim = 0;
@@ -31,7 +31,7 @@ struct Init {
 };
 
 struct Parameter {
-  std::string name;      // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
+  std::string name;  // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
   Shape full_shape;      // logical, before any cut and without padding
   Shape local_shape;     // what this rank holds; includes vocabulary padding rows
   ShardSpec shard;

@@ -3,8 +3,14 @@
 namespace gt {
 
 Tape::Tape(Arena& activations, Pool& grads, const OpTable& ops, Stream stream, size_t max_nodes)
-    : activations_(activations), grads_(grads), ops_(ops), stream_(stream), host_(std::make_unique_for_overwrite<std::byte[]>(max_nodes * 320)),
-      host_size_(max_nodes * 320), base_(activations.mark()), mark_(base_) {
+    : activations_(activations),
+      grads_(grads),
+      ops_(ops),
+      stream_(stream),
+      host_(std::make_unique_for_overwrite<std::byte[]>(max_nodes * 320)),
+      host_size_(max_nodes * 320),
+      base_(activations.mark()),
+      mark_(base_) {
   nodes_.reserve(max_nodes);
   slots_.reserve(max_nodes);
   deferred_.reserve(max_nodes);
@@ -26,7 +32,8 @@ Var Tape::transient(Shape s, DType t) {
 std::byte* Tape::push(size_t bytes, size_t align) {
   host_mark_ = host_top_;
   host_top_ = (host_top_ + align - 1) / align * align;
-  GT_CHECK(host_top_ + bytes <= host_size_ && nodes_.size() < nodes_.capacity(), "the tape is full at ", nodes_.size(), " nodes");
+  GT_CHECK(host_top_ + bytes <= host_size_ && nodes_.size() < nodes_.capacity(), "the tape is full at ", nodes_.size(),
+           " nodes");
   std::byte* p = host_.get() + host_top_;
   host_top_ += bytes;
   return p;

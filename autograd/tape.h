@@ -1,8 +1,9 @@
-// The tape: forward appends nodes in execution order, backward pops them. Execution order already is a topological order,
-// so there is no graph search, no reference count on nodes and no allocation per node. It knows no ranks and no models.
+// The tape: forward appends nodes in execution order, backward pops them. Execution order already is a topological
+// order, so there is no graph search, no reference count on nodes and no allocation per node. It knows no ranks and no
+// models.
 //
-// Memory: outputs come from the arena and are rolled back as their node is popped; activation gradients come from the pool
-// and live from their first writer to the node that consumed them.
+// Memory: outputs come from the arena and are rolled back as their node is popped; activation gradients come from the
+// pool and live from their first writer to the node that consumed them.
 #pragma once
 #include <memory>
 #include <new>
@@ -25,7 +26,8 @@ enum class Pass : uint8_t { kFull, kInput };
 
 class Backprop;
 
-// How an op differentiates itself. `input` writes gradients of inputs, `weight` gradients of parameters; either may be null.
+// How an op differentiates itself. `input` writes gradients of inputs, `weight` gradients of parameters; either may be
+// null.
 template <class Saved>
 struct Rule {
   void (*input)(const Saved&, Backprop&) = nullptr;
@@ -47,8 +49,9 @@ class Tape {
   Var output_of(Tensor t) { return {t, recording_ ? new_slot() : -1}; }
   // The same value under a gradient slot of its own.
   Var view_of(const Var& x) { return {x.value, recording_ ? new_slot() : -1, x.home}; }
-  // An output that lives in the pool and may be given back as soon as the ops that read it have run, if a node recorded after
-  // them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value. Without recording: an output like any other.
+  // An output that lives in the pool and may be given back as soon as the ops that read it have run, if a node recorded
+  // after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value. Without recording: an output
+  // like any other.
   Var transient(Shape s, DType t);
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
@@ -125,14 +128,15 @@ class Backprop {
   }
   // Room for a discarded value; it lives until the node that made it is popped.
   Tensor rebuild(const Var& y) { return dst({y.value, y.home}).tensor; }
-  GradDst dst(const Var& x);                                   // where to write dL/dx: first writer sets, later ones add
+  GradDst dst(const Var& x);  // where to write dL/dx: first writer sets, later ones add
   GradDst dst(Parameter& p) { return grad_dst(p); }
-  // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient already.
+  // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient
+  // already.
   void pass_on(const Var& x, Tensor dy);
   Tensor scratch(Shape s, DType t) { return tape_.grads_.alloc(s, t); }  // from the pool; give it back with free()
   void free(Tensor t) { tape_.grads_.free(t); }
-  // True when the slot of y alone refers to the bytes of its gradient, so that the rule that consumes it may write over them.
-  // Never true of a seed: it stays the caller's, wherever it lives.
+  // True when the slot of y alone refers to the bytes of its gradient, so that the rule that consumes it may write over
+  // them. Never true of a seed: it stays the caller's, wherever it lives.
   bool sole_owner(const Var& y) const {
     const Tape::Slot& s = tape_.slot(y.id);
     return s.owned && tape_.grads_.uses(s.grad) == 1;

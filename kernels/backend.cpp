@@ -27,7 +27,8 @@ std::vector<std::string> candidates() {
   if (!error) list.push_back((program.parent_path() / kLibrary).string());
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&candidates), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string beside = (std::filesystem::weakly_canonical(info.dli_fname, error).parent_path() / kLibrary).string();
+    const std::string beside =
+        (std::filesystem::weakly_canonical(info.dli_fname, error).parent_path() / kLibrary).string();
     if (!error && (list.empty() || list[0] != beside)) list.push_back(beside);
   }
   return list;

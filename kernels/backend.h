@@ -1,5 +1,6 @@
-// A backend: where memory comes from (DeviceApi) and what can be computed there (OpTable). CPU and null are always present;
-// the CUDA backend is a shared library (libgpttrain_cuda.so) found at run time, so that one binary serves every machine.
+// A backend: where memory comes from (DeviceApi) and what can be computed there (OpTable). CPU and null are always
+// present; the CUDA backend is a shared library (libgpttrain_cuda.so) found at run time, so that one binary serves
+// every machine.
 #pragma once
 #include <string>
 
@@ -24,8 +25,8 @@ const Backend* cuda_backend(std::string* why);
 // Library and binary are built together; another abi number is refused with both numbers.
 constexpr int kBackendAbi = 1;
 
-// Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512, avx512_bf16.
-// set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.
+// Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
+// avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.
 void set_cpu_isa(const std::string& name_or_auto);
 std::string cpu_isa();
 

@@ -1,9 +1,10 @@
 // THE op table: every primitive the trainer can run, on every device. One struct of arguments and one function pointer
-// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary. Unless said otherwise tensors
-// are f32 or the backend's half types, statistics and losses f32, accumulators f32 inside the kernel.
+// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary. Unless said otherwise
+// tensors are f32 or the backend's half types, statistics and losses f32, accumulators f32 inside the kernel.
 //
 // Rules every kernel keeps:
-//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size blocks
+//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size
+//  blocks
 //    combined in index order;
 //  * `accumulate`: false writes, true adds; nothing is ever zero-filled first;
 //  * no heap allocation once warm; scratch belongs to the stream's context;
@@ -47,16 +48,16 @@ struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= do
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
 struct LayerNorm { Tensor x, delta, gamma, beta, sum, out, mean, rstd; float eps = 1e-5f; };
 
-// dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches the
-// sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
+// dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
+// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
 };
 
-// Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k, then v.
-// out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the backward.
-// Grouped queries: query head i reads kv head i / (heads / kv_heads).
+// Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,
+// then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the
+// backward. Grouped queries: query head i reads kv head i / (heads / kv_heads).
 struct Attention {
   Tensor qkv, out, lse;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -78,24 +79,34 @@ struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
 // dpos[first_pos + p] (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
 struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
 
-// Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the vocabulary, of
-// which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the target or 0).
-// A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
+// Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
+// vocabulary, of which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of
+// the target or 0). A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
 struct CrossEntropyStats { Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0; };
-// Second half: stats [parts, n, 3] of all ranks, combined in rank order. loss [n] f32 = log sum + max - z_target, 0 without
-// target. If dlogits is given (it may alias logits): dlogits = (softmax - onehot) * seed[0], 0 in rows without target and in
-// padded columns. seed [1] f32 on the device.
+// Second half: stats [parts, n, 3] of all ranks, combined in rank order. loss [n] f32 = log sum + max - z_target, 0
+// without target. If dlogits is given (it may alias logits): dlogits = (softmax - onehot) * seed[0], 0 in rows without
+// target and in padded columns. seed [1] f32 on the device.
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
 };
 
-// out[0] f64 (+)= sum of x (f32) / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come through.
+// out[0] f64 (+)= sum of x (f32) / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come
+// through.
 struct Sum { Tensor x, out; bool accumulate = false; };
 struct SumSquares { Tensor x, out; bool accumulate = false; };
 
 // Device-resident scalars of one optimizer step, f32 [kNumScalars]: a captured step replays with new values.
-enum StepScalar : int { kLr, kBeta1, kBiasCorrection1, kBiasCorrection2, kGradMultiplier, kSkip, kLossSeed, kNumScalars = 8 };
+enum StepScalar : int {
+  kLr,
+  kBeta1,
+  kBiasCorrection1,
+  kBiasCorrection2,
+  kGradMultiplier,
+  kSkip,
+  kLossSeed,
+  kNumScalars = 8
+};
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
 // scalars[kGradMultiplier] = min(1, clip / (total + 1e-6)) / denominator (clip 0: no clipping);
 // scalars[kSkip] = 1 if the total is not finite, else 0; norm f32 [1] = total.
@@ -105,8 +116,13 @@ struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denomina
 //   g = grad * scalars[kGradMultiplier]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
 //   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master);  value = round(master)
 // master, grad, m, v f32 [count]; value: same count in the compute dtype, or empty when master is the value.
-// Writes nothing when scalars[kSkip] != 0. adam_l2: g += weight_decay * master before the moments, no decoupled decay (Adam).
-struct AdamW { Tensor master, grad, m, v, value, scalars; float beta2 = 0.999f, eps = 1e-8f, weight_decay = 0; bool adam_l2 = false; };
+// Writes nothing when scalars[kSkip] != 0. adam_l2: g += weight_decay * master before the moments, no decoupled decay
+// (Adam).
+struct AdamW {
+  Tensor master, grad, m, v, value, scalars;
+  float beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  bool adam_l2 = false;
+};
 
 // The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
 // The table, the null backend, the completeness check, decorators and the parity test are all generated from it.

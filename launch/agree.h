@@ -17,8 +17,8 @@ class AgreedError : public Error {
   bool speaker_;
 };
 
-// Collective. Runs `body` on every rank; if it throws anywhere, every rank throws AgreedError with the code of the lowest failing
-// rank, whose message it is. `body` must not leave a collective half done when it fails.
+// Collective. Runs `body` on every rank; if it throws anywhere, every rank throws AgreedError with the code of the
+// lowest failing rank, whose message it is. `body` must not leave a collective half done when it fails.
 void agree(ProcessGroup& world, const std::function<void()>& body);
 
 }  // namespace gt

@@ -29,14 +29,15 @@ std::string stage_layers(const std::vector<int>& b, int k, int64_t layers) {
 // A pipeline rank's chunks: "embedding .. block 1 + block 4 .. block 5".
 std::string rank_layers(const std::vector<int>& b, int rank, int ranks, int64_t layers) {
   std::string out;
-  for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks) out += (out.empty() ? "" : " + ") + stage_layers(b, k, layers);
+  for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks)
+    out += (out.empty() ? "" : " + ") + stage_layers(b, k, layers);
   return out;
 }
 
 std::string model_line(const Config& c, const GptConfig& m) {
-  return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters", c.model.arch, m.layers,
-                     m.hidden, m.heads, m.ffn, m.seq, m.vocab, padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "",
-                     format_thousands(m.parameters()));
+  return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
+                     c.model.arch, m.layers, m.hidden, m.heads, m.ffn, m.seq, m.vocab,
+                     padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(m.parameters()));
 }
 
 std::string recompute_text(const ParallelConfig& p) {
@@ -45,37 +46,42 @@ std::string recompute_text(const ParallelConfig& p) {
   return fmt::format(" · recompute {} (first {} of a stage's blocks)", p.recompute, p.recompute_layers);
 }
 
-double bubble(const Config& c, const EngineOptions& o) { return simulate(train_schedule(o, static_cast<int>(c.parallel.pp))).bubble; }
+double bubble(const Config& c, const EngineOptions& o) {
+  return simulate(train_schedule(o, static_cast<int>(c.parallel.pp))).bubble;
+}
 
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
-  return fmt::format("tp {} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, c.parallel.pp, chunks, o.schedule,
-                     100 * bubble(c, o), c.parallel.dp, c.zero.stage, recompute_text(c.parallel), c.world());
+  return fmt::format("tp {} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp,
+                     c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
+                     recompute_text(c.parallel), c.world());
 }
 
 std::string batch_line(const Config& c) {
-  return fmt::format("global {} = micro {} × microbatches {} × dp {} · {} tokens", c.train.global_batch, c.train.micro_batch,
-                     c.train.grad_accum, c.parallel.dp, format_thousands(c.train.global_batch * c.model.seq));
+  return fmt::format("global {} = micro {} × microbatches {} × dp {} · {} tokens", c.train.global_batch,
+                     c.train.micro_batch, c.train.grad_accum, c.parallel.dp,
+                     format_thousands(c.train.global_batch * c.model.seq));
 }
 
 std::string optimizer_line(const Config& c) {
-  return fmt::format("{}, lr {:g} ({}, {} warm-up steps, to {:g}), betas {:g} {:g}, weight decay {:g}, clip {:g}", c.optim.type,
-                     c.optim.lr, c.schedule.type, c.schedule.warmup_steps, c.schedule.min_lr, c.optim.betas[0], c.optim.betas[1],
-                     c.optim.weight_decay, c.optim.grad_clip);
+  return fmt::format("{}, lr {:g} ({}, {} warm-up steps, to {:g}), betas {:g} {:g}, weight decay {:g}, clip {:g}",
+                     c.optim.type, c.optim.lr, c.schedule.type, c.schedule.warmup_steps, c.schedule.min_lr,
+                     c.optim.betas[0], c.optim.betas[1], c.optim.weight_decay, c.optim.grad_clip);
 }
 
 std::string data_line(const BannerFacts& f, double epochs) {
   if (f.config.data.train.front().path == "mock") return "synthetic tokens (mock)";
-  return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()), f.config.model.seq,
-                     epochs, f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
+  return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()),
+                     f.config.model.seq, epochs,
+                     f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
 }  // namespace
 
 std::string memory_line(const MemoryReport& m) {
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}, together {}", b(m.weights), b(m.gradients),
-                     b(m.optimizer), b(m.activations), b(m.buffers), b(m.total()));
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}, together {}", b(m.weights),
+                     b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers), b(m.total()));
 }
 
 std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
@@ -83,8 +89,9 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
   std::string out;
   for (int k = 0; k < mesh.pp; ++k) {
     const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
-    out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage", k,
-                       rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "", memory_line(plan.memory));
+    out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage",
+                       k, rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "",
+                       memory_line(plan.memory));
   }
   return out;
 }
@@ -102,9 +109,10 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
   int64_t free_bytes = 0, total_bytes = 0;
   backend.device->memory(0, &free_bytes, &total_bytes);
   const auto need = static_cast<double>(sum) * ranks_here / mesh.world();
-  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here, " ranks here need ", format_bytes(need),
-             " of ", format_bytes(0.9 * static_cast<double>(free_bytes)), " usable; a rank of stage ", largest, " needs ",
-             format_bytes(static_cast<double>(worst)), " (", memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp).memory),
+  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
+             " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
+             " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
+             memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp).memory),
              "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp");
 }
 
@@ -116,16 +124,19 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"model", model_line(c, f.options.model)});
   rows.push_back({"layout", layout_line(c, f.options)});
   if (const double idle = bubble(c, f.options); idle > kMuchBubble)
-    rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches (train.grad_accum), fewer stages or more chunks "
-                                        "(parallel.vpp with schedule interleaved) shrink that", 100 * idle)});
+    rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches "
+                                        "(train.grad_accum), fewer stages or more chunks "
+                                        "(parallel.vpp with schedule interleaved) shrink that",
+                                        100 * idle)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c))});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
   rows.push_back({"optimizer", optimizer_line(c)});
-  const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) / static_cast<double>(std::max<int64_t>(1, f.train.size()));
+  const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
+                        static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
-  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0), f.threads,
-                                        f.threads == 1 ? "" : "s", f.comm)});
+  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0),
+                                        f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});
   return rows;
 }

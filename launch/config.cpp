@@ -1,6 +1,5 @@
 #include "launch/config.h"
 
-#include <set>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "launch/config_alias.h"
@@ -89,7 +89,8 @@ class Reader {
         unknown(name, key);
       } else {
         // The last of several wins, so that a command can be repeated with another value behind it.
-        if (!seen_flags_.insert(option->key()).second) loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
+        if (!seen_flags_.insert(option->key()).second)
+          loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
         store(*option, name, set_from_words(*option, values));
       }

@@ -217,7 +217,8 @@ std::vector<Option> list_options(Config& config);
 
 struct ConfigSource {
   std::string file;                // --config; "" = none
-  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file, the last of several over those before
+  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file, the
+                                   // last of several over those before
   int external_world = 0;          // ranks of an external launcher; 0: none
   bool needs_data = false;         // data.train must be given (the verb train)
   std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"

@@ -333,9 +333,10 @@ class Checker {
 
   void optimizer() {
     // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
-    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps && c_.schedule.warmup_steps > 0)
-      notes_.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}", c_.train.steps,
-                                   c_.schedule.warmup_steps));
+    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps &&
+        c_.schedule.warmup_steps > 0)
+      notes_.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}",
+                                   c_.train.steps, c_.schedule.warmup_steps));
     if (known({"schedule.min_lr", "optim.lr"}) && c_.schedule.min_lr > c_.optim.lr)
       bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", c_.schedule.min_lr, c_.optim.lr),
           fmt::format("at most {:g}", c_.optim.lr));

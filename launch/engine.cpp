@@ -23,14 +23,20 @@ Schedule train_schedule(const EngineOptions& o, int pp) {
   return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
 }
 
-Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute, const EnginePlan& plan)
-    : options_(options), mesh_(mesh), backend_(backend), compute_(compute), boundaries_(stage_boundaries(options, mesh.shape().pp)) {
+Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute,
+               const EnginePlan& plan)
+    : options_(options),
+      mesh_(mesh),
+      backend_(backend),
+      compute_(compute),
+      boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   const Build build{mesh, options.model.init_std};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
-    stages_.push_back(std::make_unique<GptStage>(options.model, begin, boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+    stages_.push_back(
+        std::make_unique<GptStage>(options.model, begin, boundaries_[static_cast<size_t>(stage) + 1], stage, build));
   }
   std::vector<ScopeSpec> scopes;
   std::vector<Stage*> local;
@@ -38,15 +44,17 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
     local.push_back(s.get());
   }
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend, compute);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend,
+                                        compute);
   for (auto& s : stages_) s->bind(*store_);
   optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
 
-  train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device, compute, plan.train);
+  train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
+                                              compute, plan.train);
   if (options.evaluates)
-    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops, *backend.device,
-                                               compute, plan.eval);
+    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
+                                               *backend.device, compute, plan.eval);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
@@ -88,15 +96,19 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
 
   store_->norm_squares(sums.slice(0, scopes));
   share(losses, stop);
-  backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes), .scalars = scalars, .norm = norm, .clip = options_.grad_clip,
-                             .denominator = static_cast<float>(m * dp)}, compute_);
+  backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes),
+                             .scalars = scalars,
+                             .norm = norm,
+                             .clip = options_.grad_clip,
+                             .denominator = static_cast<float>(m * dp)},
+                            compute_);
   optimizer_->step(*store_, scalars, compute_);
   store_->publish();
   return read_back(target_tokens);
 }
 
-// One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to stop.
-// Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
+// One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
+// stop. Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
 void Engine::share(Tensor losses, bool stop) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
@@ -104,7 +116,8 @@ void Engine::share(Tensor losses, bool stop) {
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
-      backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)}, compute_);
+      backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
+                         compute_);
   shared_[kStop] = stop ? 1 : 0;
   shared_[kBusy] = busy_before_;
   if (compute_.device.kind != DeviceKind::kNull)
@@ -117,7 +130,8 @@ StepResult Engine::read_back(int64_t target_tokens) {
   float scalars[kNumScalars + 1] = {};
   if (compute_.device.kind != DeviceKind::kNull) {
     backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
-    backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)), compute_);
+    backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
+                          compute_);
     backend_.device->synchronize(compute_);
   }
   StepResult r;
@@ -145,13 +159,15 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   double total = 0;
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
-    seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at), microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
+    seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
+                   microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
     share(losses, false);
     if (compute_.device.kind != DeviceKind::kNull) {
-      backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)), compute_);
+      backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
+                            compute_);
       backend_.device->synchronize(compute_);
     }
     for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(scopes + i)];
@@ -184,7 +200,8 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.optimizer = optimizer_->state_bytes();
   plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
-  plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  plan.memory.buffers =
+      plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
   return plan;
 }
 

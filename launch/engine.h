@@ -1,5 +1,6 @@
-// One rank's training machine without files, logs or configuration: model stages, parameter store, optimizer, pipeline executor,
-// and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on it.
+// One rank's training machine without files, logs or configuration: model stages, parameter store, optimizer, pipeline
+// executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
+// it.
 #pragma once
 #include <functional>
 #include <memory>
@@ -65,8 +66,8 @@ class Engine {
 
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
-  // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is everybody's
-  // result. microbatches: options.microbatches of them.
+  // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
+  // everybody's result. microbatches: options.microbatches of them.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false);
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.

@@ -62,8 +62,8 @@ const Backend& choose_backend(const Config& c) {
   set_cpu_isa(c.device.isa);
   const bool alone = c.world() == 1;
   if (c.device.kind == "cpu" || (c.device.kind == "auto" && !alone)) return cpu_backend();
-  GT_REQUIRE(alone, Exit::kUsage, "device.kind: cuda with ", c.world(), " ranks is not built yet (collectives run on host memory); use ",
-             "--device.kind cpu, or one rank");
+  GT_REQUIRE(alone, Exit::kUsage, "device.kind: cuda with ", c.world(),
+             " ranks is not built yet (collectives run on host memory); use ", "--device.kind cpu, or one rank");
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) return *cuda;

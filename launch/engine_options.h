@@ -15,8 +15,8 @@ EngineOptions engine_options(const Config&, int threads);
 int threads_per_rank(const Config&, int local_ranks);
 
 // The backend that device.kind names; auto takes CUDA when there is a device and one rank (several ranks on GPUs need
-// communication that this version lacks). Sets the CPU's instruction set. Throws kUsage when cuda was asked for and cannot be had,
-// with the reason.
+// communication that this version lacks). Sets the CPU's instruction set. Throws kUsage when cuda was asked for and
+// cannot be had, with the reason.
 const Backend& choose_backend(const Config&);
 
 }  // namespace gt

@@ -22,7 +22,8 @@ struct LoadedModel {
   ~LoadedModel();
 };
 
-// `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that win (device.kind, data.valid, …).
+// `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that win (device.kind,
+// data.valid, …).
 std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags);
 
 }  // namespace gt

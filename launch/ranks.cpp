@@ -70,7 +70,8 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
   } catch (const std::exception& e) {
     print_error(e, config, factory.world_rank(), factory.world_size());
     // Peers wait for this rank in their next collective: bring the job down, unless all of them know.
-    if (factory.world_size() > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) abort_world(static_cast<int>(code_of(e)));
+    if (factory.world_size() > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr)
+      abort_world(static_cast<int>(code_of(e)));
     return code_of(e);
   }
 }

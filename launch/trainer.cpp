@@ -53,11 +53,14 @@ std::string shared_uuid(ProcessGroup& world) {
 
 }  // namespace
 
-Trainer::Trainer(const TrainRun& run, GroupFactory& factory) : run_(run), config_(run_.loaded.config), factory_(factory), started_(now()) {
+Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
+    : run_(run), config_(run_.loaded.config), factory_(factory), started_(now()) {
   mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);
   ProcessGroup& world = mesh_->world();
   agree(world, [&] { open_device(); });
-  agree(world, [&] { if (speaks() && !run_.dry_run) open_run_folder(); });
+  agree(world, [&] {
+    if (speaks() && !run_.dry_run) open_run_folder();
+  });
   agree(world, [&] { open_data(); });
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
@@ -86,16 +89,20 @@ void Trainer::open_device() {
 void Trainer::open_run_folder() {
   const fs::path dir = config_.run_dir();
   std::error_code ec;
-  const bool used = fs::exists(dir / "log.jsonl", ec) || (fs::exists(config_.checkpoint_dir(), ec) && !fs::is_empty(config_.checkpoint_dir(), ec));
+  const bool used = fs::exists(dir / "log.jsonl", ec) ||
+                    (fs::exists(config_.checkpoint_dir(), ec) && !fs::is_empty(config_.checkpoint_dir(), ec));
   GT_REQUIRE(!(used && config_.checkpoint.resume == "never" && !run_.force), Exit::kUsage, dir.string(),
-             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another name, resume it ",
+             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another "
+             "name, resume it ",
              "(--checkpoint.resume auto), or add --force");
   fs::create_directories(dir, ec);
-  GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(), ". Choose another with --log.dir");
+  GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(),
+             ". Choose another with --log.dir");
   std::ofstream out(dir / "config.json");
   out << config_json(config_);
   out.close();
-  GT_REQUIRE(out.good(), Exit::kUsage, (dir / "config.json").string(), ": cannot write: the run folder must be writable. Choose another with --log.dir");
+  GT_REQUIRE(out.good(), Exit::kUsage, (dir / "config.json").string(),
+             ": cannot write: the run folder must be writable. Choose another with --log.dir");
 }
 
 void Trainer::open_data() {
@@ -111,18 +118,24 @@ void Trainer::open_data() {
   if (!config_.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(config_.data.tokenizer);
   o.cache_dir = default_cache_dir();
   o.builder = factory_.local_rank() == 0;
-  o.warn = [this](const std::string& text) { if (speaks()) fmt::print(stderr, "warning: {}\n", text); };
+  o.warn = [this](const std::string& text) {
+    if (speaks()) fmt::print(stderr, "warning: {}\n", text);
+  };
   try {
     train_data_ = open_dataset(o);
   } catch (const Error& e) {  // who named these files, and, for the demo's, who makes them
     const auto origin = run_.loaded.origin.find("data.train");
     const std::string where = origin == run_.loaded.origin.end() ? "" : "\ndata.train was set by " + origin->second;
     const bool demo = where.find("demo.json") != std::string::npos;
-    throw Error(e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""), e.code());
+    throw Error(
+        e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""),
+        e.code());
   }
   if (config_.train.eval_every == 0) return;
-  if (o.whole) o.sources = config_.data.valid;
-  else o.part = 1;
+  if (o.whole)
+    o.sources = config_.data.valid;
+  else
+    o.part = 1;
   o.order = SampleOrder::kSequential;
   valid_data_ = open_dataset(o);
 }
@@ -134,8 +147,8 @@ void Trainer::require_equal_order() {
   mesh_->world().all_reduce({reinterpret_cast<std::byte*>(hashes), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
   agree(mesh_->world(), [&] {
     GT_REQUIRE(hashes[0] == -hashes[1], Exit::kUsage, "the ranks disagree about the order of samples of ",
-               config_.data.train.front().path, ": its files differ between machines, or an index below ", default_cache_dir(),
-               " is stale; copy the files again and remove that folder");
+               config_.data.train.front().path, ": its files differ between machines, or an index below ",
+               default_cache_dir(), " is stale; copy the files again and remove that folder");
   });
 }
 
@@ -143,12 +156,14 @@ void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
   if (config_.checkpoint.resume != "never")
     agree(world, [&] {
-      resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
-                                 *backend_->device, compute_);
+      resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(),
+                                 *mesh_, *backend_->device, compute_);
     });
   if (resumed_) {
     state_ = resumed_->state;
-    agree(world, [&] { require_same_stream(data_cursor_from_json(state_.data_json), train_data_->cursor(state_.consumed_samples), false); });
+    agree(world, [&] {
+      require_same_stream(data_cursor_from_json(state_.data_json), train_data_->cursor(state_.consumed_samples), false);
+    });
     engine_->set_applied_steps(state_.applied_steps);
     engine_->store().publish();
   } else {
@@ -201,8 +216,8 @@ void Trainer::start_logs() {
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape());
   info.environment = backend_->device->describe(0);
-  info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()), threads_,
-                          info.resumed_from, resumed_ ? resumed_->path : ""});
+  info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
+                          threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
   log_->start(info);
   if (resumed_)
@@ -216,8 +231,12 @@ Exit Trainer::run() {
   }
   step_ended_ = now();
   if (log_ && state_.step >= config_.train.steps)
-    log_->push(make_event(state_.step, fmt::format("nothing to do: the run in {} is at step {} and train.steps is {}. More steps go on from there; another "
-                                                   "--log.name starts a new run", config_.run_dir(), state_.step, config_.train.steps)));
+    log_->push(make_event(
+        state_.step,
+        fmt::format(
+            "nothing to do: the run in {} is at step {} and train.steps is {}. More steps go on from there; another "
+            "--log.name starts a new run",
+            config_.run_dir(), state_.step, config_.train.steps)));
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
     const bool last = state_.step == config_.train.steps;
@@ -277,9 +296,10 @@ void Trainer::report_memory() {
   const bool evaluated = config_.train.eval_every == 0 || state_.step - first_step_ + 1 >= config_.train.eval_every;
   if (!log_ || memory_reported_ || state_.step <= first_step_ || !evaluated) return;
   memory_reported_ = true;
-  log_->push(make_event(state_.step, fmt::format("memory of rank 0: planned {} | measured {} | process {}", memory_line(plan_.memory),
-                                                 memory_line(engine_->measured_plan().memory),
-                                                 format_bytes(static_cast<double>(resident_bytes())))));
+  log_->push(make_event(
+      state_.step,
+      fmt::format("memory of rank 0: planned {} | measured {} | process {}", memory_line(plan_.memory),
+                  memory_line(engine_->measured_plan().memory), format_bytes(static_cast<double>(resident_bytes())))));
 }
 
 void Trainer::evaluate() {
@@ -313,11 +333,12 @@ void Trainer::save() {
   state_.micro_batch = config_.train.micro_batch;
   state_.data_json = to_json(train_data_->cursor(state_.consumed_samples));
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
-  if (!config_.data.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});
+  if (!config_.data.tokenizer.empty())
+    aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});
   try {
-    const SaveReport report = save_checkpoint(config_.checkpoint_dir(), state_, engine_->checkpoint_views(), aux,
-                                              static_cast<int>(config_.zero.stage), static_cast<int>(config_.checkpoint.keep), *mesh_,
-                                              *backend_->device, compute_);
+    const SaveReport report = save_checkpoint(
+        config_.checkpoint_dir(), state_, engine_->checkpoint_views(), aux, static_cast<int>(config_.zero.stage),
+        static_cast<int>(config_.checkpoint.keep), *mesh_, *backend_->device, compute_);
     saved_step_ = state_.step;
     if (log_) {
       log_->push(SavedRecord{state_.step, wall_seconds(), now() - begin, report.seconds, report.bytes});
@@ -345,7 +366,8 @@ void Trainer::finish(Exit code) {
   const std::string dir = config_.run_dir();
   info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
   info.rows.push_back({"logs", dir + "/log.jsonl"});
-  info.rows.push_back({"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});
+  info.rows.push_back(
+      {"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});
   if (code != Exit::kOk) info.next.push_back("the same command again resumes from step " + std::to_string(saved_step_));
   info.next.push_back("tensorboard --logdir " + dir);
   if (saved_step_ >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");

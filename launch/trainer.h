@@ -1,5 +1,5 @@
-// The run of one rank: data in, steps, evaluations, checkpoints, records out. The order of a step is Engine::step; what is
-// around it is here. One Trainer per rank; rank 0 also prints and writes the logs.
+// The run of one rank: data in, steps, evaluations, checkpoints, records out. The order of a step is Engine::step; what
+// is around it is here. One Trainer per rank; rank 0 also prints and writes the logs.
 #pragma once
 #include <memory>
 #include <optional>

@@ -1,5 +1,6 @@
-// gpttrain bench: measured throughput of the given config on synthetic tokens, by one fixed method: warm-up steps, then each step
-// timed; medians count. Everything of a training step is inside (norm, clipping, optimizer); files and logs are outside.
+// gpttrain bench: measured throughput of the given config on synthetic tokens, by one fixed method: warm-up steps, then
+// each step timed; medians count. Everything of a training step is inside (norm, clipping, optimizer); files and logs
+// are outside.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,13 +60,18 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
     if (mesh.rank() == 0) {
       const double median = t.at(0.5), tokens = static_cast<double>(c.train.global_batch * c.model.seq);
       const double flops = options.model.train_flops(c.train.global_batch * c.model.seq);
-      fmt::print("{} parameters, tp {} pp {} dp {}, {} x {} tokens a step, {} thread(s) a rank, {}\n", format_thousands(options.model.parameters()),
-                 mesh.shape().tp, mesh.shape().pp, mesh.shape().dp, c.train.global_batch, c.model.seq, threads, backend.device->describe(0));
-      fmt::print("step      median {:.4f} s   p10 {:.4f}   p90 {:.4f}   ({} steps after {})\n", median, t.at(0.1), t.at(0.9), args.steps, args.warmup);
-      fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median), flops / median * 1e-9 / mesh.shape().world());
+      fmt::print("{} parameters, tp {} pp {} dp {}, {} x {} tokens a step, {} thread(s) a rank, {}\n",
+                 format_thousands(options.model.parameters()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
+                 c.train.global_batch, c.model.seq, threads, backend.device->describe(0));
+      fmt::print("step      median {:.4f} s   p10 {:.4f}   p90 {:.4f}   ({} steps after {})\n", median, t.at(0.1),
+                 t.at(0.9), args.steps, args.warmup);
+      fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),
+                 flops / median * 1e-9 / mesh.shape().world());
       fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",
-                 100 * busy / static_cast<double>(args.steps) / median, 100 * wait / static_cast<double>(args.steps) / median);
-      fmt::print("memory    planned  {}\n          measured {}\n", memory_line(plan.memory), memory_line(engine.measured_plan().memory));
+                 100 * busy / static_cast<double>(args.steps) / median,
+                 100 * wait / static_cast<double>(args.steps) / median);
+      fmt::print("memory    planned  {}\n          measured {}\n", memory_line(plan.memory),
+                 memory_line(engine.measured_plan().memory));
     }
   }
   backend.device->close_stream(stream);

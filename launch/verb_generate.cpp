@@ -20,7 +20,8 @@ namespace {
 Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
   if (!given.empty()) return Tokenizer::load(given);
   const std::string copy = read_aux(model.step_dir, "tokenizer.model");
-  GT_REQUIRE(!copy.empty(), Exit::kUsage, model.step_dir, ": holds no tokenizer; give the SentencePiece model of the run with --tokenizer");
+  GT_REQUIRE(!copy.empty(), Exit::kUsage, model.step_dir,
+             ": holds no tokenizer; give the SentencePiece model of the run with --tokenizer");
   return Tokenizer::from_bytes(copy, model.step_dir + "/tokenizer.model");
 }
 
@@ -28,10 +29,14 @@ Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
 class Predictor {
  public:
   explicit Predictor(LoadedModel& m)
-      : m_(m), seq_(m.config.model.seq), vocab_(m.config.model.vocab),
-        tokens_(seq_ * size_of(DType::kI32), m.stream.device, *m.backend->device), host_(static_cast<size_t>(vocab_)),
+      : m_(m),
+        seq_(m.config.model.seq),
+        vocab_(m.config.model.vocab),
+        tokens_(seq_ * size_of(DType::kI32), m.stream.device, *m.backend->device),
+        host_(static_cast<size_t>(vocab_)),
         arena_(Buffer(arena_bytes(m), m.stream.device, *m.backend->device)),
-        pool_(Buffer(kAlign, m.stream.device, *m.backend->device)), tape_(arena_, pool_, *m.backend->ops, m.stream) {
+        pool_(Buffer(kAlign, m.stream.device, *m.backend->device)),
+        tape_(arena_, pool_, *m.backend->ops, m.stream) {
     tape_.set_recording(false);
   }
 
@@ -55,7 +60,8 @@ class Predictor {
   static int64_t arena_bytes(const LoadedModel& m) {
     EngineOptions o = m.engine->options();
     o.micro_batch = o.microbatches = 1;
-    return plan_memory(o, {}, 0).eval.activation_bytes + align_up(padded_vocab(o.model.vocab, 1) * size_of(DType::kF32));
+    return plan_memory(o, {}, 0).eval.activation_bytes +
+           align_up(padded_vocab(o.model.vocab, 1) * size_of(DType::kF32));
   }
   LoadedModel& m_;
   int64_t seq_, vocab_;
@@ -72,8 +78,8 @@ Exit run_generate(const Command& command) {
   const auto& args = command.get<GenerateArgs>();
   const auto model = load_model(args.load, command.config_flags);
   const Tokenizer tokenizer = load_tokenizer(args.tokenizer, *model);
-  GT_REQUIRE(tokenizer.vocab() <= model->config.model.vocab, Exit::kUsage, "the tokenizer has ", tokenizer.vocab(), " pieces, the model ",
-             model->config.model.vocab, ": give the tokenizer that the run was trained with");
+  GT_REQUIRE(tokenizer.vocab() <= model->config.model.vocab, Exit::kUsage, "the tokenizer has ", tokenizer.vocab(),
+             " pieces, the model ", model->config.model.vocab, ": give the tokenizer that the run was trained with");
   std::vector<int32_t> ids = tokenizer.encode(args.prompt);
   const size_t prompt = ids.size();
   if (ids.empty()) ids.push_back(tokenizer.eod());  // a document begins after the end of another
@@ -93,7 +99,8 @@ Exit run_generate(const Command& command) {
     ids.push_back(id);
     // Decode everything again: a character may take several byte pieces.
     std::string text = tokenizer.decode(std::span(ids).subspan(prompt == 0 ? first : 0));
-    if (text.size() >= shown.size() && text.compare(0, shown.size(), shown) == 0) fmt::print("{}", text.substr(shown.size()));
+    if (text.size() >= shown.size() && text.compare(0, shown.size(), shown) == 0)
+      fmt::print("{}", text.substr(shown.size()));
     std::fflush(stdout);
     shown = std::move(text);
   }
@@ -116,7 +123,8 @@ Exit run_eval(const Command& command) {
   o.whole = !c.data.valid.empty() && args.split != "test";
   if (o.whole && args.split == "valid") o.sources = c.data.valid;
   if (!o.whole) o.part = args.split == "train" ? 0 : args.split == "valid" ? 1 : 2;
-  GT_REQUIRE(!o.sources.empty(), Exit::kUsage, "data.train: the run of ", model->step_dir, " names no data; give --data.valid PREFIX");
+  GT_REQUIRE(!o.sources.empty(), Exit::kUsage, "data.train: the run of ", model->step_dir,
+             " names no data; give --data.valid PREFIX");
   const auto data = open_dataset(o);
   LoaderConfig l;
   l.seq = c.model.seq;
@@ -132,8 +140,9 @@ Exit run_eval(const Command& command) {
   }
   const double loss = sum / static_cast<double>(tokens);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{} split of {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {})\n", args.split, o.sources.front().path,
-             model->step_dir, loss, std::exp(std::min(20.0, loss)), format_thousands(tokens), format_duration(seconds));
+  fmt::print("{} split of {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {})\n", args.split,
+             o.sources.front().path, model->step_dir, loss, std::exp(std::min(20.0, loss)), format_thousands(tokens),
+             format_duration(seconds));
   return Exit::kOk;
 }
 

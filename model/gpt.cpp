@@ -103,7 +103,8 @@ int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
   // Fewer chunks mean fewer passes over the head's gradient; more rows than this leave the last-level cache anyway.
   constexpr int64_t kLogitBytes = 64 << 20;
   int64_t rows = 64;
-  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(DType::kF32) <= kLogitBytes) rows *= 2;
+  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(DType::kF32) <= kLogitBytes)
+    rows *= 2;
   return rows;
 }
 
@@ -119,7 +120,8 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
   Block* block = blocks_[i].get();
   const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
   if (chosen && config_.recompute == Recompute::kFull) {
-    // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same bits.
+    // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same
+    // bits.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
     return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
       Block::Stream out;
@@ -127,7 +129,8 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
       return ops::add(tape, out.x, *out.branch);
     }), {}};
   }
-  const ops::Keep keep = chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
+  const ops::Keep keep =
+      chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep); });
   return s;
 }

@@ -39,7 +39,8 @@ class Module {
     p.decay = full.rank >= 2;
     if (shard.kind == ShardSpec::Kind::kSplit) {
       int64_t& extent = p.local_shape.dim[static_cast<size_t>(shard.dim)];
-      GT_CHECK(extent % (shard.blocks * build.tp_size()) == 0, p.name, " of extent ", extent, " cannot be split over tp ", build.tp_size());
+      GT_CHECK(extent % (shard.blocks * build.tp_size()) == 0, p.name, " of extent ", extent,
+               " cannot be split over tp ", build.tp_size());
       extent /= build.tp_size();
     }
     return p;

@@ -22,9 +22,16 @@ class Adam : public Optimizer {
     for (const UpdateRange& r : store.ranges()) {
       const int64_t n = r.value.numel(), at = r.at * size_of(DType::kF32);
       const auto k = static_cast<size_t>(r.scope);
-      ops_.adamw({.master = r.value, .grad = r.grad, .m = m_[k].tensor({n}, DType::kF32, at), .v = v_[k].tensor({n}, DType::kF32, at),
-                  .scalars = scalars, .beta2 = options_.beta2, .eps = options_.eps,
-                  .weight_decay = r.decay ? options_.weight_decay : 0, .adam_l2 = !decoupled_}, stream);
+      ops_.adamw({.master = r.value,
+                  .grad = r.grad,
+                  .m = m_[k].tensor({n}, DType::kF32, at),
+                  .v = v_[k].tensor({n}, DType::kF32, at),
+                  .scalars = scalars,
+                  .beta2 = options_.beta2,
+                  .eps = options_.eps,
+                  .weight_decay = r.decay ? options_.weight_decay : 0,
+                  .adam_l2 = !decoupled_},
+                 stream);
     }
   }
 
@@ -64,8 +71,10 @@ class Adam : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const ParamStore& store, const Backend& backend, Stream stream) {
-  GT_REQUIRE(o.type == "adamw" || o.type == "adam", Exit::kUsage, "optim.type: unknown optimizer \"", o.type, "\"; there are adamw, adam");
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const ParamStore& store, const Backend& backend,
+                                          Stream stream) {
+  GT_REQUIRE(o.type == "adamw" || o.type == "adam", Exit::kUsage, "optim.type: unknown optimizer \"", o.type,
+             "\"; there are adamw, adam");
   return std::make_unique<Adam>(o, store, backend, stream);
 }
 

@@ -46,7 +46,8 @@ std::vector<std::string> lr_schedule_names() {
 
 std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions& o) {
   const auto it = shapes().find(o.type);
-  GT_REQUIRE(it != shapes().end(), Exit::kUsage, "schedule.type: unknown schedule \"", o.type, "\"; there are constant, cosine, linear");
+  GT_REQUIRE(it != shapes().end(), Exit::kUsage, "schedule.type: unknown schedule \"", o.type,
+             "\"; there are constant, cosine, linear");
   return std::make_unique<WarmupThen>(o, it->second);
 }
 

@@ -19,8 +19,8 @@ class LrSchedule {
   virtual double at(int64_t t) const = 0;
 };
 
-// For t <= W: start + (peak - start) t / W. Then, with r = min(1, (t-W)/(T-W)): min + (peak - min) c, where c is 1 (constant),
-// 1 - r (linear) or (1 + cos pi r)/2 (cosine). Throws kUsage on an unknown type, listing the known ones.
+// For t <= W: start + (peak - start) t / W. Then, with r = min(1, (t-W)/(T-W)): min + (peak - min) c, where c is 1
+// (constant), 1 - r (linear) or (1 + cos pi r)/2 (cosine). Throws kUsage on an unknown type, listing the known ones.
 std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions&);
 std::vector<std::string> lr_schedule_names();
 

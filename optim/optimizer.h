@@ -18,8 +18,8 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // One update of every range of the store. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h StepScalar); a non-zero
-  // kSkip writes nothing.
+  // One update of every range of the store. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h StepScalar); a
+  // non-zero kSkip writes nothing.
   virtual void step(ParamStore&, Tensor scalars, Stream) = 0;
   // Views of all state, group names "optim/<state>".
   virtual std::vector<ShardView> state_views(const ParamStore&) const = 0;

@@ -1,6 +1,6 @@
 // The cartesian grid of ranks: the only place that turns a rank number into coordinates and groups.
-// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). ep and cp are 1 today;
-// their axes exist so that nothing moves when they come.
+// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). ep and cp are 1
+// today; their axes exist so that nothing moves when they come.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,8 +31,8 @@ class Mesh {
   int coord(Axis a) const { return shape_.coord(a, rank_); }
   ProcessGroup& group(Axis) const;  // of size 1: collectives are no-ops
   ProcessGroup& world() const { return *world_; }
-  // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp is 1
-  // or this rank is on neither end.
+  // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
+  // is 1 or this rank is on neither end.
   ProcessGroup& ends() const { return *ends_; }
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }

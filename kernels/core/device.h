@@ -1,5 +1,5 @@
-// What a device can do besides compute: memory, copies, streams, events. One struct of function pointers, the sibling of
-// the op table (kernels/ops.h). A backend exports one of each (kernels/backend.h).
+// What a device can do besides compute: memory, copies, streams, events. One struct of function pointers, the sibling
+// of the op table (kernels/ops.h). A backend exports one of each (kernels/backend.h).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,8 +13,8 @@ using Event = void*;  // opaque; nullptr on devices without asynchronous work
 struct DeviceApi {
   const char* name = "";
 
-  // Device memory, at least 256-byte aligned, contents undefined. Throws gt::Error (kUsage) that says what was asked and
-  // what is free. `null` returns addresses that are distinct but must never be read or written.
+  // Device memory, at least 256-byte aligned, contents undefined. Throws gt::Error (kUsage) that says what was asked
+  // and what is free. `null` returns addresses that are distinct but must never be read or written.
   void* (*alloc)(int index, int64_t bytes) = nullptr;
   void (*free)(int index, void*, int64_t bytes) = nullptr;
   // Host memory that copies to this device can run from asynchronously (pinned on CUDA).
@@ -37,7 +37,7 @@ struct DeviceApi {
   bool (*done)(Event) = nullptr;
 
   int (*count)() = nullptr;                // devices of this kind on this machine
-  std::string (*describe)(int index) = nullptr;                           // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
+  std::string (*describe)(int index) = nullptr;  // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
   void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
 };
 

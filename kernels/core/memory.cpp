@@ -31,7 +31,8 @@ Tensor Pool::alloc(Shape s, DType t) {
   int64_t at = 0;
   size_t i = 0;
   for (; i < live_.size() && live_[i].begin - at < need; ++i) at = live_[i].end;
-  GT_CHECK(at + need <= buffer_.bytes(), "gradient pool of ", buffer_.bytes(), " bytes is full: ", need, " more wanted");
+  GT_CHECK(at + need <= buffer_.bytes(), "gradient pool of ", buffer_.bytes(), " bytes is full: ", need,
+           " more wanted");
   live_.insert(live_.begin() + static_cast<ptrdiff_t>(i), {at, at + need, 1});
   if (at + need > peak_) peak_ = at + need;
   return {buffer_.data() + at, s, t, buffer_.device()};
@@ -58,7 +59,8 @@ std::string to_string(const Shape& s) {
 
 bool complete(const DeviceApi& d) {
   return d.alloc && d.free && d.alloc_host && d.free_host && d.copy && d.zero && d.open_stream && d.close_stream &&
-         d.synchronize && d.make_event && d.drop_event && d.record && d.wait && d.done && d.count && d.describe && d.memory;
+         d.synchronize && d.make_event && d.drop_event && d.record && d.wait && d.done && d.count && d.describe &&
+         d.memory;
 }
 
 }  // namespace gt

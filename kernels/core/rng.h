@@ -1,6 +1,6 @@
-// Counter-based randomness: no rank holds generator state. A draw is a pure function of (seed, stream name, n, element),
-// so masks and initial weights are equal for every layout and every resume point.
-// Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Counter-based randomness: no rank holds generator state. A draw is a pure function of (seed, stream name, n,
+// element), so masks and initial weights are equal for every layout and every resume point. Philox4x32-10: Salmon et
+// al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 #include <array>
 #include <cstdint>

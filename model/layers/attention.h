@@ -7,7 +7,8 @@ namespace gt {
 
 class SelfAttention : public Module {
  public:
-  // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt; Vt].
+  // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt;
+  // Vt].
   SelfAttention(std::string name, int64_t hidden, int64_t heads, float out_std, const Build& b)
       : Module(name), shape_{heads / b.tp_size(), heads / b.tp_size(), hidden / heads},
         qkv_(name + ".qkv", hidden, 3 * hidden, b, 3), out_(name + ".out", hidden, hidden, out_std, b) {

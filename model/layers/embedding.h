@@ -1,5 +1,6 @@
-// Token and position embeddings, and the output head: the vocabulary is split over the tensor axis and padded so that every
-// rank holds the same number of rows. Padded rows are 0, never updated and never stored, so results do not depend on tp.
+// Token and position embeddings, and the output head: the vocabulary is split over the tensor axis and padded so that
+// every rank holds the same number of rows. Padded rows are 0, never updated and never stored, so results do not depend
+// on tp.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"

@@ -1,5 +1,5 @@
-// y = x W^T + b, cut over the tensor axis by columns (outputs) or rows (inputs). The layer picks its collectives from the cut,
-// so model code has none.
+// y = x W^T + b, cut over the tensor axis by columns (outputs) or rows (inputs). The layer picks its collectives from
+// the cut, so model code has none.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"

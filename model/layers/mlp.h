@@ -7,7 +7,10 @@ namespace gt {
 class Mlp : public Module {
  public:
   Mlp(std::string name, int64_t hidden, int64_t inner, float down_std, const Build& b)
-      : Module(name), tp_(b.tp()), up_(name + ".up", hidden, inner, b), down_(name + ".down", inner, hidden, down_std, b) {
+      : Module(name),
+        tp_(b.tp()),
+        up_(name + ".up", hidden, inner, b),
+        down_(name + ".down", inner, hidden, down_std, b) {
     child(up_);
     child(down_);
   }

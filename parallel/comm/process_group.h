@@ -1,7 +1,8 @@
 // One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning).
-// Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at once.
-// CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that results
-// do not depend on the backend, on overlap or on bucket sizes. Dtypes: f32, f64, i32, i64, byte (byte: no reductions but max).
+// Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at
+// once. CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that
+// results do not depend on the backend, on overlap or on bucket sizes. Dtypes: f32, f64, i32, i64, byte (byte: no
+// reductions but max).
 #pragma once
 #include <memory>
 #include <span>
@@ -16,7 +17,8 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 class ProcessGroup;
 
-// A ticket, not an object: copyable, freed by nobody. Must be waited for exactly once (default-made: nothing to wait for).
+// A ticket, not an object: copyable, freed by nobody. Must be waited for exactly once (default-made: nothing to wait
+// for).
 class Work {
  public:
   Work() = default;
@@ -48,9 +50,9 @@ class ProcessGroup {
   virtual bool capturable() const { return false; }  // may be recorded into a CUDA graph
 
   // Collectives: every rank of the group calls them in the same order with the same count and dtype.
-  // all_reduce: in place. all_gather: full = concatenation of the shards in rank order; shard may alias its own place in
-  // full. reduce_scatter: full has size() equal parts; shard (may alias this rank's part of full) receives the sum of part
-  // rank(). Buffers must stay untouched until the ticket has been waited for. Empty tensors are legal.
+  // all_reduce: in place. all_gather: full = concatenation of the shards in rank order; shard may alias its own place
+  // in full. reduce_scatter: full has size() equal parts; shard (may alias this rank's part of full) receives the sum
+  // of part rank(). Buffers must stay untouched until the ticket has been waited for. Empty tensors are legal.
   virtual Work all_reduce(Tensor inout, ReduceOp, Stream after) = 0;
   virtual Work all_gather(Tensor shard, Tensor full, Stream after) = 0;
   virtual Work reduce_scatter(Tensor full, Tensor shard, Stream after) = 0;  // sum
@@ -93,8 +95,8 @@ class GroupFactory {
   virtual int local_rank() const = 0;   // among the ranks of this machine
   virtual int local_size() const = 0;
   virtual std::string_view backend() const = 0;
-  // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to (ascending
-  // world ranks, itself among them); lists of one call partition the world.
+  // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to
+  // (ascending world ranks, itself among them); lists of one call partition the world.
   virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
 };
 

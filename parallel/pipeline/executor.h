@@ -19,8 +19,8 @@ class Stage {
   virtual ~Stage() = default;
   // Of the tensors that cross between stages, f32; the same for every stage of a model, also the last.
   virtual Shape boundary(const MicroBatch&) const = 0;
-  // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor, or on the last stage the loss: f64 [1],
-  // the sum of token losses of this microbatch.
+  // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor, or on the last stage the loss:
+  // f64 [1], the sum of token losses of this microbatch.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
 };
 
@@ -44,12 +44,12 @@ struct ActionTime { Action action; double begin, end; };  // seconds since the s
 class PipelineExecutor {
  public:
   // local_stages[c] is virtual stage c * p + pp rank. The schedule has been simulated (throws otherwise).
-  PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&, Stream compute,
-                   ExecutorMemory);
+  PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&,
+                   Stream compute, ExecutorMemory);
   ~PipelineExecutor();
 
-  // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives the
-  // token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
+  // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives
+  // the token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
   // Returns with every message sent; after an exception the executor must not be used again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 

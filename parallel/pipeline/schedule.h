@@ -1,6 +1,6 @@
 // A pipeline schedule is data: for every pipeline rank, the list of actions it performs in one optimizer step.
-// Generators write compute actions only (F, B or I + W); passes add the rest; a simulator checks; the executor runs them.
-// Text form, one line a rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
+// Generators write compute actions only (F, B or I + W); passes add the rest; a simulator checks; the executor runs
+// them. Text form, one line a rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -37,8 +37,8 @@ Schedule interleaved(int p, int v, int m);
 Schedule zb_h1(int p, int m);
 Schedule forward_only(int p, int v, int m);  // evaluation
 
-// By name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions added. `tied`: first and
-// last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
+// By name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions added. `tied`:
+// first and last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
 Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false);
 std::vector<std::string> schedule_names();
 

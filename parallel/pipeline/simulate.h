@@ -1,4 +1,5 @@
-// Plays a schedule offline: checks it and predicts makespan, bubble and memory. Nothing runs before this has accepted it.
+// Plays a schedule offline: checks it and predicts makespan, bubble and memory. Nothing runs before this has accepted
+// it.
 #pragma once
 #include <vector>
 
@@ -21,10 +22,12 @@ struct Report {
   std::vector<std::vector<Span>> timeline;  // per rank
 };
 
-// Throws gt::Error on disorder, unmatched or reordered messages (also with rendezvous sends), deadlock, leaked activations.
+// Throws gt::Error on disorder, unmatched or reordered messages (also with rendezvous sends), deadlock, leaked
+// activations.
 Report simulate(const Schedule&, const Cost& = {});
 
-// ASCII timeline: one row a rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight only, '.' idle.
+// ASCII timeline: one row a rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight only, '.'
+// idle.
 std::string gantt(const Report&, int width = 100);
 
 }  // namespace gt

@@ -37,8 +37,9 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
   struct Saved { Tensor tokens; Var y; Parameter* table; int64_t first_row; };
   t.record(Saved{tokens, y, &table, first_row}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
     auto [dtable, acc] = bp.dst(*s.table);
-    bp.ops().embedding_grad({.tokens = s.tokens, .dout = bp.grad(s.y), .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
-                            bp.stream());
+    bp.ops().embedding_grad(
+        {.tokens = s.tokens, .dout = bp.grad(s.y), .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
+        bp.stream());
   }});
   return y;
 }
@@ -51,8 +52,10 @@ void gather_stats(Tape& t, Tensor stats, const CrossEntropyStats& mine, ProcessG
 }
 }  // namespace
 
-Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk, ProcessGroup& g) {
-  const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0], first_col = columns * g.rank();
+Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk,
+                       ProcessGroup& g) {
+  const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0],
+                first_col = columns * g.rank();
   const bool train = t.recording();
   Var loss = t.output({1}, DType::kF64);
   Tensor dx = train ? t.scratch({n, hidden}, x.value.dtype) : Tensor{};
@@ -65,10 +68,20 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     Tensor logits = t.scratch({rows, columns}, x.value.dtype), stats = t.scratch({g.size(), rows, 3}, DType::kF32);
     const Tensor xs = x.value.slice(at, rows), ts = targets.slice(at, rows);
     t.ops().gemm({.a = xs, .b = w.value, .out = logits, .trans_b = true, .b_version = w.version}, t.stream());
-    gather_stats(t, stats, {.logits = logits, .targets = ts, .stats = stats.slice(g.rank(), 1), .first_col = first_col, .vocab = vocab}, g);
-    t.ops().cross_entropy_grad({.logits = logits, .targets = ts, .stats = stats, .seed = mb.loss_seed,
-                                .loss = token_loss.slice(at, rows), .dlogits = train ? logits : Tensor{}, .parts = g.size(),
-                                .first_col = first_col, .vocab = vocab}, t.stream());
+    gather_stats(
+        t, stats,
+        {.logits = logits, .targets = ts, .stats = stats.slice(g.rank(), 1), .first_col = first_col, .vocab = vocab},
+        g);
+    t.ops().cross_entropy_grad({.logits = logits,
+                                .targets = ts,
+                                .stats = stats,
+                                .seed = mb.loss_seed,
+                                .loss = token_loss.slice(at, rows),
+                                .dlogits = train ? logits : Tensor{},
+                                .parts = g.size(),
+                                .first_col = first_col,
+                                .vocab = vocab},
+                               t.stream());
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
       auto [dw, acc] = grad_dst(w);

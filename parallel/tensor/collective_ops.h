@@ -1,5 +1,5 @@
-// Collectives as differentiable ops: each one's backward is its mirror image (Megatron's f and g). Built on the public tape
-// API; autograd/ knows nothing of ranks. On a group of size 1 each is free.
+// Collectives as differentiable ops: each one's backward is its mirror image (Megatron's f and g). Built on the public
+// tape API; autograd/ knows nothing of ranks. On a group of size 1 each is free.
 #pragma once
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
@@ -10,14 +10,14 @@ namespace gt::ops {
 Var copy_to_group(Tape&, Var x, ProcessGroup&);      // forward: x            backward: all-reduce of dx
 Var reduce_from_group(Tape&, Var x, ProcessGroup&);  // forward: all-reduce   backward: dx
 
-// Rows of `table` (this rank's slice of the padded vocabulary, first row `first_row`) for tokens [batch, seq]; summed over the
-// group. Result [batch*seq, C].
+// Rows of `table` (this rank's slice of the padded vocabulary, first row `first_row`) for tokens [batch, seq]; summed
+// over the group. Result [batch*seq, C].
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, ProcessGroup&);
 
-// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group, `chunk` rows at
-// a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding. The gradient of the root
-// is known before the backward starts (mb.loss_seed), so dx and dW are made in the forward while the logits are in cache
-// when the tape records.
+// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,
+// `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
+// The gradient of the root is known before the backward starts (mb.loss_seed), so dx and dW are made in the forward
+// while the logits are in cache when the tape records.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&);
 
 }  // namespace gt::ops

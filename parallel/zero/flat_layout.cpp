@@ -21,8 +21,10 @@ FlatLayout flat_layout(std::span<const int64_t> numels, int shards, int64_t alig
   l.segments.resize(static_cast<size_t>(shards));
   for (int r = 0; r < shards; ++r)
     for (size_t t = 0; t < numels.size(); ++t) {
-      const int64_t begin = std::max(l.shard * r, l.offset[t]), end = std::min(l.shard * (r + 1), l.offset[t] + numels[t]);
-      if (begin < end) l.segments[static_cast<size_t>(r)].push_back({static_cast<int>(t), begin - l.offset[t], end - begin, begin});
+      const int64_t begin = std::max(l.shard * r, l.offset[t]),
+                    end = std::min(l.shard * (r + 1), l.offset[t] + numels[t]);
+      if (begin < end)
+        l.segments[static_cast<size_t>(r)].push_back({static_cast<int>(t), begin - l.offset[t], end - begin, begin});
     }
   return l;
 }

@@ -13,26 +13,30 @@ int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int 
   return local / part * block + tp_rank * part + local % part;
 }
 
-void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi& api, Stream stream) {
+void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi& api,
+                    Stream stream) {
   if (stream.device.kind == DeviceKind::kNull) return;
   const int64_t n = p.local_shape.numel();
   std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
   if (p.init.kind == Init::Kind::kNormal) {
-    // Split along dim 0: rows move, columns are whole (a vector is rows of one column). Split along dim 1: every row has this
-    // rank's columns.
+    // Split along dim 0: rows move, columns are whole (a vector is rows of one column). Split along dim 1: every row
+    // has this rank's columns.
     const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
     const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : n, cols = n / rows;
-    const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0], full_cols = p.full_shape.numel() / p.full_shape[0];
+    const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0],
+                  full_cols = p.full_shape.numel() / p.full_shape[0];
     const auto row = [&](int64_t r) {
       float* out = host.data() + r * cols;
       if (!split || p.shard.dim == 0) {
         const int64_t at = split ? logical_index(r, full_rows, p.shard.blocks, tp_rank, tp_size) : r;
-        if (at < p.full_shape[0]) philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
+        if (at < p.full_shape[0])
+          philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
       } else {
         const int64_t run = full_cols / p.shard.blocks / tp_size;  // consecutive columns of one block
         for (int64_t c = 0; c < cols; c += run)
-          philox_normals(key, static_cast<uint64_t>(r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size)), run,
-                         p.init.stddev, out + c);
+          philox_normals(
+              key, static_cast<uint64_t>(r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size)),
+              run, p.init.stddev, out + c);
       }
     };
     std::vector<std::thread> team;

@@ -100,8 +100,8 @@ void ParamStore::init(uint64_t seed, int threads) {
     if (s->alias_owner) continue;
     for (Parameter* p : s->spec.params) {
       const std::string& name = p->tied_to.empty() ? p->name : p->tied_to;
-      init_parameter(*p, stream_key(seed, "init/" + name), mesh_.coord(Axis::kTp), mesh_.size(Axis::kTp), threads, *backend_.device,
-                     compute_);
+      init_parameter(*p, stream_key(seed, "init/" + name), mesh_.coord(Axis::kTp), mesh_.size(Axis::kTp), threads,
+                     *backend_.device, compute_);
     }
   }
   for (Parameter* p : parameters()) ++p->version;
@@ -129,8 +129,8 @@ void ParamStore::begin_backward(int stage, int, bool last) {
     if (s->spec.stage == stage) s->last_backward = last;
 }
 
-// The gradient of a rank's slice of a `partial` parameter would be summed over tp here first; none exists without sequence
-// parallelism.
+// The gradient of a rank's slice of a `partial` parameter would be summed over tp here first; none exists without
+// sequence parallelism.
 void ParamStore::launch(Scope& s) {
   for (const Parameter* p : s.spec.params)
     GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
@@ -153,7 +153,8 @@ void ParamStore::reduce_grads(int stage) {
 
 void ParamStore::reduce_tied() {
   for (auto& s : scopes_) {
-    const bool is_owner_here = std::any_of(scopes_.begin(), scopes_.end(), [&](auto& o) { return o->owner == s.get(); });
+    const bool is_owner_here =
+        std::any_of(scopes_.begin(), scopes_.end(), [&](auto& o) { return o->owner == s.get(); });
     if (s->owner != nullptr) {  // both copies on this rank: owner + copy, the order of first + last stage
       for (Scope* both : {s->owner, s.get()}) {
         both->work.wait(compute_);
@@ -179,7 +180,8 @@ void ParamStore::finish_reduction() {
   }
   if (options_.stage != 0) return;
   for (auto& s : scopes_)
-    if (!s->alias_owner) s->work = mesh_.group(Axis::kDp).all_gather(s->own(s->flat_grads()), s->flat_grads(), compute_);
+    if (!s->alias_owner)
+      s->work = mesh_.group(Axis::kDp).all_gather(s->own(s->flat_grads()), s->flat_grads(), compute_);
   for (auto& s : scopes_) s->work.wait(compute_);
 }
 
@@ -191,8 +193,9 @@ void ParamStore::norm_squares(Tensor norms) {
     for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
       const Parameter& p = *s->spec.params[static_cast<size_t>(g.tensor)];
       if (p.shard.kind != ShardSpec::Kind::kSplit && mesh_.coord(Axis::kTp) != 0) continue;
-      backend_.ops->sum_squares({.x = s->flat_grads().slice(g.at, g.count), .out = norms.slice(s->spec.index, 1), .accumulate = true},
-                                compute_);
+      backend_.ops->sum_squares(
+          {.x = s->flat_grads().slice(g.at, g.count), .out = norms.slice(s->spec.index, 1), .accumulate = true},
+          compute_);
     }
   }
 }
@@ -208,14 +211,16 @@ int64_t ParamStore::state_elements(int scope) const {
 void ParamStore::publish() {
   if (options_.stage == 1) {
     for (auto& s : scopes_)
-      if (!s->alias_owner) s->work = mesh_.group(Axis::kDp).all_gather(s->own(s->flat_values()), s->flat_values(), compute_);
+      if (!s->alias_owner)
+        s->work = mesh_.group(Axis::kDp).all_gather(s->own(s->flat_values()), s->flat_values(), compute_);
     for (auto& s : scopes_) s->work.wait(compute_);
   }
   for (auto& s : scopes_)
     for (Parameter* p : s->spec.params) ++p->version;
 }
 
-void ParamStore::append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const {
+void ParamStore::append_views(const std::string& group, std::span<const Tensor> flat_state,
+                              std::vector<ShardView>& out) const {
   GT_CHECK(flat_state.size() == scopes_.size(), "one flat state buffer per scope");
   const int dp = mesh_.coord(Axis::kDp);
   for (size_t k = 0; k < scopes_.size(); ++k) {

@@ -1,7 +1,7 @@
-// Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, and which part of them this
-// data-parallel rank is responsible for. ZeRO stages 0 and 1 differ only in what is gathered after the gradient reduction
-// (0: gradients, every rank updates all; 1: each rank updates its shard, values are gathered). Both reduce by reduce-scatter
-// on the same layout, so they agree bit for bit.
+// Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, and which part of
+// them this data-parallel rank is responsible for. ZeRO stages 0 and 1 differ only in what is gathered after the
+// gradient reduction (0: gradients, every rank updates all; 1: each rank updates its shard, values are gathered). Both
+// reduce by reduce-scatter on the same layout, so they agree bit for bit.
 #pragma once
 #include <memory>
 #include <span>
@@ -17,8 +17,8 @@
 
 namespace gt {
 
-// Parameters that are gathered and reduced together. `index`: place in the whole model's scope list, equal on every rank and
-// under every pp, so that norms add up in one order. A tied copy is alone in its scope, and so is its owner.
+// Parameters that are gathered and reduced together. `index`: place in the whole model's scope list, equal on every
+// rank and under every pp, so that norms add up in one order. A tied copy is alone in its scope, and so is its owner.
 struct ScopeSpec {
   std::string name;
   std::vector<Parameter*> params;
@@ -43,7 +43,8 @@ struct UpdateRange {
 class ParamStore {
  public:
   // total_scopes: scopes of the whole model. Allocates; values are undefined until init() or a load.
-  ParamStore(std::vector<ScopeSpec> scopes, int total_scopes, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
+  ParamStore(std::vector<ScopeSpec> scopes, int total_scopes, const ZeroOptions&, const Mesh&, const Backend&,
+             Stream compute);
   ~ParamStore();
 
   // Fills values by the counter-based rule: equal under every layout. `threads` host threads.
@@ -58,9 +59,9 @@ class ParamStore {
   void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
   void finish_reduction();        // everything has landed; stage 0 gathers; a parameter without gradient is an error
 
-  // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every stage; tp-split
-  // or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over the world it is the global norm
-  // squared, with entries in the model's order whatever the layout.
+  // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every
+  // stage; tp-split or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over
+  // the world it is the global norm squared, with entries in the model's order whatever the layout.
   void norm_squares(Tensor out);
 
   // What to update, and how many elements of state a local scope needs.
@@ -70,10 +71,12 @@ class ParamStore {
 
   void publish();  // values changed: gather (stage 1), new versions
 
-  // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local scope).
+  // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local
+  // scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
-  std::vector<ShardView> grad_views() const;  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step
+  std::vector<ShardView> grad_views()
+      const;  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step
 
   std::vector<Parameter*> parameters() const;
   int64_t local_elements() const;     // parameters held by this rank, padding of the flat buffers excluded

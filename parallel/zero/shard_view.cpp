@@ -9,7 +9,8 @@ int64_t logical_offset(const ShardView& v, int64_t local) {
   const int64_t full_rows = v.full[0], full_cols = v.full.numel() / full_rows;
   int64_t r = local / cols, c = local % cols;
   if (v.shard.kind == ShardSpec::Kind::kSplit) {
-    if (v.shard.dim == 0) r = logical_index(r, v.pad_rows ? v.pad_rows : full_rows, v.shard.blocks, v.tp_rank, v.tp_size);
+    if (v.shard.dim == 0)
+      r = logical_index(r, v.pad_rows ? v.pad_rows : full_rows, v.shard.blocks, v.tp_rank, v.tp_size);
     else c = logical_index(c, full_cols, v.shard.blocks, v.tp_rank, v.tp_size);
   }
   return r < full_rows ? r * full_cols + c : -1;

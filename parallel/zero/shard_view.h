@@ -7,9 +7,10 @@
 
 namespace gt {
 
-// `data` holds elements [begin, begin + data.numel()) of the flattened tp-local tensor of shape `local`, which is this rank's cut
-// (`shard`, tp_rank of tp_size) of the logical tensor `full`. When the vocabulary is padded, `local` counts padded rows and
-// pad_rows is dim 0 of the padded logical tensor; padding is never stored and is 0 after a load.
+// `data` holds elements [begin, begin + data.numel()) of the flattened tp-local tensor of shape `local`, which is this
+// rank's cut
+// (`shard`, tp_rank of tp_size) of the logical tensor `full`. When the vocabulary is padded, `local` counts padded rows
+// and pad_rows is dim 0 of the padded logical tensor; padding is never stored and is 0 after a load.
 struct ShardView {
   std::string name;  // group + parameter: "master/layers.0.attn.qkv.weight", "optim/exp_avg/embed.weight"
   Tensor data;       // 1-D, f32, on the device
@@ -18,10 +19,12 @@ struct ShardView {
   int tp_rank = 0, tp_size = 1;
   int64_t pad_rows = 0;
   int64_t begin = 0;
-  bool save = true;  // false: a second copy (tied weight on the last stage, ZeRO-0 piece of another rank): read, never written
+  bool save =
+      true;  // false: a second copy (tied weight on the last stage, ZeRO-0 piece of another rank): read, never written
 };
 
-// Element of the flattened logical tensor that element `local` of the flattened tp-local tensor is; -1: vocabulary padding.
+// Element of the flattened logical tensor that element `local` of the flattened tp-local tensor is; -1: vocabulary
+// padding.
 int64_t logical_offset(const ShardView&, int64_t local);
 
 }  // namespace gt

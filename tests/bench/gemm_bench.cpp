@@ -1,6 +1,8 @@
 // bench_gemm: GF/s of our gemm (packed weights, our threads, epilogue) beside plain oneDNN matmul called directly on
 // whole matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that load from
 // outside hits both. Usage: bench_gemm [threads=1] [rows=256] [repeats=15]
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -99,6 +101,11 @@ double median(std::vector<double> v) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // oneDNN alone runs on OpenMP, whose idle threads spin by default and would take a core from the next measurement.
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
+    setenv("OMP_WAIT_POLICY", "passive", 1);  // read when the library is loaded: start again
+    execv("/proc/self/exe", argv);
+  }
   const auto argument = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
   const int threads = argument(1, 1), rows = argument(2, 256), repeats = argument(3, 15);
   const gt::Backend& cpu = gt::cpu_backend();

@@ -9,7 +9,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A prepared corpus (a licence text that every Debian has), a tokenizer and one finished run; made once, copied for each case.
+// A prepared corpus (a licence text that every Debian has), a tokenizer and one finished run; made once, copied for
+// each case.
 const std::string& world() {
   static const TempDir kDir;
   static const bool kMade = [] {
@@ -25,8 +26,10 @@ const std::string& world() {
     must("tokenizer train --input text.txt --vocab 350 --output other.model");
     must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens");
     must("data prepare --input text.txt --split-docs blank-line --tokenizer other.model --output tokens2");
-    must("--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 --train.global_batch 4 "
-         "--train.steps 2 --data.train tokens --data.tokenizer tok.model --log.name done --device.kind cpu");
+    must(
+        "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 "
+        "--train.global_batch 4 "
+        "--train.steps 2 --data.train tokens --data.tokenizer tok.model --log.name done --device.kind cpu");
     return true;
   }();
   (void)kMade;
@@ -40,7 +43,8 @@ struct Copy {
 };
 
 const std::string kTrain =
-    "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 --train.global_batch 4 "
+    "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 "
+    "--train.global_batch 4 "
     "--train.steps 2 --device.kind cpu --log.name x ";
 const std::string kData = kTrain + "--data.train tokens ";
 
@@ -82,7 +86,8 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
   expect(dir, kData + "--parallel.schedule 1f2b", 2, {"1f2b", "1f1b"});
   expect(dir, kData + "--device.isa sse9", 2, {"sse9"});
   expect(dir, kData + "--schedule.type cosin", 2, {"cosin", "cosine"});
-  expect(dir, kData + "--tp 3 --pp 9 --modle.x 1 --optim.lr -1", 2, {"tp 3", "9 stages", "--modle.x", "optim.lr"});  // all at once
+  expect(dir, kData + "--tp 3 --pp 9 --modle.x 1 --optim.lr -1", 2,
+         {"tp 3", "9 stages", "--modle.x", "optim.lr"});  // all at once
   expect(dir, kTrain, 2, {"data.train"});
 }
 
@@ -191,7 +196,8 @@ TEST_CASE("machines that lack something say what") {
   INFO(no_mpi.out);
   CHECK(no_mpi.code == 2);
   CHECK(no_mpi.says("openmpi"));
-  const Outcome world_size = shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " GPT_BINARY_DIR "/gpttrain " + kData + "--tp 2", dir);
+  const Outcome world_size =
+      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " GPT_BINARY_DIR "/gpttrain " + kData + "--tp 2", dir);
   INFO(world_size.out);
   CHECK(world_size.code == 2);
   CHECK(world_size.says("3"));

@@ -21,7 +21,8 @@ void collect(const std::vector<ShardView>& views, float scale, Logical& out, std
     std::vector<float>& full = out[base_name(v.name)];
     full.resize(static_cast<size_t>(v.full.numel()), std::numeric_limits<float>::quiet_NaN());
     for (int64_t i = 0; i < v.data.numel(); ++i)
-      if (const int64_t at = logical_offset(v, v.begin + i); at >= 0) full[static_cast<size_t>(at)] = v.data.as<float>()[i] * scale;
+      if (const int64_t at = logical_offset(v, v.begin + i); at >= 0)
+        full[static_cast<size_t>(at)] = v.data.as<float>()[i] * scale;
   }
 }
 
@@ -81,7 +82,9 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
         result.losses.push_back(r.loss);
         result.norms.push_back(r.grad_norm);
       }
-      if (k == 0) collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads, mutex);
+      if (k == 0)
+        collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads,
+                mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
     RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];

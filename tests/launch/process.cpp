@@ -13,11 +13,13 @@
 
 namespace gt {
 
-Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s, const std::function<void(int)>& while_running) {
+Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s,
+                 const std::function<void(int)>& while_running) {
   return shell("exec " GPT_BINARY_DIR "/gpttrain " + args, cwd, limit_s, while_running);
 }
 
-Outcome shell(const std::string& command, const std::string& cwd, int limit_s, const std::function<void(int)>& while_running) {
+Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
+              const std::function<void(int)>& while_running) {
   int pipe_fd[2];
   if (pipe2(pipe_fd, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
   const pid_t pid = fork();

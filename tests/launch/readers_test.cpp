@@ -1,4 +1,5 @@
-// What we write is read by software that we did not write: TensorBoard, h5py, SentencePiece's own tools (tests/readers/).
+// What we write is read by software that we did not write: TensorBoard, h5py, SentencePiece's own tools
+// (tests/readers/).
 #include <filesystem>
 
 #include "tests/launch/process.h"
@@ -15,7 +16,8 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
   TempDir dir;
   const std::string text = read_file("/usr/share/common-licenses/GPL-3");
   write_file(dir / "text.txt", text);
-  write_file(dir / "line.txt", "The GNU General Public License is a free, copyleft license for software and other kinds of works.\n");
+  write_file(dir / "line.txt",
+             "The GNU General Public License is a free, copyleft license for software and other kinds of works.\n");
   const auto must = [&](const std::string& args) {
     const Outcome r = gpttrain(args, dir.path());
     INFO(args << "\n" << r.out);
@@ -24,12 +26,17 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
   };
   must("tokenizer train --input text.txt --vocab 400 --output tok.model");
   must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens");
-  must("--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 --train.global_batch 8 "
-       "--train.steps 6 --data.train tokens --data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --pp 2 --dp 2 --launch.ranks threads");
-  const Outcome ids = shell(GPT_BINARY_DIR "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
+  must(
+      "--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 "
+      "--train.global_batch 8 "
+      "--train.steps 6 --data.train tokens --data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --pp 2 "
+      "--dp 2 --launch.ranks threads");
+  const Outcome ids =
+      shell(GPT_BINARY_DIR "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
   INFO(ids.out);
   REQUIRE(ids.code == 0);
-  const Outcome r = shell(python + " " GPT_SOURCE_DIR "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt", dir.path());
+  const Outcome r = shell(
+      python + " " GPT_SOURCE_DIR "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt", dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK(r.says("tensorboard:"));
@@ -55,9 +62,13 @@ TEST_CASE("a model trained on English ends below the unigram entropy and writes 
   const double entropy = std::stod(inspected.substr(at + 16));
   CHECK(entropy > 4);
   CHECK(entropy < 6);
-  must("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 400 --model.seq 32 --train.micro_batch 8 --train.global_batch 32 "
-       "--train.steps 200 --train.eval_every 200 --train.eval_steps 2 --optim.lr 5e-3 --schedule.warmup_steps 10 --data.split 90,10 --data.train tokens "
-       "--data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --dp 2 --launch.ranks threads --log.every 50 --parallel.recompute selective");
+  must(
+      "--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 400 --model.seq 32 --train.micro_batch 8 "
+      "--train.global_batch 32 "
+      "--train.steps 200 --train.eval_every 200 --train.eval_steps 2 --optim.lr 5e-3 --schedule.warmup_steps 10 "
+      "--data.split 90,10 --data.train tokens "
+      "--data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --dp 2 --launch.ranks threads --log.every 50 "
+      "--parallel.recompute selective");
   CHECK(logged(dir / "runs/run", "loss").back() < entropy - 0.6);
   CHECK(logged(dir / "runs/run", "loss", "eval").back() < entropy - 0.4);
   const std::string written = must("generate --load runs/run --prompt \"The GNU\" --max-tokens 12 --seed 3");

@@ -1,4 +1,5 @@
-// The same weights and tokens in PyTorch and here: loss, every gradient, ten AdamW steps (tests/golden/make_torch_gpt2.py).
+// The same weights and tokens in PyTorch and here: loss, every gradient, ten AdamW steps
+// (tests/golden/make_torch_gpt2.py).
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -69,7 +70,8 @@ MeshRun fixture_run(const Fixture& f, const Logical& weights, MeshShape mesh) {
 TEST_CASE("loss, gradients and ten AdamW steps equal PyTorch's GPT-2") {
   const Fixture f = read_fixture();
   const Logical weights = with_prefix(f, "weight/"), grads = with_prefix(f, "grad/");
-  for (const MeshShape mesh : {MeshShape{}, MeshShape{.pp = 2, .dp = 1, .tp = 2}, MeshShape{.pp = 1, .dp = 4, .tp = 1}}) {
+  for (const MeshShape mesh :
+       {MeshShape{}, MeshShape{.pp = 2, .dp = 1, .tp = 2}, MeshShape{.pp = 1, .dp = 4, .tp = 1}}) {
     INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
     const MeshResult r = run_mesh(fixture_run(f, weights, mesh));
     CHECK(r.losses[0] == Approx(f.f32.at("loss")[0]).epsilon(1e-5));
@@ -84,6 +86,7 @@ TEST_CASE("loss, gradients and ten AdamW steps equal PyTorch's GPT-2") {
       CHECK(r.norms[k] == Approx(f.f32.at("adamw/norms")[k]).epsilon(1e-4));
     }
     CHECK(relative_error(r.weights.at("embed.weight"), f.f32.at("adamw/weight/embed.weight")) <= 1e-4);
-    CHECK(relative_error(r.weights.at("layers.1.attn.qkv.weight"), f.f32.at("adamw/weight/layers.1.attn.qkv.weight")) <= 1e-4);
+    CHECK(relative_error(r.weights.at("layers.1.attn.qkv.weight"), f.f32.at("adamw/weight/layers.1.attn.qkv.weight")) <=
+          1e-4);
   }
 }

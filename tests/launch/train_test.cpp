@@ -12,7 +12,8 @@ using namespace gt;
 namespace {
 
 const std::string kTiny =
-    "--model.layers 5 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock --train.global_batch 8 "
+    "--model.layers 5 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 "
     "--train.micro_batch 1 --optim.lr 3e-3 --schedule.warmup_steps 2 --device.kind cpu --log.tensorboard false ";
 
 void check_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
@@ -51,11 +52,13 @@ TEST_CASE("processes and threads of the same layout are bitwise equal") {
 
 TEST_CASE("a run that stops half way and resumes is bitwise the run that does not stop") {
   TempDir dir;
-  const std::string layout = kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --checkpoint.every 6 --schedule.type linear ";
+  const std::string layout =
+      kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --checkpoint.every 6 --schedule.type linear ";
   REQUIRE(gpttrain(layout + "--train.steps 12 --log.name whole", dir.path()).code == 0);
   // The same command, killed after step 6's checkpoint: its schedule is that of 12 steps.
   const Outcome part = gpttrain(layout + "--train.steps 12 --log.name parts", dir.path(), 120, [&](int pid) {
-    for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "runs/parts/checkpoints/step-000000006"); ++i) usleep(5000);
+    for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "runs/parts/checkpoints/step-000000006"); ++i)
+      usleep(5000);
     kill(-pid, SIGKILL);
   });
   CHECK(part.code == 128 + SIGKILL);
@@ -63,7 +66,8 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   INFO(rest.out);
   REQUIRE(rest.code == 0);
   CHECK(rest.says("from step"));
-  for (const char* key : {"loss", "grad_norm", "lr"}) {  // the kill may have cost log lines of the first six steps, no more
+  for (const char* key :
+       {"loss", "grad_norm", "lr"}) {  // the kill may have cost log lines of the first six steps, no more
     INFO(key);
     const std::vector<double> whole = logged(dir / "runs/whole", key), parts = logged(dir / "runs/parts", key);
     REQUIRE(whole.size() == 12);
@@ -96,9 +100,12 @@ TEST_CASE("a checkpoint of one layout resumes on another and stays close") {
 TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes on") {
   TempDir dir;
   for (const std::string ranks : {"processes", "threads"}) {
-    const std::string run = kTiny + "--tp 2 --pp 2 --train.steps 100000 --log.name " + ranks + " --launch.ranks " + ranks;
+    const std::string run =
+        kTiny + "--tp 2 --pp 2 --train.steps 100000 --log.name " + ranks + " --launch.ranks " + ranks;
     const Outcome stopped = gpttrain(run, dir.path(), 60, [&](int pid) {
-      for (int i = 0; i < 2000 && read_file(dir / ("runs/" + ranks + "/log.jsonl")).find("\"step\": 3,") == std::string::npos; ++i) usleep(5000);
+      for (int i = 0;
+           i < 2000 && read_file(dir / ("runs/" + ranks + "/log.jsonl")).find("\"step\": 3,") == std::string::npos; ++i)
+        usleep(5000);
       kill(pid, SIGINT);
     });
     INFO(stopped.out);
@@ -106,7 +113,9 @@ TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes 
     const size_t steps = logged(dir / ("runs/" + ranks), "loss").size();
     REQUIRE(steps >= 3);
     CHECK(std::filesystem::exists(dir / ("runs/" + ranks + "/checkpoints/latest")));
-    const Outcome more = gpttrain(kTiny + "--tp 2 --pp 2 --launch.ranks threads --log.name " + ranks + " --train.steps " + std::to_string(steps + 2), dir.path());
+    const Outcome more = gpttrain(kTiny + "--tp 2 --pp 2 --launch.ranks threads --log.name " + ranks +
+                                      " --train.steps " + std::to_string(steps + 2),
+                                  dir.path());
     INFO(more.out);
     CHECK(more.code == 0);
     CHECK(logged(dir / ("runs/" + ranks), "loss").size() == steps + 2);

@@ -9,7 +9,7 @@ constexpr OpTable kOps{.name = "cpu",
                        GT_OPS(X)
 #undef X
 };
-static_assert(first_missing(kOps) == nullptr);
+GT_COMPLETE_TABLE(kOps);
 }  // namespace
 
 const OpTable kTable = kOps;

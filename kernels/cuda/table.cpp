@@ -15,7 +15,7 @@ static constexpr OpTable kTable{.name = "cuda",
                                 GT_OPS(X)
 #undef X
 };
-static_assert(first_missing(kTable) == nullptr);
+GT_COMPLETE_TABLE(kTable);
 
 const OpTable& op_table() { return kTable; }
 

@@ -20,7 +20,7 @@ constexpr OpTable kOps{.name = "null",
                        GT_OPS(X)
 #undef X
 };
-static_assert(first_missing(kOps) == nullptr);
+GT_COMPLETE_TABLE(kOps);
 
 // Address space without memory behind it: distinct addresses, and a fault for whoever touches one.
 void* alloc(int, int64_t bytes) {

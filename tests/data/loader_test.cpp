@@ -20,6 +20,7 @@ std::atomic<int64_t> allocations{0};
 // Counts what the whole program allocates; malloc and free on both sides, which the compiler cannot see through
 // inlining.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
 void* operator new(size_t n) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(n ? n : 1)) return p;
@@ -27,6 +28,7 @@ void* operator new(size_t n) {
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
 
 namespace {
 using Sample = std::vector<int32_t>;

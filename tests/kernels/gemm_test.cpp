@@ -36,6 +36,7 @@ void count_allocation(void* caller) {
 
 }  // namespace
 
+#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
 void* operator new(size_t bytes) {
   count_allocation(__builtin_return_address(0));
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
@@ -51,6 +52,7 @@ void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+#endif
 
 namespace {
 

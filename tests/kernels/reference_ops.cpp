@@ -211,7 +211,7 @@ const OpTable& reference_ops() {
                                   GT_OPS(X)
 #undef X
   };
-  static_assert(first_missing(kTable) == nullptr);
+  GT_COMPLETE_TABLE(kTable);
   return kTable;
 }
 

@@ -6,14 +6,19 @@
 
 #include "autograd/parameter.h"
 #include "parallel/mesh.h"
+#include "parallel/tensor/tensor_axis.h"
 
 namespace gt {
 
 struct Build {  // everything a layer needs to construct itself
   const Mesh& mesh;
   float init_std = 0.02f;
+  bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
+  TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
+  // Of a parameter that every tp rank holds whole and applies between tensor-parallel layers.
+  ShardSpec whole() const { return tensor().cut_rows() ? ShardSpec::partial() : ShardSpec::replicate(); }
 };
 
 class Module {

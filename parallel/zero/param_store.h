@@ -86,6 +86,7 @@ class ParamStore {
  private:
   struct Scope;
   void launch(Scope&);
+  void sum_partial(Scope&);
   void launch_bucket();
   const Mesh& mesh_;
   ZeroOptions options_;
@@ -96,6 +97,7 @@ class ParamStore {
   std::vector<UpdateRange> ranges_;
   std::vector<Scope*> bucket_;       // scopes whose gradients are final, not launched yet
   int64_t bucket_fill_ = 0;          // bytes
+  std::vector<Work> summing_;        // of sum_partial(); kept for its storage
 };
 
 }  // namespace gt

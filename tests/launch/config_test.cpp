@@ -314,6 +314,18 @@ TEST_CASE("training needs data that exists") {
                  Catch::Contains("--data.tokenizer: /no/tok: no such file"));
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
+  // The demo's configuration before the demo: who makes its files.
+  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json",
+                          .flags = {"--data.train", "/no/a", "--data.valid", "mock", "--data.tokenizer", "/no/tok"},
+                          .needs_data = true}),
+             !Catch::Contains("demo.sh"));
+  namespace fs = std::filesystem;
+  const fs::path empty = fs::temp_directory_path() / "gpttrain-empty-folder", before = fs::current_path();
+  fs::create_directories(empty);
+  fs::current_path(empty);
+  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json", .needs_data = true}),
+             Catch::Contains("no such file; ./launch/demo.sh makes it"));
+  fs::current_path(before);
 }
 
 TEST_CASE("the effective config reads back to itself, with all defaults and whatever it holds") {

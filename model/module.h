@@ -13,6 +13,7 @@ namespace gt {
 struct Build {  // everything a layer needs to construct itself
   const Mesh& mesh;
   float init_std = 0.02f;
+  uint64_t seed = 0;  // of dropout
   bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }

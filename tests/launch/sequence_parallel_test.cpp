@@ -19,6 +19,7 @@ MeshRun run_of(MeshShape mesh, bool tied = true, int steps = 20) {
   MeshRun run;
   run.engine.model = {.layers = 3, .hidden = 24, .heads = 4, .ffn = 52, .vocab = 300, .seq = 8, .tied = tied};
   run.engine.model.loss_chunk = 10;
+  run.engine.model.dropout = run.engine.model.attn_dropout = 0.1;
   run.engine.micro_batch = 3;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};

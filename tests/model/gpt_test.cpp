@@ -20,7 +20,7 @@ struct Built {
   Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end, bool sequence_parallel = false)
       : factory(rank, shape.world()),
         mesh(shape, factory),
-        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std, sequence_parallel}) {}
+        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std, 0, sequence_parallel}) {}
 };
 
 std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape, int rank, int begin, int end) {

@@ -70,7 +70,6 @@ TEST_CASE("a linear layer's transient output changes no bit of its gradients") {
   Parameter w;
   w.full_shape = w.local_shape = {out, in};
   w.value = rig.tensor({out, in}, 1);
-  w.version = 1;
   const Tensor x = rig.tensor({n, in}, 2), dy = rig.tensor({n, out}, 3);
   std::vector<std::vector<float>> results;
   for (const ops::Output where : {ops::Output::kKept, ops::Output::kTransient}) {

@@ -28,13 +28,13 @@ Preamble preamble_of(const Shape& shape, DType dtype, const MicroBatch& mb, int 
   p.header.microbatch = static_cast<uint32_t>(microbatch);
   p.header.kind = kind;
   p.first_sample = mb.first_sample;
-  p.stride = mb.stride;
+  p.samples = mb.batch;
   return p;
 }
 
 bool as_announced(const Preamble& got, const Preamble& want, bool ordinals) {
   return std::memcmp(&got.header, &want.header, sizeof got.header) == 0 &&
-         (!ordinals || (got.first_sample == want.first_sample && got.stride == want.stride));
+         (!ordinals || (got.first_sample == want.first_sample && got.samples == want.samples));
 }
 
 void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who) {
@@ -45,9 +45,9 @@ void refuse_announced(const Preamble& got, const Preamble& want, const std::stri
   if (std::memcmp(&g, &w, sizeof g) != 0)
     fail(Exit::kInternal, who, ": the neighbour sends ", text(g), ", this rank expects ", text(w),
          ": the ranks have different microbatches");
-  fail(Exit::kInternal, who, ": the neighbour's tensor is of the samples ", got.first_sample, " + ", got.stride,
-       " i, this rank's microbatch is of ", want.first_sample, " + ", want.stride,
-       " i: inputs and labels would not match");
+  fail(Exit::kInternal, who, ": the neighbour's tensor is of ", got.samples, " samples from ordinal ", got.first_sample,
+       ", this rank's microbatch is of ", want.samples, " from ", want.first_sample,
+       ": inputs and labels would not match");
 }
 
 Preambles::Preambles(int64_t bytes, size_t messages, const DeviceApi& api, Stream s)

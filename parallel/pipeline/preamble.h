@@ -27,7 +27,7 @@ static_assert(sizeof(BoundaryHeader) == 48);
 
 struct Preamble {
   BoundaryHeader header;
-  int64_t first_sample = 0, stride = 1;  // of the microbatch; the tail that only debug builds send
+  int64_t first_sample = 0, samples = 0;  // of the microbatch; the tail that only debug builds send
 };
 static_assert(sizeof(Preamble) == 64);
 

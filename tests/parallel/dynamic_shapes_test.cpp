@@ -77,7 +77,7 @@ TEST_CASE("evaluation of microbatches of different lengths gives one rank's loss
 TEST_CASE("the header of a boundary message is exactly the specified 48 bytes") {
   MicroBatch mb;
   mb.first_sample = 40;
-  mb.stride = 2;
+  mb.batch = 2;
   const Preamble p = preamble_of({6, 4}, DType::kF32, mb, 3, BoundaryKind::kGradient);
   const uint8_t want[64] = {0x47, 0x54, 0x50, 0x31, 0, 0, 2, 0,  // magic "GTP1", dtype f32, rank 2
                             6,    0,    0,    0,    0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0,
@@ -143,7 +143,7 @@ TEST_CASE("ranks that loaded different samples are told, whether shapes may diff
       if (r == 1) b.list[2].first_sample += 1;
       return b;
     });
-    CHECK_THAT(errors[1], Contains("1F<2") && Contains("samples 4 +") && Contains("of 5 +") && Contains("labels"));
+    CHECK_THAT(errors[1], Contains("1F<2") && Contains("2 samples from ordinal 4") && Contains("2 from 5") && Contains("labels"));
     CHECK_THAT(errors[0], Contains("rank 1"));
   }
 }
@@ -152,10 +152,10 @@ TEST_CASE("a message that is no header is told from one of another shape") {
   const Preamble want = preamble_of({2, 3}, DType::kF32, {}, 0, BoundaryKind::kActivation);
   Preamble got = want;
   CHECK(as_announced(got, want, true));
-  got.stride = 7;
+  got.samples = 7;
   CHECK(as_announced(got, want, false));
   CHECK_FALSE(as_announced(got, want, true));
-  CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("1F<0") && Contains("7 i"));
+  CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("1F<0") && Contains("7 samples"));
   got.header.kind = BoundaryKind::kGradient;
   CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("a gradient f32 [2, 3]"));
   got.header.magic = 0x3f800000;

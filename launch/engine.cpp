@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "kernels/null/product_log.h"
 #include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
@@ -247,10 +248,11 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }
 
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank) {
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
@@ -268,9 +270,12 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.batch = options.micro_batch;
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
     engine.step(batch, options.micro_batch * options.model.seq);
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
   }
   backend.device->close_stream(stream);
   return plan;

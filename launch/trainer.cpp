@@ -82,7 +82,7 @@ void Trainer::open_device() {
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());
+  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -214,7 +214,7 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape());
+  info.layout = stage_table(options, mesh_->shape(), *backend_);
   info.environment = backend_->device->describe(0);
   info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
                           threads_, info.resumed_from, resumed_ ? resumed_->path : ""});

@@ -44,13 +44,6 @@ struct Forward {
   }
 };
 
-// Dropout of elements c .. c + V - 1 of a row.
-template <int V>
-__device__ inline void drop(const RowDrop& d, int64_t row, int cols, int c, float (&v)[V]) {
-  const int64_t at = d.first_row + row, sequence = at / d.seq;
-  drop<V>(d.mask, d.mask.first_sample + sequence, (at - sequence * d.seq) * cols + c, v);
-}
-
 // W warps share a row, K packs of V elements a lane. Drop: dropout of delta.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> p) {

@@ -28,8 +28,8 @@ struct ModelConfig {
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
     v("tied", tied, "", "input and output embedding share one table");
-    v("dropout", dropout, "0..<1", "dropout of embeddings and of what attention and MLP add; off in eval and generate");
-    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
   }

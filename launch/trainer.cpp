@@ -64,6 +64,8 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   agree(world, [&] { open_data(); });
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
+  mesh_->status().set_step_limit(config_.comm.stall_warn_s);
+  mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
   if (speaks()) start_logs();
 }
@@ -252,6 +254,8 @@ Exit Trainer::run() {
 }
 
 void Trainer::one_step() {
+  const bool first = state_.step + 1 == first_step_;
+  mesh_->status().enter(first ? RunPhase::kFirstStep : RunPhase::kStep, state_.step + 1);
   const auto microbatches = loader_->next();
   const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested());
   stop_ = r.stop;
@@ -304,6 +308,7 @@ void Trainer::report_memory() {
 
 void Trainer::evaluate() {
   const double begin = now();
+  mesh_->status().enter(RunPhase::kEval, state_.step);
   eval_loader_->restore(0);
   double sum = 0;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) sum += engine_->evaluate(eval_loader_->next());
@@ -324,6 +329,7 @@ void Trainer::evaluate() {
 // A failed save does not end training: it is said, and the last good checkpoint stays.
 void Trainer::save() {
   if (saved_step_ == state_.step) return;
+  mesh_->status().enter(RunPhase::kSave, state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;
   started_ = begin;

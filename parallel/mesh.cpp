@@ -60,6 +60,12 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
              "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ",
              shape.ep);
 
+  status_ = factory.status();
+  if (status_ == nullptr) {
+    own_status_ = std::make_unique<RankStatus>();
+    status_ = own_status_.get();
+  }
+  status_->set_place(place());
   auto make = [&](const char* name, const std::vector<int>& ranks) {
     auto group = factory.make(ranks);
     group->set_label(cat(name, " group ", to_string(ranks)));

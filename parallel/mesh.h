@@ -37,10 +37,14 @@ class Mesh {
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string place() const { return shape_.place(rank_); }
+  // Where this rank says what it is doing, for its neighbours to see when they wait for it.
+  RankStatus& status() const { return *status_; }
 
  private:
   MeshShape shape_;
   int rank_ = 0;
+  std::unique_ptr<RankStatus> own_status_;  // where the factory has none
+  RankStatus* status_ = nullptr;
   std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, one_;
 };
 

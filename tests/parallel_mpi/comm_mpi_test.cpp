@@ -82,6 +82,7 @@ TEST_CASE("a wait past the deadline names the group, the call and the rank that 
         REQUIRE(e.code() == Exit::kHang);
         REQUIRE_THAT(e.what(), Catch::Contains("dp group of the test: rank") &&
                                    Catch::Contains("nothing from ranks [1]") &&
+                                   Catch::Contains("; rank 1: no call in this group yet") &&
                                    Catch::Contains(cat("all_reduce(sum, f32 x ", n, ") #0")));
       }
     }
@@ -97,7 +98,7 @@ TEST_CASE("large collectives that differ between ranks are an error on every ran
   suite::Block x(5001, DType::kF32);
   const int64_t mine = g->rank() == 1 ? 5001 : 5000;
   REQUIRE_THROWS_WITH(g->all_reduce(x.tensor.slice(0, mine), ReduceOp::kSum, {}).wait({}),
-                      Catch::Contains("tp group of the test: a collective differs between ranks") &&
+                      Catch::Contains("tp group of the test: ") && Catch::Contains("differs between ranks") &&
                           Catch::Contains("all_reduce(sum, f32 x 5001)") &&
                           Catch::Contains("all_reduce(sum, f32 x 5000)"));
 }

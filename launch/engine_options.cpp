@@ -15,6 +15,8 @@ GptConfig gpt_config(const Config& c) {
   m.seq = c.model.seq;
   m.tied = c.model.tied;
   m.init_std = static_cast<float>(c.model.init_std);
+  m.dropout = c.model.dropout;
+  m.attn_dropout = c.model.attn_dropout;
   m.loss_chunk = c.model.loss_chunk;
   if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
   if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
@@ -43,6 +45,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.schedule = c.parallel.schedule;
   o.partition = c.parallel.partition;
   o.vpp = static_cast<int>(c.parallel.vpp);
+  o.dynamic_shapes = c.parallel.dynamic_shapes;
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);

@@ -16,6 +16,7 @@
 #include "launch/console.h"
 #include "launch/engine_options.h"
 #include "launch/log_jsonl.h"
+#include "launch/predict.h"
 #include "launch/progress.h"
 #include "launch/signals.h"
 #include "launch/tensorboard_sink.h"
@@ -83,7 +84,7 @@ void Trainer::open_device() {
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());
+  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -125,13 +126,10 @@ void Trainer::open_data() {
   };
   try {
     train_data_ = open_dataset(o);
-  } catch (const Error& e) {  // who named these files, and, for the demo's, who makes them
+  } catch (const Error& e) {  // who named these files
     const auto origin = run_.loaded.origin.find("data.train");
-    const std::string where = origin == run_.loaded.origin.end() ? "" : "\ndata.train was set by " + origin->second;
-    const bool demo = where.find("demo.json") != std::string::npos;
-    throw Error(
-        e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""),
-        e.code());
+    if (origin == run_.loaded.origin.end()) throw;
+    throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
   }
   if (config_.train.eval_every == 0) return;
   if (o.whole)
@@ -204,6 +202,8 @@ void Trainer::start_logs() {
     if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
   }
   log_ = std::make_unique<MetricsWriter>(std::move(sinks));
+  if (mesh_->shape().pp > 1)
+    predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
 
   StartInfo info;
   info.command = run_.command;
@@ -216,7 +216,7 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape());
+  info.layout = stage_table(options, mesh_->shape(), *backend_);
   info.environment = backend_->device->describe(0);
   info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
                           threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
@@ -286,8 +286,14 @@ void Trainer::one_step() {
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
   rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
-  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.mean_busy_seconds / seconds);
-  rec.data_wait = (loader_->wait_seconds() - wait_before_) / seconds;
+  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().pp > 1) {
+    rec.pipeline_bubble = r.times.pipeline_bubble();
+    rec.bubble_predicted = predicted_bubble_;
+  }
+  const double waited = loader_->wait_seconds() - wait_before_;
+  rec.data_wait = waited / seconds;
+  if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;

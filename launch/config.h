@@ -202,7 +202,7 @@ struct CommConfig {
   template <class V>
   void fields(V& v) {
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
-      "a wait for other ranks in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
+      "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
     v("stall_abort_s", stall_abort_s, "0..1000000 seconds",
       "a wait that takes longer ends the run with exit code 124 and RUN/hang-TIME; 0: never");
   }

@@ -21,7 +21,8 @@ namespace {
 // The stall monitor ends a run that hangs (exit 124). Should it fail itself, every wait has a deadline of its own.
 std::chrono::milliseconds deadline(const Config& config) {
   const double s = config.comm.stall_abort_s;
-  return s > 0 ? std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3)) : std::chrono::hours(24 * 365);
+  if (s == 0) return std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
 }
 
 StallOptions stall_options(const Config& config) {

@@ -68,6 +68,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
+  if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(*mesh_);
   if (speaks()) start_logs();
 }
 
@@ -257,7 +258,9 @@ void Trainer::one_step() {
   const bool first = state_.step + 1 == first_step_;
   mesh_->status().enter(first ? RunPhase::kFirstStep : RunPhase::kStep, state_.step + 1);
   const auto microbatches = loader_->next();
+  if (comm_log_) comm_log_->begin_step();
   const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested());
+  if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
   state_.skipped_steps += r.skipped;
@@ -364,8 +367,13 @@ void Trainer::save() {
 }
 
 void Trainer::finish(Exit code) {
+  const std::vector<CommRow> comm = comm_log_ ? comm_log_->rows() : std::vector<CommRow>();
   if (!log_) return;
   EndInfo info;
+  if (comm_log_) {
+    info.comm_json = comm_json(comm, comm_log_->steps());
+    info.rows.push_back({"communication", comm_table(comm, comm_log_->steps(), mesh_->shape().world())});
+  }
   info.reason = code == Exit::kOk ? "finished" : std::string("interrupted by a stop signal, everything is saved");
   info.exit_code = static_cast<int>(code);
   info.step = state_.step;

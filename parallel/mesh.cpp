@@ -87,6 +87,14 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   one_ = make("self", {rank_});
 }
 
+std::vector<Mesh::Named> Mesh::groups() const {
+  return {{"tp", &group(Axis::kTp), size(Axis::kTp)},
+          {"pp", &group(Axis::kPp), size(Axis::kPp)},
+          {"dp", &group(Axis::kDp), size(Axis::kDp)},
+          {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
+          {"world", world_.get(), shape_.world()}};
+}
+
 ProcessGroup& Mesh::group(Axis a) const {
   const std::unique_ptr<ProcessGroup>* held = &one_;
   if (a == Axis::kPp && pp_) held = &pp_;

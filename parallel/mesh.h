@@ -34,6 +34,14 @@ class Mesh {
   // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
   // is 1 or this rank is on neither end.
   ProcessGroup& ends() const { return *ends_; }
+  // tp, pp, dp, ends, world: the same list on every rank. `size` is that of the whole mesh's groups of this kind (this
+  // rank may be on neither end); `group` may be this rank's group of one.
+  struct Named {
+    const char* name;
+    ProcessGroup* group;
+    int size;
+  };
+  std::vector<Named> groups() const;
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string place() const { return shape_.place(rank_); }

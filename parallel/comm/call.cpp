@@ -39,7 +39,9 @@ void check_member(const ProcessGroup& g, const char* op, int rank) {
 }
 }  // namespace
 
-const char* name_of(CommOp op) { return static_cast<size_t>(op) < std::size(kOpNames) ? kOpNames[static_cast<size_t>(op)] : "?"; }
+const char* name_of(CommOp op) {
+  return static_cast<size_t>(op) < std::size(kOpNames) ? kOpNames[static_cast<size_t>(op)] : "?";
+}
 
 std::string to_string(const CommCall& c) {
   const std::string op = name_of(c.op), data = cat(name_of(c.dtype), " x ", c.count);

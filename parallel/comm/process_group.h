@@ -1,8 +1,8 @@
 // One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning).
 // Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at
 // once. CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that
-// results do not depend on the backend, on overlap or on bucket sizes. Dtypes: f32, f64, i32, i64, byte (byte: no
-// reductions but max).
+// results do not depend on the backend, on overlap or on bucket sizes. Every dtype moves; f32, f64, i32, i64, bf16
+// and f16 (added in f32, rounded once) reduce, byte by max and min only.
 #pragma once
 #include <memory>
 #include <span>

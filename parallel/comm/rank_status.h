@@ -1,5 +1,5 @@
-// Where one rank is in its run, for its neighbours on the machine to see: phase, step, stage, microbatch, and how long a
-// wait may take before it is worth a report.
+// Where one rank is in its run, for its neighbours on the machine to see: phase, step, stage, microbatch, and how long
+// a wait may take before it is worth a report.
 #pragma once
 #include <string>
 
@@ -21,7 +21,7 @@ class RankStatus {
   void enter(RunPhase, int64_t step);
   void set_place(const std::string& place) { slot_->place.store(place); }  // "pp1 dp0 tp1"
   // What a wait in a step, but for the first one of the process, may take; 0: max(10 s, 5 x p99 of the steps so far).
-  // Other phases: init and load 600 s, first step 300, save 600, evaluation max(60, 5 x p99 of them), 300 the first time.
+  // Else: init, load and save 600 s, the first step 300, evaluations max(60, 5 x p99 of them), 300 the first time.
   void set_step_limit(double seconds) { step_limit_ = seconds; }
   double limit_seconds() const { return static_cast<double>(slot_->warn_ns.load(std::memory_order_relaxed)) * 1e-9; }
   const RankSlot& slot() const { return *slot_; }

@@ -21,8 +21,8 @@ struct StallOptions {
 
 // One a process. Processes (`local_rank` >= 0): each rank beats for itself, and the lowest one that still beats speaks
 // for the machine. Threads (`local_rank` -1): one monitor for all ranks.
-// A wait is judged by the limit that the waiting rank's phase has (rank_status.h). Said once a stall, and once more when
-// it is over. Time in which the whole machine was stopped (a laptop's lid, Ctrl-Z) does not count.
+// A wait is judged by the limit that the waiting rank's phase has (rank_status.h). Said once a stall, and once more
+// when it is over. Time in which the whole machine was stopped (a laptop's lid, Ctrl-Z) does not count.
 class StallMonitor {
  public:
   StallMonitor(const CommBoard&, int local_rank, StallOptions);

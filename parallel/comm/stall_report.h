@@ -63,7 +63,8 @@ Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullpt
 std::optional<int> longest_wait(const std::vector<RankView>&, double factor = 1, double at_least = 0);
 
 // One paragraph: what waits, for whom, who has not arrived with their last call, step, stage and microbatch.
-std::string stall_text(const std::vector<RankView>&, const Diagnosis&, int waiter, int64_t now, const std::string& host);
+std::string stall_text(const std::vector<RankView>&, const Diagnosis&, int waiter, int64_t now,
+                       const std::string& host);
 std::string who(const RankView&, const std::string& host);  // "rank 3 (node07 pid 4711, pp1 dp0 tp1)"
 std::string where_text(int64_t step, uint64_t where);       // "step 12, stage 1, microbatch 3"
 

@@ -116,7 +116,7 @@ TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
 TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
   TempDir dir;
   const Outcome r = gpttrain(
-      kRun + "--tp 2 --pp 2 --dp 2 --comm.stall_warn_s 4 --train.steps 150 --checkpoint.every 50", dir.path(), 100);
+      kRun + "--tp 2 --pp 2 --dp 2 --comm.stall_warn_s 4 --train.steps 40 --checkpoint.every 20", dir.path(), 280);
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK_FALSE(r.says("stalled"));

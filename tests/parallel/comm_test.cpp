@@ -62,6 +62,12 @@ TEMPLATE_TEST_CASE("a shard may be its own place in the full tensor", "", BACKEN
 TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKENDS) {
   require_clean(TestType::run(suite::half_precision_reductions));
 }
+TEMPLATE_TEST_CASE("every dtype moves, half types are added in f32 and rounded once", "", BACKENDS) {
+  require_clean(TestType::run(suite::every_dtype_moves));
+}
+TEMPLATE_TEST_CASE("a ring all-reduce sends what the counters say", "", BACKENDS) {
+  require_clean(TestType::run(suite::ring_all_reduce_sends_what_the_counters_say));
+}
 TEMPLATE_TEST_CASE("messages keep their order and tags do not block each other", "", BACKENDS) {
   require_clean(TestType::run(suite::messages_keep_their_order_and_tags_do_not_block));
 }

@@ -55,7 +55,7 @@ void waits_in(RankView& r, uint64_t key, uint64_t seq, double seconds = 11, Comm
     if (g.key == key && call.op == CommOp::kAllReduce) g.posted = seq + 1, g.last = call;
 }
 
-// Runs body on threads that a monitor watches; the first report ends the world. Returns what the monitor said, in order.
+// Runs body on threads that a monitor watches; its end ends the world. Returns what the monitor said, in order.
 struct Watched {
   std::vector<std::string> said;
   std::vector<std::string> errors;

@@ -26,6 +26,10 @@ TEST_CASE("a shard may be its own place in the full tensor") { on_both(suite::al
 TEST_CASE("bf16 and f16 sums are exact where the result is") {
   REQUIRE_NOTHROW(suite::half_precision_reductions(mpi_factory()));
 }
+TEST_CASE("every dtype moves, half types are added in f32 and rounded once") { on_both(suite::every_dtype_moves); }
+TEST_CASE("a ring all-reduce sends what the counters say") {
+  REQUIRE_NOTHROW(suite::ring_all_reduce_sends_what_the_counters_say(mpi_factory()));
+}
 TEST_CASE("messages keep their order and tags do not block each other") {
   REQUIRE_NOTHROW(suite::messages_keep_their_order_and_tags_do_not_block(mpi_factory()));
 }

@@ -84,6 +84,12 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   const std::vector<int> stages = shape_.line(Axis::kPp, rank_);
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
   ends_ = make("ends", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
+  if (shape.pp > 1) {
+    std::vector<int> places(static_cast<size_t>(shape.world() / shape.pp));  // pp is the slowest axis: neighbours
+    for (size_t i = 0; i < places.size(); ++i)
+      places[i] = coord(Axis::kPp) * static_cast<int>(places.size()) + static_cast<int>(i);
+    stage_ = make("stage", places);
+  }
   one_ = make("self", {rank_});
 }
 
@@ -92,6 +98,7 @@ std::vector<Mesh::Named> Mesh::groups() const {
           {"pp", &group(Axis::kPp), size(Axis::kPp)},
           {"dp", &group(Axis::kDp), size(Axis::kDp)},
           {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
+          {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
           {"world", world_.get(), shape_.world()}};
 }
 

@@ -34,7 +34,9 @@ class Mesh {
   // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
   // is 1 or this rank is on neither end.
   ProcessGroup& ends() const { return *ends_; }
-  // tp, pp, dp, ends, world: the same list on every rank. `size` is that of the whole mesh's groups of this kind (this
+  // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
+  ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
+  // tp, pp, dp, ends, stage, world: the same list on every rank. `size` is that of the whole mesh's groups of this kind (this
   // rank may be on neither end); `group` may be this rank's group of one.
   struct Named {
     const char* name;
@@ -53,7 +55,7 @@ class Mesh {
   int rank_ = 0;
   std::unique_ptr<RankStatus> own_status_;  // where the factory has none
   RankStatus* status_ = nullptr;
-  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, one_;
+  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, stage_, one_;
 };
 
 }  // namespace gt

@@ -36,7 +36,7 @@ class Mesh {
   ProcessGroup& ends() const { return *ends_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
-  // tp, pp, dp, ends, stage, world: the same list on every rank. `size` is that of the whole mesh's groups of this kind (this
+  // tp, pp, dp, ends, stage, world: the same list on every rank. `size` is that of the mesh's groups of this kind (this
   // rank may be on neither end); `group` may be this rank's group of one.
   struct Named {
     const char* name;

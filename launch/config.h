@@ -49,8 +49,9 @@ struct ParallelConfig {
     v("ep", ep, "1..1024 ranks", "expert parallel");
     v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
-    v("partition", partition, "flops|uniform|LIST",
-      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("partition", partition, "flops|uniform|parameters|RULE",
+      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, parameters, layers whose type matches "
+      "type:REGEX, or blocks a stage as in 4,4");
     v("recompute", recompute, "none|selective|full",
       "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
     v("recompute_layers", recompute_layers, "0..65536 blocks",
@@ -158,7 +159,7 @@ struct CheckpointConfig {
 };
 
 struct LogConfig {
-  std::string dir = "runs", name, progress = "auto";
+  std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
   int64_t every = 1;
   bool tensorboard = true;
   template <class V>
@@ -168,6 +169,9 @@ struct LogConfig {
     v("every", every, "1.. steps", "steps between two lines and two points of a curve");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+    v("trace_steps", trace_steps, "FIRST:END",
+      "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
+    v("trace_ranks", trace_ranks, "pp|all", "whom to trace: the pipeline of (dp 0, tp 0), or every rank");
   }
 };
 

@@ -140,7 +140,7 @@ void Engine::put_stage_times(Tensor out) {
     own_times_[kind] += t.end - t.begin;
   }
   own_times_[kWaitTime] = train_->wait_seconds();
-  own_times_[kPipelineTime] = train_->seconds();
+  own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
   for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
   const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
   if (compute_.device.kind != DeviceKind::kNull)

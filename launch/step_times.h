@@ -19,7 +19,7 @@ using PhaseEnds = std::array<double, kNumPhases + 1>;
 enum StageTime : int {
   kForwardTime, kBackwardTime, kInputGradTime, kWeightGradTime,  // inside F, B, I, W
   kWaitTime,      // blocked on neighbours
-  kPipelineTime,  // from the first action to the last message
+  kPipelineTime,  // from the begin of the pipeline's part to the end of the last compute action
   kReduceTime, kNormsTime, kOptimizerTime, kGatherTime,
   kNumStageTimes
 };

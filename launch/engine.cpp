@@ -193,6 +193,9 @@ StepResult Engine::read_back(int64_t target_tokens) {
     const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
     own_times_[p] = phases_[phase + 1] - phases_[phase];
   }
+  for (const ActionTime& t : train_->transfers())
+    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
+      own_times_[kReduceTime] += t.end - t.begin;
   if (!r.skipped) ++applied_;
   return r;
 }

@@ -298,6 +298,8 @@ void Trainer::one_step() {
   rec.data_wait = waited / seconds;
   if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
+  rec.timers = r.times.mean();
+  breakdown_.add(r.times, seconds);
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;
   recent_rates_.push_back(rate);
@@ -403,6 +405,7 @@ void Trainer::finish(Exit code) {
   info.median_tokens_per_second = median(recent_rates_);
   const std::string dir = config_.run_dir();
   info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
+  if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
   if (!timeline_.empty())
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
                                                  "capital weights only, ~ waiting for a message, . idle"});

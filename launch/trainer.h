@@ -64,6 +64,7 @@ class Trainer {
   TrainState state_;
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;
+  StepBreakdown breakdown_;
   std::unique_ptr<TraceSession> trace_;  // null: no step is traced
   std::string timeline_;                 // of the last traced step
   double predicted_bubble_ = kUnknown;

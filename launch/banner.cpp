@@ -51,7 +51,8 @@ double bubble(const Config& c, const EngineOptions& o) {
 
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
-  return fmt::format("tp {} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp,
+  const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
+  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, rows,
                      c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
                      recompute_text(c.parallel), c.world());
 }

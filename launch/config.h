@@ -28,8 +28,8 @@ struct ModelConfig {
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
     v("tied", tied, "", "input and output embedding share one table");
-    v("dropout", dropout, "0..<1", "dropout of embeddings and of what attention and MLP add; off in eval and generate");
-    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
   }
@@ -37,8 +37,8 @@ struct ModelConfig {
 
 struct ParallelConfig {
   int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
-  bool sequence_parallel = false, dynamic_shapes = false;
-  std::string schedule = "1f1b", partition = "flops", recompute = "none";
+  bool dynamic_shapes = false;
+  std::string sequence_parallel = "auto", schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
   void fields(V& v) {
     v("tp", tp, "1..1024 ranks", "tensor parallel: each layer split over this many neighbouring ranks");
@@ -47,7 +47,8 @@ struct ParallelConfig {
     v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank; more than 1 with schedule interleaved or a file");
     v("cp", cp, "1..1024 ranks", "context parallel: the sequence split over ranks");
     v("ep", ep, "1..1024 ranks", "expert parallel");
-    v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
+    v("sequence_parallel", sequence_parallel, "auto|true|false",
+      "cut tokens over the tp ranks between tensor-parallel layers; auto: where tp > 1 divides model.seq");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
     v("partition", partition, "flops|uniform|parameters|RULE",
       "layers of each of the pp x vpp stages: balance FLOPs, layer counts, parameters, layers whose type matches "
@@ -265,6 +266,10 @@ struct Config {
   DeviceConfig device;
   LaunchConfig launch;
 
+  // Of a checked config. Nothing is cut over one rank, whatever the option says.
+  bool sequence_parallel() const {
+    return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
+  }
   int64_t world() const { return parallel.tp * parallel.pp * parallel.dp; }
   std::string run_dir() const { return log.dir + "/" + log.name; }
   std::string checkpoint_dir() const { return checkpoint.dir.empty() ? run_dir() + "/checkpoints" : checkpoint.dir; }

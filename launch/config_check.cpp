@@ -22,7 +22,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"parallel.sequence_parallel", "false", "sequence parallelism"},
     {"zero.stage", "0|1", "this ZeRO stage"},
     {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
@@ -178,6 +177,19 @@ class Checker {
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    sequence_parallel();
+  }
+
+  void sequence_parallel() {
+    const int64_t tp = c_.parallel.tp, seq = c_.model.seq;
+    if (!known({"model.seq", "parallel.sequence_parallel"}) || seq % tp == 0) return;
+    if (c_.parallel.sequence_parallel == "auto")
+      notes_.push_back(
+          fmt::format("no sequence parallelism: model.seq {} is not divisible by tp {}, but {} would be", seq, tp,
+                      list_of(multiples(tp, seq))));
+    if (c_.parallel.sequence_parallel == "true")
+      bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
+          fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
   }
 
   void partition() {

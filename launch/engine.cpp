@@ -42,7 +42,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std, options.seed};
+  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -252,7 +252,7 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.gradients = store_->grad_bytes();
   plan.memory.optimizer = optimizer_->state_bytes();
   plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
-                            (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
+                            (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);

@@ -43,11 +43,17 @@ constexpr VerbSpec kVerbs[] = {
      ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
     {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
     {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"ckpt verify", Verb::kCkptVerify, "read checkpoints to the last byte and say what is wrong", "dir",
+     ConfigFlags::kNone, "runs/demo --all"},
+    {"ckpt diff", Verb::kCkptDiff, "compare two checkpoints tensor by tensor, whatever layouts wrote them",
+     "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
+    {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
+     "runs/demo --keep 2 --dry-run"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
 constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "verify",    "report",
-                                       "launch", "ckpt verify", "ckpt diff", "ckpt prune"};
+                                       "launch"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -98,6 +104,9 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kSchedule: use(ScheduleArgs()); break;
     case Verb::kCkptLs: use(CkptArgs()); break;
     case Verb::kCkptInspect: use(CkptInspectArgs()); break;
+    case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
+    case Verb::kCkptDiff: use(CkptDiffArgs()); break;
+    case Verb::kCkptPrune: use(CkptPruneArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
   }
   return out;
@@ -239,8 +248,9 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   Problems problems;
   for (size_t i = 0; i < options.size(); ++i)
-    if (spec.plain && options[i].name == spec.plain && given[i].empty() && !extras.empty() && extras[0][0] != '-')
-      given[i] = {extras[0]}, extras.erase(extras.begin());
+    if (spec.plain && options[i].name == spec.plain && given[i].empty())
+      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' && (given[i].empty() || takes_list(options[i])))
+        given[i].push_back(extras[0]), extras.erase(extras.begin());
   store_own(spec, options, given, problems);
   if (!config)
     refuse_extras(spec, options, extras, problems);

@@ -25,6 +25,9 @@ enum class Verb {
   kSchedule,
   kCkptLs,
   kCkptInspect,
+  kCkptVerify,
+  kCkptDiff,
+  kCkptPrune,
   kBench,
 };
 
@@ -33,7 +36,8 @@ struct Command {
   std::string name;  // "train", "tokenizer train"
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs, BenchArgs>
+               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs,
+               CkptVerifyArgs, CkptDiffArgs, CkptPruneArgs, BenchArgs>
       args;
   // train and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
   // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.

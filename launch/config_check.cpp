@@ -31,7 +31,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"optim.lamb_variant", "none", "LAMB"},
     {"schedule.type", "cosine|linear|constant", "this schedule"},
     {"train.deterministic", "true", "a faster mode with other bits"},
-    {"checkpoint.async", "false", "saving while training goes on"},
     {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
     {"launch.include", "", "choosing hosts"},
     {"launch.exclude", "", "choosing hosts"},

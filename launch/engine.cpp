@@ -78,7 +78,7 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop) {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -95,7 +95,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   store_->finish_reduction();
 
   store_->norm_squares(sums.slice(0, scopes));
-  share(losses, stop);
+  share(losses, stop, save_ready);
   backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes),
                              .scalars = scalars,
                              .norm = norm,
@@ -108,8 +108,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
 }
 
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop. Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
-void Engine::share(Tensor losses, bool stop) {
+// stop, saves that are done. Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
+void Engine::share(Tensor losses, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumShared);
@@ -120,6 +120,7 @@ void Engine::share(Tensor losses, bool stop) {
                          compute_);
   shared_[kStop] = stop ? 1 : 0;
   shared_[kBusy] = busy_before_;
+  shared_[kSaveReady] = save_ready ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(tail.slice(int64_t{dp} * m, kNumShared).data, shared_, sizeof shared_, compute_);
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
@@ -139,6 +140,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
   const double* shared = host_sums_.data() + scopes + dp * m;
   r.stop = shared[kStop] > 0;
+  r.save_ready = static_cast<int>(shared[kSaveReady]);
   r.mean_busy_seconds = shared[kBusy] / mesh_.shape().world();
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
@@ -164,7 +166,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
-    share(losses, false);
+    share(losses, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);

@@ -55,6 +55,7 @@ struct StepResult {
   double lr = 0;
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
+  int save_ready = 0;     // ranks that said so
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
   double mean_busy_seconds = 0;               // over all ranks, of the step before (it travels with this step's sums)
 };
@@ -67,8 +68,10 @@ class Engine {
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
   // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
-  // everybody's result. microbatches: options.microbatches of them.
-  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false);
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
+  // options.microbatches of them.
+  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
+                  bool save_ready = false);
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
@@ -87,7 +90,7 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
-  void share(Tensor losses, bool stop);
+  void share(Tensor losses, bool stop, bool save_ready);
   StepResult read_back(int64_t target_tokens);
   const EngineOptions options_;
   const Mesh& mesh_;
@@ -102,7 +105,7 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  enum Shared : int { kStop, kBusy, kNumShared };  // what ranks tell each other beside norms and losses
+  enum Shared : int { kStop, kBusy, kSaveReady, kNumShared };  // what ranks tell each other beside norms and losses
   double shared_[kNumShared] = {};
   double busy_before_ = 0;
   int64_t applied_ = 0;

@@ -20,6 +20,9 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kSchedule: return gt::run_schedule(c);
     case gt::Verb::kCkptLs: return gt::run_ckpt_ls(c);
     case gt::Verb::kCkptInspect: return gt::run_ckpt_inspect(c);
+    case gt::Verb::kCkptVerify: return gt::run_ckpt_verify(c);
+    case gt::Verb::kCkptDiff: return gt::run_ckpt_diff(c);
+    case gt::Verb::kCkptPrune: return gt::run_ckpt_prune(c);
     case gt::Verb::kBench: return gt::run_bench(c);
   }
   return gt::Exit::kInternal;

@@ -11,6 +11,7 @@
 #include "launch/config.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/run_saver.h"
 
 namespace gt {
 
@@ -32,14 +33,17 @@ class Trainer {
  private:
   void open_device();
   void open_run_folder();
+  void lock_folder();
+  void write_config() const;
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void accept(const LoadReport&) const;
   void start_logs();
   void one_step();
   void evaluate();
   void report_memory();
-  void save();
+  void save(bool must);
   void finish(Exit);
   bool speaks() const { return mesh_->rank() == 0; }
   int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
@@ -56,12 +60,14 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<RunSaver> saver_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
-  int64_t first_step_ = 1, saved_step_ = -1;
+  int64_t first_step_ = 1;
   bool stop_ = false, memory_reported_ = false;
 };
 

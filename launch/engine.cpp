@@ -32,7 +32,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std};
+  const Build build{mesh, options.model.init_std, options.seed};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -90,7 +90,10 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
-  for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+  for (MicroBatch& mb : seeded_) {
+    mb.loss_seed = scalars.slice(kLossSeed, 1);
+    mb.train = true;
+  }
   train_->run(seeded_, losses, hooks);
   store_->finish_reduction();
 

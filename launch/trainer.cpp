@@ -145,13 +145,10 @@ void Trainer::open_data() {
   };
   try {
     train_data_ = open_dataset(o);
-  } catch (const Error& e) {  // who named these files, and, for the demo's, who makes them
+  } catch (const Error& e) {  // who named these files
     const auto origin = run_.loaded.origin.find("data.train");
-    const std::string where = origin == run_.loaded.origin.end() ? "" : "\ndata.train was set by " + origin->second;
-    const bool demo = where.find("demo.json") != std::string::npos;
-    throw Error(
-        e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""),
-        e.code());
+    if (origin == run_.loaded.origin.end()) throw;
+    throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
   }
   if (config_.train.eval_every == 0) return;
   if (o.whole)

@@ -27,11 +27,9 @@ void BackgroundSave::launch(Body body) {
   thread_ = std::thread([this, body] {
     try {
       body();
-    } catch (const Error& e) {
-      failure_ = e;
-    } catch (const std::exception& e) { failure_ = Error(e.what()); } catch (...) {
-      failure_ = Error("unknown exception");
-    }
+    } catch (const Error& e) { failure_ = e; } catch (const std::exception& e) {
+      failure_ = Error(e.what());
+    } catch (...) { failure_ = Error("unknown exception"); }
     done_.store(true, std::memory_order_release);
   });
 }

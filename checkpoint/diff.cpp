@@ -72,7 +72,9 @@ DiffReport diff_steps(Vfs& vfs, const std::string& path_a, const std::string& pa
   DiffReport out;
   const auto misfit = [&](const std::string& name, std::string text) {
     out.within = false;
-    out.tensors.push_back({.name = name, .misfit = std::move(text), .max_abs = std::numeric_limits<double>::infinity(),
+    out.tensors.push_back({.name = name,
+                           .misfit = std::move(text),
+                           .max_abs = std::numeric_limits<double>::infinity(),
                            .relative = std::numeric_limits<double>::infinity()});
   };
   for (const TensorEntry& t : a.manifest().tensors) {

@@ -10,13 +10,13 @@ namespace gt {
 
 struct TensorDiff {
   std::string name;
-  std::string misfit;       // "only in A", "f32 [4, 4] against f32 [4, 8]"; empty: the elements were compared
-  double max_abs = 0;       // infinite where one side is not finite and the bits differ
-  double relative = 0;      // max_abs / the largest magnitude of A
-  uint64_t max_ulp = 0;     // representable f32 between the two, at most
+  std::string misfit;    // "only in A", "f32 [4, 4] against f32 [4, 8]"; empty: the elements were compared
+  double max_abs = 0;    // infinite where one side is not finite and the bits differ
+  double relative = 0;   // max_abs / the largest magnitude of A
+  uint64_t max_ulp = 0;  // representable f32 between the two, at most
   int64_t different = 0, elements = 0;
-  int64_t first = -1;       // row-major place of the first element whose bits differ
-  float a = 0, b = 0;       // there
+  int64_t first = -1;  // row-major place of the first element whose bits differ
+  float a = 0, b = 0;  // there
 };
 
 struct DiffReport {

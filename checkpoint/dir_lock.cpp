@@ -110,12 +110,8 @@ DirLock::~DirLock() {
 }
 
 void DirLock::write(const std::string& path) const {
-  const Json j{{"host", host_name()},
-               {"boot", boot_id()},
-               {"pid", ::getpid()},
-               {"start", start_time(::getpid())},
-               {"counter", counter_},
-               {"token", token_}};
+  const Json j{{"host", host_name()}, {"boot", boot_id()}, {"pid", ::getpid()}, {"start", start_time(::getpid())},
+               {"counter", counter_}, {"token", token_}};
   Vfs vfs;
   write_synced(vfs, path, j.dump() + "\n");
 }

@@ -18,8 +18,8 @@ struct LockTimes {
 
 class DirLock {
  public:
-  // Makes the folder when it is missing. An owner whose process is gone (same machine and boot) is replaced at once, one
-  // elsewhere after `stale` without a touch. kUsage naming the owner when it lives; kIo.
+  // Makes the folder when it is missing. An owner whose process is gone (same machine and boot) is replaced at once,
+  // one elsewhere after `stale` without a touch. kUsage naming the owner when it lives; kIo.
   explicit DirLock(const std::string& dir, LockTimes = {});
   ~DirLock();  // removes the file, unless somebody else took it
   DirLock(const DirLock&) = delete;

@@ -158,7 +158,7 @@ Manifest read_keys(const Json& j) {
 
 }  // namespace
 
-std::string Manifest::layout() const { 
+std::string Manifest::layout() const {
   return cat("tp", mesh.tp, " pp", mesh.pp, vpp > 1 ? cat(" vpp", vpp) : "", " dp", mesh.dp, " zero", zero);
 }
 
@@ -170,9 +170,9 @@ int64_t Manifest::bytes() const {
 }
 
 std::string layout_json(const Manifest& m) {
-  return Json{{"tp", m.mesh.tp}, {"pp", m.mesh.pp}, {"vpp", m.vpp},   {"dp", m.mesh.dp},
-              {"cp", m.mesh.cp}, {"ep", m.mesh.ep}, {"zero", m.zero}, {"world", m.mesh.world()},
-              {"order", "pp-dp-ep-cp-tp"}}
+  return Json{{"tp", m.mesh.tp}, {"pp", m.mesh.pp},         {"vpp", m.vpp},
+              {"dp", m.mesh.dp}, {"cp", m.mesh.cp},         {"ep", m.mesh.ep},
+              {"zero", m.zero},  {"world", m.mesh.world()}, {"order", "pp-dp-ep-cp-tp"}}
       .dump();
 }
 

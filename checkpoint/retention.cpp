@@ -75,8 +75,9 @@ void prune(Vfs& vfs, const std::string& dir, const PrunePlan& plan) {
     const VerifyReport report = verify_step(vfs, dir + "/" + plan.keep.front().name, true);
     GT_REQUIRE(report.findings.empty(), Exit::kDamaged, dir, "/", plan.keep.front().name,
                ": is damaged, so nothing older was deleted: ", to_string(report.findings.front()),
-               report.findings.size() > 1 ? cat("\n  and ", report.findings.size() - 1, " more; see gpttrain ckpt verify")
-                                          : std::string());
+               report.findings.size() > 1
+                   ? cat("\n  and ", report.findings.size() - 1, " more; see gpttrain ckpt verify")
+                   : std::string());
   }
   std::vector<std::string> doomed;
   for (const auto& e : plan.remove) {

@@ -28,8 +28,9 @@ struct PrunePlan {
 // when two newer steps exist, and all but the `keep` newest of them in any case.
 PrunePlan plan_prune(Vfs&, const std::string& dir, const Retention&, bool attempts);
 
-// Does what the plan says. Before a step goes the newest kept step is verified to the last byte, from the disk: kDamaged
-// when it is not good, and nothing was deleted. A removal is a rename to .del-…, a sync of the folder, then unlinks.
+// Does what the plan says. Before a step goes the newest kept step is verified to the last byte, from the disk:
+// kDamaged when it is not good, and nothing was deleted. A removal is a rename to .del-…, a sync of the folder, then
+// unlinks.
 void prune(Vfs&, const std::string& dir, const PrunePlan&);
 
 }  // namespace gt

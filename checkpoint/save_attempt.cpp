@@ -1,8 +1,7 @@
-#include "checkpoint/save.h"
-
 #include <cstring>
 #include <filesystem>
 
+#include "checkpoint/save.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/steps.h"
@@ -163,10 +162,7 @@ void SaveAttempt::snapshot(Staging& staging) {
 }
 
 void SaveAttempt::write() {
-  ShardJob job{temp_,
-               {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0},
-               m_.uuid,
-               {}};
+  ShardJob job{temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);
   write_shard(vfs_, job, mine_, api_, stream_);
 }
@@ -244,9 +240,9 @@ SaveReport SaveAttempt::after() {
   const auto quietly = [&](const auto& body) {
     try {
       body();
-    } catch (const Error& e) {
+    } catch (const Error& e) { report.warnings.emplace_back(e.what()); } catch (const std::exception& e) {
       report.warnings.emplace_back(e.what());
-    } catch (const std::exception& e) { report.warnings.emplace_back(e.what()); }
+    }
   };
   quietly([&] { write_latest(step_name(m_.step) + " " + sha256_hex(text_) + "\n"); });
   quietly([&] {

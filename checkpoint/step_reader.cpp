@@ -64,7 +64,7 @@ uint16_t f16_from(float v) {
   const float x = std::fabs(v);
   if (x >= 65520.f) return static_cast<uint16_t>(sign | 0x7c00);  // halfway to the first number beyond 65504
   int exponent = 0;
-  std::frexp(x, &exponent);                     // x = m 2^exponent, m in [0.5, 1)
+  std::frexp(x, &exponent);                       // x = m 2^exponent, m in [0.5, 1)
   const int last = std::max(exponent - 11, -24);  // weight of the last mantissa bit: 11 bits, or a subnormal
   // Default rounding is to nearest even; the product and the quotient by powers of two are exact.
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(x, -last)));

@@ -148,8 +148,7 @@ class Verification {
         file.read(block.data(), end - begin, begin);
         const uint32_t crc = crc32c(block.data(), static_cast<size_t>(end - begin));
         const bool bad = crc != x.blocks[b];
-        if (bad)
-          add({f.name, begin, end, tensors_in(x, shapes_, begin, end), "CRC32C " + hex(x.blocks[b]), hex(crc)});
+        if (bad) add({f.name, begin, end, tensors_in(x, shapes_, begin, end), "CRC32C " + hex(x.blocks[b]), hex(crc)});
         while (first < x.records.size() && x.records[first].offset + x.records[first].bytes <= begin) ++first;
         for (size_t r = first; r < x.records.size() && x.records[r].offset < end; ++r) {
           const int64_t from = std::max(begin, x.records[r].offset),
@@ -162,7 +161,8 @@ class Verification {
         if (!doubtful[r] && slices[r] != x.records[r].crc)
           add({f.name, x.records[r].offset, x.records[r].offset + x.records[r].bytes,
                tensors_in(x, shapes_, x.records[r].offset, x.records[r].offset + x.records[r].bytes),
-               "CRC32C of the tensor in memory " + hex(x.records[r].crc), hex(slices[r]) + ": changed before it was written"});
+               "CRC32C of the tensor in memory " + hex(x.records[r].crc),
+               hex(slices[r]) + ": changed before it was written"});
     });
   }
 

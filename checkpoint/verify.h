@@ -9,9 +9,9 @@
 namespace gt {
 
 struct Finding {
-  std::string file;               // in the step's folder
-  int64_t begin = -1, end = -1;   // bytes [begin, end) of it; -1: the file as a whole
-  std::string tensors;            // hit: "master/embed.weight rows 0-3, optim/exp_avg/embed.weight rows 7-9"; may be empty
+  std::string file;              // in the step's folder
+  int64_t begin = -1, end = -1;  // bytes [begin, end) of it; -1: the file as a whole
+  std::string tensors;  // hit: "master/embed.weight rows 0-3, optim/exp_avg/embed.weight rows 7-9"; may be empty
   std::string expected, found;
 };
 std::string to_string(const Finding&);

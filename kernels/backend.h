@@ -13,6 +13,10 @@ struct Backend {
   DeviceKind kind = DeviceKind::kCpu;
   const OpTable* ops = nullptr;
   const DeviceApi* device = nullptr;
+  // A backend may keep a copy of a weight in a layout of its own (Gemm::b_version > 0). Bytes of the copy that this
+  // product would make it keep; nothing is read. And of all copies that it keeps for a stream now. nullptr: none ever.
+  int64_t (*weight_copy_bytes)(const Gemm&) = nullptr;
+  int64_t (*held_copy_bytes)(Stream) = nullptr;
 };
 
 const Backend& cpu_backend();

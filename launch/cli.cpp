@@ -52,8 +52,7 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "verify",    "report",
-                                       "launch"};
+constexpr const char* kLaterVerbs[] = {"export", "import", "plan", "verify", "report", "launch"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -249,7 +248,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   Problems problems;
   for (size_t i = 0; i < options.size(); ++i)
     if (spec.plain && options[i].name == spec.plain && given[i].empty())
-      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' && (given[i].empty() || takes_list(options[i])))
+      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
+             (given[i].empty() || takes_list(options[i])))
         given[i].push_back(extras[0]), extras.erase(extras.begin());
   store_own(spec, options, given, problems);
   if (!config)

@@ -1,13 +1,22 @@
 #include "launch/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
+#include "kernels/null/product_log.h"
 #include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   const auto costs = o.model.layer_costs();
@@ -50,13 +59,15 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
 
+  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
   train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
-                                              compute, plan.train);
+                                              compute, plan.train, shapes);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
-                                               *backend.device, compute, plan.eval);
+                                               *backend.device, compute, plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
+  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumWishes +
+                       int64_t{pp} * kNumStageTimes;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
@@ -84,6 +95,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  phases_[0] = seconds_now();
   prepare_scalars(target_tokens);
 
   store_->begin_step();
@@ -95,7 +107,9 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
     mb.train = true;
   }
   train_->run(seeded_, losses, hooks);
+  end_phase(Phase::kPipeline);
   store_->finish_reduction();
+  end_phase(Phase::kReduce);
 
   store_->norm_squares(sums.slice(0, scopes));
   share(losses, stop, save_ready);
@@ -105,27 +119,53 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                              .clip = options_.grad_clip,
                              .denominator = static_cast<float>(m * dp)},
                             compute_);
+  end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);
+  end_phase(Phase::kOptimizer);
   store_->publish();
+  end_phase(Phase::kGather);
   return read_back(target_tokens);
 }
 
+void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = seconds_now(); }
+
+// This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
+void Engine::put_stage_times(Tensor out) {
+  std::fill_n(own_times_, kReduceTime, 0.);
+  const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
+  for (const ActionTime& t : train_->timeline()) {
+    const int kind = t.action.act == Act::kForward          ? kForwardTime
+                     : t.action.act == Act::kBackward       ? kBackwardTime
+                     : t.action.act == Act::kBackwardInput ? kInputGradTime
+                                                            : kWeightGradTime;
+    own_times_[kind] += t.end - t.begin;
+  }
+  own_times_[kWaitTime] = train_->wait_seconds();
+  own_times_[kPipelineTime] = train_->seconds();
+  for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
+  const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(mine.data, shared_times_, sizeof shared_times_, compute_);
+}
+
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop, saves that are done. Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
+// stop, saves that are done, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard), so
+// the sums do not depend on the layout's pipeline axis.
 void Engine::share(Tensor losses, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumShared);
+  const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumWishes + times);
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
       backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
                          compute_);
-  shared_[kStop] = stop ? 1 : 0;
-  shared_[kBusy] = busy_before_;
-  shared_[kSaveReady] = save_ready ? 1 : 0;
+  wishes_[kStop] = stop ? 1 : 0;
+  wishes_[kSaveReady] = save_ready ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumShared).data, shared_, sizeof shared_, compute_);
+    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
+  put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
@@ -141,17 +181,21 @@ StepResult Engine::read_back(int64_t target_tokens) {
   StepResult r;
   for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
   r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
-  const double* shared = host_sums_.data() + scopes + dp * m;
+  const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
-  r.mean_busy_seconds = shared[kBusy] / mesh_.shape().world();
+  r.times = StepTimes(shared.subspan(kNumWishes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
   r.skipped = scalars[kSkip] != 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
-  busy_before_ = r.busy_seconds;
+  r.phases = phases_;
+  for (int p = kReduceTime; p <= kGatherTime; ++p) {
+    const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
+    own_times_[p] = phases_[phase + 1] - phases_[phase];
+  }
   if (!r.skipped) ++applied_;
   return r;
 }
@@ -207,10 +251,11 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }
 
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank) {
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
@@ -228,9 +273,12 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.batch = options.micro_batch;
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
     engine.step(batch, options.micro_batch * options.model.seq);
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
   }
   backend.device->close_stream(stream);
   return plan;

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
+#include "launch/step_times.h"
 #include "model/gpt.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -32,13 +33,15 @@ struct EngineOptions {
   float grad_clip = 1;                // 0: off
   uint64_t seed = 1234;
   int threads = 1;                    // host threads of this rank
+  bool dynamic_shapes = false;        // microbatches of a run may differ in shape: headers before boundary messages
   bool evaluates = true;              // evaluate() will be called: memory is kept for it
 };
 
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
 struct MemoryReport {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  int64_t total() const { return weights + gradients + optimizer + activations + buffers; }
+  int64_t copies = 0;  // of weights, in layouts that the backend reads faster
+  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
 };
 
 // What the executors of one rank need, from a dry run.
@@ -57,7 +60,8 @@ struct StepResult {
   bool stop = false;      // some rank asked for a stop
   int save_ready = 0;     // ranks that said so
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
-  double mean_busy_seconds = 0;               // over all ranks, of the step before (it travels with this step's sums)
+  StepTimes times;                            // of all ranks
+  PhaseEnds phases{};                         // of this rank
 };
 
 class Engine {
@@ -91,6 +95,8 @@ class Engine {
  private:
   void prepare_scalars(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
+  void put_stage_times(Tensor out);
+  void end_phase(Phase);
   StepResult read_back(int64_t target_tokens);
   const EngineOptions options_;
   const Mesh& mesh_;
@@ -105,14 +111,16 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  enum Shared : int { kStop, kBusy, kSaveReady, kNumShared };  // what ranks tell each other beside norms and losses
-  double shared_[kNumShared] = {};
-  double busy_before_ = 0;
+  enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
+  double wishes_[kNumWishes] = {};
+  double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
+  PhaseEnds phases_{};
   int64_t applied_ = 0;
 };
 
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
-EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank);
+// `target`: where the engine will really run.
+EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
 
 // Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);

@@ -15,7 +15,11 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 }  // namespace
 
 RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backend, Stream stream)
-    : config_(config), mesh_(mesh), backend_(backend), stream_(stream), background_(vfs_, mesh, *backend.device, stream) {}
+    : config_(config),
+      mesh_(mesh),
+      backend_(backend),
+      stream_(stream),
+      background_(vfs_, mesh, *backend.device, stream) {}
 
 SaveOptions RunSaver::options() const {
   const CheckpointConfig& c = config_.checkpoint;
@@ -79,10 +83,21 @@ void RunSaver::settle(const SaveOutcome& o) {
 
 std::vector<std::string> changed_keys(const std::string& saved_config_json, const Config& now,
                                       const std::vector<std::string>& allowed) {
-  static const std::vector<std::string> kFree = {
-      "parallel", "zero",        "checkpoint",       "log",             "device",        "launch",
-      "comm",     "fault",       "train.steps",      "train.micro_batch", "train.grad_accum", "train.eval_every",
-      "train.eval_steps", "model.loss_chunk", "data"};
+  static const std::vector<std::string> kFree = {"parallel",
+                                                 "zero",
+                                                 "checkpoint",
+                                                 "log",
+                                                 "device",
+                                                 "launch",
+                                                 "comm",
+                                                 "fault",
+                                                 "train.steps",
+                                                 "train.micro_batch",
+                                                 "train.grad_accum",
+                                                 "train.eval_every",
+                                                 "train.eval_steps",
+                                                 "model.loss_chunk",
+                                                 "data"};
   const auto names = [](const std::vector<std::string>& list, const Option& o) {
     return std::find(list.begin(), list.end(), o.key()) != list.end() ||
            std::find(list.begin(), list.end(), o.section) != list.end();

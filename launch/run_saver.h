@@ -41,13 +41,14 @@ class RunSaver {
   MetricsWriter* log_ = nullptr;
   Vfs vfs_;
   BackgroundSave background_;
-  double stall_ = 0;         // of the attempt under way
+  double stall_ = 0;  // of the attempt under way
   int64_t saved_step_ = -1;
 };
 
-// Keys whose change at a resume changes nothing (data has a check of its own, the cursor) that is computed, or only how: layouts, folders, logs, devices, the
-// number of steps, how often something is looked at. Everything else must be as it was unless `allowed` names it: an
-// exact key ("optim.lr") or a section ("optim"). One line a difference: "optim.lr: 0.001 in the checkpoint, 0.002 now".
+// Keys whose change at a resume changes nothing (data has a check of its own, the cursor) that is computed, or only
+// how: layouts, folders, logs, devices, the number of steps, how often something is looked at. Everything else must be
+// as it was unless `allowed` names it: an exact key ("optim.lr") or a section ("optim"). One line a difference:
+// "optim.lr: 0.001 in the checkpoint, 0.002 now".
 std::vector<std::string> changed_keys(const std::string& saved_config_json, const Config& now,
                                       const std::vector<std::string>& allowed);
 

@@ -16,6 +16,7 @@
 #include "launch/console.h"
 #include "launch/engine_options.h"
 #include "launch/log_jsonl.h"
+#include "launch/predict.h"
 #include "launch/progress.h"
 #include "launch/signals.h"
 #include "launch/tensorboard_sink.h"
@@ -88,10 +89,10 @@ void Trainer::open_device() {
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
-  if (factory_.local_rank() == 0) 
+  if (factory_.local_rank() == 0)
     require_memory(options, mesh_->shape(), *backend_, factory_.local_size(),
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());
+  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -184,17 +185,17 @@ void Trainer::accept(const LoadReport& found) const {
              "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
              "or start a new run with another --log.name");
   if (!imported)
-    require_same_stream(data_cursor_from_json(found.state.data_json),
-                        train_data_->cursor(found.state.consumed_samples), config_.data.allow_change);
+    require_same_stream(data_cursor_from_json(found.state.data_json), train_data_->cursor(found.state.consumed_samples),
+                        config_.data.allow_change);
 }
 
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
   if (config_.checkpoint.resume != "never")
     agree(world, [&] {
-      resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(),
-                                 *mesh_, *backend_->device, compute_,
-                                 [this](const LoadReport& found) { accept(found); });
+      resumed_ =
+          load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
+                          *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
     });
   if (resumed_) {
     state_ = resumed_->state;
@@ -236,6 +237,8 @@ void Trainer::start_logs() {
     if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
   }
   log_ = std::make_unique<MetricsWriter>(std::move(sinks));
+  if (mesh_->shape().pp > 1)
+    predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
 
   StartInfo info;
   info.command = run_.command;
@@ -248,7 +251,7 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape());
+  info.layout = stage_table(options, mesh_->shape(), *backend_);
   info.environment = backend_->device->describe(0);
   info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
                           threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
@@ -319,8 +322,14 @@ void Trainer::one_step() {
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
   rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
-  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.mean_busy_seconds / seconds);
-  rec.data_wait = (loader_->wait_seconds() - wait_before_) / seconds;
+  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().pp > 1) {
+    rec.pipeline_bubble = r.times.pipeline_bubble();
+    rec.bubble_predicted = predicted_bubble_;
+  }
+  const double waited = loader_->wait_seconds() - wait_before_;
+  rec.data_wait = waited / seconds;
+  if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;
@@ -390,9 +399,11 @@ void Trainer::finish(Exit code) {
   const std::string dir = config_.run_dir();
   info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
   info.rows.push_back({"logs", dir + "/log.jsonl"});
-  info.rows.push_back(
-      {"checkpoint", saver_->saved_step() >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saver_->saved_step()) : "none"});
-  if (code != Exit::kOk) info.next.push_back("the same command again resumes from step " + std::to_string(saver_->saved_step()));
+  info.rows.push_back({"checkpoint", saver_->saved_step() >= 0
+                                         ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saver_->saved_step())
+                                         : "none"});
+  if (code != Exit::kOk)
+    info.next.push_back("the same command again resumes from step " + std::to_string(saver_->saved_step()));
   info.next.push_back("tensorboard --logdir " + dir);
   if (saver_->saved_step() >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
   log_->end(info);

@@ -73,8 +73,8 @@ Json report_json(const VerifyReport& r) {
     if (f.begin >= 0) j["bytes"] = {f.begin, f.end};
     findings.push_back(j);
   }
-  return {{"path", r.path},       {"good", r.findings.empty()}, {"step", r.step},        {"files", r.files},
-          {"bytes", r.bytes},     {"tensors", r.tensors},       {"findings", findings}};
+  return {{"path", r.path},   {"good", r.findings.empty()}, {"step", r.step},      {"files", r.files},
+          {"bytes", r.bytes}, {"tensors", r.tensors},       {"findings", findings}};
 }
 
 // JSON has no infinity.
@@ -83,9 +83,14 @@ Json number(double v) { return std::isfinite(v) ? Json(v) : Json("inf"); }
 Json report_json(const DiffReport& r, const std::string& a, const std::string& b) {
   Json tensors = Json::array();
   for (const TensorDiff& t : r.tensors)
-    tensors.push_back({{"name", t.name}, {"misfit", t.misfit}, {"max_abs", number(t.max_abs)},
-                       {"relative", number(t.relative)}, {"max_ulp", t.max_ulp}, {"different", t.different},
-                       {"elements", t.elements}, {"first", t.first}});
+    tensors.push_back({{"name", t.name},
+                       {"misfit", t.misfit},
+                       {"max_abs", number(t.max_abs)},
+                       {"relative", number(t.relative)},
+                       {"max_ulp", t.max_ulp},
+                       {"different", t.different},
+                       {"elements", t.elements},
+                       {"first", t.first}});
   return {{"a", a}, {"b", b}, {"equal", r.within}, {"compared", r.compared}, {"tensors", tensors}, {"state", r.state}};
 }
 
@@ -160,8 +165,9 @@ Exit run_ckpt_prune(const Command& command) {
       for (const auto& e : entries) out.push_back({{"name", e.name}, {"why", e.why}, {"bytes", e.bytes}});
       return out;
     };
-    fmt::print("{}\n", Json{{"dir", dir}, {"dry_run", args.dry_run}, {"keep", list(plan.keep)},
-                             {"remove", list(plan.remove)}}.dump());
+    fmt::print(
+        "{}\n",
+        Json{{"dir", dir}, {"dry_run", args.dry_run}, {"keep", list(plan.keep)}, {"remove", list(plan.remove)}}.dump());
     return Exit::kOk;
   }
   double bytes = 0;

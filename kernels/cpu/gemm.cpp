@@ -37,8 +37,10 @@ struct Job {
   int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
   DType in = DType::kF32, aux = DType::kF32;
-  bool staged = false;  // tiles are computed dense in f32 scratch and written out from there
+  bool staged = false;       // tiles are computed dense in f32 scratch and written out from there
   bool half_result = false;  // out or aux is bf16
+  bool pack = false;         // b is read from a packed copy
+  int64_t version = 0;       // of that copy; 0: made at every call
   const PackedMatrix* packed = nullptr;
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
@@ -263,32 +265,49 @@ void stage_wide_tiles(Job& job, GemmCache& cache) {
   pick_kernels(job, cache, false);
 }
 
-}  // namespace
-
-void gemm(const Gemm& g, Stream stream) {
+// All that shapes, dtypes and the processor decide.
+Job prepare(const Gemm& g, GemmCache& cache) {
   Job job{.op = &g};
-  if (g.out.numel() == 0) return;
   job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
   job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
   job.rows = epilogue_rows();
-  if (job.k == 0) return run_empty(job);
-
-  CpuContext& context = cpu_context(stream);
-  GemmCache& cache = context.gemm();
+  if (job.k == 0) return job;
   const bool native = g.a.dtype == DType::kF32 || current_isa() >= Isa::kAvx512;
   job.in = native ? g.a.dtype : DType::kF32;
-  job.a = native ? g.a.data : convert(g.a, context, 0);
-  job.b = native ? g.b.data : convert(g.b, context, 1);
   job.half_result = g.out.dtype != DType::kF32 || (g.epilogue != Epilogue::kNone && g.aux.dtype != DType::kF32);
   job.staged = job.half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
   job.panel = panel_columns(g, job.n);
-  const int64_t version = native ? g.b_version : 0;
-  const bool used_enough = version > 0 || job.m >= kTileRows;
-  bool pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
-  if (!pick_kernels(job, cache, pack) && pack && !cache.layout_forced()) pick_kernels(job, cache, pack = false);
-  if (!pack && g.trans_b) stage_wide_tiles(job, cache);
-  if (pack) job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
+  job.version = native ? g.b_version : 0;
+  const bool used_enough = job.version > 0 || job.m >= kTileRows;
+  job.pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
+  if (!pick_kernels(job, cache, job.pack) && job.pack && !cache.layout_forced())
+    pick_kernels(job, cache, job.pack = false);
+  if (!job.pack && g.trans_b) stage_wide_tiles(job, cache);
+  return job;
+}
+
+}  // namespace
+
+int64_t weight_copy_bytes(const Gemm& g) {
+  thread_local GemmCache cache(1);
+  if (g.out.numel() == 0) return 0;
+  const Job job = prepare(g, cache);
+  return job.pack && job.version > 0 ? cache.copy_bytes(job.k, job.n, job.panel, job.in) : 0;
+}
+
+int64_t held_copy_bytes(Stream stream) { return cpu_context(stream).gemm().kept_bytes(); }
+
+void gemm(const Gemm& g, Stream stream) {
+  if (g.out.numel() == 0) return;
+  CpuContext& context = cpu_context(stream);
+  GemmCache& cache = context.gemm();
+  Job job = prepare(g, cache);
+  if (job.k == 0) return run_empty(job);
+  job.a = job.in == g.a.dtype ? g.a.data : convert(g.a, context, 0);
+  job.b = job.in == g.b.dtype ? g.b.data : convert(g.b, context, 1);
+  if (job.pack)
+    job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, job.version, context.pool);
 
   const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {

@@ -25,8 +25,8 @@ std::string refusal(const std::string& dir, LockTimes times = kQuick) {
 }
 
 std::string lock_of(const std::string& host, const std::string& boot, int pid, int counter) {
-  return cat("{\"host\":\"", host, "\",\"boot\":\"", boot, "\",\"pid\":", pid,
-             ",\"start\":\"1\",\"counter\":", counter, ",\"token\":\"t\"}\n");
+  return cat("{\"host\":\"", host, "\",\"boot\":\"", boot, "\",\"pid\":", pid, ",\"start\":\"1\",\"counter\":", counter,
+             ",\"token\":\"t\"}\n");
 }
 
 TEST_CASE("a second job in a folder is refused and told whose it is; afterwards it may come") {
@@ -70,7 +70,8 @@ TEST_CASE("an owner elsewhere is dead when it no longer touches its lock, and on
     spill(dir.path + "/.next", lock_of("elsewhere", "b", 1, 6));
     std::filesystem::rename(dir.path + "/.next", dir.path + "/.lock");
   });
-  const std::string text = refusal(dir.path, {.beat = milliseconds(20), .stale = milliseconds(20000), .settle = milliseconds(50)});
+  const std::string text =
+      refusal(dir.path, {.beat = milliseconds(20), .stale = milliseconds(20000), .settle = milliseconds(50)});
   toucher.join();
   CHECK_THAT(text, Catch::StartsWith("2:") && Catch::Contains("host elsewhere, pid 1"));
 }

@@ -106,13 +106,16 @@ TEST_CASE("a resume with other settings is refused with old and new value unless
   CHECK(r.says("model.heads: 2 in the checkpoint, 4 now"));
   CHECK(r.says("optim.betas: 0.9,0.95 in the checkpoint, 0.8,0.9 now"));
   CHECK(r.says("--checkpoint.allow_change"));
-  CHECK(gpttrain(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim.lr", dir.path()).code == 2);
+  CHECK(gpttrain(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim.lr", dir.path()).code ==
+        2);
   // Refused before anything was touched; layouts, steps and logs may change freely.
   CHECK(fs::exists(dir / "runs/a/checkpoints/step-000000002"));
   must(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim --tp 2 --log.every 2", dir.path());
-  CHECK(gpttrain(resume + "--train.steps 6 --train.seed 9", dir.path()).says("train.seed: 1234 in the checkpoint, 9 now"));
-  must(resume + "--train.steps 6 --optim.lr 0.001 --optim.eps 1e-7 --train.seed 9 --data.allow_change "
-                "--checkpoint.allow_change train.seed",
+  CHECK(gpttrain(resume + "--train.steps 6 --train.seed 9", dir.path())
+            .says("train.seed: 1234 in the checkpoint, 9 now"));
+  must(resume +
+           "--train.steps 6 --optim.lr 0.001 --optim.eps 1e-7 --train.seed 9 --data.allow_change "
+           "--checkpoint.allow_change train.seed",
        dir.path());
 }
 

@@ -54,7 +54,7 @@ struct SaveReport {
 struct SaveOptions {
   int zero_stage = 0, vpp = 1;  // for the record
   Retention retention;
-  std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: {"master/head.weight", "master/embed.weight"}
+  std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
   std::string git, isa;                                   // of the writer
 };
 
@@ -81,9 +81,10 @@ using AcceptStep = std::function<void(const LoadReport&)>;
 // then renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every byte is checked
 // before it is used. auto: a damaged step is renamed to <step>.corrupt-<time>, a step that cannot be read is left
 // alone, both with a warning, and the next older one is taken. `accept` is asked on every rank before a tensor is read
-// or a step renamed. An imported step holds no optimizer state: views of optim/ become 0. nullopt: `dir` holds no step at all. Throws the same
-// error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors listed), no such step, a
-// format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and none can be read.
+// or a step renamed. An imported step holds no optimizer state: views of optim/ become 0. nullopt: `dir` holds no step
+// at all. Throws the same error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors
+// listed), no such step, a format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and
+// none can be read.
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
                                           const AcceptStep& accept = {});

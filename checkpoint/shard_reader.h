@@ -19,8 +19,8 @@ void clear_view(const ShardView&, const DeviceApi* api, Stream);
 
 // Fills every view; vocabulary padding becomes 0. The names, shapes and dtypes must be those of the manifest
 // (kInternal). Working memory: the indexes and one block. `api` may be null when all views are in host memory. Throws
-// kDamaged naming file, block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`: the
-// indexes read so far, by place in manifest.files, for callers that come back for more; null: none is kept.
+// kDamaged naming file, block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`:
+// the indexes read so far, by place in manifest.files, for callers that come back for more; null: none is kept.
 void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api, Stream,
                 std::map<int, ShardIndex>* cache = nullptr);
 

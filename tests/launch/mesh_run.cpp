@@ -93,6 +93,13 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
                 mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
+    {
+      const std::lock_guard lock(mutex);
+      for (const TrustRatio& t : engine.optimizer().trust_ratios(stream)) {
+        const auto [at, fresh] = result.ratios.emplace(t.tensor, t.ratio);
+        if (!fresh && at->second != t.ratio) at->second = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
     RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
     for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
     mine.slots = engine.executor().slots();

@@ -34,6 +34,7 @@ struct MeshResult {
   std::vector<RankRun> ranks;
   Logical grads;      // of the first step, true gradients of the mean loss
   Logical weights;    // after the last step
+  std::map<std::string, float> ratios;  // LAMB's, of the last step; NaN where two ranks disagree
   std::vector<EnginePlan> planned, measured;  // by rank
 };
 

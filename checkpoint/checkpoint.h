@@ -55,6 +55,7 @@ struct SaveOptions {
   int zero_stage = 0, vpp = 1;  // for the record
   Retention retention;
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
+  bool require_finite = true;                             // NaN and infinity end the attempt
   std::string git, isa;                                   // of the writer
 };
 

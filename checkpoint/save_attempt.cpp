@@ -162,7 +162,8 @@ void SaveAttempt::snapshot(Staging& staging) {
 }
 
 void SaveAttempt::write() {
-  ShardJob job{temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}};
+  ShardJob job{
+      temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}, options_.require_finite};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);
   write_shard(vfs_, job, mine_, api_, stream_);
 }

@@ -78,7 +78,7 @@ int64_t first_not_finite(const std::byte* data, int64_t count) {
   }
 }
 
-uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream stream) {
+uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const auto dst = out.room(e.offset + done, e.bytes - done);
@@ -89,7 +89,7 @@ uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream str
       api.synchronize(stream);
     }
     crc = crc32c(dst.data(), dst.size(), crc);
-    if (e.record != nullptr && e.record->dtype == DType::kF32) {
+    if (require_finite && e.record != nullptr && e.record->dtype == DType::kF32) {
       const int64_t bad = first_not_finite(dst.data(), static_cast<int64_t>(dst.size()) / 4);
       GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / 4 + bad, " of a rectangle at ", to_string(e.record->box),
                  " is not finite");
@@ -186,7 +186,7 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   BlockStream out(file, skeleton.file_bytes);
   for (const Extent& e : extents) {
     try {
-      const uint32_t crc = put(out, e, api, stream);
+      const uint32_t crc = put(out, e, job.require_finite, api, stream);
       if (e.record != nullptr) e.record->crc = crc;
     } catch (const Error& error) {
       if (error.code() != Exit::kNumerical) throw;

@@ -62,6 +62,7 @@ uint16_t f16_from(float v) {
   const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
   if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7e00);
   const float x = std::fabs(v);
+  if (x == 0) return sign;
   if (x >= 65520.f) return static_cast<uint16_t>(sign | 0x7c00);  // halfway to the first number beyond 65504
   int exponent = 0;
   std::frexp(x, &exponent);                       // x = m 2^exponent, m in [0.5, 1)

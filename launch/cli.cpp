@@ -51,10 +51,14 @@ constexpr VerbSpec kVerbs[] = {
      "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
     {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
      "runs/demo --keep 2 --dry-run"},
+    {"export", Verb::kExport, "weights of a checkpoint as a Hugging Face folder or an HDF5 file", nullptr,
+     ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
+    {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
+     ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"export", "import", "plan", "verify", "report", "launch"};
+constexpr const char* kLaterVerbs[] = {"plan", "verify", "report", "launch"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -109,6 +113,8 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
     case Verb::kCkptDiff: use(CkptDiffArgs()); break;
     case Verb::kCkptPrune: use(CkptPruneArgs()); break;
+    case Verb::kExport: use(ExportArgs()); break;
+    case Verb::kImport: use(ImportArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
   }
   return out;

@@ -24,6 +24,8 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kCkptVerify: return gt::run_ckpt_verify(c);
     case gt::Verb::kCkptDiff: return gt::run_ckpt_diff(c);
     case gt::Verb::kCkptPrune: return gt::run_ckpt_prune(c);
+    case gt::Verb::kExport: return gt::run_export(c);
+    case gt::Verb::kImport: return gt::run_import(c);
     case gt::Verb::kBench: return gt::run_bench(c);
   }
   return gt::Exit::kInternal;

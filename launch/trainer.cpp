@@ -183,7 +183,7 @@ void Trainer::accept(const LoadReport& found) const {
   const bool imported = found.state.origin == "import";
   std::string text;
   for (const std::string& line : changed)
-    if (!imported || line.rfind("model.", 0) == 0) text += "\n  " + line;
+    if (!imported || (line.rfind("model.", 0) == 0 && line.find("dropout") == std::string::npos)) text += "\n  " + line;
   GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
              "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
              "or start a new run with another --log.name");

@@ -230,7 +230,7 @@ struct CkptPruneArgs {
 };
 
 struct ExportArgs {
-  std::string load, format = "safetensors", dtype = "f32", naming = "hf", output, max_shard = "5GB";
+  std::string load, format = "safetensors", dtype = "f32", naming, output, max_shard = "5GB";
   int64_t step = -1;
   bool force = false;
   template <class V>
@@ -239,7 +239,7 @@ struct ExportArgs {
     v("step", step, "0..", "this step of the folder; without it the newest good one");
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
     v("dtype", dtype, "f32|bf16|f16", "of the numbers; rounded to nearest even from FP32");
-    v("naming", naming, "hf|native", "hf: names and orientation of Hugging Face GPT-2, with config.json");
+    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2 with config.json; without it hf for safetensors");
     v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");
     v("force", force, "", "replace what is there");

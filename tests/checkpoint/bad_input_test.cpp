@@ -244,7 +244,8 @@ TEST_CASE("a folder that cannot be written is an I/O error on every rank") {
     run_ranks({1, 1, 2, 1}, [&](int r, const Mesh& mesh) {
       Rank rank(odd_model(), {1, 1, 2, 1}, r);
       texts[static_cast<size_t>(r)] = refusal([&] {
-        save_checkpoint(vfs, dir.path + "/checkpoints", some_state(1), rank.views, {}, {.zero_stage = 1}, mesh, host_device(), {});
+        save_checkpoint(vfs, dir.path + "/checkpoints", some_state(1), rank.views, {}, {.zero_stage = 1}, mesh,
+                        host_device(), {});
       });
     });
     CHECK(texts[0] == texts[1]);
@@ -279,8 +280,8 @@ TEST_CASE("a missing file that should travel along drops the attempt and is name
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {1, 1, 1, 1}, r);
     save_checkpoint(dir.path, some_state(1), rank.views,
-                    {{.name = "tokenizer.model", .path = dir.path + "/gone.model", .text = ""}}, {.zero_stage = 1}, mesh,
-                    host_device(), {});
+                    {{.name = "tokenizer.model", .path = dir.path + "/gone.model", .text = ""}}, {.zero_stage = 1},
+                    mesh, host_device(), {});
   });
   CHECK_THAT(errors[0], Catch::StartsWith("74:") && Catch::Contains("gone.model") && Catch::Contains("No such file"));
   CHECK(fs::is_empty(dir.path));

@@ -135,7 +135,8 @@ TEST_CASE("tensors on a device travel by its copies, and every copy is waited fo
     Rank rank(odd_model(), {2, 1, 2, 1}, r);
     rank.fill(7);
     for (ShardView& v : rank.views) v.data.device = stream.device;
-    save_checkpoint(dir.path, some_state(7), rank.views, {}, {.zero_stage = 1, .retention = {.keep = 0}}, mesh, api, stream);
+    save_checkpoint(dir.path, some_state(7), rank.views, {}, {.zero_stage = 1, .retention = {.keep = 0}}, mesh, api,
+                    stream);
     rank.poison();
     load_checkpoint(dir.path, "auto", rank.views, mesh, api, stream);
     GT_CHECK(LazyDevice::queue().empty(), "copies left");

@@ -191,8 +191,8 @@ void save(const std::string& dir, const Layout& l, int64_t step, const std::vect
     Rank rank(model, l, r);
     rank.fill(static_cast<uint32_t>(step));
     save_checkpoint(dir, some_state(step), rank.views,
-                    {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}}, {.zero_stage = l.zero, .retention = {.keep = keep}}, mesh,
-                    host_device(), {});
+                    {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}},
+                    {.zero_stage = l.zero, .retention = {.keep = keep}}, mesh, host_device(), {});
   });
   for (const std::string& e : errors) GT_CHECK(e.empty(), e);
 }

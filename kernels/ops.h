@@ -49,7 +49,8 @@ struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= do
 struct LayerNorm { Tensor x, delta, gamma, beta, sum, out, mean, rstd; float eps = 1e-5f; };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
-// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
+// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
+// wanted; then gamma only says how long a row is, its bytes need not be there.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;

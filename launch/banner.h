@@ -29,6 +29,10 @@ std::string stage_table(const EngineOptions&, const MeshShape&);
 // Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
 void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here);
 
+// What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
+// gradients.
+std::string zero_text(const EngineOptions&, const MeshShape&);
+
 std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 
 }  // namespace gt

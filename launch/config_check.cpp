@@ -21,8 +21,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
     {"parallel.sequence_parallel", "false", "sequence parallelism"},
-    {"zero.stage", "0|1", "this ZeRO stage"},
-    {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
     {"precision.dtype", "fp32", "mixed precision"},
     {"precision.loss_scale", "none", "loss scaling"},
@@ -83,6 +81,7 @@ class Checker {
     model();
     mesh();
     tensor_parallel();
+    zero();
     partition();
     recompute();
     batch();
@@ -177,6 +176,19 @@ class Checker {
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+  }
+
+  void zero() {
+    const ZeroConfig& z = c_.zero;
+    if (!known({"zero.stage", "zero.grad_reduce", "zero.offload", "device.kind"})) return;
+    if (z.stage < 2 && z.grad_reduce == "each")
+      bad("zero.grad_reduce", fmt::format("each: zero.stage {} keeps whole gradients for the whole step", z.stage),
+          "use zero.stage 2 or 3, or grad_reduce auto or end");
+    if (z.offload != "none" && c_.device.kind == "cuda")
+      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload), "use none");
+    for (const char* key : {"zero.prefetch", "zero.persist_numel"})
+      if (z.stage < 3 && !where(key).empty())
+        notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
   }
 
   void partition() {

@@ -23,6 +23,24 @@ Schedule train_schedule(const EngineOptions& o, int pp) {
   return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
 }
 
+namespace {
+
+// In which order rank `rank` of a schedule needs the parameters of its stages. Weight gradients alone need none.
+std::vector<StageVisit> visits(const Schedule& s, int rank) {
+  std::vector<StageVisit> out;
+  for (const Action& a : s.program[static_cast<size_t>(rank)])
+    if (a.act == Act::kForward || a.act == Act::kBackward || a.act == Act::kBackwardInput)
+      out.push_back({a.stage, a.act != Act::kForward});
+  return out;
+}
+
+ZeroOptions resolved(ZeroOptions zero, int pp, int microbatches) {
+  zero.grad_reduce = grad_reduce_of(zero, pp, microbatches);
+  return zero;
+}
+
+}  // namespace
+
 Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute,
                const EnginePlan& plan)
     : options_(options),
@@ -44,17 +62,18 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
     local.push_back(s.get());
   }
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend,
-                                        compute);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(),
+                                        resolved(options.zero, pp, m), mesh, backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
 
-  train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
-                                              compute, plan.train);
+  const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
+  store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
+  train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train);
   if (options.evaluates)
-    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
-                                               *backend.device, compute, plan.eval);
+    eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
+                                               plan.eval);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
@@ -162,6 +181,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+    store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
     share(losses, false);
@@ -194,6 +214,7 @@ EnginePlan Engine::measured_plan() const {
   };
   plan.train = of(*train_);
   if (eval_) plan.eval = of(*eval_);
+  plan.zero = store_->temporary_bytes();
   plan.slots = train_->slots();
   plan.memory.weights = store_->value_bytes();
   plan.memory.gradients = store_->grad_bytes();
@@ -213,6 +234,7 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
   const Stream stream = backend.device->open_stream(0, 1);
   EnginePlan endless;
   endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {kPlenty, kPlenty};
   EnginePlan plan;
   {
     Engine engine(options, mesh, backend, stream, endless);
@@ -224,8 +246,10 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     engine.step(batch, options.micro_batch * options.model.seq);
+    const CommCounters sent = mesh.group(Axis::kDp).counters();
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
+    plan.data_parallel = sent;
   }
   backend.device->close_stream(stream);
   return plan;

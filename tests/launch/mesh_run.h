@@ -25,6 +25,7 @@ struct MeshRun {
 struct RankRun {
   Program computed;  // its compute actions, in order
   int slots = 0, peak_live = 0;
+  CommCounters data_parallel;  // what all steps sent to the ranks of its data-parallel group
 };
 
 struct MeshResult {

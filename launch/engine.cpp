@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/null/product_log.h"
 #include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
@@ -50,7 +51,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std};
+  const Build build{mesh, options.model.init_std, options.seed};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -109,7 +110,10 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
-  for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+  for (MicroBatch& mb : seeded_) {
+    mb.loss_seed = scalars.slice(kLossSeed, 1);
+    mb.train = true;
+  }
   train_->run(seeded_, losses, hooks);
   store_->finish_reduction();
 
@@ -223,10 +227,15 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }
 
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank) {
+namespace {
+
+// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
+                   ZeroMemory zero) {
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
@@ -234,7 +243,7 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
   const Stream stream = backend.device->open_stream(0, 1);
   EnginePlan endless;
   endless.train = endless.eval = {kPlenty, kPlenty, 0};
-  endless.zero = {kPlenty, kPlenty};
+  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
   EnginePlan plan;
   {
     Engine engine(options, mesh, backend, stream, endless);
@@ -245,14 +254,25 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.batch = options.micro_batch;
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
     engine.step(batch, options.micro_batch * options.model.seq);
     const CommCounters sent = mesh.group(Axis::kDp).counters();
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
     plan.data_parallel = sent;
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
   }
   backend.device->close_stream(stream);
   return plan;
+}
+
+}  // namespace
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+  EnginePlan plan = dry_run(options, shape, rank, target, {});
+  // Gathered weights have the addresses of the real run only in a buffer of the real size, and copies are kept by address.
+  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
 }
 
 }  // namespace gt

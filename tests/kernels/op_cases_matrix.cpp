@@ -116,8 +116,8 @@ struct NormGrad {
 CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, DType t = DType::kF32) {
   auto& c = add_case<LayerNormGrad>(
       to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
-              f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw", f.accumulate_dw ? " accumulate dw" : "",
-              t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+              f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
+              f.accumulate_dw ? " accumulate dw" : "", t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
   using G = LayerNormGrad;
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;

@@ -185,7 +185,8 @@ class Checker {
       bad("zero.grad_reduce", fmt::format("each: zero.stage {} keeps whole gradients for the whole step", z.stage),
           "use zero.stage 2 or 3, or grad_reduce auto or end");
     if (z.offload != "none" && c_.device.kind == "cuda")
-      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload), "use none");
+      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
+          "use none");
     for (const char* key : {"zero.prefetch", "zero.persist_numel"})
       if (z.stage < 3 && !where(key).empty())
         notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));

@@ -271,7 +271,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
 
 EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   EnginePlan plan = dry_run(options, shape, rank, target, {});
-  // Gathered weights have the addresses of the real run only in a buffer of the real size, and copies are kept by address.
+  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
   return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
 }
 

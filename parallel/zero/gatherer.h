@@ -18,10 +18,10 @@ class ValueGatherer {
   ValueGatherer(const Mesh&, Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
 
-  void begin(const Order*);      // a pass over the order, from its start; nullptr: no order is known, nothing is prefetched
-  void acquire(ScopeState&);     // readable when this returns
+  void begin(const Order*);  // a pass over the order, from its start; nullptr: no order is known, nothing is prefetched
+  void acquire(ScopeState&);  // readable when this returns
   void release(ScopeState&);
-  void drop_all();               // values have changed, or will
+  void drop_all();  // values have changed, or will
 
   // Room for a scope's whole values, to write the shard from (initial values). Give it back with free().
   Tensor scratch(const ScopeState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }

@@ -9,12 +9,12 @@ namespace gt {
 enum class GradReduce : uint8_t { kAuto, kEach, kEnd };
 
 struct ZeroOptions {
-  int stage = 1;  // 0: nothing is shared out; 1: optimizer state; 2: gradients too; 3: parameters too
+  int stage = 1;                    // 0: nothing is shared out; 1: optimizer state; 2: gradients too; 3: parameters too
   int64_t bucket_bytes = 25 << 20;  // scopes are merged until a bucket holds this much gradient
   bool overlap = true;              // reduce while the backward goes on; off: wait for each reduction
   GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; below, gradients stay whole and kEnd is all there is
-  int prefetch = 1;                 // stage 3: scopes gathered ahead of the one in use
-  int64_t persist_numel = 100000;   // stage 3: scopes of fewer elements on this rank stay whole
+  int prefetch = 1;                            // stage 3: scopes gathered ahead of the one in use
+  int64_t persist_numel = 100000;              // stage 3: scopes of fewer elements on this rank stay whole
 };
 
 // kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch

@@ -63,8 +63,8 @@ class ParamStore {
              Stream compute, ZeroMemory = {});
   ~ParamStore();
 
-  // The order in which this rank's compute actions will use its stages, in a step and in one pass of an evaluation: what
-  // stage 3 prefetches by. Without it nothing is prefetched; with it, scopes must be used in that order.
+  // The order in which this rank's compute actions will use its stages, in a step and in one pass of an evaluation:
+  // what stage 3 prefetches by. Without it nothing is prefetched; with it, scopes must be used in that order.
   void set_order(std::span<const StageVisit> step, std::span<const StageVisit> evaluation);
 
   // Fills values by the counter-based rule: equal under every layout. `threads` host threads.

@@ -20,11 +20,11 @@ class GradReducer {
 
   void begin_step();
   void begin_backward(int stage, bool last);
-  void open(ScopeState&);         // the first writer of a scope is about to write
-  void ready(ScopeState&);        // every contribution of this microbatch is in
-  void reduce_stage(int stage);   // launches what has not been launched
-  void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
-  void finish();                  // everything has landed
+  void open(ScopeState&);        // the first writer of a scope is about to write
+  void ready(ScopeState&);       // every contribution of this microbatch is in
+  void reduce_stage(int stage);  // launches what has not been launched
+  void reduce_tied();            // adds the two copies' gradients, first-stage + last-stage order
+  void finish();                 // everything has landed
 
   int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of whole gradients at once
 

@@ -35,7 +35,7 @@ struct ScopeState final : ParamScope {
   // Reduction. Whole gradients are open from the start of a step; sharded ones are idle until their first writer opens
   // them, and again once they have been added to the shard.
   enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
-  Tensor open;               // whole gradients while they exist (grads_sharded)
+  Tensor open;  // whole gradients while they exist (grads_sharded)
   bool last_backward = false;
   bool accumulated = false;  // grads_sharded: the shard holds something of this step
   Work reducing;

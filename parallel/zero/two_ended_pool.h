@@ -20,8 +20,12 @@ class TwoEndedPool {
 
  private:
   // Distances from the block's own end, sorted by begin.
-  struct Block { int64_t begin, end; };
-  struct End { std::vector<Block> live; };
+  struct Block {
+    int64_t begin, end;
+  };
+  struct End {
+    std::vector<Block> live;
+  };
   int64_t extent(const End& e) const { return e.live.empty() ? 0 : e.live.back().end; }
 
   Buffer buffer_;

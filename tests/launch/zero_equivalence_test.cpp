@@ -2,6 +2,7 @@
 // are reduced every microbatch, under every axis, schedule and recomputation; and each run uses the memory that was
 // planned and sends what was planned.
 #include "tests/launch/mesh_run.h"
+#include "tests/launch/process.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -15,11 +16,13 @@ struct Setting {
   Recompute recompute = Recompute::kNone;
   bool tied = true;
   int microbatches = 3;
+  double dropout = 0;
 };
 
 std::string text(const Setting& s) {
   return cat("tp ", s.mesh.tp, " pp ", s.mesh.pp, " dp ", s.mesh.dp, ' ', s.schedule, " vpp ", s.vpp, " recompute ",
-             static_cast<int>(s.recompute), s.tied ? " tied" : " untied", " m ", s.microbatches);
+             static_cast<int>(s.recompute), s.tied ? " tied" : " untied", " m ", s.microbatches, " dropout ",
+             s.dropout);
 }
 std::string text(const ZeroOptions& z) {
   return cat("zero ", z.stage, " bucket ", z.bucket_bytes, z.overlap ? " overlap" : "", " grad_reduce ",
@@ -32,6 +35,7 @@ MeshRun run_of(const Setting& s, const ZeroOptions& zero) {
   run.engine.model = {.layers = 5, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 60, .seq = 8, .tied = s.tied};
   run.engine.model.loss_chunk = 5;  // two chunks a microbatch
   run.engine.model.recompute = s.recompute;
+  run.engine.model.dropout = s.dropout;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "constant", .peak = 1e-2};
   run.engine.schedule = s.schedule;
@@ -105,6 +109,7 @@ const std::vector<Setting>& settings() {
       {.mesh = {.pp = 2, .dp = 2}, .schedule = "interleaved", .vpp = 2, .microbatches = 4},
       {.mesh = {.pp = 4, .dp = 2}, .schedule = "interleaved", .vpp = 2, .recompute = Recompute::kFull},
       {.mesh = {.pp = 2, .dp = 2, .tp = 2}, .recompute = Recompute::kSelective},
+      {.mesh = {.pp = 2, .dp = 2}, .schedule = "zb-h1", .recompute = Recompute::kFull, .dropout = 0.2},
   };
   return kAll;
 }
@@ -176,6 +181,31 @@ TEST_CASE("with one data-parallel rank every stage is the same run") {
       CHECK(r.ranks[rank].data_parallel.total() == 0);
     }
   }
+}
+
+TEST_CASE("a run goes on under other ZeRO stages bit for bit, from the binary") {
+  TempDir dir;
+  const std::string tiny =
+      "train --model.layers 3 --model.hidden 16 --model.heads 2 --model.vocab 60 --model.seq 8 --data.train mock "
+      "--train.micro_batch 1 --train.global_batch 4 --schedule.type constant --device.kind cpu "
+      "--log.tensorboard false --launch.ranks threads --dp 2 --zero.grad_reduce end --train.eval_every 3 "
+      "--train.eval_steps 1 ";
+  const auto train = [&](const std::string& flags, const std::string& said) {
+    const Outcome o = gpttrain(tiny + flags, dir.path());
+    INFO(o.out);
+    REQUIRE(o.code == 0);
+    CHECK(o.says(said));
+  };
+  train("--log.name one --train.steps 9", "stage 1: a rank holds ");
+  train("--log.name x --zero 3 --zero.persist_numel 0 --zero.offload optimizer --train.steps 3",
+        "zero.offload changes nothing");
+  train("--log.name x --zero 0 --train.steps 6", "stage 0: a rank holds ");
+  train("--log.name x --zero 2 --pp 2 --train.steps 9", "with zero.grad_reduce each: a rank holds ");
+  for (const char* key : {"loss", "grad_norm"}) CHECK(logged(dir / "runs/x", key) == logged(dir / "runs/one", key));
+  CHECK(logged(dir / "runs/x", "loss").size() == 9);
+  const Outcome eval = gpttrain("eval --load runs/x --steps 2", dir.path());
+  INFO(eval.out);
+  CHECK(eval.code == 0);
 }
 
 TEST_CASE("gradients are reduced every microbatch unless a pipeline makes that dear") {

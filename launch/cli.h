@@ -23,6 +23,7 @@ enum class Verb {
   kEval,
   kGenerate,
   kSchedule,
+  kLr,
   kCkptLs,
   kCkptInspect,
   kBench,
@@ -33,9 +34,10 @@ struct Command {
   std::string name;  // "train", "tokenizer train"
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs, BenchArgs>
+               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs,
+               BenchArgs>
       args;
-  // train and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
+  // train, lr and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
   // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
   LoadedConfig loaded;
   std::string config_file;                // --config

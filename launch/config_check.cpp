@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "launch/config_optim.h"
 #include "launch/schedule_file.h"
 
 namespace gt {
@@ -19,14 +20,11 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"parallel.sequence_parallel", "false", "sequence parallelism"},
     {"precision.amp", "O0", "mixed precision"},
     {"precision.dtype", "fp32", "mixed precision"},
     {"precision.loss_scale", "none", "loss scaling"},
     {"precision.fp8", "false", "fp8"},
-    {"optim.type", "adamw|adam", "this optimizer"},
-    {"optim.lamb_variant", "none", "LAMB"},
-    {"schedule.type", "cosine|linear|constant", "this schedule"},
+    {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
     {"checkpoint.async", "false", "saving while training goes on"},
     {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
@@ -176,6 +174,19 @@ class Checker {
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    sequence_parallel();
+  }
+
+  void sequence_parallel() {
+    const int64_t tp = c_.parallel.tp, seq = c_.model.seq;
+    if (!known({"model.seq", "parallel.sequence_parallel"}) || seq % tp == 0) return;
+    if (c_.parallel.sequence_parallel == "auto")
+      notes_.push_back(
+          fmt::format("no sequence parallelism: model.seq {} is not divisible by tp {}, but {} would be", seq, tp,
+                      list_of(multiples(tp, seq))));
+    if (c_.parallel.sequence_parallel == "true")
+      bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
+          fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
   }
 
   void zero() {
@@ -345,14 +356,13 @@ class Checker {
   }
 
   void optimizer() {
-    // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
-    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps &&
-        c_.schedule.warmup_steps > 0)
-      notes_.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}",
-                                   c_.train.steps, c_.schedule.warmup_steps));
-    if (known({"schedule.min_lr", "optim.lr"}) && c_.schedule.min_lr > c_.optim.lr)
-      bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", c_.schedule.min_lr, c_.optim.lr),
-          fmt::format("at most {:g}", c_.optim.lr));
+    const auto problem = [&](const std::string& key, std::string reason, std::string fix) {
+      bad(key, std::move(reason), std::move(fix));
+    };
+    check_optimizer(c_, {.where = [&](const std::string& key) { return where(key); },
+                         .known = [&](const char* key) { return known({key}); },
+                         .bad = problem,
+                         .notes = notes_});
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {

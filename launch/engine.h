@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
+#include "launch/step_times.h"
 #include "model/gpt.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -27,11 +28,15 @@ struct EngineOptions {
   std::string schedule = "1f1b";      // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
+  bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
+  double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
+  std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;
   int threads = 1;                    // host threads of this rank
+  bool dynamic_shapes = false;        // microbatches of a run may differ in shape: headers before boundary messages
   bool evaluates = true;              // evaluate() will be called: memory is kept for it
 };
 
@@ -59,7 +64,8 @@ struct StepResult {
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
-  double mean_busy_seconds = 0;               // over all ranks, of the step before (it travels with this step's sums)
+  StepTimes times;                            // of all ranks
+  PhaseEnds phases{};                         // of this rank
 };
 
 class Engine {
@@ -85,17 +91,24 @@ class Engine {
   std::vector<GptStage*> stages();
   const Mesh& mesh() const { return mesh_; }
   const EngineOptions& options() const { return options_; }
+  const LrSchedule& lr_schedule() const { return *lr_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  // [k]: parameters of this rank that options().no_decay[k] found.
+  const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
  private:
   void prepare_scalars(int64_t target_tokens);
   void share(Tensor losses, bool stop);
+  void put_stage_times(Tensor out);
+  void end_phase(Phase);
   StepResult read_back(int64_t target_tokens);
   const EngineOptions options_;
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
+  std::vector<int64_t> no_decay_found_;
   std::vector<int> boundaries_;  // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
   std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
@@ -105,9 +118,9 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  enum Shared : int { kStop, kBusy, kNumShared };  // what ranks tell each other beside norms and losses
-  double shared_[kNumShared] = {};
-  double busy_before_ = 0;
+  double stop_wish_ = 0;  // shared beside norms, losses and times
+  double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
+  PhaseEnds phases_{};
   int64_t applied_ = 0;
 };
 

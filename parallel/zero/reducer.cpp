@@ -56,10 +56,29 @@ void GradReducer::ready(ScopeState& s) {
 }
 
 // A scope's gradients are final on this rank and about to be added up over the data-parallel ranks: the one place for
-// what must be done to them before. They are still whole, in Parameter::grad's layout, at s.open or s.held_grads().
+// what must be done to them before.
 void GradReducer::complete_gradients(ScopeState& s) {
   for (const Parameter* p : s.spec.params)
     GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
+  sum_partial(s);
+}
+
+// Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One
+// collective for each run of such neighbours in the flat buffer; elements are added in rank order, so neither runs nor
+// buckets nor the moment change a bit.
+void GradReducer::sum_partial(ScopeState& s) {
+  const std::vector<Parameter*>& params = s.spec.params;
+  const auto partial = [&](size_t i) { return params[i]->shard.kind == ShardSpec::Kind::kPartial; };
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  ProcessGroup& tp = mesh_.group(Axis::kTp);
+  summing_.clear();
+  for (size_t begin = 0, end = 0; begin < params.size(); begin = end) {
+    for (end = begin + 1; end < params.size() && partial(end) == partial(begin);) ++end;
+    if (!partial(begin)) continue;
+    const int64_t at = s.layout.offset[begin], to = s.layout.offset[end - 1] + params[end - 1]->local_shape.numel();
+    summing_.push_back(tp.all_reduce(whole.slice(at, to - at), ReduceOp::kSum, compute_));
+  }
+  for (Work& w : summing_) w.wait(compute_);
 }
 
 void GradReducer::launch(ScopeState& s) {

@@ -81,6 +81,13 @@ void attention(Bench& b, int64_t batch, int64_t seq, int64_t heads, int64_t dim)
   b.time(("attention_grad " + name).c_str(), 0, 2.5 * flops, 5, [&] {
     b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale}, b.stream());
   });
+  const HeadDrop drop{drop_mask(1, 0.1), 0};
+  b.time(("attention,      dropout " + name).c_str(), 0, flops, 5, [&] {
+    b.ops().attention({qkv, out, lse, batch, seq, heads, heads, dim, scale, drop}, b.stream());
+  });
+  b.time(("attention_grad, dropout " + name).c_str(), 0, 2.5 * flops, 5, [&] {
+    b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale, drop}, b.stream());
+  });
   b.drop();
 }
 
@@ -95,6 +102,14 @@ void rows(Bench& b) {
   });
   b.time("layer_norm_grad, residual, [4096, 768]", 4 * bytes, 0, 9, [&] {
     b.ops().layer_norm_grad({z, gamma, mean, rstd, out, y, x, dgamma, dbeta}, b.stream());
+  });
+  const RowDrop drop{drop_mask(1, 0.1), 1024, 0};
+  b.time("dropout [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().dropout({x, out, drop}, b.stream()); });
+  b.time("layer_norm, residual, dropout, [4096, 768]", 4 * bytes, 0, 9, [&] {
+    b.ops().layer_norm({x, y, gamma, beta, z, out, mean, rstd, 1e-5f, drop}, b.stream());
+  });
+  b.time("layer_norm_grad, residual, dropout", 5 * bytes, 0, 9, [&] {
+    b.ops().layer_norm_grad({z, gamma, mean, rstd, out, y, x, dgamma, dbeta, false, false, out, drop}, b.stream());
   });
   b.time("add [4096, 768]", 3 * bytes, 0, 9, [&] { b.ops().add({x, y, out}, b.stream()); });
   b.time("gelu [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().gelu({x, out}, b.stream()); });
@@ -128,10 +143,18 @@ void step(Bench& b) {
   for (int64_t i = 0; i < n; ++i) v.as<float>()[i] = std::fabs(v.as<float>()[i]);
   float* s = scalars.as<float>();
   s[kLr] = 1e-4f, s[kBeta1] = 0.9f, s[kBiasCorrection1] = 0.5f, s[kBiasCorrection2] = 0.5f, s[kGradMultiplier] = 1,
-  s[kSkip] = 0;
+  s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradShare] = 1;
+  const Tensor norms = b.tensor({2}, DType::kF64);
+  const LambRule rule{.weight_decay = 0.01f};
   b.time("adamw, 31 M (124 M takes 4 times this)", 28.0 * n, 0, 7, [&] {
-    b.ops().adamw({w, g, m, v, {}, scalars, 0.95f, 1e-8f, 0.1f}, b.stream());
+    b.ops().adamw({w, g, m, v, {}, scalars, 1e-8f, 0.1f}, b.stream());
   });
+  b.time("lamb, both passes, 31 M", 40.0 * n, 0, 7, [&] {
+    b.ops().lamb_moments({w, g, m, v, scalars, norms, rule}, b.stream());
+    b.ops().lamb_apply({w, m, v, {}, scalars, norms, {}, rule}, b.stream());
+  });
+  b.time("lion, 31 M", 20.0 * n, 0, 7, [&] { b.ops().lion({w, g, m, {}, scalars, 0.1f}, b.stream()); });
+  b.time("sgd with momentum, 31 M", 20.0 * n, 0, 7, [&] { b.ops().sgd({w, g, m, {}, scalars, 0.1f}, b.stream()); });
   const Tensor out{reinterpret_cast<std::byte*>(s), {1}, DType::kF64, {}};
   b.time("sum_squares, 31 M", 4.0 * n, 0, 7, [&] { b.ops().sum_squares({g, out}, b.stream()); });
   b.drop();

@@ -39,10 +39,14 @@ struct Batches {
   std::vector<std::vector<int32_t>> storage;
   std::vector<MicroBatch> list;
 };
+int64_t length(const MeshRun& run, int microbatch) {
+  return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
+}
 Batches make_batches(const MeshRun& run, int step, int dp_rank, int m) {
   Batches out;
-  const int64_t b = run.engine.micro_batch, s = run.engine.model.seq;
+  const int64_t b = run.engine.micro_batch;
   for (int k = 0; k < m; ++k) {
+    const int64_t s = length(run, k);
     std::vector<int32_t> tokens, targets;
     const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + dp_rank) * b;
     for (int64_t j = 0; j < b; ++j) {
@@ -77,7 +81,9 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
     }
     for (int k = 0; k < run.steps; ++k) {
       Batches batches = make_batches(run, k, mesh.coord(Axis::kDp), options.microbatches);
-      const StepResult r = engine.step(batches.list, run.global_batch * options.model.seq);
+      int64_t targets = 0;
+      for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+      const StepResult r = engine.step(batches.list, targets);
       if (mesh.rank() == 0) {
         result.losses.push_back(r.loss);
         result.norms.push_back(r.grad_norm);
@@ -87,6 +93,13 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
                 mutex);
     }
     collect(engine.store().value_views(), 1, result.weights, mutex);
+    {
+      const std::lock_guard lock(mutex);
+      for (const TrustRatio& t : engine.optimizer().trust_ratios(stream)) {
+        const auto [at, fresh] = result.ratios.emplace(t.tensor, t.ratio);
+        if (!fresh && at->second != t.ratio) at->second = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
     RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
     for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
     mine.slots = engine.executor().slots();

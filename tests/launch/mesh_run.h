@@ -17,6 +17,7 @@ struct MeshRun {
   int64_t global_batch = 8;
   int steps = 1;
   const Logical* weights = nullptr;                  // start from these instead of the initial rule
+  bool vary_length = false;                          // microbatch k takes the first seq, 2/3 or 1/3 of its samples
   bool evaluate = false;                             // once, after the last step, on the tokens of the next
   std::vector<std::vector<int32_t>> samples;         // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping
 };
@@ -34,6 +35,7 @@ struct MeshResult {
   std::vector<RankRun> ranks;
   Logical grads;      // of the first step, true gradients of the mean loss
   Logical weights;    // after the last step
+  std::map<std::string, float> ratios;  // LAMB's, of the last step; NaN where two ranks disagree
   std::vector<EnginePlan> planned, measured;  // by rank
 };
 

@@ -36,6 +36,7 @@ MeshRun run_of(const Setting& s, const ZeroOptions& zero) {
   run.engine.model.loss_chunk = 5;  // two chunks a microbatch
   run.engine.model.recompute = s.recompute;
   run.engine.model.dropout = s.dropout;
+  run.engine.sequence_parallel = s.mesh.tp > 1;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "constant", .peak = 1e-2};
   run.engine.schedule = s.schedule;

@@ -13,8 +13,6 @@
 namespace gt {
 namespace {
 
-constexpr double kMuchBubble = 0.3;  // above it the start block says what helps
-
 std::string layer_name(int i, int64_t layers) {
   if (i == 0) return "embedding";
   if (i <= layers) return fmt::format("block {}", i - 1);
@@ -99,6 +97,34 @@ std::string data_line(const BannerFacts& f, double epochs) {
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
+// A rank copies its own dp share of values and optimizer state.
+int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
+  return m.weights / (zero_stage < 3 ? dp : 1) + m.optimizer / (zero_stage < 1 ? dp : 1);
+}
+
+// Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
+std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) {
+  const auto peak = [&](const EngineOptions& with) {
+    int64_t most = 0;
+    for (int k = 0; k < mesh.pp; ++k)
+      most = std::max(most, plan_memory(with, mesh, k * mesh.dp * mesh.tp).memory.activations);
+    return format_bytes(static_cast<double>(most));
+  };
+  EngineOptions kept = o, fused = o;
+  kept.model.recompute = Recompute::kNone;
+  fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
+  return fmt::format(
+      "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
+      "recomputation {}, with {} instead {}",
+      o.schedule, peak(o), peak(kept), fused.schedule, peak(fused));
+}
+
+bool splits_backward(const Schedule& s) {
+  return std::any_of(s.program.begin(), s.program.end(), [](const Program& p) {
+    return std::any_of(p.begin(), p.end(), [](const Action& a) { return a.act == Act::kBackwardWeight; });
+  });
+}
+
 }  // namespace
 
 std::string memory_line(const MemoryReport& m) {
@@ -120,10 +146,12 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Bac
   return out;
 }
 
-void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here) {
+void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here,
+                    bool staged_saves) {
   int64_t largest = 0, worst = 0, sum = 0;
   for (int k = 0; k < mesh.pp; ++k) {
-    const int64_t bytes = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory.total();
+    const MemoryReport memory = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory;
+    const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
       worst = bytes;
@@ -137,7 +165,8 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
-             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp");
+             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
+             staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
 }
 
 // Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
@@ -184,6 +213,8 @@ Rows start_rows(const BannerFacts& f) {
                                         "(train.grad_accum), fewer stages or more chunks "
                                         "(parallel.vpp with schedule interleaved) shrink that",
                                         100 * idle)});
+  if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
+    rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c))});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c))});
   if (c.zero.offload != "none")

@@ -50,8 +50,9 @@ struct ParallelConfig {
     v("sequence_parallel", sequence_parallel, "auto|true|false",
       "cut tokens over the tp ranks between tensor-parallel layers; auto: where tp > 1 divides model.seq");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
-    v("partition", partition, "flops|uniform|LIST",
-      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("partition", partition, "flops|uniform|parameters|RULE",
+      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, parameters, layers whose type matches "
+      "type:REGEX, or blocks a stage as in 4,4");
     v("recompute", recompute, "none|selective|full",
       "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
     v("recompute_layers", recompute_layers, "0..65536 blocks",
@@ -191,6 +192,7 @@ struct TrainSection {
 struct DataConfig {
   std::vector<DataSource> train, valid;
   std::string tokenizer, split = "969,30,1", order = "epoch";
+  bool allow_change = false;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
@@ -198,34 +200,44 @@ struct DataConfig {
     v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential", "order of the samples");
+    v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto";
-  int64_t every = 500, keep = 3;
-  bool async = false;
+  std::string dir, resume = "auto", when_busy = "wait";
+  int64_t every = 500, keep = 3, keep_every = 0;
+  bool keep_best = true, async = true;
+  std::vector<std::string> allow_change;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
     v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
     v("keep", keep, "2..1000", "newest checkpoints kept");
-    v("async", async, "", "write while training goes on");
+    v("keep_every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep_best", keep_best, "", "and the one of the best validation loss");
+    v("async", async, "", "write while training goes on, from a copy in host memory");
+    v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
   }
 };
 
 struct LogConfig {
-  std::string dir = "runs", name, progress = "auto";
+  std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
   int64_t every = 1;
-  bool tensorboard = true;
+  bool tensorboard = true, comm = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
     v("name", name, "", "the run's folder below log.dir; empty: the config file's name, or gpt2-LxH");
     v("every", every, "1.. steps", "steps between two lines and two points of a curve");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("comm", comm, "", "at the end a table of the communication of the training steps: calls, bytes, time");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+    v("trace_steps", trace_steps, "FIRST:END",
+      "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
+    v("trace_ranks", trace_ranks, "pp|all", "whom to trace: the pipeline of (dp 0, tp 0), or every rank");
   }
 };
 
@@ -254,6 +266,17 @@ struct LaunchConfig {
   }
 };
 
+struct CommConfig {
+  double stall_warn_s = 0, stall_abort_s = 600;
+  template <class V>
+  void fields(V& v) {
+    v("stall_warn_s", stall_warn_s, "0..86400 seconds",
+      "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
+    v("stall_abort_s", stall_abort_s, "0..1000000 seconds",
+      "a wait that takes longer ends the run with exit code 124 and RUN/hang-TIME; 0: never");
+  }
+};
+
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
@@ -267,6 +290,7 @@ struct Config {
   LogConfig log;
   DeviceConfig device;
   LaunchConfig launch;
+  CommConfig comm;
 
   // Of a checked config. Nothing is cut over one rank, whatever the option says.
   bool sequence_parallel() const {

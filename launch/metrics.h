@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "launch/step_times.h"
+
 namespace gt {
 
 constexpr double kUnknown =
@@ -39,6 +41,7 @@ struct StepRecord {
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                                                // -1: not known
+  Timers timers{};  // seconds of the step, a mean over the ranks; all 0: not known
 };
 
 struct EvalRecord {
@@ -82,6 +85,7 @@ struct EndInfo {
   double seconds = 0;
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
   Rows rows;                      // the end block
+  std::string comm_json;          // of log.comm; "": was off
   std::vector<std::string> next;  // commands to try next
 };
 

@@ -8,10 +8,13 @@
 
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
+#include "launch/comm_log.h"
 #include "launch/config.h"
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/run_saver.h"
+#include "launch/trace_session.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -35,9 +38,12 @@ class Trainer {
  private:
   void open_device();
   void open_run_folder();
+  void lock_folder();
+  void write_config() const;
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
   void note_schedule_change();
@@ -45,7 +51,8 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
-  void save();
+  void save(bool must);
+  void write_trace();
   void finish(Exit);
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
@@ -61,17 +68,23 @@ class Trainer {
   int threads_ = 1;
   EnginePlan plan_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<RunSaver> saver_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;
+  StepBreakdown breakdown_;
+  std::unique_ptr<TraceSession> trace_;  // null: no step is traced
+  std::string timeline_;                 // of the last traced step
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
-  int64_t first_step_ = 1, saved_step_ = -1;
+  int64_t first_step_ = 1;
   bool stop_ = false, memory_reported_ = false;
 };
 

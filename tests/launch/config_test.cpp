@@ -117,7 +117,10 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--pp 2 --parallel.partition 4,4",
        "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
       {"--pp 2 --parallel.partition halves",
-       "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
+       "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
+       "\"halves\"; for example 6,6"},
+      {"--pp 2 --parallel.partition type:moe", "--parallel.partition: "},
+      {"--log.trace_steps 5:3", "--log.trace_steps: expected FIRST:END"},
       {"--parallel.recompute_layers 2",
        "--parallel.recompute_layers: 2 blocks, but parallel.recompute is none; add --parallel.recompute full"},
       {"--parallel.recompute full --parallel.recompute_layers 13",

@@ -12,6 +12,7 @@
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/trust_ratio_log.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -45,6 +46,7 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
+  void log_trust_ratios();
   void save();
   void finish(Exit);
   void report_range(EndInfo&) const;
@@ -64,6 +66,7 @@ class Trainer {
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
   std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step

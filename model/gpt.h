@@ -79,6 +79,7 @@ class GptStage : public Stage {
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
   GptConfig config_;
+  TensorAxis axis_;
   int stage_;
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;

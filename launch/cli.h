@@ -26,6 +26,11 @@ enum class Verb {
   kLr,
   kCkptLs,
   kCkptInspect,
+  kCkptVerify,
+  kCkptDiff,
+  kCkptPrune,
+  kExport,
+  kImport,
   kBench,
 };
 
@@ -35,7 +40,7 @@ struct Command {
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
                DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs,
-               BenchArgs>
+               CkptVerifyArgs, CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs>
       args;
   // train, lr and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
   // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.

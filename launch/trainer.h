@@ -12,6 +12,7 @@
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/run_saver.h"
 #include "launch/trace_session.h"
 #include "launch/trust_ratio_log.h"
 #include "optim/lr_range.h"
@@ -37,9 +38,12 @@ class Trainer {
  private:
   void open_device();
   void open_run_folder();
+  void lock_folder();
+  void write_config() const;
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
   void note_schedule_change();
@@ -48,7 +52,7 @@ class Trainer {
   void evaluate();
   void report_memory();
   void log_trust_ratios();
-  void save();
+  void save(bool must);
   void write_trace();
   void finish(Exit);
   void report_range(EndInfo&) const;
@@ -67,7 +71,9 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<RunSaver> saver_;
   std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
@@ -79,7 +85,7 @@ class Trainer {
   std::string timeline_;                 // of the last traced step
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
-  int64_t first_step_ = 1, saved_step_ = -1;
+  int64_t first_step_ = 1;
   bool stop_ = false, memory_reported_ = false;
 };
 

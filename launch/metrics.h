@@ -93,6 +93,7 @@ struct EndInfo {
   double seconds = 0;
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
   Rows rows;                      // the end block
+  std::string comm_json;          // of log.comm; "": was off
   std::vector<std::string> next;  // commands to try next
 };
 

@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
+#include "launch/comm_log.h"
 #include "launch/config.h"
 #include "launch/data_wait.h"
 #include "launch/engine.h"
@@ -69,6 +70,7 @@ class Trainer {
   int threads_ = 1;
   EnginePlan plan_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
   std::unique_ptr<DirLock> lock_;  // rank 0's

@@ -211,10 +211,12 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   start = Clock::now();
   size_buffers();
   for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
+    mesh.status().at(a.stage, a.microbatch);
     perform(a);
     poll();
   }
   drain_all();
+  mesh.status().nowhere();
 }
 
 void PipelineExecutor::Impl::perform(const Action& a) {

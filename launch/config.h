@@ -225,13 +225,14 @@ struct CheckpointConfig {
 
 struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
-  int64_t every = 1;
+  int64_t every = 1, lamb_every = 0;
   bool tensorboard = true, comm = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
     v("name", name, "", "the run's folder below log.dir; empty: the config file's name, or gpt2-LxH");
     v("every", every, "1.. steps", "steps between two lines and two points of a curve");
+    v("lamb_every", lamb_every, "0.. steps", "lamb: log the trust ratio of every tensor so often; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
     v("comm", comm, "", "at the end a table of the communication of the training steps: calls, bytes, time");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");

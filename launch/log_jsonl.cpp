@@ -146,6 +146,10 @@ std::string json_line(const EventRecord& r) {
       .close();
 }
 
+std::string json_line(const ScalarRecord& r) {
+  return Line("scalar", r.time).integer("step", r.step).text("tag", r.tag.data()).number("value", r.value).close();
+}
+
 std::string json_line(const EndInfo& e, double time) {
   std::string rows = "{";
   for (const auto& [label, value] : e.rows) {

@@ -373,6 +373,7 @@ void Trainer::one_step() {
   last_loss_ = r.loss;
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
+  log_trust_ratios();
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
 
@@ -390,6 +391,7 @@ void Trainer::one_step() {
   rec.grad_norm = r.grad_norm;
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
+  if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
@@ -409,6 +411,15 @@ void Trainer::one_step() {
   step_ended_ = end;
   recent_rates_.push_back(rate);
   log_->push(rec);
+}
+
+// Collective: every rank knows the ratios of its stage, rank 0 logs them all.
+void Trainer::log_trust_ratios() {
+  if (config_.log.lamb_every == 0 || state_.step % config_.log.lamb_every != 0) return;
+  const std::vector<TrustRatio> mine = engine_->optimizer().trust_ratios(compute_);
+  if (!trust_ratios_) trust_ratios_ = std::make_unique<TrustRatioLog>(mine, mesh_->world());
+  for (const TrustRatio& r : trust_ratios_->gather(mine))
+    if (log_) log_->push(make_scalar(state_.step, "train/lamb_coeff/" + r.tensor, static_cast<double>(r.ratio)));
 }
 
 // Once everything that takes memory has run: two steps, and an evaluation where there are any.

@@ -15,6 +15,7 @@
 #include "launch/metrics.h"
 #include "launch/run_saver.h"
 #include "launch/trace_session.h"
+#include "launch/trust_ratio_log.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -51,6 +52,7 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
+  void log_trust_ratios();
   void save(bool must);
   void write_trace();
   void finish(Exit);
@@ -74,6 +76,7 @@ class Trainer {
   std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;
+  std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step

@@ -192,6 +192,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
+  r.momentum = lr_->at(applied_ + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();

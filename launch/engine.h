@@ -59,6 +59,7 @@ struct StepResult {
   double grad_norm = 0;   // before clipping
   double clip = 1;        // factor that clipping applied
   double lr = 0;
+  double momentum = kOptimizersOwn;  // beta1 of this step when the schedule moves it
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
   int save_ready = 0;     // ranks that said so

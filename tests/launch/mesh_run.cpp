@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/core/rng.h"
+#include "launch/comm_log.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {
@@ -83,7 +84,11 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
       Batches batches = make_batches(run, k, mesh.coord(Axis::kDp), options.microbatches);
       int64_t targets = 0;
       for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+      std::map<std::string, CommCounters> before;
+      for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
       const StepResult r = engine.step(batches.list, targets);
+      auto& spent = result.ranks[static_cast<size_t>(mesh.rank())].comm;
+      for (const auto& g : mesh.groups()) spent[g.name] = difference(g.group->counters(), before[g.name]);
       if (mesh.rank() == 0) {
         result.losses.push_back(r.loss);
         result.norms.push_back(r.grad_norm);
@@ -134,7 +139,8 @@ MeshResult run_mesh(const MeshRun& run) {
     team.emplace_back([&, r] {
       try {
         auto factory = ranks.factory(r);
-        run_rank(run, options, *factory, result, mutex);
+        const auto between = run.between ? run.between(*factory) : nullptr;
+        run_rank(run, options, between ? *between : *factory, result, mutex);
       } catch (const std::exception& e) {
         errors[static_cast<size_t>(r)] = std::current_exception();
         ranks.abort(r, e.what());

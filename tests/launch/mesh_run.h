@@ -1,7 +1,9 @@
 // Trains a small model on any layout, each rank a thread, and returns what must not depend on the layout: losses, norms, and
 // gradients and parameters assembled by logical name. The equality tests and the PyTorch fixture compare these.
 #pragma once
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,8 @@ struct MeshRun {
   int steps = 1;
   const Logical* weights = nullptr;                  // start from these instead of the initial rule
   bool vary_length = false;                          // microbatch k takes the first seq, 2/3 or 1/3 of its samples
+  // Puts something between the ranks' groups and the backend.
+  std::function<std::unique_ptr<GroupFactory>(GroupFactory&)> between;
   bool evaluate = false;                             // once, after the last step, on the tokens of the next
   std::vector<std::vector<int32_t>> samples;         // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping
 };
@@ -26,6 +30,7 @@ struct MeshRun {
 struct RankRun {
   Program computed;  // its compute actions, in order
   int slots = 0, peak_live = 0;
+  std::map<std::string, CommCounters> comm;  // of the last step, by Mesh::groups()
 };
 
 struct MeshResult {

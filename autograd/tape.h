@@ -21,8 +21,8 @@ struct Var {
   int32_t home = -1;  // slot that holds a value which may be discarded and rebuilt; -1: the value stays where it is
 };
 
-// kInput leaves weight gradients for run_deferred(): what zero-bubble schedules need.
-enum class Pass : uint8_t { kFull, kInput };
+// kInput leaves weight gradients for run_deferred(), which is the pass kWeight: what zero-bubble schedules need.
+enum class Pass : uint8_t { kFull, kInput, kWeight };
 
 class Backprop;
 

@@ -63,15 +63,21 @@ struct ParallelConfig {
 };
 
 struct ZeroConfig {
-  int64_t stage = 1, bucket_bytes = 25 << 20;
-  bool overlap = true, offload = false;
+  int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
+  bool overlap = true;
+  std::string grad_reduce = "auto", offload = "none";
   template <class V>
   void fields(V& v) {
     v("stage", stage, "0..3",
       "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
     v("bucket_bytes", bucket_bytes, "1.. bytes", "gradients reduced in one go");
     v("overlap", overlap, "", "reduce gradients during the backward pass");
-    v("offload", offload, "", "keep optimizer state in host memory");
+    v("grad_reduce", grad_reduce, "auto|each|end",
+      "stages 2 and 3 reduce gradients after each microbatch (memory) or at the end of the step (traffic); auto: end at "
+      "stage 2 with a pipeline, else each");
+    v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
+    v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
+    v("offload", offload, "none|optimizer", "keep optimizer state in host memory; on a CPU it is there anyway");
   }
 };
 

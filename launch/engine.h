@@ -47,11 +47,13 @@ struct MemoryReport {
   int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
 };
 
-// What the executors of one rank need, from a dry run.
+// What the executors and the parameter store of one rank need, from a dry run.
 struct EnginePlan {
   ExecutorMemory train, eval;
+  ZeroMemory zero;
   MemoryReport memory;
   int slots = 0;  // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  CommCounters data_parallel;  // what a step sends to the ranks of its data-parallel group; from a dry run only
 };
 
 struct StepResult {

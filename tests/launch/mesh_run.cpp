@@ -109,6 +109,7 @@ void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, 
     for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
     mine.slots = engine.executor().slots();
     mine.peak_live = engine.executor().peak_live();
+    mine.data_parallel = mesh.group(Axis::kDp).counters();
     if (run.evaluate) {
       Batches batches = make_batches(run, run.steps, mesh.coord(Axis::kDp), options.microbatches);
       const double loss = engine.evaluate(batches.list);

@@ -30,6 +30,7 @@ struct MeshRun {
 struct RankRun {
   Program computed;  // its compute actions, in order
   int slots = 0, peak_live = 0;
+  CommCounters data_parallel;  // what all steps sent to the ranks of its data-parallel group
   std::map<std::string, CommCounters> comm;  // of the last step, by Mesh::groups()
 };
 

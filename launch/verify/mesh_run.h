@@ -1,15 +1,15 @@
-// Trains a small model on any layout, each rank a thread, and returns what must not depend on the layout: losses, norms, and
-// gradients and parameters assembled by logical name. The equality tests and the PyTorch fixture compare these.
+// Trains a small model on any layout, each rank a thread, and returns what must not depend on the layout: losses,
+// norms, and gradients, parameters and optimizer state assembled by logical name. `gpttrain verify`, the equality tests
+// and the PyTorch fixture compare these.
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
 #include "launch/engine.h"
+#include "launch/verify/compare.h"
 
 namespace gt {
-
-using Logical = std::map<std::string, std::vector<float>>;  // name -> flattened logical tensor
 
 struct MeshRun {
   EngineOptions engine;    // microbatches is derived: global_batch / (micro_batch * dp)
@@ -41,10 +41,5 @@ MeshResult run_mesh(const MeshRun&);
 
 // seq+1 tokens a sample from a seeded generator, with some structure so that the loss can fall.
 std::vector<std::vector<int32_t>> synthetic_samples(int count, int64_t seq, int64_t vocab, uint64_t seed);
-
-// ||a - b|| / ||b|| over one tensor; infinity when sizes differ or something is not finite.
-double relative_error(const std::vector<float>& a, const std::vector<float>& b);
-// The worst tensor and its error; names missing on either side count as infinite.
-std::pair<std::string, double> worst_error(const Logical& a, const Logical& b);
 
 }  // namespace gt

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/activation_tap.h"
+
 namespace gt {
 
 int64_t GptConfig::block_parameters() const {
@@ -116,6 +118,10 @@ void GptStage::in_scope(Tape& t, const Module& m, Body body) {
   ops::leave(t, scope);
 }
 
+void GptStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
+  if (tap_ != nullptr) tap_->activation(m.name() + part, x.value, mb);
+}
+
 Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
   Block* block = blocks_[i].get();
   const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
@@ -126,12 +132,16 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
     return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
       Block::Stream out;
       in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}}, mb, ops::Keep::kOutputs); });
+      show(*block, ".attn.out", out.x, mb);
+      show(*block, ".mlp.down", *out.branch, mb);
       return ops::add(tape, out.x, *out.branch);
     }), {}};
   }
   const ops::Keep keep =
       chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep); });
+  show(*block, ".attn.out", s.x, mb);
+  show(*block, ".mlp.down", *s.branch, mb);
   return s;
 }
 
@@ -140,10 +150,12 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
     in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb.seq); });
+    show(*embed_, "", s.x, mb);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) s = run_block(t, i, s, mb);
   if (norm_) {
     in_scope(t, *norm_, [&] { s = {(*norm_)(t, s.x, s.branch ? &*s.branch : nullptr).out, {}}; });
+    show(*norm_, "", s.x, mb);
   } else if (s.branch) {
     s = {ops::add(t, s.x, *s.branch), {}};
   }
@@ -152,7 +164,10 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
 
 Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   Var x = body(t, input, mb);
-  if (head_) in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+  if (head_) {
+    in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+    show(*head_, "", x, mb);
+  }
   return x;
 }
 

@@ -43,10 +43,12 @@ constexpr VerbSpec kVerbs[] = {
      ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
     {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
     {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
+     ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "verify",    "report",
+constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "report",
                                        "launch", "ckpt verify", "ckpt diff", "ckpt prune"};
 
 constexpr const char* kShortHelp =
@@ -99,6 +101,7 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kCkptLs: use(CkptArgs()); break;
     case Verb::kCkptInspect: use(CkptInspectArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
+    case Verb::kVerify: use(VerifyArgs()); break;
   }
   return out;
 }

@@ -26,6 +26,7 @@ enum class Verb {
   kCkptLs,
   kCkptInspect,
   kBench,
+  kVerify,
 };
 
 struct Command {
@@ -33,9 +34,9 @@ struct Command {
   std::string name;  // "train", "tokenizer train"
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs, BenchArgs>
+               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs, BenchArgs, VerifyArgs>
       args;
-  // train and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
+  // train, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
   // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
   LoadedConfig loaded;
   std::string config_file;                // --config

@@ -21,6 +21,7 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kCkptLs: return gt::run_ckpt_ls(c);
     case gt::Verb::kCkptInspect: return gt::run_ckpt_inspect(c);
     case gt::Verb::kBench: return gt::run_bench(c);
+    case gt::Verb::kVerify: return gt::run_verify(c);
   }
   return gt::Exit::kInternal;
 }

@@ -1,7 +1,8 @@
 #include "launch/verify/mesh_run.h"
 
+#include <algorithm>
 #include <limits>
-#include <mutex>
+#include <set>
 #include <thread>
 
 #include "kernels/core/rng.h"
@@ -10,40 +11,17 @@
 namespace gt {
 namespace {
 
-std::string base_name(const std::string& view) { return view.substr(view.find('/') + 1); }
-
-// Copies what this rank is the one to save into the logical tensors.
-void collect(const std::vector<ShardView>& views, float scale, Logical& out, std::mutex& mutex) {
-  const std::lock_guard lock(mutex);
-  for (const ShardView& v : views) {
-    if (!v.save) continue;
-    std::vector<float>& full = out[base_name(v.name)];
-    full.resize(static_cast<size_t>(v.full.numel()), std::numeric_limits<float>::quiet_NaN());
-    for (int64_t i = 0; i < v.data.numel(); ++i)
-      if (const int64_t at = logical_offset(v, v.begin + i); at >= 0)
-        full[static_cast<size_t>(at)] = v.data.as<float>()[i] * scale;
-  }
-}
-
-void load(const std::vector<ShardView>& views, const Logical& from) {
-  for (const ShardView& v : views)
-    for (int64_t i = 0; i < v.data.numel(); ++i) {
-      const int64_t at = logical_offset(v, v.begin + i);
-      v.data.as<float>()[i] = at < 0 ? 0.f : from.at(base_name(v.name))[static_cast<size_t>(at)];
-    }
-}
-
 // The microbatches of one step and data-parallel rank: microbatch k takes ordinals base + (k * dp + i) * b ….
 struct Batches {
   std::vector<std::vector<int32_t>> storage;
   std::vector<MicroBatch> list;
 };
-Batches make_batches(const MeshRun& run, int step, int dp_rank, int m) {
+Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
   Batches out;
   const int64_t b = run.engine.micro_batch, s = run.engine.model.seq;
   for (int k = 0; k < m; ++k) {
     std::vector<int32_t> tokens, targets;
-    const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + dp_rank) * b;
+    const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + mesh.coord(Axis::kDp)) * b;
     for (int64_t j = 0; j < b; ++j) {
       const auto& x = run.samples[static_cast<size_t>((first + j) % static_cast<int64_t>(run.samples.size()))];
       tokens.insert(tokens.end(), x.begin(), x.begin() + s);
@@ -57,79 +35,157 @@ Batches make_batches(const MeshRun& run, int step, int dp_rank, int m) {
     mb.tokens = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
     out.storage.push_back(std::move(targets));
     mb.targets = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
+    if (run.hooks != nullptr && run.hooks->batch) run.hooks->batch(mesh, mb);
     out.list.push_back(mb);
   }
   return out;
 }
 
-void run_rank(const MeshRun& run, EngineOptions options, GroupFactory& factory, MeshResult& result, std::mutex& mutex) {
-  const Backend& cpu = cpu_backend();
-  const Mesh mesh(run.mesh, factory);
-  const Stream stream = cpu.device->open_stream(0, 1);
-  {
-    const EnginePlan plan = plan_memory(options, run.mesh, mesh.rank());
-    Engine engine(options, mesh, cpu, stream, plan);
-    engine.init_weights();
-    if (run.weights != nullptr) {
-      load(engine.store().value_views(), *run.weights);
+// Random numbers instead of the zeros and ones that biases and norms begin with, equal under every layout.
+Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backend& backend, Stream stream) {
+  RankRecord now;
+  add_pieces(now, 0, views, 1, true, backend, stream);
+  Logical out;
+  for (const Piece& p : now.pieces) {
+    std::vector<float>& full = out[logical_name(p.view.name)];
+    full.resize(static_cast<size_t>(p.view.full.numel()));
+    const uint64_t key = stream_key(seed, "verify/" + logical_name(p.view.name));
+    for (int64_t i = 0; i < static_cast<int64_t>(p.values.size()); ++i) {
+      const int64_t at = logical_offset(p.view, p.view.begin + i);
+      if (at < 0) continue;
+      const float extra =
+          p.view.full.rank == 1 ? static_cast<float>(0.1 * philox_normal(key, static_cast<uint64_t>(at))) : 0.f;
+      full[static_cast<size_t>(at)] = p.values[static_cast<size_t>(i)] + extra;
+    }
+  }
+  return out;
+}
+
+void begin(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream) {
+  engine.init_weights();
+  if (run.weights == nullptr && !run.stir) return;
+  const std::vector<ShardView> views = engine.store().value_views();
+  write_views(views, run.weights != nullptr ? *run.weights : stirred(views, engine.options().seed, backend, stream),
+              backend, stream);
+  engine.store().publish();
+}
+
+// One rank's steps and what is to be seen of them.
+RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream) {
+  const Mesh& mesh = engine.mesh();
+  const int m = engine.options().microbatches;
+  RankRecord out;
+  ActivationRecorder tap(mesh.coord(Axis::kTp));
+  if (run.every_step) add_pieces(out, kBefore, engine.store().value_views(), 1, false, backend, stream);
+  for (int k = 0; k < run.steps; ++k) {
+    const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
+    for (GptStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
+    Batches batches = make_batches(run, k, mesh, m);
+    const StepResult r = engine.step(batches.list, run.global_batch * engine.options().model.seq);
+    out.losses.push_back(r.loss);
+    out.norms.push_back(r.grad_norm);
+    if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);
+    if (k == 0 || run.every_step)
+      add_pieces(out, k, engine.store().grad_views(), 1.f / static_cast<float>(m * run.mesh.dp), false, backend,
+                 stream);
+    if (last || run.every_step) add_pieces(out, k, engine.checkpoint_views(), 1, true, backend, stream);
+    if (run.follow != nullptr && !last) {
+      const Snapshot& right = run.follow->at(static_cast<size_t>(k));
+      Logical both = right.weights;
+      both.insert(right.state.begin(), right.state.end());
+      write_views(engine.checkpoint_views(), both, backend, stream);
       engine.store().publish();
     }
-    for (int k = 0; k < run.steps; ++k) {
-      Batches batches = make_batches(run, k, mesh.coord(Axis::kDp), options.microbatches);
-      const StepResult r = engine.step(batches.list, run.global_batch * options.model.seq);
-      if (mesh.rank() == 0) {
-        result.losses.push_back(r.loss);
-        result.norms.push_back(r.grad_norm);
-      }
-      if (k == 0)
-        collect(engine.store().grad_views(), 1.f / static_cast<float>(options.microbatches * run.mesh.dp), result.grads,
-                mutex);
-    }
-    collect(engine.store().value_views(), 1, result.weights, mutex);
-    RankRun& mine = result.ranks[static_cast<size_t>(mesh.rank())];
-    for (const ActionTime& t : engine.executor().timeline()) mine.computed.push_back(t.action);
-    mine.slots = engine.executor().slots();
-    mine.peak_live = engine.executor().peak_live();
-    if (run.evaluate) {
-      Batches batches = make_batches(run, run.steps, mesh.coord(Axis::kDp), options.microbatches);
-      const double loss = engine.evaluate(batches.list);
-      if (mesh.rank() == 0) result.eval_loss = loss;
-    }
-    const std::lock_guard lock(mutex);
-    result.planned[static_cast<size_t>(mesh.rank())] = plan;
-    result.measured[static_cast<size_t>(mesh.rank())] = engine.measured_plan();
   }
-  cpu.device->close_stream(stream);
+  out.activations = tap.seen();
+  out.module_order = tap.order();
+  return out;
+}
+
+struct RankPlans {
+  RankRun run;
+  EnginePlan planned, measured;
+};
+
+RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFactory& given, const Backend& backend,
+                    RankPlans& plans) {
+  const auto wrapped = run.hooks != nullptr && run.hooks->wrap ? run.hooks->wrap(given) : nullptr;
+  const Mesh mesh(run.mesh, wrapped ? *wrapped : given);
+  const Stream stream = backend.device->open_stream(0, options.threads);
+  RankRecord record;
+  {
+    plans.planned = plan_memory(options, run.mesh, mesh.rank());
+    Engine engine(options, mesh, backend, stream, plans.planned);
+    begin(run, engine, backend, stream);
+    record = train(run, engine, backend, stream);
+    for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
+    plans.run.slots = engine.executor().slots();
+    plans.run.peak_live = engine.executor().peak_live();
+    if (run.evaluate) {
+      Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
+      record.eval_loss = engine.evaluate(batches.list);
+    }
+    plans.measured = engine.measured_plan();
+  }
+  backend.device->close_stream(stream);
+  return record;
+}
+
+EngineOptions options_of(const MeshRun& run) {
+  EngineOptions o = run.engine;
+  GT_CHECK(run.global_batch % (o.micro_batch * run.mesh.dp) == 0, "global batch ", run.global_batch, ", micro_batch ",
+           o.micro_batch, ", dp ", run.mesh.dp);
+  o.microbatches = static_cast<int>(run.global_batch / (o.micro_batch * run.mesh.dp));
+  return o;
 }
 
 }  // namespace
 
 MeshResult run_mesh(const MeshRun& run) {
-  EngineOptions options = run.engine;
-  options.microbatches = static_cast<int>(run.global_batch / (options.micro_batch * run.mesh.dp));
-  MeshResult result;
-  std::mutex mutex;
+  const EngineOptions options = options_of(run);
   const int world = run.mesh.world();
-  result.ranks.resize(static_cast<size_t>(world));
-  result.planned.resize(static_cast<size_t>(world));
-  result.measured.resize(static_cast<size_t>(world));
-  ThreadWorld ranks(world, std::chrono::seconds(60));
+  std::vector<RankRecord> records(static_cast<size_t>(world));
+  std::vector<RankPlans> plans(static_cast<size_t>(world));
+  ThreadWorld ranks(world, run.deadline);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
   std::vector<std::thread> team;
   for (int r = 0; r < world; ++r)
     team.emplace_back([&, r] {
+      const auto i = static_cast<size_t>(r);
       try {
-        auto factory = ranks.factory(r);
-        run_rank(run, options, *factory, result, mutex);
+        const auto factory = ranks.factory(r);
+        const Backend& backend = run.hooks != nullptr && run.hooks->backend ? *run.hooks->backend : cpu_backend();
+        records[i] = run_rank(run, options, *factory, backend, plans[i]);
+      } catch (const Error& e) {
+        errors[i] = std::current_exception();
+        ranks.abort(r, e.what(), e.code());
       } catch (const std::exception& e) {
-        errors[static_cast<size_t>(r)] = std::current_exception();
+        errors[i] = std::current_exception();
         ranks.abort(r, e.what());
       }
     });
   for (std::thread& t : team) t.join();
+  if (const int first = ranks.failed_rank(); first >= 0 && errors[static_cast<size_t>(first)])
+    std::rethrow_exception(errors[static_cast<size_t>(first)]);
   for (const std::exception_ptr& e : errors)
     if (e) std::rethrow_exception(e);
+  MeshResult result = assemble(run, std::move(records));
+  for (RankPlans& p : plans) {
+    result.ranks.push_back(std::move(p.run));
+    result.planned.push_back(p.planned);
+    result.measured.push_back(p.measured);
+  }
   return result;
+}
+
+MeshResult run_mesh_here(const MeshRun& run, GroupFactory& factory, const Backend& backend) {
+  RankPlans plans;
+  const RankRecord mine = run_rank(run, options_of(run), factory, backend, plans);
+  std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
+  for (size_t r = 0; r < everyone.size(); ++r) everyone[r] = static_cast<int>(r);
+  const auto world = factory.make(everyone);
+  std::vector<RankRecord> all = gather_records(*world, mine);
+  return all.empty() ? MeshResult{} : assemble(run, std::move(all));
 }
 
 std::vector<std::vector<int32_t>> synthetic_samples(int count, int64_t seq, int64_t vocab, uint64_t seed) {

@@ -21,14 +21,20 @@ Var add_bias(Tape&, Var x, Parameter& b);                         // in place on
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq);    // in place on x [batch*seq, C]
 Var gelu(Tape&, Var x);
 
-// sum = x + delta, out = norm(sum): the residual add and the norm that follows it. Without delta sum is x.
+// x times a mask that the backward computes again (kernels/core/dropout.h); in place on x [n, C], which no other op may
+// have saved. Without a mask x itself.
+Var dropout(Tape&, Var x, const RowDrop&);
+
+// sum = x + delta (dropout(delta) with `drop`), out = norm(sum): the residual add and the norm that follows it. Without
+// delta sum is x.
 struct Normed { Var sum, out; };
-Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs);
+Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs,
+                const RowDrop& drop = {});
 // After kInputs, once the ops that read `out` have run: gives its bytes back; the backward makes it again from sum.
 void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
-Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
+Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
 
 // ZeRO and gradient-reduction hooks are nodes: in reverse, leave() is met first and enter() last.
 void enter(Tape&, ParamScope&);

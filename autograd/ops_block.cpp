@@ -43,7 +43,7 @@ Var gelu(Tape& t, Var x) {
 }
 
 namespace {
-struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; };
+struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; RowDrop drop; };
 
 // dgamma and dbeta come out of the same pass over dy as dx, so the norm has one rule; a deferred weight pass has
 // nothing left.
@@ -73,21 +73,47 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   // unless other slots still share it or a deferred weight gradient will read it.
   const bool in_place = dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+  // Dropped, the delta has a gradient of its own. It takes the place of dout under the same conditions.
+  const bool over_dout = s.drop && bp.sole_owner(s.out) && bp.pass() == Pass::kFull;
+  if (s.drop) {
+    args.drop = s.drop;
+    args.ddelta = over_dout ? dout : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+  }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);
-  bp.pass_on(s.delta, args.dx);
+  bp.pass_on(s.delta, s.drop ? args.ddelta : args.dx);
+  if (s.drop && !over_dout) bp.free(args.ddelta);
   if (!in_place) bp.free(args.dx);
 }
 }  // namespace
 
-Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep) {
+Var dropout(Tape& t, Var x, const RowDrop& drop) {
+  if (!drop) return x;
+  t.ops().dropout({.x = x.value, .out = x.value, .drop = drop}, t.stream());
+  Var y = t.output_of(x.value);
+  struct Saved { Var x, y; RowDrop drop; };
+  t.record(Saved{x, y, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    if (!bp.wants(s.x)) return;
+    const Tensor dy = bp.grad(s.y);
+    const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
+    const Tensor dx = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
+    bp.ops().dropout({.x = dy, .out = dx, .drop = s.drop}, bp.stream());
+    bp.pass_on(s.x, dx);
+    if (!in_place) bp.free(dx);
+  }});
+  return y;
+}
+
+Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep, const RowDrop& drop) {
+  GT_CHECK(!drop || delta != nullptr, "dropout acts on the delta of a norm that has none");
   const Shape shape = x.value.shape, rows{shape.rows()};
   Var sum = delta ? t.output(shape, x.value.dtype) : x;
   Var out = keep == Keep::kInputs ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
   Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
   t.ops().layer_norm({.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value, .beta = beta.value,
-                      .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd}, t.stream());
-  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr},
+                      .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd, .drop = drop},
+                     t.stream());
+  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr, drop},
            Rule<NormSaved>{.input = norm_backward});
   return {sum, out};
 }
@@ -111,15 +137,15 @@ void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta) {
   }});
 }
 
-Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
+Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, const HeadDrop& drop) {
   GT_CHECK(qkv.value.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.value.shape[-1], " columns");
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
   const float scale = 1.f / std::sqrt(static_cast<float>(a.head_dim));
   t.ops().attention({.qkv = qkv.value, .out = y.value, .lse = lse, .batch = mb.batch, .seq = mb.seq, .heads = a.heads,
-                     .kv_heads = a.kv_heads, .head_dim = a.head_dim, .scale = scale}, t.stream());
-  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; float scale; };
-  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+                     .kv_heads = a.kv_heads, .head_dim = a.head_dim, .scale = scale, .drop = drop}, t.stream());
+  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; float scale; HeadDrop drop; };
+  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
     bp.ops().attention_grad({.qkv = bp.value(s.qkv),
@@ -132,7 +158,8 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
                              .heads = s.a.heads,
                              .kv_heads = s.a.kv_heads,
                              .head_dim = s.a.head_dim,
-                             .scale = s.scale},
+                             .scale = s.scale,
+                             .drop = s.drop},
                             bp.stream());
   }});
   return y;

@@ -78,7 +78,8 @@ Loaded load() {
 }  // namespace
 
 const Backend& cpu_backend() {
-  static constexpr Backend backend{DeviceKind::kCpu, &cpu::kTable, &cpu::kDevice};
+  static constexpr Backend backend{DeviceKind::kCpu, &cpu::kTable, &cpu::kDevice, cpu::weight_copy_bytes,
+                                   cpu::held_copy_bytes};
   return backend;
 }
 

@@ -13,6 +13,10 @@ struct Backend {
   DeviceKind kind = DeviceKind::kCpu;
   const OpTable* ops = nullptr;
   const DeviceApi* device = nullptr;
+  // A backend may keep a copy of a weight in a layout of its own (Gemm::b_version > 0). Bytes of the copy that this
+  // product would make it keep; nothing is read. And of all copies that it keeps for a stream now. nullptr: none ever.
+  int64_t (*weight_copy_bytes)(const Gemm&) = nullptr;
+  int64_t (*held_copy_bytes)(Stream) = nullptr;
 };
 
 const Backend& cpu_backend();
@@ -23,7 +27,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 1;
+constexpr int kBackendAbi = 2;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

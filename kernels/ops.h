@@ -12,6 +12,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/core/dropout.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
@@ -44,30 +45,45 @@ struct Cast { Tensor src, dst; };                                  // nearest ev
 struct Gelu { Tensor x, out; };                                    // out may alias x
 struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
 
+// out = x * mask (kernels/core/dropout.h): the forward, and with the gradient as x the backward. x, out [n, C]; out may
+// alias x.
+struct Dropout { Tensor x, out; RowDrop drop; };
+
 // sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
-struct LayerNorm { Tensor x, delta, gamma, beta, sum, out, mean, rstd; float eps = 1e-5f; };
+// drop: sum = x + delta * mask, and sum may not alias x.
+struct LayerNorm {
+  Tensor x, delta, gamma, beta, sum, out, mean, rstd;
+  float eps = 1e-5f;
+  RowDrop drop;
+};
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
 // the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
+// With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is not accumulated.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
+  Tensor ddelta;
+  RowDrop drop;
 };
 
 // Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,
 // then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the
-// backward. Grouped queries: query head i reads kv head i / (heads / kv_heads).
+// backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the softmax's probabilities times
+// a mask that is computed from counters, forward and backward; lse is not touched by it.
 struct Attention {
   Tensor qkv, out, lse;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
+  HeadDrop drop;
 };
 // dqkv is overwritten whole, laid out like qkv.
 struct AttentionGrad {
   Tensor qkv, out, lse, dout, dqkv;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
+  HeadDrop drop;
 };
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
@@ -136,6 +152,7 @@ struct AdamW {
   X(cast, Cast, kKeep)                                \
   X(gelu, Gelu, kHigh)                                \
   X(gelu_grad, GeluGrad, kHigh)                       \
+  X(dropout, Dropout, kKeep)                          \
   X(layer_norm, LayerNorm, kHigh)                     \
   X(layer_norm_grad, LayerNormGrad, kHigh)            \
   X(attention, Attention, kLow)                       \

@@ -80,15 +80,16 @@ std::string data_line(const BannerFacts& f, double epochs) {
 
 std::string memory_line(const MemoryReport& m) {
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}, together {}", b(m.weights),
-                     b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers), b(m.total()));
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}, together {}", b(m.weights),
+                     b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers),
+                     m.copies ? ", packed weights " + b(m.copies) : "", b(m.total()));
 }
 
-std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
+std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Backend& backend) {
   const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
   std::string out;
   for (int k = 0; k < mesh.pp; ++k) {
-    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
+    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend);
     out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage",
                        k, rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "",
                        memory_line(plan.memory));
@@ -99,7 +100,7 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh) {
 void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here) {
   int64_t largest = 0, worst = 0, sum = 0;
   for (int k = 0; k < mesh.pp; ++k) {
-    const int64_t bytes = plan_memory(o, mesh, k * mesh.dp * mesh.tp).memory.total();
+    const int64_t bytes = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory.total();
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
       worst = bytes;
@@ -112,7 +113,7 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
   GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
-             memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp).memory),
+             memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
              "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp");
 }
 
@@ -128,7 +129,7 @@ Rows start_rows(const BannerFacts& f) {
                                         "(train.grad_accum), fewer stages or more chunks "
                                         "(parallel.vpp with schedule interleaved) shrink that",
                                         100 * idle)});
-  rows.push_back({"memory", stage_table(f.options, mesh_shape(c))});
+  rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
   rows.push_back({"optimizer", optimizer_line(c)});

@@ -24,7 +24,7 @@ struct BannerFacts {
 Rows start_rows(const BannerFacts&);
 
 // One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
-std::string stage_table(const EngineOptions&, const MeshShape&);
+std::string stage_table(const EngineOptions&, const MeshShape&, const Backend&);
 
 // Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
 void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here);

@@ -16,7 +16,7 @@ struct ModelConfig {
   std::string arch = "gpt2";
   int64_t layers = 12, hidden = 768, heads = 12, kv_heads = 0, ffn = 0, vocab = 50257, seq = 1024, loss_chunk = 0;
   bool tied = true;
-  double dropout = 0, init_std = 0.02;
+  double dropout = 0, attn_dropout = 0, init_std = 0.02;
   template <class V>
   void fields(V& v) {
     v("arch", arch, "gpt2|llama|bert", "architecture");
@@ -28,7 +28,8 @@ struct ModelConfig {
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
     v("tied", tied, "", "input and output embedding share one table");
-    v("dropout", dropout, "0..<1", "dropout probability");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and of what attention and MLP add; off in eval and generate");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
   }

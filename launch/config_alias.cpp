@@ -30,6 +30,7 @@ constexpr Alias kAliases[] = {
     {"seq-length", "model.seq"},
     {"vocab-size", "model.vocab"},
     {"hidden-dropout", "model.dropout"},
+    {"attention-dropout", "model.attn_dropout"},
     {"init-method-std", "model.init_std"},
     {"untie-embeddings-and-output-weights", "model.tied", "false"},
     {"micro-batch-size", "train.micro_batch"},

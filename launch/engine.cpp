@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/null/product_log.h"
 #include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
@@ -32,7 +33,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std};
+  const Build build{mesh, options.model.init_std, options.seed};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -90,7 +91,10 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
-  for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+  for (MicroBatch& mb : seeded_) {
+    mb.loss_seed = scalars.slice(kLossSeed, 1);
+    mb.train = true;
+  }
   train_->run(seeded_, losses, hooks);
   store_->finish_reduction();
 
@@ -202,10 +206,11 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }
 
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank) {
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
@@ -223,9 +228,12 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     mb.batch = options.micro_batch;
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
     engine.step(batch, options.micro_batch * options.model.seq);
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
   }
   backend.device->close_stream(stream);
   return plan;

@@ -38,7 +38,8 @@ struct EngineOptions {
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
 struct MemoryReport {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  int64_t total() const { return weights + gradients + optimizer + activations + buffers; }
+  int64_t copies = 0;  // of weights, in layouts that the backend reads faster
+  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
 };
 
 // What the executors of one rank need, from a dry run.
@@ -109,7 +110,8 @@ class Engine {
 };
 
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
-EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank);
+// `target`: where the engine will really run.
+EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
 
 // Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);

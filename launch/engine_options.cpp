@@ -15,6 +15,8 @@ GptConfig gpt_config(const Config& c) {
   m.seq = c.model.seq;
   m.tied = c.model.tied;
   m.init_std = static_cast<float>(c.model.init_std);
+  m.dropout = c.model.dropout;
+  m.attn_dropout = c.model.attn_dropout;
   m.loss_chunk = c.model.loss_chunk;
   if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
   if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;

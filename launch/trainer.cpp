@@ -81,7 +81,7 @@ void Trainer::open_device() {
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank());
+  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -123,13 +123,10 @@ void Trainer::open_data() {
   };
   try {
     train_data_ = open_dataset(o);
-  } catch (const Error& e) {  // who named these files, and, for the demo's, who makes them
+  } catch (const Error& e) {  // who named these files
     const auto origin = run_.loaded.origin.find("data.train");
-    const std::string where = origin == run_.loaded.origin.end() ? "" : "\ndata.train was set by " + origin->second;
-    const bool demo = where.find("demo.json") != std::string::npos;
-    throw Error(
-        e.what() + where + (demo ? "; ./launch/demo.sh prepares the demo's data, --data.train mock does without" : ""),
-        e.code());
+    if (origin == run_.loaded.origin.end()) throw;
+    throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
   }
   if (config_.train.eval_every == 0) return;
   if (o.whole)
@@ -214,7 +211,7 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape());
+  info.layout = stage_table(options, mesh_->shape(), *backend_);
   info.environment = backend_->device->describe(0);
   info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
                           threads_, info.resumed_from, resumed_ ? resumed_->path : ""});

@@ -33,7 +33,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   set_cpu_may_spin(factory.local_size() * threads <= static_cast<int>(std::thread::hardware_concurrency()));
   EngineOptions options = engine_options(c, threads);
   options.evaluates = false;
-  const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank());
+  const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
   const Stream stream = backend.device->open_stream(0, threads);
   Timings t;
   double wait = 0, busy = 0;

@@ -42,8 +42,13 @@ float residual_std(const GptConfig& c) { return c.init_std / std::sqrt(2.f * sta
 }  // namespace
 
 Block::Block(const std::string& name, const GptConfig& c, const Build& b)
-    : Module(name), norm1_(name + ".norm1", c.hidden, b), attn_(name + ".attn", c.hidden, c.heads, residual_std(c), b),
-      norm2_(name + ".norm2", c.hidden, b), mlp_(name + ".mlp", c.hidden, c.ffn, residual_std(c), b) {
+    : Module(name),
+      norm1_(name + ".norm1", c.hidden, b),
+      attn_(name + ".attn", c.hidden, c.heads, residual_std(c), c.attn_dropout, b),
+      attn_drop_(name + ".attn.out", c.dropout, b),
+      norm2_(name + ".norm2", c.hidden, b),
+      mlp_(name + ".mlp", c.hidden, c.ffn, residual_std(c), b),
+      mlp_drop_(name + ".mlp.down", c.dropout, b) {
   child(norm1_);
   child(attn_);
   child(norm2_);
@@ -51,17 +56,22 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
 }
 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep) {
-  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep);
+  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
   const Var qkv = attn_.project(t, n1.out);
   norm1_.discard(t, n1);
   const Var a = attn_.attend(t, qkv, mb);
-  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep);
+  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb));
   const Var m = mlp_(t, n2.out, keep);
   norm2_.discard(t, n2);
-  return {n2.sum, m};
+  return {n2.sum, m, mlp_drop_(m, mb)};
 }
 
-GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b) : config_(c), stage_(stage) {
+Var Block::join(Tape& t, const Stream& s) {
+  return s.branch ? ops::add(t, s.x, ops::dropout(t, *s.branch, s.drop)) : s.x;
+}
+
+GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b)
+    : config_(c), stage_(stage), embed_drop_("embed", c.dropout, b) {
   const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
   for (int i = begin; i < end; ++i) {
     if (i == 0) {
@@ -131,11 +141,11 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
     return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
       Block::Stream out;
-      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}}, mb, ops::Keep::kOutputs); });
+      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs); });
       show(*block, ".attn.out", out.x, mb);
       show(*block, ".mlp.down", *out.branch, mb);
-      return ops::add(tape, out.x, *out.branch);
-    }), {}};
+      return Block::join(tape, out);
+    }), {}, {}};
   }
   const ops::Keep keep =
       chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
@@ -146,20 +156,21 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
 }
 
 Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
-  Block::Stream s{input, {}};
+  Block::Stream s{input, {}, {}};
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
     in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb.seq); });
+    s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) s = run_block(t, i, s, mb);
   if (norm_) {
-    in_scope(t, *norm_, [&] { s = {(*norm_)(t, s.x, s.branch ? &*s.branch : nullptr).out, {}}; });
+    const Var* branch = s.branch ? &*s.branch : nullptr;
+    in_scope(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
     show(*norm_, "", s.x, mb);
-  } else if (s.branch) {
-    s = {ops::add(t, s.x, *s.branch), {}};
+    return s.x;
   }
-  return s.x;
+  return Block::join(t, s);
 }
 
 Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {

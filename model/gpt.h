@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/layers/attention.h"
+#include "model/layers/dropout.h"
 #include "model/layers/embedding.h"
 #include "model/layers/mlp.h"
 #include "model/layers/norm.h"
@@ -24,6 +25,8 @@ struct GptConfig {
   int64_t layers = 12, hidden = 768, heads = 12, ffn = 3072, vocab = 50257, seq = 1024;
   bool tied = true;
   float init_std = 0.02f;
+  double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
+  double attn_dropout = 0;  // of attention probabilities
   int64_t loss_chunk = 0;  // rows of logits that exist at once; 0: automatic
   Recompute recompute = Recompute::kNone;
   int64_t recompute_layers = 0;  // of the first so many blocks of each stage; 0: of all
@@ -42,15 +45,18 @@ class ActivationTap;
 class Block : public Module {
  public:
   Block(const std::string& name, const GptConfig&, const Build&);
-  // The residual stream travels as (x, branch): the add is fused into the next norm.
-  struct Stream { Var x; std::optional<Var> branch; };
+  // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
+  struct Stream { Var x; std::optional<Var> branch; RowDrop drop; };
   Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep);
+  static Var join(Tape&, const Stream&);  // where no norm follows
 
  private:
   Norm norm1_;
   SelfAttention attn_;
+  ResidualDropout attn_drop_;
   Norm norm2_;
   Mlp mlp_;
+  ResidualDropout mlp_drop_;
 };
 
 // Layers [begin, end) of the layer list on this rank.
@@ -80,6 +86,7 @@ class GptStage : public Stage {
   int stage_;
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;
+  ResidualDropout embed_drop_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<Norm> norm_;
   std::vector<Named> named_;

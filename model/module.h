@@ -12,6 +12,7 @@ namespace gt {
 struct Build {  // everything a layer needs to construct itself
   const Mesh& mesh;
   float init_std = 0.02f;
+  uint64_t seed = 0;  // of dropout
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   int tp_size() const { return mesh.size(Axis::kTp); }
 };

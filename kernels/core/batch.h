@@ -10,7 +10,7 @@ struct MicroBatch {
   Tensor loss_seed;    // [1] f32 on the device: d(objective)/d(sum of token losses); set by the executor
   int64_t batch = 0;   // sequences
   int64_t seq = 0;     // tokens a sequence
-  int64_t first_sample = 0;  // global ordinal of the first sequence: counter base for dropout, equal under every layout
-  int64_t stride = 1;  // ordinal of sequence i is first_sample + i * stride
+  int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow: what dropout masks depend on
+  bool train = false;  // dropout acts; set by the engine's step
 };
 }  // namespace gt

@@ -25,6 +25,8 @@ void validate(const char* op, const P& p) {
 template <class P>
 AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h{};
+  h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first_sample + batch;
+  h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale;
   h.qkv_stride = (p.heads + 2 * p.kv_heads) * p.head_dim, h.out_stride = p.heads * p.head_dim;
   const int64_t kv = head / (p.heads / p.kv_heads), row = batch * p.seq;

@@ -34,10 +34,13 @@ uint16_t to_bf16(float x) {  // nearest even
 // One call: operands as plain pointers and strides, after any conversion.
 struct Job {
   const Gemm* op = nullptr;
-  int64_t m = 0, n = 0, k = 0, panel = 0;
+  int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
   DType in = DType::kF32, aux = DType::kF32;
-  bool staged = false;  // tiles are computed in f32 scratch and written out by finish_staged
+  bool staged = false;       // tiles are computed dense in f32 scratch and written out from there
+  bool half_result = false;  // out or aux is bf16
+  bool pack = false;         // b is read from a packed copy
+  int64_t version = 0;       // of that copy; 0: made at every call
   const PackedMatrix* packed = nullptr;
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
@@ -78,7 +81,27 @@ void store(const Tensor& t, int64_t i, float x) {
   }
 }
 
-// The staged tile (f32, dense, bias added) to out and aux, which may be bf16.
+// The staged tile (f32, dense, bias added) to out and aux, both f32.
+void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  const Gemm& g = *job.op;
+  const size_t bytes = static_cast<size_t>(cols) * sizeof(float);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* z = tile + r * cols;
+    const int64_t at = (row + r) * job.n + col;
+    float* out = g.out.as<float>() + at;
+    if (g.epilogue == Epilogue::kGelu) {
+      std::memcpy(g.aux.as<float>() + at, z, bytes);
+      job.rows.gelu(z, out, cols);
+    } else if (g.accumulate) {
+      for (int64_t c = 0; c < cols; ++c) out[c] += z[c];
+    } else {
+      std::memcpy(out, z, bytes);
+      if (g.epilogue == Epilogue::kGeluGrad) job.rows.gelu_grad(g.aux.as<float>() + at, out, cols);
+    }
+  }
+}
+
+// The same where out or aux is bf16.
 void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols, float* line) {
   const Gemm& g = *job.op;
   for (int64_t r = 0; r < rows; ++r) {
@@ -135,7 +158,7 @@ class Worker {
 std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
 
 void* Worker::a_of(int64_t row_tile, int64_t rows) {
-  const int64_t row = row_tile * kTileRows, size = size_of(job_.in);
+  const int64_t row = row_tile * job_.tile_rows, size = size_of(job_.in);
   if (!job_.op->trans_a) return at(job_.a, row * job_.k * size);
   std::byte* columns = cache_.columns(thread_, job_.k * kColumnsLd * size);
   if (std::exchange(copied_, row_tile) != row_tile) copy_columns(job_, columns, row, rows);
@@ -144,19 +167,21 @@ void* Worker::a_of(int64_t row_tile, int64_t rows) {
 
 void Worker::run(int64_t row_tile, int64_t panel) {
   const Gemm& g = *job_.op;
-  const int64_t row = row_tile * kTileRows, col = panel * job_.panel;
-  const int64_t rows = std::min(kTileRows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
-  const TileKernel& kernel = *job_.kernel[rows != kTileRows][cols != job_.panel];
+  const int64_t row = row_tile * job_.tile_rows, col = panel * job_.panel;
+  const int64_t rows = std::min(job_.tile_rows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
+  const TileKernel& kernel = *job_.kernel[rows != job_.tile_rows][cols != job_.panel];
   void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
   void* bias = g.bias ? at(g.bias.data, col * size_of(g.bias.dtype)) : nullptr;
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
-  float* tile = job_.staged ? cache_.tile(thread_, (kTileRows + 1) * job_.panel) : nullptr;
+  float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (row * job_.n + col) * size_of(to.dtype));
   kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
              job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
              cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
-  if (job_.staged) {
-    finish_staged(job_, tile, row, col, rows, cols, tile + kTileRows * job_.panel);
+  if (job_.staged && job_.half_result) {
+    finish_staged(job_, tile, row, col, rows, cols, tile + job_.tile_rows * job_.panel);
+  } else if (job_.staged) {
+    finish_dense(job_, tile, row, col, rows, cols);
   } else {
     finish(job_, row, col, rows, cols);
   }
@@ -201,8 +226,9 @@ bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   const bool to_f32 = job.staged || g.out.dtype == DType::kF32;
   for (const bool short_rows : {false, true}) {
     for (const bool narrow : {false, true}) {
-      const int64_t rows = short_rows ? job.m % kTileRows : kTileRows, cols = narrow ? job.n % job.panel : job.panel;
-      const bool used = rows > 0 && cols > 0 && (short_rows || job.m >= kTileRows);
+      const int64_t rows = short_rows ? job.m % job.tile_rows : job.tile_rows;
+      const int64_t cols = narrow ? job.n % job.panel : job.panel;
+      const bool used = rows > 0 && cols > 0 && (short_rows || job.m >= job.tile_rows);
       if (!used) continue;
       const TileKernel& kernel = cache.kernel({.m = rows,
                                                .n = cols,
@@ -227,33 +253,63 @@ bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   return fast;
 }
 
-}  // namespace
+// AVX-512: oneDNN's block kernels (brgemm) reach the processor's peak, but they take dense results only, and of a
+// transposed b they copy what they need a tile. So tiles go through scratch, and have more rows where there are many.
+void stage_wide_tiles(Job& job, GemmCache& cache) {
+  if (current_isa() < Isa::kAvx512 || job.in != DType::kF32 || job.op->trans_a) return;
+  const bool was_staged = std::exchange(job.staged, true);
+  job.tile_rows = job.m >= 8 * kTileRows ? 4 * kTileRows : job.m >= 2 * kTileRows ? 2 * kTileRows : kTileRows;
+  if (pick_kernels(job, cache, false)) return;
+  job.staged = was_staged;
+  job.tile_rows = kTileRows;
+  pick_kernels(job, cache, false);
+}
 
-void gemm(const Gemm& g, Stream stream) {
+// All that shapes, dtypes and the processor decide.
+Job prepare(const Gemm& g, GemmCache& cache) {
   Job job{.op = &g};
-  if (g.out.numel() == 0) return;
   job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
   job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
   job.rows = epilogue_rows();
-  if (job.k == 0) return run_empty(job);
-
-  CpuContext& context = cpu_context(stream);
-  GemmCache& cache = context.gemm();
+  if (job.k == 0) return job;
   const bool native = g.a.dtype == DType::kF32 || current_isa() >= Isa::kAvx512;
   job.in = native ? g.a.dtype : DType::kF32;
-  job.a = native ? g.a.data : convert(g.a, context, 0);
-  job.b = native ? g.b.data : convert(g.b, context, 1);
-  const bool half_result = g.out.dtype != DType::kF32 || (g.epilogue != Epilogue::kNone && g.aux.dtype != DType::kF32);
-  job.staged = half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
+  job.half_result = g.out.dtype != DType::kF32 || (g.epilogue != Epilogue::kNone && g.aux.dtype != DType::kF32);
+  job.staged = job.half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
   job.panel = panel_columns(g, job.n);
-  const int64_t version = native ? g.b_version : 0;
-  const bool used_enough = version > 0 || job.m >= kTileRows;
-  bool pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
-  if (!pick_kernels(job, cache, pack) && pack && !cache.layout_forced()) pick_kernels(job, cache, pack = false);
-  if (pack) job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, version, context.pool);
+  job.version = native ? g.b_version : 0;
+  const bool used_enough = job.version > 0 || job.m >= kTileRows;
+  job.pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
+  if (!pick_kernels(job, cache, job.pack) && job.pack && !cache.layout_forced())
+    pick_kernels(job, cache, job.pack = false);
+  if (!job.pack && g.trans_b) stage_wide_tiles(job, cache);
+  return job;
+}
 
-  const int64_t row_tiles = (job.m + kTileRows - 1) / kTileRows, panels = (job.n + job.panel - 1) / job.panel;
+}  // namespace
+
+int64_t weight_copy_bytes(const Gemm& g) {
+  thread_local GemmCache cache(1);
+  if (g.out.numel() == 0) return 0;
+  const Job job = prepare(g, cache);
+  return job.pack && job.version > 0 ? cache.copy_bytes(job.k, job.n, job.panel, job.in) : 0;
+}
+
+int64_t held_copy_bytes(Stream stream) { return cpu_context(stream).gemm().kept_bytes(); }
+
+void gemm(const Gemm& g, Stream stream) {
+  if (g.out.numel() == 0) return;
+  CpuContext& context = cpu_context(stream);
+  GemmCache& cache = context.gemm();
+  Job job = prepare(g, cache);
+  if (job.k == 0) return run_empty(job);
+  job.a = job.in == g.a.dtype ? g.a.data : convert(g.a, context, 0);
+  job.b = job.in == g.b.dtype ? g.b.data : convert(g.b, context, 1);
+  if (job.pack)
+    job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, job.version, context.pool);
+
+  const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker worker(job, cache, thread);

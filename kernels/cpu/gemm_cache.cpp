@@ -159,10 +159,16 @@ const PackedMatrix& GemmCache::packed(const void* b, int64_t k, int64_t n, int64
   return matrix;
 }
 
-int64_t GemmCache::packed_bytes() const {
+int64_t GemmCache::kept_bytes() const {
   int64_t sum = 0;
-  for (const auto& [key, matrix] : packed_) sum += matrix.bytes();
+  for (const auto& [key, matrix] : packed_)
+    if (key.address != nullptr) sum += matrix.bytes();
   return sum;
+}
+
+int64_t GemmCache::copy_bytes(int64_t k, int64_t n, int64_t panel, DType type) {
+  const int64_t width = std::min(panel, n);
+  return PackedMatrix::bytes_of(n, width, panel_layout(k, width, type));
 }
 
 }  // namespace gt::cpu

@@ -52,6 +52,8 @@ class PackedMatrix {
   void pack(const void* b, class GemmCache& cache, ThreadPool& pool);
   dnnl_memory_t panel(int64_t i) const { return panels_[static_cast<size_t>(i)].get(); }
   int64_t bytes() const { return storage_.bytes(); }
+  // Of n columns in panels of `panel`, laid out as `full`.
+  static int64_t bytes_of(int64_t n, int64_t panel, const dnnl::memory::desc& full);
   int64_t version = 0;  // of the bytes packed now; 0: none
 
  private:
@@ -113,7 +115,8 @@ class GemmCache {
 
   int64_t packs() const { return packs_; }            // panels sets written so far
   size_t kernels() const { return kernels_.size(); }  // primitives compiled so far
-  int64_t packed_bytes() const;                       // memory held by packed copies
+  int64_t kept_bytes() const;                         // memory of the copies that are kept under a version
+  int64_t copy_bytes(int64_t k, int64_t n, int64_t panel, DType type);  // what one copy takes
 
  private:
   const dnnl::memory::desc& panel_layout(int64_t k, int64_t width, DType type);

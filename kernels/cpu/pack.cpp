@@ -11,12 +11,16 @@ memory::data_type dnnl_type(DType t) { return t == DType::kBF16 ? memory::data_t
 
 }  // namespace
 
+int64_t PackedMatrix::bytes_of(int64_t n, int64_t panel, const memory::desc& full) {
+  return (n + panel - 1) / panel * align_up(static_cast<int64_t>(full.get_size()));
+}
+
 PackedMatrix::PackedMatrix(int64_t k, int64_t n, int64_t panel, bool trans, DType type, const memory::desc& full,
                            const memory::desc& tail, const dnnl::engine& engine, int threads)
     : k_(k), n_(n), width_(panel), trans_(trans), type_(type) {
   const int64_t count = (n + panel - 1) / panel, rest = n % panel;
   const int64_t stride = align_up(static_cast<int64_t>(full.get_size()));
-  std::byte* base = storage_.get(stride * count);  // a narrower last panel never needs more than a full one
+  std::byte* base = storage_.get(bytes_of(n, panel, full));  // a narrower last panel never needs more than a full one
   GT_CHECK(!rest || static_cast<int64_t>(tail.get_size()) <= stride, "tail panel larger than a full one");
   for (int64_t i = 0; i < count; ++i) {
     panels_.emplace_back(rest && i == count - 1 ? tail : full, engine, base + i * stride);

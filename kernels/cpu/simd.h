@@ -5,6 +5,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/core/dropout.h"
+
 namespace gt::cpu {
 
 constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
@@ -18,6 +20,8 @@ struct AttentionHead {
   float *dq, *dk, *dv;
   int64_t qkv_stride, out_stride, seq, dim;
   float scale;
+  const DropMask* drop;  // nullptr: no dropout; else of this sample and this head among all heads of the layer
+  int64_t sample, head;
 };
 
 struct AdamWArgs {
@@ -29,6 +33,9 @@ struct Simd {
   void (*add)(const float* a, const float* b, float* out, int64_t n);
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
   void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
+  void (*multiply)(const float* a, const float* b, float* out, int64_t n);
+  // out[i] = the mask's scale where element first + i of this sample is kept, else 0.
+  void (*drop_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
   // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
   void (*sum_rows)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
 

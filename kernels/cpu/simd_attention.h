@@ -3,6 +3,7 @@
 // neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
 #pragma once
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_product.h"
 #include "kernels/cpu/vec.h"
 
@@ -67,11 +68,21 @@ inline VecInt lane_numbers() {
 // In the block on the diagonal: lanes whose query comes before the key.
 inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
 
-int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + kBlock * kBlock + 3 * kBlock; }
+int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kBlock * kBlock + 3 * kBlock; }
+
+// The factors of a pair of blocks, [key][query], in `to`; nullptr without dropout.
+inline const float* factors_of_block(const AttentionHead& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
+                                     bool diagonal, float* to) {
+  if (h.drop == nullptr) return nullptr;
+  attention_factors(h, query, queries, key, [=](int64_t q) { return keys_seen(diagonal, keys, q); }, to);
+  return to;
+}
 
 // One block of keys enters the running softmax of the queries: scores become weights, top and total move on, and fade
-// is what earlier output has to be multiplied with.
-inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, float* top, float* total, float* fade) {
+// is what earlier output has to be multiplied with. `drop`: factors of the weights, like scores, or nullptr; the total
+// counts every weight.
+inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, const float* drop, float* top,
+                   float* total, float* fade) {
   const Vec none = splat(-__builtin_inff());
   for (int64_t q = 0; q < queries; q += kLanes) {
     float* column = scores + q;
@@ -86,7 +97,7 @@ inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, 
     Vec sum{};
     for (int64_t k = 0; k < seen; ++k) {
       const Vec p = exp(load(column + k * kBlock) - now);
-      store(column + k * kBlock, p);
+      store(column + k * kBlock, drop == nullptr ? p : p * load(drop + k * kBlock + q));
       sum += p;
     }
     const Vec f = exp(before - now);
@@ -98,7 +109,8 @@ inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, 
 
 void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
-  float *top = scores + kBlock * kBlock, *total = top + kBlock, *fade = total + kBlock;
+  float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
+  float *total = top + kBlock, *fade = total + kBlock;
   const int64_t queries = least(kBlock, h.seq - first);
   transpose(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
@@ -107,7 +119,8 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
     const int64_t keys = least(kBlock, first + queries - key);
     const bool diagonal = key == first;
     score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
-    soften(scores, keys, queries, diagonal, top, total, fade);
+    soften(scores, keys, queries, diagonal, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total,
+           fade);
     if (key > 0) {
       for (int64_t q = 0; q < queries; ++q) {
         float* row = acc + q * h.dim;
@@ -129,16 +142,17 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
 
 inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
 
-// Two score blocks; then for every head and block of queries: q and dout transposed, lse, dot products of out and dout.
+// Two score blocks and one of dropout factors; then for every head and block of queries: q and dout transposed, lse, dot
+// products of out and dout.
 int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
-  return 2 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
+  return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
 }
 
 struct TurnedBlock {
   float *q, *dout, *lse, *dot;
 };
 inline TurnedBlock turned_block(float* scratch, int64_t index, int64_t dim) {
-  float* at = scratch + 2 * kBlock * kBlock + index * kBlock * (2 * dim + 2);
+  float* at = scratch + 3 * kBlock * kBlock + index * kBlock * (2 * dim + 2);
   return {at, at + kBlock * dim, at + 2 * kBlock * dim, at + 2 * kBlock * dim + kBlock};
 }
 
@@ -156,9 +170,10 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
   }
 }
 
-// scores -> weights p, dp -> ds = p (dp - dot) scale.
-inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries, bool diagonal, const TurnedBlock& b,
-                        float scale) {
+// scores -> weights p, dp -> ds = p (dp - dot) scale; with dropout factors f, p f and p (f dp - dot) scale: dot, taken
+// from the output, has them in it.
+inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries, bool diagonal, const float* drop,
+                        const TurnedBlock& b, float scale) {
   const Vec factor = splat(scale);
   for (int64_t q = 0; q < queries; q += kLanes) {
     const Vec lse = load(b.lse + q), dot = load(b.dot + q);
@@ -166,8 +181,9 @@ inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries,
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
       Vec p = exp(load(s) - lse);
       if (diagonal) p = is_later(k, q) ? Vec{} : p;
-      store(s, p);
-      store(d, p * (load(d) - dot) * factor);
+      const Vec f = drop == nullptr ? splat(1.0f) : load(drop + k * kBlock + q);
+      store(s, drop == nullptr ? p : p * f);
+      store(d, p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor);
     }
   }
 }
@@ -177,7 +193,7 @@ inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries,
 void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scratch) {
   const AttentionHead& any = heads[0];
   const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, out = any.out_stride, blocks = blocks_of(seq);
-  float *scores = scratch, *dp = scratch + kBlock * kBlock;
+  float *scores = scratch, *dp = scratch + kBlock * kBlock, *drop = dp + kBlock * kBlock;
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
   }
@@ -192,7 +208,8 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
         const bool diagonal = first == key, more = n > 0 || first > key;  // more: dk and dv hold a sum already
         score(k, in, keys, b.q, queries, dim, diagonal, scores);
         score(v, in, keys, b.dout, queries, dim, diagonal, dp);
-        soften_grad(scores, dp, keys, queries, diagonal, b, h.scale);
+        soften_grad(scores, dp, keys, queries, diagonal,
+                    factors_of_block(h, first, queries, key, keys, diagonal, drop), b, h.scale);
         to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
         to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);
         to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > 0);

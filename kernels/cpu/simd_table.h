@@ -1,6 +1,7 @@
 // The functions of one instruction set, gathered. Included by simd_{scalar,avx2,avx512}.cpp alone.
 #pragma once
 #include "kernels/cpu/simd_attention.h"
+#include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_elementwise.h"
 #include "kernels/cpu/simd_norm.h"
 #include "kernels/cpu/simd_step.h"
@@ -12,6 +13,8 @@ constexpr Simd kTableHere{
     .add = add_n,
     .axpy = axpy_n,
     .exp = exp_n,
+    .multiply = multiply_n,
+    .drop_factors = drop_factors_n,
     .sum_rows = sum_rows_n,
     .f32_to_bf16 = f32_to_bf16_n,
     .bf16_to_f32 = bf16_to_f32_n,

@@ -6,4 +6,6 @@
 namespace gt::cpu {
 extern const OpTable kTable;
 extern const DeviceApi kDevice;
+int64_t weight_copy_bytes(const Gemm&);  // see Backend
+int64_t held_copy_bytes(Stream);
 }  // namespace gt::cpu

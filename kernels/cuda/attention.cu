@@ -3,8 +3,10 @@
 // the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a
 // tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -14,13 +16,13 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Blocks a multiprocessor should hold. At head_dim 64 sm_90 has room for two without a spilled register; sm_80 has too
-// little shared memory for two, and code for sm_100 would spill.
+// Blocks a multiprocessor should hold. At head_dim 64 and without dropout sm_90 has room for two without a spilled
+// register; sm_80 has too little shared memory for two, and code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <int DP>
-constexpr int kBlocks = DP == 64 ? 2 : 1;
+template <int DP, bool Drop>
+constexpr int kBlocks = DP == 64 && !Drop ? 2 : 1;
 #else
-template <int DP>
+template <int DP, bool Drop>
 constexpr int kBlocks = 1;
 #endif
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -44,6 +46,12 @@ struct Problem {
   int64_t batch, seq, heads, kv_heads;
   int dim, tiles;
   float scale;
+  HeadDrop drop;
+
+  __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
+    const int64_t row = (drop.first_head + head) * seq + query;
+    return drop_factor(drop.mask, drop.mask.first_sample + sequence, row * seq + key);
+  }
 };
 
 // T rows from `row0` into shared memory, padded with zeros to T x DP; the row pitch DP + 4 keeps 16-byte reads of 8
@@ -179,8 +187,8 @@ __device__ inline float across_row(float v, F f) {
   return v;
 }
 
-template <int T, int DP>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP>) attention_kernel(Problem p) {
+template <int T, int DP, bool Drop>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) attention_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16;
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
@@ -223,6 +231,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) attention_kernel(Proble
       for (int j = 0; j < R; ++j) {
         s[i][j] = exp2f(s[i][j] - now);
         sum += s[i][j];
+        if constexpr (Drop) s[i][j] *= p.factor(batch, h, row, int64_t{kt} * T + x + 16 * j);
       }
       total[i] = total[i] * shrink + across_row(sum, [](float a, float b) { return a + b; });
       top[i] = now;
@@ -258,8 +267,8 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(Problem p) {
 }
 
 // By key tile. Scores are computed transposed (rows are keys, columns queries), so that p^T and ds^T are row operands.
-template <int T, int DP>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_kv_kernel(Problem p) {
+template <int T, int DP, bool Drop>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_kv_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* k = reinterpret_cast<float*>(memory);
@@ -297,7 +306,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_kv_kernel(Problem 
           const int column = x + 16 * j;
           const int64_t key = row0 + y * R + i, query = query0 + column;
           s[i][j] = key <= query && query < p.seq ? exp2f(s[i][j] * scale - lse[column]) : 0;
-          ds[i][j] = s[i][j] * (ds[i][j] - delta[column]) * p.scale;
+          const float f = Drop ? p.factor(batch, h, query, key) : 1.0f;  // delta, taken from the output, has it in it
+          ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * p.scale;
+          s[i][j] *= f;
         }
       put_weights<T, R>(w, s);
       add_product<T, R, DP>(w, dout, dv);
@@ -310,8 +321,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_kv_kernel(Problem 
 }
 
 // By query tile.
-template <int T, int DP>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_q_kernel(Problem p) {
+template <int T, int DP, bool Drop>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_q_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
@@ -346,7 +357,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP>) grad_q_kernel(Problem p
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
-        ds[i][j] = weight * (ds[i][j] - delta[i]) * p.scale;
+        const float f = Drop ? p.factor(batch, h, row, key) : 1.0f;
+        ds[i][j] = weight * (ds[i][j] * f - delta[i]) * p.scale;
       }
     put_weights<T, R>(w, ds);
     add_product<T, R, DP>(w, k, dq);
@@ -377,21 +389,34 @@ void raise(const void* kernel, int bytes, const Context& c) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
 }
 
-template <int T, int DP>
+template <int T, int DP, bool Drop>
 void prepare(const Context& c) {
   using K = void (*)(Problem);
-  raise(reinterpret_cast<const void*>(static_cast<K>(attention_kernel<T, DP>)), Tiles<T, DP>::kForward, c);
-  raise(reinterpret_cast<const void*>(static_cast<K>(grad_kv_kernel<T, DP>)), Tiles<T, DP>::kBackward, c);
-  raise(reinterpret_cast<const void*>(static_cast<K>(grad_q_kernel<T, DP>)), Tiles<T, DP>::kBackward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(attention_kernel<T, DP, Drop>)), Tiles<T, DP>::kForward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(grad_kv_kernel<T, DP, Drop>)), Tiles<T, DP>::kBackward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(grad_q_kernel<T, DP, Drop>)), Tiles<T, DP>::kBackward, c);
+}
+
+template <bool Drop>
+void prepare_tiles(const Context& c) {
+  prepare<64, 64, Drop>(c);
+  prepare<64, 128, Drop>(c);
+  prepare<32, 128, Drop>(c);
+  prepare<32, 256, Drop>(c);
 }
 
 void prepare_all(Context& c) {
   if (c.attention_ready) return;
-  prepare<64, 64>(c);
-  prepare<64, 128>(c);
-  prepare<32, 128>(c);
-  prepare<32, 256>(c);
+  prepare_tiles<false>(c);
+  prepare_tiles<true>(c);
   c.attention_ready = true;
+}
+
+// f(std::bool_constant): whether probabilities are dropped; kernels without it are as fast as they were.
+template <class F>
+void by_drop(const Problem& p, F&& f) {
+  if (p.drop) return f(std::true_type{});
+  f(std::false_type{});
 }
 
 template <class Args>
@@ -414,6 +439,7 @@ Problem problem(const char* op, const Args& a) {
   p.lse = a.lse.template as<float>();
   p.batch = a.batch, p.seq = a.seq, p.heads = a.heads, p.kv_heads = a.kv_heads;
   p.dim = static_cast<int>(a.head_dim), p.scale = a.scale;
+  p.drop = a.drop;
   return p;
 }
 
@@ -427,8 +453,10 @@ void attention(const Attention& a, Stream s) {
   by_tiles("attention", a.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
     p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
-    attention_kernel<S::kT, S::kDP>
-        <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kForward, c.stream>>>(p);
+    by_drop(p, [&](auto drops) {
+      attention_kernel<S::kT, S::kDP, decltype(drops)::value>
+          <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kForward, c.stream>>>(p);
+    });
   });
   leave(c, "attention");
 }
@@ -452,10 +480,13 @@ void attention_grad(const AttentionGrad& a, Stream s) {
   by_tiles("attention_grad", a.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
     p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
-    grad_kv_kernel<S::kT, S::kDP>
-        <<<static_cast<unsigned>(p.tiles * p.kv_heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
-    grad_q_kernel<S::kT, S::kDP>
-        <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
+    by_drop(p, [&](auto drops) {
+      constexpr bool kDrops = decltype(drops)::value;
+      grad_kv_kernel<S::kT, S::kDP, kDrops>
+          <<<static_cast<unsigned>(p.tiles * p.kv_heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
+      grad_q_kernel<S::kT, S::kDP, kDrops>
+          <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
+    });
   });
   leave(c, "attention_grad");
 }

@@ -312,6 +312,14 @@ Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main
 void layer_norm(const LayerNorm& a, Stream s) {
   const int64_t cols = a.x.shape.cols(), n = a.x.shape.rows();
   if (a.x.numel() == 0) return;
+  if (a.drop) {  // in two passes: the dropped delta goes through the sum's memory, which both may share
+    GT_CHECK(a.delta && a.sum.data != a.x.data, "layer_norm: dropout needs a delta, and a sum that is not x");
+    dropout({.x = a.delta, .out = a.sum, .drop = a.drop}, s);
+    LayerNorm plain = a;
+    plain.delta = a.sum;
+    plain.drop = {};
+    return layer_norm(plain, s);
+  }
   Context& c = enter(s, "layer_norm");
   GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n && a.out.numel() == a.x.numel(),
            "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ",
@@ -397,6 +405,10 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
     combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
                      "layer_norm_grad");
   leave(c, "layer_norm_grad");
+  if (!a.drop) return;
+  GT_CHECK(a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx, "layer_norm_grad: ddelta ",
+           to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
+  dropout({.x = a.dx, .out = a.ddelta, .drop = a.drop}, s);
 }
 
 }  // namespace gt::cuda

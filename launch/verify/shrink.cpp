@@ -62,6 +62,7 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   m.loss_chunk = std::max<int64_t>(
       1, std::min(c.train.micro_batch, kMicroBatch) * m.seq / 2);  // two chunks of logits: their gradients are a sum
   if (m.dropout > 0) m.dropout = 0.1;
+  if (m.attn_dropout > 0) m.attn_dropout = 0.1;
 }
 
 void shrink_batch(Config& c, const ShrinkGoal& goal) {

@@ -1,6 +1,7 @@
 // Causal self-attention: fused qkv, heads split over the tensor axis.
 #pragma once
 
+#include "model/layers/dropout.h"
 #include "model/layers/linear.h"
 
 namespace gt {
@@ -8,18 +9,22 @@ namespace gt {
 class SelfAttention : public Module {
  public:
   // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt;
-  // Vt].
-  SelfAttention(std::string name, int64_t hidden, int64_t heads, float out_std, const Build& b)
+  // Vt]. dropout: of the probabilities.
+  SelfAttention(std::string name, int64_t hidden, int64_t heads, float out_std, double dropout, const Build& b)
       : Module(name), shape_{heads / b.tp_size(), heads / b.tp_size(), hidden / heads},
-        qkv_(name + ".qkv", hidden, 3 * hidden, b, 3), out_(name + ".out", hidden, hidden, out_std, b) {
+        drop_(name, dropout, shape_.heads, b), qkv_(name + ".qkv", hidden, 3 * hidden, b, 3),
+        out_(name + ".out", hidden, hidden, out_std, b) {
     child(qkv_);
     child(out_);
   }
   Var project(Tape& t, Var x) { return qkv_(t, x); }
-  Var attend(Tape& t, Var qkv, const MicroBatch& mb) { return out_(t, ops::causal_attention(t, qkv, shape_, mb)); }
+  Var attend(Tape& t, Var qkv, const MicroBatch& mb) {
+    return out_(t, ops::causal_attention(t, qkv, shape_, mb, drop_(mb)));
+  }
 
  private:
   ops::AttentionShape shape_;
+  AttentionDropout drop_;
   ColumnLinear qkv_;
   RowLinear out_;
 };

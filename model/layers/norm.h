@@ -10,8 +10,9 @@ class Norm : public Module {
   Norm(std::string name, int64_t hidden, const Build& b)
       : Module(std::move(name)), gamma_(param("weight", {hidden}, ShardSpec::replicate(), {Init::Kind::kOne}, b)),
         beta_(param("bias", {hidden}, ShardSpec::replicate(), {Init::Kind::kZero}, b)) {}
-  ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs) {
-    return ops::add_norm(t, x, delta, gamma_, beta_, keep);
+  ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs,
+                         const RowDrop& drop = {}) {
+    return ops::add_norm(t, x, delta, gamma_, beta_, keep, drop);
   }
   // Nothing reads n.out any more in this forward; matters after Keep::kInputs.
   void discard(Tape& t, const ops::Normed& n) { ops::discard(t, n, gamma_, beta_); }

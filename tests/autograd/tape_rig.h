@@ -60,6 +60,8 @@ struct Block {
   Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
   ParamScope* scope = nullptr;
   ops::Keep keep = ops::Keep::kOutputs;
+  RowDrop drop{drop_mask(11, 0.2), kSeq, 0}, drop_mlp{drop_mask(12, 0.2), kSeq, 0};
+  HeadDrop drop_heads{drop_mask(13, 0.2), 0};
 
   Block(Rig& rig, uint64_t seed) {
     const auto make = [&](Parameter& p, const char* name, Shape s, float std) {
@@ -95,10 +97,10 @@ struct Block {
     const ops::Normed n1 = ops::add_norm(t, h, nullptr, gamma1, beta1, keep);
     const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
     ops::discard(t, n1, gamma1, beta1);
-    Var a = ops::causal_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch());
+    Var a = ops::causal_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch(), drop_heads);
     a = ops::add_bias(t, ops::linear(t, a, out), out_b);
-    const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, gamma2, beta2, keep);
-    const Var m = ops::mlp(t, n2.out, up, up_b, down, &down_b, keep);
+    const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, gamma2, beta2, keep, drop);
+    const Var m = ops::dropout(t, ops::mlp(t, n2.out, up, up_b, down, &down_b, keep), drop_mlp);
     ops::discard(t, n2, gamma2, beta2);
     const Var g = ops::gelu(t, ops::linear(t, m, side));
     const Var y = ops::add(t, ops::add(t, n2.sum, g), x);

@@ -61,7 +61,7 @@ void collect(Loader& l, int steps, Stream2* out) {
       for (int64_t i = 0; i < m.batch; ++i) {
         const auto* t = m.tokens.as<int32_t>() + i * m.seq;
         const auto* y = m.targets.as<int32_t>() + i * m.seq;
-        auto [at, fresh] = out->try_emplace(m.first_sample + i * m.stride, Sample(t, t + m.seq), Sample(y, y + m.seq));
+        auto [at, fresh] = out->try_emplace(m.first_sample + i, Sample(t, t + m.seq), Sample(y, y + m.seq));
         CHECK(fresh);
       }
 }
@@ -108,7 +108,7 @@ TEST_CASE("microbatch k of dp rank i holds the ordinals of the formula") {
   REQUIRE(m.size() == 2);
   CHECK(m[0].first_sample == 24 + (0 * 4 + 1) * 3);
   CHECK(m[1].first_sample == 24 + (1 * 4 + 1) * 3);
-  CHECK((m[0].batch == 3 && m[0].seq == 4 && m[0].stride == 1));
+  CHECK((m[0].batch == 3 && m[0].seq == 4 && !m[0].train));
   CHECK(m[0].tokens.shape == Shape{3, 4});
   CHECK_FALSE(m[0].loss_seed);
   CHECK(l.consumed() == 48);

@@ -222,18 +222,43 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual") {
   }
 }
 
-TEST_CASE("finite differences: causal attention, with and without grouped queries") {
+TEST_CASE("finite differences: layer_norm with dropout of the residual branch, and dropout alone") {
+  const RowDrop drop{drop_mask(99, 0.3), 3, 2};
+  expect_gradients([=](Problem& p) {
+    const Shape s{7, 19};
+    const Tensor x = p.random(s, 2, 0.5), delta = p.random(s), gamma = p.random({19}, 0.3, 1), beta = p.random({19});
+    const Tensor sum = p.empty(s), out = p.empty(s), mean = p.empty({7}), rstd = p.empty({7});
+    const Tensor dout = p.weight_of(out), dsum = p.weight_of(sum);
+    const Tensor dx = p.gradient_of("x", x), ddelta = p.gradient_of("delta", delta);
+    p.forward = [=, &p] {
+      p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
+                        .rstd = rstd, .drop = drop}, {});
+    };
+    p.backward = [=, &p] {
+      p.ops.layer_norm_grad({.x = sum, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum, .dx = dx,
+                             .ddelta = ddelta, .drop = drop}, {});
+    };
+  });
+  expect_gradients([=](Problem& p) {
+    const Tensor x = p.random({7, 19}), out = p.empty({7, 19}), dout = p.weight_of(out), dx = p.gradient_of("x", x);
+    p.forward = [=, &p] { p.ops.dropout({.x = x, .out = out, .drop = drop}, {}); };
+    p.backward = [=, &p] { p.ops.dropout({.x = dout, .out = dx, .drop = drop}, {}); };
+  });
+}
+
+TEST_CASE("finite differences: causal attention, with and without grouped queries and dropout") {
   for (const int64_t kv_heads : {4, 2, 1}) {
     INFO("kv_heads " << kv_heads);
+    const HeadDrop drop{drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1};
     expect_gradients([=](Problem& p) {
       const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
       const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
       const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
       const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
       const float scale = 0.35f;
-      p.forward = [=, &p] { p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale}, {}); };
+      p.forward = [=, &p] { p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop}, {}); };
       p.backward = [=, &p] {
-        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale}, {});
+        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop}, {});
       };
     });
   }

@@ -199,6 +199,7 @@ OpCases op_cases() {
   add_matrix_cases(all);
   add_elementwise_cases(all);
   add_model_cases(all);
+  add_dropout_cases(all);
   add_step_cases(all);
   return all;
 }

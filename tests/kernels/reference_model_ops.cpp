@@ -23,6 +23,14 @@ struct QkvLayout {
   int64_t out(int64_t b, int64_t t, int64_t head) const { return ((b * p.seq + t) * p.heads + head) * p.head_dim; }
 };
 
+// Of the probability that query i of this head gives to key j.
+template <class P>
+double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (!p.drop) return 1;
+  const int64_t head = p.drop.first_head + h;
+  return drop_factor(p.drop.mask, p.drop.mask.first_sample + b, (head * p.seq + i) * p.seq + j);
+}
+
 double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t count) {
   double s = 0;
   for (int64_t d = 0; d < count; ++d) s += get(a, at_a + d) * get(b, at_b + d);
@@ -46,7 +54,8 @@ void attention(const Attention& p, Stream) {
           total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = 0; j <= i; ++j) o += weight[static_cast<size_t>(j)] / total * get(p.qkv, at.v(b, j, h) + d);
+          for (int64_t j = 0; j <= i; ++j)
+            o += weight[static_cast<size_t>(j)] / total * head_factor(p, b, h, i, j) * get(p.qkv, at.v(b, j, h) + d);
           set(p.out, at.out(b, i, h) + d, o);
         }
         set(p.lse, (b * p.heads + h) * p.seq + i, top + std::log(total));
@@ -55,7 +64,8 @@ void attention(const Attention& p, Stream) {
   }
 }
 
-// P = exp(scale q k - lse); dV = P^T dO; dS = P * (dO V^T - rowsum(dO * O)); dQ = scale dS K; dK = scale dS^T Q.
+// P = exp(scale q k - lse), M its dropout mask; dV = (P M)^T dO; dS = P * (M * dO V^T - rowsum(dO * O));
+// dQ = scale dS K; dK = scale dS^T Q.
 void attention_grad(const AttentionGrad& p, Stream) {
   const QkvLayout<AttentionGrad> at{p};
   std::vector<double> sums(static_cast<size_t>(p.dqkv.numel()));
@@ -71,8 +81,9 @@ void attention_grad(const AttentionGrad& p, Stream) {
           const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
           const double score = p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim);
           const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));
-          const double dscore = weight * (dot(p.dout, out, p.qkv, v, p.head_dim) - through);
-          add_to(v, weight, p.dout, out);
+          const double kept = head_factor(p, b, h, i, j);
+          const double dscore = weight * (kept * dot(p.dout, out, p.qkv, v, p.head_dim) - through);
+          add_to(v, weight * kept, p.dout, out);
           add_to(q, p.scale * dscore, p.qkv, k);
           add_to(k, p.scale * dscore, p.qkv, q);
         }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/core/rng.h"
+
 namespace gt::test {
 namespace {
 
@@ -149,11 +151,29 @@ void gelu_grad(const GeluGrad& p, Stream) {
   }
 }
 
+double drop_factor(const DropMask& m, int64_t sample, int64_t e) {
+  const auto words = philox(m.key, static_cast<uint64_t>(e) / 4, static_cast<uint64_t>(sample));
+  return words[static_cast<size_t>(e % 4)] >= m.threshold ? double{m.scale} : 0.0;
+}
+
+namespace {
+// Of element `at` of a tensor with `cols` columns.
+double row_factor(const RowDrop& d, int64_t cols, int64_t at) {
+  const int64_t row = d.first_row + at / cols;
+  return drop_factor(d.mask, d.mask.first_sample + row / d.seq, row % d.seq * cols + at % cols);
+}
+}  // namespace
+
+void dropout(const Dropout& p, Stream) {
+  for (int64_t i = 0; i < p.x.numel(); ++i) set(p.out, i, get(p.x, i) * row_factor(p.drop, p.x.shape.cols(), i));
+}
+
 void layer_norm(const LayerNorm& p, Stream) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
   for (int64_t i = 0; i < rows; ++i) {
     if (p.delta) {
-      for (int64_t j = i * cols; j < (i + 1) * cols; ++j) set(p.sum, j, get(p.x, j) + get(p.delta, j));
+      for (int64_t j = i * cols; j < (i + 1) * cols; ++j)
+        set(p.sum, j, get(p.x, j) + get(p.delta, j) * (p.drop ? row_factor(p.drop, cols, j) : 1));
     }
     const Tensor& normed = p.delta ? p.sum : p.x;
     double mean = 0, variance = 0;
@@ -200,6 +220,8 @@ void layer_norm_grad(const LayerNormGrad& p, Stream) {
       if (p.accumulate_dx) dx += get(p.dx, at);
       set(p.dx, at, dx);
     }
+    for (int64_t at = i * cols; p.drop && at < (i + 1) * cols; ++at)
+      set(p.ddelta, at, get(p.dx, at) * row_factor(p.drop, cols, at));
   }
 }
 

@@ -18,6 +18,8 @@ namespace reference {
 #define X(entry, Args, amp) void entry(const Args&, Stream);
 GT_OPS(X)
 #undef X
+// The mask's scale where element e of this sample is kept, else 0.
+double drop_factor(const DropMask& mask, int64_t sample, int64_t e);
 double gelu_value(double x);
 double gelu_slope(double x);
 }  // namespace reference

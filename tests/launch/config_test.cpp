@@ -133,7 +133,8 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--data.train 0.7 a 0.3", "--data.train: expected pairs of weight and path"},
       {"--data.train 0.7 a -1 b", "--data.train: position 3: expected a weight above 0"},
       {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},
-      {"--model.dropout 0.1", "--model.dropout: 0.1 is not built yet in this version (dropout); use 0"},
+      {"--model.dropout 1", "--model.dropout: 1 is outside 0..<1"},
+      {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
       {"--model.kv_heads 4",
        "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
       {"--zero 2", "--zero: 2 is not built yet in this version (this ZeRO stage); use 0 or 1"},
@@ -316,6 +317,18 @@ TEST_CASE("training needs data that exists") {
                  Catch::Contains("--data.tokenizer: /no/tok: no such file"));
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
+  // The demo's configuration before the demo: who makes its files.
+  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json",
+                          .flags = {"--data.train", "/no/a", "--data.valid", "mock", "--data.tokenizer", "/no/tok"},
+                          .needs_data = true}),
+             !Catch::Contains("demo.sh"));
+  namespace fs = std::filesystem;
+  const fs::path empty = fs::temp_directory_path() / "gpttrain-empty-folder", before = fs::current_path();
+  fs::create_directories(empty);
+  fs::current_path(empty);
+  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json", .needs_data = true}),
+             Catch::Contains("no such file; ./launch/demo.sh makes it"));
+  fs::current_path(before);
 }
 
 TEST_CASE("the effective config reads back to itself, with all defaults and whatever it holds") {

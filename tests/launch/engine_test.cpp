@@ -281,9 +281,24 @@ TEST_CASE("memory planned without computing equals what a real run uses, byte fo
           same("weights", plan.memory.weights, real.memory.weights);
           same("gradients", plan.memory.gradients, real.memory.gradients);
           same("optimizer", plan.memory.optimizer, real.memory.optimizer);
+          same("copies of weights", plan.memory.copies, real.memory.copies);
           same("all", plan.memory.total(), real.memory.total());
           GT_CHECK(plan.train.activation_bytes > 0 && plan.train.gradient_bytes > 0, "an empty plan");
         });
       }
     }
+}
+
+TEST_CASE("copies of weights that the CPU keeps in a layout of its own are planned") {
+  for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2}}) {
+    EngineOptions o = small(shape);
+    o.model.ffn = 2048;  // rows of 1024 floats or more lie whole pages apart: always worth a copy
+    on_ranks(o, shape, [&](Rank& r) {
+      const int64_t planned = plan_memory(o, shape, r.mesh.rank()).memory.copies;
+      r.step(0);
+      r.evaluate(0, o.microbatches);
+      const int64_t kept = r.engine.measured_plan().memory.copies;
+      GT_CHECK(planned == kept && planned > 0, "copies of weights: planned ", planned, ", kept ", kept);
+    });
+  }
 }

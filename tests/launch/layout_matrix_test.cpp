@@ -66,6 +66,8 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   if (!one_in(4)) s["parallel.vpp"] = s["parallel.schedule"] == "interleaved" ? std::to_string(1 + random() % 3) : "1";
   if (one_in(2)) s["parallel.sequence_parallel"] = "false";
   s["train.grad_accum"] = std::to_string(1 + random() % 6);
+  s["model.dropout"] = one_in(2) ? "0.1" : "0";
+  s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
   s["model.tied"] = one_in(2) ? "true" : "false";
   if (one_in(4)) s["parallel.partition"] = "uniform";
   if (one_in(4)) {

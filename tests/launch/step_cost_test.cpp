@@ -67,8 +67,7 @@ void run_world(const EngineOptions& o, MeshShape shape, bool train) {
 }
 
 // Calls of one block: what a sixth layer adds to one microbatch.
-std::map<std::string, int> block_calls(MeshShape shape, bool train) {
-  EngineOptions o = small();
+std::map<std::string, int> block_calls(MeshShape shape, bool train, EngineOptions o = small()) {
   o.microbatches = 1;
   std::map<std::string, int> out;
   for (int sign : {-1, 1}) {
@@ -136,6 +135,21 @@ TEST_CASE("a block is 7 op calls forward") {
   const auto forward = block_calls({}, false);
   CHECK(forward == std::map<std::string, int>{{"layer_norm", 2}, {"gemm", 4}, {"attention", 1}});
   CHECK(total(forward) <= 7);
+}
+
+TEST_CASE("dropout adds no op call to a block: the norms and attention apply it") {
+  const auto forward = block_calls({}, false), step = block_calls({}, true);
+  EngineOptions o = small();
+  for (double* p : {&o.model.dropout, &o.model.attn_dropout}) {
+    *p = 0.1;
+    CHECK(block_calls({}, false, o) == forward);
+    CHECK(block_calls({}, true, o) == step);
+  }
+  o.microbatches = 1;
+  run_world(o, {}, true);
+  CHECK(Count::calls["dropout"] == 2);  // of the embedding, forward and backward
+  run_world(o, {}, false);
+  CHECK(Count::calls.count("dropout") == 0);
 }
 
 // Four more than the 11 that a GPT-2 block can be: the bias gradients, which a GEMM epilogue could make beside the

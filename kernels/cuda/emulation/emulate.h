@@ -84,6 +84,7 @@ unsigned __match_any_sync(unsigned, T x) {
   return mask;
 }
 
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int atomicAdd(int* p, int v) {
   const int old = *p;

@@ -1,0 +1,132 @@
+// What dropout keeps: the fixed bits of the format, the rate and the scale, the same on every backend and for every way
+// to cut a microbatch into rows. (Agreement with the reference is parity_test's business.)
+#include "kernels/core/dropout.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/rng.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+// Dropout of ones.
+std::vector<float> factors(Shape s, const RowDrop& drop) {
+  std::vector<float> v(static_cast<size_t>(s.numel()), 1.f);
+  const Tensor t{reinterpret_cast<std::byte*>(v.data()), s, DType::kF32, {}};
+  cpu_backend().ops->dropout({.x = t, .out = t, .drop = drop}, {});
+  return v;
+}
+
+struct EveryIsa {
+  std::vector<std::string> names;
+  EveryIsa() {
+    for (const char* name : {"scalar", "avx2", "avx512"}) try {
+        set_cpu_isa(name);
+        names.push_back(name);
+      } catch (const Error&) { break; }
+  }
+  ~EveryIsa() { set_cpu_isa("auto"); }
+};
+
+}  // namespace
+
+TEST_CASE("dropout of a module's stream keeps the elements that the format fixes, on every instruction set") {
+  RowDrop drop{drop_mask(stream_key(1234, "dropout/layers.0.attn.out"), 0.25), 4, 0};
+  drop.mask.first_sample = 5;
+  CHECK(drop.mask.key == 0xd348097beca72b56);
+  CHECK(drop.mask.threshold == 0x40000000u);
+  const EveryIsa isas;
+  for (const std::string& isa : isas.names) {
+    INFO(isa);
+    set_cpu_isa(isa);
+    std::string keeps;
+    for (const float f : factors({4, 4}, drop)) {
+      keeps += f != 0 ? '1' : '0';
+      if (f != 0) CHECK(f == static_cast<float>(1 / 0.75));
+    }
+    CHECK(keeps == "0111100110101111");
+  }
+}
+
+TEST_CASE("dropout keeps one element in 1 / (1 - P) and leaves the mean where it was") {
+  constexpr int64_t kRows = 512, kCols = 768;
+  for (const double p : {0.0, 0.01, 0.1, 0.5, 0.9}) {
+    const std::vector<float> f = factors({kRows, kCols}, {drop_mask(stream_key(7, "dropout/rate"), p), 64, 0});
+    double kept = 0, sum = 0;
+    for (const float x : f) kept += x != 0, sum += double{x};
+    const auto n = static_cast<double>(f.size());
+    INFO("P " << p);
+    CHECK(std::abs(kept / n - (1 - p)) <= 4 * std::sqrt(p * (1 - p) / n));
+    CHECK(std::abs(sum / n - 1) <= 4 * std::sqrt(p / (1 - p) / n) + 1e-6);
+  }
+}
+
+TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
+  CHECK_FALSE(drop_mask(1, 0));
+  CHECK_FALSE(drop_mask(1, 0x1p-33));  // below one in 2^32 nothing is dropped
+  CHECK(drop_mask(1, 0x1p-32).threshold == 1);
+  CHECK(drop_mask(1, 0.1).threshold == 429496729u);
+  CHECK(drop_mask(1, 0.5).scale == 2);
+  CHECK(drop_mask(1, std::nextafter(1.0, 0.0)).threshold == 0xFFFFFFFFu);
+}
+
+TEST_CASE("a slice of a microbatch's rows has the mask of those rows; samples and modules have masks of their own") {
+  for (const int64_t cols : {30, 64}) {  // 30: rows begin inside a counter
+    const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), 6, 0};
+    const std::vector<float> all = factors({24, cols}, whole);
+    for (const int64_t rows : {1, 6, 8}) {
+      for (int64_t first = 0; first + rows <= 24; first += rows) {
+        RowDrop part = whole;
+        part.first_row = first;
+        const std::vector<float> slice = factors({rows, cols}, part);
+        CHECK(std::equal(slice.begin(), slice.end(), all.begin() + first * cols));
+      }
+    }
+    RowDrop later = whole;  // a microbatch of the last two sequences
+    later.mask.first_sample += 2;
+    const std::vector<float> half = factors({12, cols}, later);
+    CHECK(std::equal(half.begin(), half.end(), all.begin() + 12 * cols));
+    CHECK_FALSE(std::equal(half.begin(), half.end(), all.begin()));
+    RowDrop other = whole;
+    other.mask.key = stream_key(3, "dropout/layers.2.mlp.down");
+    CHECK(factors({24, cols}, other) != all);
+  }
+}
+
+TEST_CASE("attention drops the same probabilities whatever rank computes a head") {
+  constexpr int64_t kBatch = 2, kSeq = 20, kHeads = 4, kDim = 8;
+  const HeadDrop drop{drop_mask(stream_key(3, "dropout/layers.0.attn"), 0.4), 0};
+  const auto run = [&](int64_t first, int64_t heads) {  // columns of these heads
+    std::vector<float> qkv(static_cast<size_t>(kBatch * kSeq * 3 * heads * kDim)),
+        out(static_cast<size_t>(kBatch * kSeq * heads * kDim)), lse(static_cast<size_t>(kBatch * heads * kSeq));
+    for (int64_t r = 0; r < kBatch * kSeq; ++r)
+      for (int64_t part = 0; part < 3; ++part)
+        for (int64_t c = 0; c < heads * kDim; ++c)
+          qkv[static_cast<size_t>((r * 3 + part) * heads * kDim + c)] = static_cast<float>(
+              philox_normal(5, static_cast<uint64_t>((r * 3 + part) * kHeads * kDim + first * kDim + c)));
+    const auto tensor = [](std::vector<float>& v) {
+      return Tensor{reinterpret_cast<std::byte*>(v.data()), {static_cast<int64_t>(v.size())}, DType::kF32, {}};
+    };
+    HeadDrop mine = drop;
+    mine.first_head = first;
+    cpu_backend().ops->attention(
+        {tensor(qkv), tensor(out), tensor(lse), kBatch, kSeq, heads, heads, kDim, 0.3f, mine}, {});
+    return out;
+  };
+  const std::vector<float> all = run(0, kHeads);
+  for (int64_t first : {0, 2}) {
+    const std::vector<float> part = run(first, 2);
+    bool same = true;
+    for (int64_t r = 0; r < kBatch * kSeq; ++r)
+      for (int64_t c = 0; c < 2 * kDim; ++c)
+        same &= part[static_cast<size_t>(r * 2 * kDim + c)] ==
+                all[static_cast<size_t>(r * kHeads * kDim + first * kDim + c)];
+    CHECK(same);
+  }
+}
+
+}  // namespace gt::test

@@ -1,0 +1,122 @@
+// Cases of dropout, alone and inside the norm and attention: slices of a microbatch's rows, rows that begin and end
+// inside a counter, heads of a later tensor rank.
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "tests/kernels/op_cases.h"
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test {
+namespace {
+
+DropMask mask_of(double p) {
+  DropMask m = drop_mask(stream_key(1234, "dropout/test"), p);
+  m.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of what 32 bits hold
+  return m;
+}
+
+double tolerance_of(DType t) { return t == DType::kBF16 ? 1e-2 : t == DType::kF16 ? 2e-3 : 1e-5; }
+
+std::string describe(Shape s, const RowDrop& d, DType t) {
+  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, t == DType::kF32 ? "" : " ",
+             t == DType::kF32 ? "" : name_of(t));
+}
+
+void add_rows(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big = false, int skew = 0) {
+  const std::string name = describe(s, d, t) + (skew ? " unaligned" : "");
+  auto& plain = add_case<Dropout>(to, name);
+  plain.in(&Dropout::x, "x", s, normal(), t).out(&Dropout::out, "out", s, t);
+  auto& onto = add_case<Dropout>(to, name + " out is x");
+  onto.inout(&Dropout::x, "x", s, normal(), t).alias(&Dropout::out, &Dropout::x);
+  for (auto* c : {&plain, &onto}) {
+    c->args.drop = d;
+    c->tolerance = t == DType::kF32 ? 0 : tolerance_of(t);  // one product of f32 numbers: the same bits everywhere
+    c->flops = static_cast<double>(s.numel());
+    c->big = big;
+    c->skew = skew;
+  }
+}
+
+void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big = false) {
+  const int64_t rows = s.rows(), cols = s.cols();
+  for (const bool onto : {false, true}) {
+    auto& c = add_case<LayerNorm>(to, describe(s, d, t) + " dropout" + (onto ? ", sum is delta" : ""));
+    c.in(&LayerNorm::x, "x", s, normal(2, 0.5), t);
+    if (onto) {
+      c.inout(&LayerNorm::delta, "delta", s, normal(), t).alias(&LayerNorm::sum, &LayerNorm::delta);
+    } else {
+      c.in(&LayerNorm::delta, "delta", s, normal(), t).out(&LayerNorm::sum, "sum", s, t);
+    }
+    c.in(&LayerNorm::gamma, "gamma", {cols}, normal(0.3, 1), t).in(&LayerNorm::beta, "beta", {cols}, normal(), t);
+    c.out(&LayerNorm::out, "out", s, t).out(&LayerNorm::mean, "mean", {rows}).out(&LayerNorm::rstd, "rstd", {rows});
+    c.args.drop = d, c.tolerance = tolerance_of(t), c.big = big;
+  }
+  using G = LayerNormGrad;
+  for (const bool onto : {false, true}) {
+    auto& c = add_case<G>(to, describe(s, d, t) + " dropout" + (onto ? ", ddelta is dout, dx is dsum" : ""));
+    c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), t);
+    c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}, positive());
+    if (onto) {
+      c.inout(&G::dout, "dout", s, normal(), t).alias(&G::ddelta, &G::dout);
+      c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
+    } else {
+      c.in(&G::dout, "dout", s, normal(), t).out(&G::ddelta, "ddelta", s, t).out(&G::dx, "dx", s, t);
+    }
+    c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
+    c.args.drop = d, c.tolerance = tolerance_of(t), c.big = big;
+  }
+}
+
+void add_attention(OpCases& to, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim,
+                   int64_t first_head, DType t = DType::kF32, bool big = false) {
+  const std::string type = t == DType::kF32 ? "" : cat(" ", name_of(t));
+  const std::string name = cat("batch ", batch, " seq ", seq, " heads ", heads, "/", kv_heads, " from ", first_head,
+                               " dim ", dim, " dropout", type);
+  const Shape qkv{batch * seq, (heads + 2 * kv_heads) * dim}, out{batch * seq, heads * dim}, lse{batch, heads, seq};
+  const auto set_sizes = [&](auto& p) {
+    p.batch = batch, p.seq = seq, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = dim;
+    p.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+    p.drop = {mask_of(0.3), first_head};
+  };
+  using F = Attention;
+  auto& forward = add_case<F>(to, name);
+  set_sizes(forward.args);
+  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
+  using G = AttentionGrad;
+  auto& backward = add_case<G>(to, name);
+  set_sizes(backward.args);
+  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
+  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
+  backward.derive = [](const G& g) {
+    reference::attention({g.qkv, g.out, g.lse, g.batch, g.seq, g.heads, g.kv_heads, g.head_dim, g.scale, g.drop}, {});
+  };
+  forward.flops = 2.0 * static_cast<double>(batch * heads * seq * (seq + 1) * dim);
+  backward.flops = 2.5 * forward.flops;
+  forward.big = backward.big = big;
+  if (t != DType::kF32) forward.tolerance = backward.tolerance = t == DType::kBF16 ? 2e-2 : 4e-3;
+}
+
+}  // namespace
+
+void add_dropout_cases(OpCases& to) {
+  for (const int64_t cols : {1, 7, 30, 64, 129, 768})
+    for (const int64_t first : {0, 5}) add_rows(to, {11, cols}, {mask_of(0.1), 4, first});
+  add_rows(to, {5, 64}, {mask_of(0.999), 3, 0});
+  add_rows(to, {5, 65}, {mask_of(0), 4, 0});  // without dropout: a copy
+  add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
+  add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
+  for (const int64_t cols : {7, 129, 768}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
+  for (const DType t : {DType::kBF16, DType::kF16}) {
+    add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
+    add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);
+    add_norms(to, {5, 768}, {mask_of(0.2), 2, 0}, t);
+    add_attention(to, 2, 130, 4, 2, 64, 4, t);
+  }
+  for (const int64_t seq : {1, 5, 64, 66, 132}) add_attention(to, 2, seq, 2, 2, 8, seq % 4);
+  add_attention(to, 1, 65, 6, 2, 80, 6);
+  add_rows(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
+  add_norms(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
+  add_attention(to, 4, 512, 8, 8, 64, 0, DType::kF32, true);
+}
+
+}  // namespace gt::test

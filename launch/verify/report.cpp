@@ -7,6 +7,9 @@
 #include <map>
 #include <set>
 
+#include "launch/engine_options.h"
+#include "launch/verify/layouts.h"
+
 namespace gt {
 namespace {
 
@@ -114,6 +117,20 @@ std::string describe(const Difference& d, const MeshShape& shape) {
   out += fmt::format(": relative error {:.2g} where {:g} is allowed", d.error, d.limit);
   if (!d.ranks.empty()) out += "; held by " + places_text(shape, d.ranks);
   return out;
+}
+
+std::string report(const Config& c, const Verdict& v) {
+  const MeshShape shape = mesh_shape(c);
+  const std::string twin = layout_text(flat(c));
+  std::string out = "\nagainst one rank: " + class_table(v.close) + "\nworst\n" + worst_lines(v.close, 10, shape);
+  if (v.exact.empty())
+    out += fmt::format("bit by bit the same as {}\n", twin);
+  else
+    out += fmt::format("NOT bit by bit the same as {}: {} differences\n{}", twin, v.exact.size(),
+                       worst_lines(v.exact, 10, shape));
+  if (const Difference* d = v.bad())
+    return out + fmt::format("\nDIFFERENT. First in execution order: {}\n", describe(*d, shape));
+  return out + fmt::format("\nequal: the layout computes what one rank computes ({} comparisons)\n", v.close.size());
 }
 
 }  // namespace gt

@@ -21,4 +21,7 @@ std::string worst_lines(const std::vector<Difference>&, size_t n, const MeshShap
 // "output of layers.1.attn.out in step 1, samples 4…: relative error 0.31 where 1e-05 is allowed; on pp0 dp0 tp0-1".
 std::string describe(const Difference&, const MeshShape&);
 
+// All of it, and the sentence that counts: "equal: …" or "DIFFERENT. First in execution order: …".
+std::string report(const Config& layout, const Verdict&);
+
 }  // namespace gt

@@ -76,6 +76,7 @@ TEST_CASE("each verb reads its own flags") {
 
 TEST_CASE("wrong command lines are refused with what was meant") {
   CHECK(error_of({"trian"}) == "gpttrain trian: unknown verb; did you mean train?");
+  CHECK(error_of({"verfy"}) == "gpttrain verfy: unknown verb; did you mean verify?");
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown verb; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));

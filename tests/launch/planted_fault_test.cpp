@@ -45,6 +45,17 @@ TEST_CASE("without a fault the layouts of the planted faults pass") {
     CHECK(found(tiny(flags), {}) == "");
 }
 
+TEST_CASE("the report of a fault ends with the first difference, that of a right layout with the word equal") {
+  const Config tp2 = tiny({"--tp", "2"});
+  Verifier verifier({});
+  const MeshHooks hooks = skipping({Op::kAllReduce, "tp", 3});
+  const std::string wrong = report(tp2, verifier.check(tp2, &hooks)), right = report(tp2, verifier.check(tp2));
+  CHECK_THAT(wrong,
+             Catch::Contains("\nDIFFERENT. First in execution order: the output of layers.1.attn.out in step 1") &&
+                 Catch::Contains("! gradient") && !Catch::Contains("equal:"));
+  CHECK_THAT(right, Catch::Contains("\nequal: ") && !Catch::Contains("DIFFERENT") && !Catch::Contains("\n! "));
+}
+
 TEST_CASE("a skipped all-reduce of a row-parallel layer names the layer whose sum is missing") {
   // Of each microbatch's forward: the embedding's, then attention's and the MLP's of every block.
   const Config tp2 = tiny({"--tp", "2"});

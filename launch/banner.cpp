@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "launch/engine_options.h"
+#include "launch/predict.h"
 #include "launch/progress.h"
 #include "launch/version.h"
-#include "parallel/pipeline/simulate.h"
 
 namespace gt {
 namespace {
@@ -47,7 +47,7 @@ std::string recompute_text(const ParallelConfig& p) {
 }
 
 double bubble(const Config& c, const EngineOptions& o) {
-  return simulate(train_schedule(o, static_cast<int>(c.parallel.pp))).bubble;
+  return predict_pipeline(o, static_cast<int>(c.parallel.pp)).bubble;
 }
 
 std::string layout_line(const Config& c, const EngineOptions& o) {

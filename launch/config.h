@@ -37,7 +37,7 @@ struct ModelConfig {
 
 struct ParallelConfig {
   int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
-  bool sequence_parallel = false;
+  bool sequence_parallel = false, dynamic_shapes = false;
   std::string schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
   void fields(V& v) {
@@ -55,6 +55,8 @@ struct ParallelConfig {
       "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
     v("recompute_layers", recompute_layers, "0..65536 blocks",
       "recompute the first so many blocks of each stage; 0: all");
+    v("dynamic_shapes", dynamic_shapes, "",
+      "announce each tensor between stages by a header of 48 bytes, so that microbatches may differ in shape");
   }
 };
 

@@ -1,6 +1,7 @@
 #include "launch/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "kernels/null/product_log.h"
@@ -9,6 +10,13 @@
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   const auto costs = o.model.layer_costs();
@@ -51,13 +59,14 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
 
+  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
   train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
-                                              compute, plan.train);
+                                              compute, plan.train, shapes);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
-                                               *backend.device, compute, plan.eval);
+                                               *backend.device, compute, plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumShared;
+  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + 1 + int64_t{pp} * kNumStageTimes;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
@@ -85,6 +94,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  phases_[0] = seconds_now();
   prepare_scalars(target_tokens);
 
   store_->begin_step();
@@ -96,7 +106,9 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
     mb.train = true;
   }
   train_->run(seeded_, losses, hooks);
+  end_phase(Phase::kPipeline);
   store_->finish_reduction();
+  end_phase(Phase::kReduce);
 
   store_->norm_squares(sums.slice(0, scopes));
   share(losses, stop);
@@ -106,26 +118,52 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                              .clip = options_.grad_clip,
                              .denominator = static_cast<float>(m * dp)},
                             compute_);
+  end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);
+  end_phase(Phase::kOptimizer);
   store_->publish();
+  end_phase(Phase::kGather);
   return read_back(target_tokens);
 }
 
+void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = seconds_now(); }
+
+// This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
+void Engine::put_stage_times(Tensor out) {
+  std::fill_n(own_times_, kReduceTime, 0.);
+  const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
+  for (const ActionTime& t : train_->timeline()) {
+    const int kind = t.action.act == Act::kForward          ? kForwardTime
+                     : t.action.act == Act::kBackward       ? kBackwardTime
+                     : t.action.act == Act::kBackwardInput ? kInputGradTime
+                                                            : kWeightGradTime;
+    own_times_[kind] += t.end - t.begin;
+  }
+  own_times_[kWaitTime] = train_->wait_seconds();
+  own_times_[kPipelineTime] = train_->seconds();
+  for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
+  const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(mine.data, shared_times_, sizeof shared_times_, compute_);
+}
+
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop. Each entry has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline axis.
+// stop, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard), so the sums do not
+// depend on the layout's pipeline axis.
 void Engine::share(Tensor losses, bool stop) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumShared);
+  const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + 1 + times);
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
       backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
                          compute_);
-  shared_[kStop] = stop ? 1 : 0;
-  shared_[kBusy] = busy_before_;
+  stop_wish_ = stop ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumShared).data, shared_, sizeof shared_, compute_);
+    backend_.device->copy(tail.slice(int64_t{dp} * m, 1).data, &stop_wish_, sizeof stop_wish_, compute_);
+  put_stage_times(tail.slice(int64_t{dp} * m + 1, times));
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
@@ -141,16 +179,20 @@ StepResult Engine::read_back(int64_t target_tokens) {
   StepResult r;
   for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
   r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
-  const double* shared = host_sums_.data() + scopes + dp * m;
-  r.stop = shared[kStop] > 0;
-  r.mean_busy_seconds = shared[kBusy] / mesh_.shape().world();
+  const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
+  r.stop = shared[0] > 0;
+  r.times = StepTimes(shared.subspan(1));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
   r.skipped = scalars[kSkip] != 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
-  busy_before_ = r.busy_seconds;
+  r.phases = phases_;
+  for (int p = kReduceTime; p <= kGatherTime; ++p) {
+    const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
+    own_times_[p] = phases_[phase + 1] - phases_[phase];
+  }
   if (!r.skipped) ++applied_;
   return r;
 }

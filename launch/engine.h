@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
+#include "launch/step_times.h"
 #include "model/gpt.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -32,6 +33,7 @@ struct EngineOptions {
   float grad_clip = 1;                // 0: off
   uint64_t seed = 1234;
   int threads = 1;                    // host threads of this rank
+  bool dynamic_shapes = false;        // microbatches of a run may differ in shape: headers before boundary messages
   bool evaluates = true;              // evaluate() will be called: memory is kept for it
 };
 
@@ -57,7 +59,8 @@ struct StepResult {
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
-  double mean_busy_seconds = 0;               // over all ranks, of the step before (it travels with this step's sums)
+  StepTimes times;                            // of all ranks
+  PhaseEnds phases{};                         // of this rank
 };
 
 class Engine {
@@ -89,6 +92,8 @@ class Engine {
  private:
   void prepare_scalars(int64_t target_tokens);
   void share(Tensor losses, bool stop);
+  void put_stage_times(Tensor out);
+  void end_phase(Phase);
   StepResult read_back(int64_t target_tokens);
   const EngineOptions options_;
   const Mesh& mesh_;
@@ -103,9 +108,9 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  enum Shared : int { kStop, kBusy, kNumShared };  // what ranks tell each other beside norms and losses
-  double shared_[kNumShared] = {};
-  double busy_before_ = 0;
+  double stop_wish_ = 0;  // shared beside norms, losses and times
+  double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
+  PhaseEnds phases_{};
   int64_t applied_ = 0;
 };
 

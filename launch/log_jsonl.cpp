@@ -93,6 +93,8 @@ std::string json_line(const StepRecord& r) {
       .maybe("hfu", r.hfu)
       .maybe("tflops_per_device", r.tflops_per_device)
       .maybe("bubble", r.bubble)
+      .maybe("pipeline_bubble", r.pipeline_bubble)
+      .maybe("bubble_predicted", r.bubble_predicted)
       .maybe("exposed_comm", r.exposed_comm)
       .maybe("data_wait", r.data_wait)
       .index("slowest_rank", r.slowest_rank)

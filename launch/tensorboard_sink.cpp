@@ -39,6 +39,8 @@ void TensorBoardSink::step(const StepRecord& r) {
   known("perf/mfu_full", r.mfu_full);
   known("perf/hfu", r.hfu);
   known("perf/bubble", r.bubble);
+  known("perf/pipeline_bubble", r.pipeline_bubble);
+  known("perf/bubble_predicted", r.bubble_predicted);
   known("perf/exposed_comm", r.exposed_comm);
   known("perf/data_wait", r.data_wait);
   if (r.slowest_rank >= 0) always("perf/slowest_rank", static_cast<double>(r.slowest_rank));

@@ -16,6 +16,7 @@
 #include "launch/console.h"
 #include "launch/engine_options.h"
 #include "launch/log_jsonl.h"
+#include "launch/predict.h"
 #include "launch/progress.h"
 #include "launch/signals.h"
 #include "launch/tensorboard_sink.h"
@@ -199,6 +200,8 @@ void Trainer::start_logs() {
     if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
   }
   log_ = std::make_unique<MetricsWriter>(std::move(sinks));
+  if (mesh_->shape().pp > 1)
+    predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
 
   StartInfo info;
   info.command = run_.command;
@@ -279,8 +282,14 @@ void Trainer::one_step() {
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
   rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
-  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.mean_busy_seconds / seconds);
-  rec.data_wait = (loader_->wait_seconds() - wait_before_) / seconds;
+  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().pp > 1) {
+    rec.pipeline_bubble = r.times.pipeline_bubble();
+    rec.bubble_predicted = predicted_bubble_;
+  }
+  const double waited = loader_->wait_seconds() - wait_before_;
+  rec.data_wait = waited / seconds;
+  if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;

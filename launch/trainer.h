@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
 #include "launch/config.h"
+#include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
 
@@ -60,6 +61,8 @@ class Trainer {
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
+  DataWaitWatch data_wait_;
+  double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1, saved_step_ = -1;
   bool stop_ = false, memory_reported_ = false;

@@ -16,10 +16,14 @@ struct Batches {
   std::vector<std::vector<int32_t>> storage;
   std::vector<MicroBatch> list;
 };
+int64_t length(const MeshRun& run, int microbatch) {
+  return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
+}
 Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
   Batches out;
-  const int64_t b = run.engine.micro_batch, s = run.engine.model.seq;
+  const int64_t b = run.engine.micro_batch;
   for (int k = 0; k < m; ++k) {
+    const int64_t s = length(run, k);
     std::vector<int32_t> tokens, targets;
     const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + mesh.coord(Axis::kDp)) * b;
     for (int64_t j = 0; j < b; ++j) {
@@ -81,7 +85,9 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
     for (GptStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m);
-    const StepResult r = engine.step(batches.list, run.global_batch * engine.options().model.seq);
+    int64_t targets = 0;
+    for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+    const StepResult r = engine.step(batches.list, targets);
     out.losses.push_back(r.loss);
     out.norms.push_back(r.grad_norm);
     if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);

@@ -41,6 +41,7 @@ struct MeshRun {
   // large differences of rounding errors in elements whose gradient is next to nothing, and they would grow.
   const std::vector<Snapshot>* follow = nullptr;
   bool activations = false;  // take fingerprints of those of the first step
+  bool vary_length = false;  // microbatch k takes the first seq, 2/3 or 1/3 of its samples
   bool evaluate = false;     // once, after the last step, on the tokens of the next
   std::vector<std::vector<int32_t>>
       samples;                        // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping

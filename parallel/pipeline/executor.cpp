@@ -17,6 +17,7 @@ struct Slot {  // what one microbatch in flight needs
   Arena arena;
   Tape tape;
   Work sending;  // without backward: its output, still on its way when the microbatch is done
+  Action sent{};
   Slot(int64_t bytes, Pool& grads, const OpTable& ops, const DeviceApi& api, Stream s)
       : arena(Buffer(bytes, s.device, api)), tape(arena, grads, ops, s) {}
 };
@@ -26,32 +27,41 @@ struct Cell {  // one (local chunk, microbatch) during a step
   Tensor handed;  // gradient of y from a stage on this rank: one use of a pool block is held
   Tensor dx;      // gradient of x on its way to the stage before: one use of a pool block is held
   Work receiving_x, receiving_dy, sending_y;
+  Work preamble_x, preamble_dy;
+  bool announced[2] = {};  // preamble of x, of dy: read and found right
 };
 
 struct Outgoing {  // a gradient on its way; the pool block lives until the work was waited for
   Work work;
   Tensor tensor;
+  Action action{};
 };
 
 // Activations and gradients of different stages never queue behind each other. `to`: receiving virtual stage.
 int tag_of(bool down, int to) { return 2 * to + (down ? 0 : 1); }
 
+// The message of this stage and microbatch that `act` is.
+Action as(Act act, const Action& a) { return {act, a.stage, a.microbatch}; }
+
 }  // namespace
 
 struct PipelineExecutor::Impl {
   Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
-       Stream compute, ExecutorMemory memory);
+       Stream compute, ExecutorMemory memory, BoundaryOptions boundaries);
 
   void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
   void perform(const Action&);
   void forward(const Action&);
   void send_forward(const Action&);
   void recv(const Action&, bool down);
+  void announce(const Action&, const Tensor&, bool down);
+  Preamble announced(const Action&, const Shape&, bool down) const;
+  void require_announced(const Action&, bool down);
   void backward(const Action&, Pass);
   void weight_gradients(const Action&);
   void send_backward(const Action&);
 
-  void allocate_buffers();
+  void size_buffers();
   void keep_loss(const Action&, const Var& y);
   void take_input_gradient(const Action&, Cell&, Tape&);
   void release(const Action&, Cell&, Tape&);
@@ -82,17 +92,30 @@ struct PipelineExecutor::Impl {
     return boundary.tensor(shape, DType::kF32, number * buffer_bytes);
   }
   double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
-  void wait(Work& w) {
+  // `a`: the send or receive waited for.
+  void wait(Work& w, const Action& a, int64_t bytes = 0) {
     if (!w.pending()) return;
     const double begin = now();
     w.wait(compute);
-    wait_seconds += now() - begin;
+    const double end = now();
+    wait_seconds += end - begin;
+    moved.push_back({a, begin, end, bytes});
   }
   void timed(const Action& a, double begin) {
     const double end = now();
-    times.push_back({a, begin, end});
+    int64_t bytes = 0;
+    for (const auto& s : slots) bytes += s->arena.used();
+    times.push_back({a, begin, end, 0, live, bytes});
     busy_seconds += end - begin;
   }
+  template <class Call>
+  void called(const Action& a, int64_t bytes, Call call) {
+    const double begin = now();
+    call();
+    moved.push_back({a, begin, now(), bytes});
+  }
+  // Where a message's preamble is kept.
+  size_t note(const Action& a, bool down, bool out) { return index(a, a.stage) * 4 + (down ? 0 : 2) + (out ? 0 : 1); }
 
   const Schedule schedule;
   const std::vector<Stage*> stages;
@@ -113,18 +136,21 @@ struct PipelineExecutor::Impl {
   Buffer boundary, seed;
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are there, or none is needed
+  const BoundaryOptions boundaries;
+  Shape usual;  // boundary shape of the first run: of all without dynamic_shapes
+  Preambles preambles;
 
   std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
   const GradHooks* hooks = nullptr;
   Clock::time_point start;
-  std::vector<ActionTime> times;
-  double busy_seconds = 0, wait_seconds = 0;
+  std::vector<ActionTime> times, moved;
+  double busy_seconds = 0, wait_seconds = 0, seconds = 0;
   int live = 0, peak_live = 0;
 };
 
 PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a,
-                             Stream c, ExecutorMemory memory)
+                             Stream c, ExecutorMemory memory, BoundaryOptions b)
     : schedule(std::move(s)),
       stages(std::move(local)),
       mesh(m),
@@ -133,7 +159,10 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
       ops(o),
       api(a),
       compute(c),
-      grads(Buffer(memory.gradient_bytes, c.device, a)) {
+      grads(Buffer(memory.gradient_bytes, c.device, a)),
+      boundaries(b),
+      preambles(schedule.ranks > 1 ? b.preamble_bytes() : 0,
+                4 * stages.size() * static_cast<size_t>(schedule.microbatches), a, c) {
   GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks,
            " ranks, the mesh has ", mesh.size(Axis::kPp), " pipeline ranks");
   GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ",
@@ -149,6 +178,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
   times.reserve(schedule.program[static_cast<size_t>(rank)].size());
+  moved.reserve(4 * times.capacity() + slots.size() + outgoing.size());
   sized = memory.boundary_bytes > 0 || places.buffers == 0;
   if (sized && places.buffers > 0) {
     buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
@@ -175,15 +205,17 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   losses = out_losses;
   hooks = &step_hooks;
   times.clear();
+  moved.clear();
   busy_seconds = wait_seconds = 0;
   live = peak_live = 0;
   start = Clock::now();
-  if (!sized) allocate_buffers();
+  size_buffers();
   for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
     perform(a);
     poll();
   }
   drain_all();
+  seconds = now();
 }
 
 void PipelineExecutor::Impl::perform(const Action& a) {
@@ -197,19 +229,30 @@ void PipelineExecutor::Impl::perform(const Action& a) {
     case Act::kSendBackward: return send_backward(a);
     case Act::kRecvBackward: return recv(a, false);
     case Act::kReduceGrads:
-      if (hooks->reduce_grads) hooks->reduce_grads(a.stage);
+      if (hooks->reduce_grads) called(a, 0, [&] { hooks->reduce_grads(a.stage); });
       return;
     case Act::kReduceTied:
-      if (hooks->reduce_tied) hooks->reduce_tied();
+      if (hooks->reduce_tied) called(a, 0, [&] { hooks->reduce_tied(); });
       return;
   }
 }
 
-void PipelineExecutor::Impl::allocate_buffers() {
+// Between runs no buffer is in use, so a larger microbatch than ever before may move them.
+void PipelineExecutor::Impl::size_buffers() {
+  if (usual.rank == 0) usual = stages.front()->boundary(batches.front());
   int64_t most = 0;
   for (const Stage* s : stages)
-    for (const MicroBatch& mb : batches) most = std::max(most, s->boundary(mb).numel());
-  buffer_bytes = align_up(most * size_of(DType::kF32));
+    for (size_t k = 0; k < batches.size(); ++k) {
+      const Shape shape = s->boundary(batches[k]);
+      GT_CHECK(boundaries.dynamic_shapes || shape == usual, "microbatch ", k, " has the boundary ", to_string(shape),
+               ", the microbatches of this run have ", to_string(usual),
+               ": shapes may differ with parallel.dynamic_shapes only");
+      most = std::max(most, shape.numel());
+    }
+  const int64_t bytes = align_up(most * size_of(DType::kF32));
+  if (places.buffers == 0 || (sized && (!boundaries.dynamic_shapes || bytes <= buffer_bytes))) return;
+  buffer_bytes = bytes;
+  boundary = Buffer();
   boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
   sized = true;
 }
@@ -218,12 +261,13 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   Cell& c = cell(a);
   Slot& s = slot(a);
   if (forward_only) {  // what this slot held before has been computed, perhaps not sent
-    wait(s.sending);
+    wait(s.sending, s.sent);
     s.tape.reset();
   }
   c.x = {};
   if (!first(a)) {
-    wait(c.receiving_x);
+    wait(c.receiving_x, as(Act::kRecvForward, a), stage(a).boundary(batch(a)).numel() * size_of(DType::kF32));
+    if (!here(a.stage - 1)) require_announced(a, true);
     const Tensor in =
         here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
@@ -242,8 +286,8 @@ void PipelineExecutor::Impl::forward(const Action& a) {
     ops.copy({.src = c.y.value, .dst = own}, compute);
     c.y.value = own;
   }
-  timed(a, begin);
   peak_live = std::max(peak_live, ++live);
+  timed(a, begin);
   if (forward_only) --live;
 }
 
@@ -256,22 +300,63 @@ void PipelineExecutor::Impl::keep_loss(const Action& a, const Var& y) {
 
 void PipelineExecutor::Impl::send_forward(const Action& a) {
   Cell& c = cell(a);
+  announce(a, c.y.value, true);
   Work& w = forward_only ? slot(a).sending : c.sending_y;
-  w = group.send(c.y.value, schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute);
+  slot(a).sent = a;
+  called(a, c.y.value.bytes(),
+         [&] { w = group.send(c.y.value, schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute); });
 }
 
+void PipelineExecutor::Impl::announce(const Action& a, const Tensor& t, bool down) {
+  if (!preambles.used()) return;
+  const int to = a.stage + (down ? 1 : -1);
+  preambles.send(group, note(a, down, true),
+                 preamble_of(t.shape, t.dtype, batch(a), a.microbatch,
+                             down ? BoundaryKind::kActivation : BoundaryKind::kGradient),
+                 schedule.rank_of(to), tag_of(down, to));
+}
+
+// Where shapes may differ, the header decides before the message is received. The program's messages follow one total
+// order that works with synchronous sends, so waiting here cannot deadlock.
 void PipelineExecutor::Impl::recv(const Action& a, bool down) {
   const Shape shape = stage(a).boundary(batch(a));
+  Cell& c = cell(a);
+  const int from = schedule.rank_of(a.stage + (down ? -1 : 1)), tag = tag_of(down, a.stage);
+  if (preambles.used()) {
+    Work& first = down ? c.preamble_x : c.preamble_dy;
+    c.announced[down ? 0 : 1] = false;
+    first = preambles.receive(group, note(a, down, false), announced(a, shape, down), from, tag);
+    if (boundaries.dynamic_shapes) require_announced(a, down);
+  }
   const Tensor into = buffer(down ? place(a).input : place(a).upstream, shape);
-  Work& w = down ? cell(a).receiving_x : cell(a).receiving_dy;
-  w = group.recv(into, schedule.rank_of(a.stage + (down ? -1 : 1)), tag_of(down, a.stage), compute);
+  (down ? c.receiving_x : c.receiving_dy) = group.recv(into, from, tag, compute);
+}
+
+Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, bool down) const {
+  return preamble_of(shape, DType::kF32, batch(a), a.microbatch,
+                     down ? BoundaryKind::kActivation : BoundaryKind::kGradient);
+}
+
+// Once for each message.
+void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
+  Cell& c = cell(a);
+  Work& w = down ? c.preamble_x : c.preamble_dy;
+  if (!preambles.used() || c.announced[down ? 0 : 1]) return;
+  const Action message = as(down ? Act::kRecvForward : Act::kRecvBackward, a);
+  wait(w, message, boundaries.preamble_bytes());
+  const Preamble want = announced(a, stage(a).boundary(batch(a)), down);
+  const Preamble& got = preambles.read(note(a, down, false));
+  if (!as_announced(got, want, boundaries.check_ordinals))
+    refuse_announced(got, want, name(message));
+  c.announced[down ? 0 : 1] = true;
 }
 
 void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   Cell& c = cell(a);
   Tape& tape = slot(a).tape;
-  wait(c.sending_y);  // arrived long ago: its gradient depends on it
-  wait(c.receiving_dy);
+  wait(c.sending_y, as(Act::kSendForward, a));  // arrived long ago: its gradient depends on it
+  wait(c.receiving_dy, as(Act::kRecvBackward, a), c.y.value.bytes());
+  if (!last(a) && !here(a.stage + 1)) require_announced(a, false);
   Tensor dy = seed.tensor({1}, DType::kF64);
   if (!last(a)) dy = here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
   if (pass == Pass::kFull && hooks->begin_backward)
@@ -319,13 +404,15 @@ void PipelineExecutor::Impl::send_backward(const Action& a) {
   Outgoing& o = outgoing[next_outgoing];
   next_outgoing = (next_outgoing + 1) % outgoing.size();
   drain(o);
-  o.tensor = c.dx;
+  o = {{}, c.dx, a};
   c.dx = {};
-  o.work = group.send(o.tensor, schedule.rank_of(a.stage - 1), tag_of(false, a.stage - 1), compute);
+  announce(a, o.tensor, false);
+  called(a, o.tensor.bytes(),
+         [&] { o.work = group.send(o.tensor, schedule.rank_of(a.stage - 1), tag_of(false, a.stage - 1), compute); });
 }
 
 void PipelineExecutor::Impl::drain(Outgoing& o) {
-  wait(o.work);
+  wait(o.work, o.action);
   if (o.tensor) grads.free(o.tensor);
   o.tensor = {};
 }
@@ -333,9 +420,10 @@ void PipelineExecutor::Impl::drain(Outgoing& o) {
 void PipelineExecutor::Impl::drain_all() {
   for (size_t i = 0; i < outgoing.size(); ++i) drain(outgoing[(next_outgoing + i) % outgoing.size()]);
   next_outgoing = 0;
+  preambles.finish();
   if (!forward_only) return;
   for (const auto& s : slots) {
-    wait(s->sending);
+    wait(s->sending, s->sent);
     s->tape.reset();
   }
 }
@@ -348,8 +436,9 @@ void PipelineExecutor::Impl::poll() {
 }
 
 PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops,
-                                   const DeviceApi& api, Stream compute, ExecutorMemory memory)
-    : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory)) {}
+                                   const DeviceApi& api, Stream compute, ExecutorMemory memory,
+                                   BoundaryOptions boundaries)
+    : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory, boundaries)) {}
 
 PipelineExecutor::~PipelineExecutor() = default;
 
@@ -367,7 +456,12 @@ int64_t PipelineExecutor::activation_high_water() const {
 }
 int64_t PipelineExecutor::gradient_high_water() const { return impl_->grads.high_water(); }
 int64_t PipelineExecutor::boundary_bytes() const { return impl_->boundary.bytes(); }
+double PipelineExecutor::started() const {
+  return std::chrono::duration<double>(impl_->start.time_since_epoch()).count();
+}
+double PipelineExecutor::seconds() const { return impl_->seconds; }
 std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times; }
+std::span<const ActionTime> PipelineExecutor::transfers() const { return impl_->moved; }
 double PipelineExecutor::busy_seconds() const { return impl_->busy_seconds; }
 double PipelineExecutor::wait_seconds() const { return impl_->wait_seconds; }
 

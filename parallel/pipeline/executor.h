@@ -9,6 +9,7 @@
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline/preamble.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace gt {
@@ -38,18 +39,27 @@ struct ExecutorMemory {
   int64_t boundary_bytes = 0;    // receive and send buffers of all slots; reported, the executor sizes them itself
 };
 
-// One executed compute action, host clock, for bubble, timeline and trace.
-struct ActionTime { Action action; double begin, end; };  // seconds since the start of the step
+// One executed action, host clock, for bubble, timeline and trace. A compute action: from its begin to its end, with
+// what was alive while it ran. A send: the call, and once more where the executor had to wait for it. A receive: the
+// time blocked on it (none when it had arrived). G and T: the call of the hook.
+struct ActionTime {
+  Action action;
+  double begin, end;             // seconds since the start of the run
+  int64_t bytes = 0;             // sent, or received when the wait was over
+  int live = 0;                  // compute: microbatches in flight on this rank, this one included
+  int64_t activation_bytes = 0;  // compute: used of all slots' arenas when it ended (B: before its release)
+};
 
 class PipelineExecutor {
  public:
   // local_stages[c] is virtual stage c * p + pp rank. The schedule has been simulated (throws otherwise).
   PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&,
-                   Stream compute, ExecutorMemory);
+                   Stream compute, ExecutorMemory, BoundaryOptions = {});
   ~PipelineExecutor();
 
   // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives
   // the token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
+  // All microbatches have one boundary shape, that of the first run, unless dynamic_shapes.
   // Returns with every message sent; after an exception the executor must not be used again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 
@@ -59,7 +69,10 @@ class PipelineExecutor {
   int64_t activation_high_water() const;         // bytes, the largest slot
   int64_t gradient_high_water() const;           // bytes
   int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
-  std::span<const ActionTime> timeline() const;  // of the last run; storage reused
+  double started() const;                        // of the last run: seconds of std::chrono::steady_clock
+  double seconds() const;                        // of the last run, until every message was sent
+  std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
+  std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time
   double busy_seconds() const;                   // time inside compute actions in the last run
   double wait_seconds() const;                   // time blocked in receives and sends in the last run
 

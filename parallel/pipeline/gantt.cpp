@@ -41,12 +41,17 @@ std::string gantt(const Report& report, int width) {
   std::string out;
   for (size_t r = 0; r < ranks; ++r) {
     std::string row(static_cast<size_t>(columns), '.');
+    const auto draw = [&](const Span& s, char with) {
+      const int begin = static_cast<int>(std::ceil(s.begin / unit - 0.5)),
+                end = static_cast<int>(std::ceil(s.end / unit - 0.5));
+      for (int c = std::max(begin, 0); c < std::min(end, columns); ++c) row[static_cast<size_t>(c)] = with;
+    };
+    if (r < report.waiting.size())
+      for (const Span& s : report.waiting[r]) draw(s, '~');
     double busy = 0;
     for (const Span& s : report.timeline[r]) {
       busy += s.end - s.begin;
-      const int begin = static_cast<int>(std::ceil(s.begin / unit - 0.5)),
-                end = static_cast<int>(std::ceil(s.end / unit - 0.5));
-      for (int c = std::max(begin, 0); c < std::min(end, columns); ++c) row[static_cast<size_t>(c)] = letter(s.action);
+      draw(s, letter(s.action));
     }
     const double idle = report.makespan > 0 ? 100 * (1 - busy / report.makespan) : 0;
     out += format("r%-*d ", label, static_cast<int>(r)) + row + format("  %5.1f %%", idle);

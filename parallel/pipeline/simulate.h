@@ -20,14 +20,15 @@ struct Report {
   double bubble = 0;                        // 1 - busy / (makespan * ranks)
   std::vector<int> peak_in_flight;          // per rank: most microbatch slots (forward done, backward or W not) at once
   std::vector<std::vector<Span>> timeline;  // per rank
+  std::vector<std::vector<Span>> waiting;   // per rank, of executed steps: blocked on a message; empty when simulated
 };
 
 // Throws gt::Error on disorder, unmatched or reordered messages (also with rendezvous sends), deadlock, leaked
 // activations.
 Report simulate(const Schedule&, const Cost& = {});
 
-// ASCII timeline: one row a rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight only, '.'
-// idle.
+// ASCII timeline: one row a rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight only,
+// '~' = waiting for a message (executed steps), '.' idle.
 std::string gantt(const Report&, int width = 100);
 
 }  // namespace gt

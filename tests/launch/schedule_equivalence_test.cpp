@@ -225,3 +225,24 @@ TEST_CASE(
   CHECK(again.code == 2);
   CHECK(again.says("x.schedule: cannot be read"));
 }
+
+TEST_CASE("microbatches of different lengths train as on one pipeline rank, under every schedule") {
+  for (const MeshShape base : {MeshShape{}, MeshShape{.dp = 2}, MeshShape{.tp = 2}}) {
+    MeshRun run = tiny_run(base, 5, true);
+    run.engine.model.seq = 6;
+    run.samples = synthetic_samples(48, 6, 30, 11);
+    run.engine.dynamic_shapes = run.vary_length = true;
+    const MeshResult flat = run_mesh(run);
+    for (const Named s : kSchedules) {
+      INFO(s.name << " vpp " << s.vpp << " tp " << base.tp << " dp " << base.dp);
+      run.mesh.pp = 2;
+      run.engine.schedule = s.name;
+      run.engine.vpp = s.vpp;
+      require_bitwise(run_mesh(run), flat);
+    }
+    run.vary_length = false;  // and what varies matters
+    run.engine.schedule = "1f1b";
+    run.engine.vpp = 1;
+    CHECK(run_mesh(run).losses != flat.losses);
+  }
+}

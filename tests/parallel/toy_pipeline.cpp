@@ -173,17 +173,19 @@ Var ThroughStage::forward(Tape& t, Var x, const MicroBatch&) {
   return y;
 }
 
-Batches::Batches(int n, int step) {
+Batches::Batches(int n, int step, bool vary) {
   for (int k = 0; k < n; ++k) {
-    auto& t = tokens.emplace_back(static_cast<size_t>(kBatch * kSeq));
+    const int64_t seq = vary ? 1 + (k * 3 + step * 2) % 5 + step : kSeq;
+    auto& t = tokens.emplace_back(static_cast<size_t>(kBatch * seq));
     for (size_t i = 0; i < t.size(); ++i) t[i] = (k * 5 + step * 3 + static_cast<int>(i)) % 11;
   }
   for (auto& t : tokens) {
     MicroBatch mb;
-    mb.tokens = {reinterpret_cast<std::byte*>(t.data()), {kBatch, kSeq}, DType::kI32, {}};
-    mb.loss_seed = {reinterpret_cast<std::byte*>(&seed), {1}, DType::kF32, {}};
     mb.batch = kBatch;
-    mb.seq = kSeq;
+    mb.seq = static_cast<int64_t>(t.size()) / kBatch;
+    mb.tokens = {reinterpret_cast<std::byte*>(t.data()), {mb.batch, mb.seq}, DType::kI32, {}};
+    mb.loss_seed = {reinterpret_cast<std::byte*>(&seed), {1}, DType::kF32, {}};
+    mb.first_sample = (static_cast<int64_t>(step) * n + static_cast<int64_t>(list.size())) * kBatch;
     list.push_back(mb);
   }
 }

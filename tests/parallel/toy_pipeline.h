@@ -47,9 +47,10 @@ class ThroughStage : public Stage {
   Var forward(Tape&, Var input, const MicroBatch&) override;
 };
 
-// Microbatches of one step with tokens that depend on the step and the microbatch only.
+// Microbatches of one step with tokens that depend on the step and the microbatch only. `vary`: each has another
+// length, longer ones in later steps.
 struct Batches {
-  Batches(int count, int step);
+  Batches(int count, int step, bool vary = false);
   std::vector<std::vector<int32_t>> tokens;
   float seed = 0.25f;
   std::vector<MicroBatch> list;

@@ -1,0 +1,41 @@
+// Where the time of an optimizer step goes: the phases of one rank, and the times of all pipeline ranks, from which
+// follow the step's bubble and its breakdown. Values only; the engine measures and shares them.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace gt {
+
+// What a rank does one after the other in a step. Norms: the sums of the world and the clip factor. Gather: publishing
+// the new values, where ZeRO shares them out.
+enum class Phase : uint8_t { kPipeline, kReduce, kNorms, kOptimizer, kGather };
+constexpr int kNumPhases = 5;
+// Where the first phase began and each ended: seconds of std::chrono::steady_clock.
+using PhaseEnds = std::array<double, kNumPhases + 1>;
+
+// Where the seconds of a step went, a mean over the replicas of each pipeline rank; equal on every rank. Times up to
+// kPipeline are of this step; the rest are of the step before, because they travel with the sums in its middle.
+enum StageTime : int {
+  kForwardTime, kBackwardTime, kInputGradTime, kWeightGradTime,  // inside F, B, I, W
+  kWaitTime,      // blocked on neighbours
+  kPipelineTime,  // from the first action to the last message
+  kReduceTime, kNormsTime, kOptimizerTime, kGatherTime,
+  kNumStageTimes
+};
+class StepTimes {
+ public:
+  StepTimes() = default;
+  explicit StepTimes(std::span<const double> by_stage) : by_stage_(by_stage) {}
+  int stages() const { return static_cast<int>(by_stage_.size()) / kNumStageTimes; }  // pipeline ranks
+  double at(int stage, StageTime t) const { return by_stage_[static_cast<size_t>(stage * kNumStageTimes + t)]; }
+  double busy(int stage) const;       // inside compute actions
+  double mean_busy() const;           // of all ranks, the optimizer included
+  double pipeline_seconds() const;    // of the slowest pipeline rank
+  double pipeline_bubble() const;     // 1 - busy / pipeline_seconds, all ranks; what the simulator predicts
+
+ private:
+  std::span<const double> by_stage_;  // [pipeline rank][StageTime]; valid until the engine's next step
+};
+
+}  // namespace gt

@@ -1,0 +1,76 @@
+// What goes before a boundary message: with parallel.dynamic_shapes the shape that follows; in debug builds also which
+// samples it belongs to, because labels that do not match their inputs would spoil nothing but the loss. Knows tensors
+// and groups, no schedule.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/core/batch.h"
+#include "kernels/core/memory.h"
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+enum class BoundaryKind : uint32_t { kActivation = 0, kGradient = 1 };
+
+// 48 bytes on the wire, little-endian.
+struct BoundaryHeader {
+  static constexpr uint32_t kMagic = 0x31505447;  // "GTP1"
+  uint32_t magic = kMagic;
+  uint16_t dtype = 0, rank = 0;
+  int64_t dims[4] = {};  // 0 beyond `rank`
+  uint32_t microbatch = 0;
+  BoundaryKind kind = BoundaryKind::kActivation;
+};
+static_assert(sizeof(BoundaryHeader) == 48);
+
+struct Preamble {
+  BoundaryHeader header;
+  int64_t first_sample = 0, samples = 0;  // of the microbatch; the tail that only debug builds send
+};
+static_assert(sizeof(Preamble) == 64);
+
+struct BoundaryOptions {
+  bool dynamic_shapes = false;  // microbatches of one run may differ in shape
+#ifdef NDEBUG
+  bool check_ordinals = false;
+#else
+  bool check_ordinals = true;
+#endif
+  // Bytes before each boundary message.
+  int64_t preamble_bytes() const {
+    return check_ordinals ? sizeof(Preamble) : dynamic_shapes ? sizeof(BoundaryHeader) : 0;
+  }
+};
+
+Preamble preamble_of(const Shape&, DType, const MicroBatch&, int microbatch, BoundaryKind);
+
+// Whether a neighbour announced what this rank expects; `ordinals`: the tail counts too.
+bool as_announced(const Preamble& got, const Preamble& want, bool ordinals);
+// Throws kInternal, saying how they differ; `who` begins the message ("1F<3").
+[[noreturn]] void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who);
+
+// The preambles of one step, each with storage of its own; the memory is allocated once.
+class Preambles {
+ public:
+  // `bytes`: of each, 0 for none. Groups that move nothing (dry runs) deliver what was expected.
+  Preambles(int64_t bytes, size_t messages, const DeviceApi&, Stream);
+  bool used() const { return bytes_ > 0; }
+  void send(ProcessGroup&, size_t at, const Preamble&, int to, int tag);
+  Work receive(ProcessGroup&, size_t at, const Preamble& expected, int from, int tag);
+  const Preamble& read(size_t at);  // after its receive was waited for
+  void finish();                    // waits for what was sent since the last finish()
+
+ private:
+  Tensor slot(size_t at) const { return buffer_.tensor({bytes_}, DType::kByte, static_cast<int64_t>(at) * kStride); }
+  static constexpr int64_t kStride = sizeof(Preamble);
+  const int64_t bytes_;
+  const DeviceApi& api_;
+  const Stream stream_;
+  Buffer buffer_;
+  std::vector<Preamble> host_;
+  std::vector<Work> sending_;
+};
+
+}  // namespace gt

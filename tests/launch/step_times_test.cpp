@@ -1,0 +1,77 @@
+// The breakdown of a step: bubbles measured and predicted, and the warning about slow data.
+#include "launch/step_times.h"
+
+#include "launch/data_wait.h"
+#include "launch/predict.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+EngineOptions model_of(int64_t layers) {
+  EngineOptions o;
+  o.model = {.layers = layers, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 320, .seq = 32};
+  o.microbatches = 8;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("bubbles follow from the times of the pipeline ranks") {
+  double t[2 * kNumStageTimes] = {};
+  t[kForwardTime] = 1;
+  t[kBackwardTime] = 2;
+  t[kPipelineTime] = 4;
+  t[kOptimizerTime] = 0.5;
+  t[kNumStageTimes + kForwardTime] = 1;
+  t[kNumStageTimes + kInputGradTime] = 0.75;
+  t[kNumStageTimes + kWeightGradTime] = 0.25;
+  t[kNumStageTimes + kPipelineTime] = 5;
+  const StepTimes times(t);
+  CHECK(times.stages() == 2);
+  CHECK(times.busy(0) == 3);
+  CHECK(times.busy(1) == 2);
+  CHECK(times.mean_busy() == Approx((3.5 + 2) / 2));
+  CHECK(times.pipeline_seconds() == 5);
+  CHECK(times.pipeline_bubble() == Approx(1 - 5. / 10));
+  CHECK(StepTimes().pipeline_bubble() == 0);
+}
+
+TEST_CASE("the predicted bubble is the formula where stages are equal, and more where the partition is uneven") {
+  EngineOptions o = model_of(13);  // 13 blocks and a head of FLOPs that no cut balances
+  const Cost cost = stage_cost(o, 4);
+  REQUIRE(cost.stage_f.size() == 4);
+  double sum = 0;
+  for (size_t k = 0; k < 4; ++k) {
+    sum += cost.stage_f[k];
+    CHECK(cost.stage_b[k] == Approx(2 * cost.stage_f[k]));
+  }
+  CHECK(sum == Approx(4));
+  const double formula = 3. / (8 + 3);
+  CHECK(predict_pipeline(o, 4).bubble > formula + 1e-3);
+  o.model.vocab = 2;
+  o.model.layers = 8;
+  CHECK(predict_pipeline(o, 4).bubble == Approx(formula).margin(2e-3));  // a head of 2 tokens is next to nothing
+  o.model.recompute = Recompute::kFull;
+  CHECK(stage_cost(o, 4).stage_b[0] == Approx(3 * stage_cost(o, 4).stage_f[0]));
+  o.model.recompute_layers = 1;  // of two blocks a stage
+  CHECK(stage_cost(o, 4).stage_b[0] == Approx(2.5 * stage_cost(o, 4).stage_f[0]));
+}
+
+TEST_CASE("waiting for data more than one per cent of twenty steps is said once, with what helps") {
+  DataWaitWatch quick;
+  for (int k = 0; k < 100; ++k) CHECK_FALSE(quick.step(k < 2 ? 1 : 0.0099, 1));  // the first ones do not count
+  DataWaitWatch slow;
+  int said = 0, at = 0;
+  for (int k = 0; k < 100; ++k)
+    if (const auto text = slow.step(0.0101, 1)) {
+      ++said;
+      at = k;
+      CHECK_THAT(*text, Contains("1.0 % of the last 20 steps") && Contains("train.micro_batch") &&
+                            Contains("device.threads"));
+    }
+  CHECK(said == 1);
+  CHECK(at == DataWaitWatch::kIgnored + DataWaitWatch::kSteps - 1);
+}

@@ -95,6 +95,8 @@ std::string worst_lines(const std::vector<Difference>& all, size_t n, const Mesh
   std::vector<const Difference*> sorted;
   for (const Difference& d : all) sorted.push_back(&d);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Difference* a, const Difference* b) {
+    const bool copy_a = a->seen == Seen::kCopy, copy_b = b->seen == Seen::kCopy;  // have no error in numbers
+    if (copy_a != copy_b) return copy_b;
     return a->bad != b->bad ? a->bad : a->error > b->error;
   });
   sorted.resize(std::min(n, sorted.size()));

@@ -121,23 +121,69 @@ enum StepScalar : int {
   kGradMultiplier,
   kSkip,
   kLossSeed,
-  kNumScalars = 8
+  kBeta2,
+  kGradShare,  // weight of the gradient in a first moment that is no average: SGD's 1 - dampening
+  kNumScalars = 16
 };
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
-// scalars[kGradMultiplier] = min(1, clip / (total + 1e-6)) / denominator (clip 0: no clipping);
+// scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
 // scalars[kSkip] = 1 if the total is not finite, else 0; norm f32 [1] = total.
-struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denominator = 1; };
+struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denominator = 1; double slack = 1e-6; };
 
-// AdamW over a flat range (Loshchilov & Hutter 2019), decoupled decay:
-//   g = grad * scalars[kGradMultiplier]; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
-//   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master);  value = round(master)
-// master, grad, m, v f32 [count]; value: same count in the compute dtype, or empty when master is the value.
-// Writes nothing when scalars[kSkip] != 0. adam_l2: g += weight_decay * master before the moments, no decoupled decay
-// (Adam).
+// Optimizer steps over a flat range. master, grad and state f32 [count]; value: same count in the compute dtype, or
+// empty when master is the value; value = round(master). All read scalars, g = grad * scalars[kGradMultiplier], lr,
+// beta1 (b1) and beta2 (b2) there, and write nothing when scalars[kSkip] != 0.
+
+// AdamW (Loshchilov & Hutter 2019), decoupled decay:
+//   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
+//   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master)
+// adam_l2: g += weight_decay * master before the moments, no decoupled decay (Adam, Kingma & Ba 2015).
 struct AdamW {
   Tensor master, grad, m, v, value, scalars;
-  float beta2 = 0.999f, eps = 1e-8f, weight_decay = 0;
+  float eps = 1e-8f, weight_decay = 0;
   bool adam_l2 = false;
+};
+
+// Momentum as PyTorch has it: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
+// master -= lr * (nesterov ? g + b1 m : m). Without m: master -= lr * g.
+struct Sgd {
+  Tensor master, grad, m, value, scalars;
+  float weight_decay = 0;
+  bool nesterov = false;
+};
+
+// Lion (Chen et al. 2023): u = sign(b1 m + (1-b1) g), sign(0) = 0; master -= lr * (u + weight_decay * master);
+// m = b2 m + (1-b2) g.
+struct Lion {
+  Tensor master, grad, m, value, scalars;
+  float weight_decay = 0;
+};
+
+// LAMB (You et al. 2020) and the forms that apex and DeepSpeed gave it, in two passes, for the step of a tensor needs
+// the norms of all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
+//   u = m c1 / (sqrt(v c2) + eps) + weight_decay * master    (eps_inside_sqrt: sqrt(v c2 + eps))
+//   ratio = adapt and both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
+struct LambRule {
+  float eps = 1e-6f, weight_decay = 0;
+  bool l2 = false;              // g += weight_decay * master before the moments, u without decay (apex's L2 mode)
+  bool grad_averaging = true;   // m = b1 m + (1-b1) g; else m = b1 m + g (apex)
+  bool corrected = true;        // bias corrections inside u; else the step is scaled by sqrt(bc2) / bc1 (DeepSpeed)
+  bool eps_inside_sqrt = false;
+  bool adapt = true;
+  float min_norm = 0, max_norm = __builtin_inff(), min_ratio = 0, max_ratio = __builtin_inff();
+};
+// First pass: m, v as AdamW. norms f64 [2] (+)= the sums of squares of master (before the step) and of u over this
+// range, by fixed blocks in order; 0 in a skipped step; empty: not wanted.
+struct LambMoments {
+  Tensor master, grad, m, v, scalars, norms;
+  LambRule rule;
+  bool accumulate = false;
+};
+// Second pass: master -= lr * ratio * u, the ratio from norms [2] of the whole tensor, whatever range this is. ratio
+// f32 [1], may be empty: it is written there.
+struct LambApply {
+  Tensor master, m, v, value, scalars, norms, ratio;
+  LambRule rule;
 };
 
 // The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
@@ -166,7 +212,11 @@ struct AdamW {
   X(sum, Sum, kHigh)                                  \
   X(sum_squares, SumSquares, kHigh)                   \
   X(clip_factor, ClipFactor, kHigh)                   \
-  X(adamw, AdamW, kHigh)
+  X(adamw, AdamW, kHigh)                              \
+  X(sgd, Sgd, kHigh)                                  \
+  X(lion, Lion, kHigh)                                \
+  X(lamb_moments, LambMoments, kHigh)                 \
+  X(lamb_apply, LambApply, kHigh)
 
 template <class Args>
 using Kernel = void (*)(const Args&, Stream);

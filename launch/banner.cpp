@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launch/config_optim.h"
 #include "launch/engine_options.h"
 #include "launch/predict.h"
 #include "launch/progress.h"
@@ -64,9 +65,30 @@ std::string batch_line(const Config& c) {
 }
 
 std::string optimizer_line(const Config& c) {
-  return fmt::format("{}, lr {:g} ({}, {} warm-up steps, to {:g}), betas {:g} {:g}, weight decay {:g}, clip {:g}",
-                     c.optim.type, c.optim.lr, c.schedule.type, c.schedule.warmup_steps, c.schedule.min_lr,
-                     c.optim.betas[0], c.optim.betas[1], c.optim.weight_decay, c.optim.grad_clip);
+  const OptimConfig& o = c.optim;
+  std::string out = o.type;
+  if (o.type == "lamb") out += fmt::format(" ({})", o.lamb_variant);
+  if (o.type == "sgd") out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
+  if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
+  return out + fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
+                           o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")),
+                           o.grad_clip);
+}
+
+// The curve at its beginning, its highest and its end, whatever the type.
+std::string lr_line(const Config& c) {
+  const auto schedule = make_lr_schedule(lr_options(c));
+  int64_t top = 1;
+  const int64_t stride = std::max<int64_t>(1, c.train.steps / 10000);
+  for (int64_t t = 1; t <= c.train.steps; t += stride)
+    if (schedule->at(t).lr > schedule->at(top).lr) top = t;
+  const double first = schedule->at(1).lr, last = schedule->at(c.train.steps).lr;
+  std::string momentum;
+  if (const double b = schedule->at(1).beta1; b != kOptimizersOwn)
+    momentum = fmt::format("; momentum {:g}, at the peak {:g}", b, schedule->at(top).beta1);
+  return fmt::format("{}{}: {:.4g} at step 1, {:.4g} at step {}, {:.4g} at step {}{}", c.schedule.type,
+                     c.schedule.ds_exact ? " (as DeepSpeed)" : "", first, schedule->at(top).lr, top, last,
+                     c.train.steps, momentum);
 }
 
 std::string data_line(const BannerFacts& f, double epochs) {
@@ -133,6 +155,7 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
   rows.push_back({"optimizer", optimizer_line(c)});
+  rows.push_back({"lr", lr_line(c)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});

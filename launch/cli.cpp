@@ -41,6 +41,8 @@ constexpr VerbSpec kVerbs[] = {
      "--load runs/demo --prompt \"Once upon a time\" --max-tokens 64 --top-k 40"},
     {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations", nullptr,
      ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
+    {"lr", Verb::kLr, "draw the learning-rate curve of a config before it runs", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --schedule.type one_cycle_torch"},
     {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
     {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
     {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
@@ -98,6 +100,7 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kEval: use(EvalArgs()); break;
     case Verb::kGenerate: use(GenerateArgs()); break;
     case Verb::kSchedule: use(ScheduleArgs()); break;
+    case Verb::kLr: use(LrArgs()); break;
     case Verb::kCkptLs: use(CkptArgs()); break;
     case Verb::kCkptInspect: use(CkptInspectArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;

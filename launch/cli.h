@@ -23,6 +23,7 @@ enum class Verb {
   kEval,
   kGenerate,
   kSchedule,
+  kLr,
   kCkptLs,
   kCkptInspect,
   kBench,
@@ -34,10 +35,12 @@ struct Command {
   std::string name;  // "train", "tokenizer train"
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, CkptArgs, CkptInspectArgs, BenchArgs, VerifyArgs>
+               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs,
+               BenchArgs, VerifyArgs>
       args;
-  // train, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
-  // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
+  // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
+  // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks
+  // the flags.
   LoadedConfig loaded;
   std::string config_file;                // --config
   std::vector<std::string> config_flags;  // as given

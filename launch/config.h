@@ -86,31 +86,82 @@ struct PrecisionConfig {
 };
 
 struct OptimConfig {
-  std::string type = "adamw", lamb_variant = "none";
-  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1;
+  std::string type = "adamw", lamb_variant = "paper";
+  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1, momentum = 0, dampening = 0;
+  double lamb_min_coeff = 0.01, lamb_max_coeff = 10, lamb_min_norm = 0, lamb_max_norm = 0;
+  bool bias_correction = true, nesterov = false;
+  bool lamb_eps_inside_sqrt = false, lamb_grad_averaging = true, lamb_adam_w_mode = true, lamb_nvlamb = false;
   std::vector<double> betas = {0.9, 0.95};
+  std::vector<std::string> no_decay;
   template <class V>
   void fields(V& v) {
-    v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer");
+    v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer; it sets defaults of eps, betas and weight_decay");
     v("lr", lr, ">0..100", "peak learning rate");
     v("betas", betas, "0..<1", "decay of the first and second moment");
     v("eps", eps, ">0..1", "added to the root of the second moment");
     v("weight_decay", weight_decay, "0..10",
-      "decoupled (adamw) or added to the gradient (adam); not on biases and norms");
+      "decoupled (adamw, lamb, lion) or added to the gradient (adam, sgd); not on biases and norms");
+    v("no_decay", no_decay, "", "regular expressions: parameters whose names they find get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
-    v("lamb_variant", lamb_variant, "none|paper|apex|deepspeed", "which LAMB");
+    v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: correct the moments' start at 0");
+    v("momentum", momentum, "0..<1", "sgd: share of the last step in this one");
+    v("dampening", dampening, "0..1", "sgd: share of the gradient that momentum leaves out");
+    v("nesterov", nesterov, "", "sgd: Nesterov's momentum");
+    v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "which LAMB: their steps differ threefold");
+    v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");
+    v("lamb_max_norm", lamb_max_norm, "0..", "lamb paper: upper limit of it; 0: none");
+    v("lamb_min_coeff", lamb_min_coeff, "0..", "lamb deepspeed: lower limit of the trust ratio");
+    v("lamb_max_coeff", lamb_max_coeff, ">0..", "lamb deepspeed: upper limit of it");
+    v("lamb_eps_inside_sqrt", lamb_eps_inside_sqrt, "", "lamb deepspeed: eps inside the root");
+    v("lamb_grad_averaging", lamb_grad_averaging, "", "lamb apex: the first moment averages");
+    v("lamb_adam_w_mode", lamb_adam_w_mode, "", "lamb apex: decoupled weight decay; off: added to the gradient");
+    v("lamb_nvlamb", lamb_nvlamb, "", "lamb apex: trust ratio also where there is no weight decay");
   }
 };
 
 struct ScheduleConfig {
-  std::string type = "cosine";
-  int64_t warmup_steps = 0;
-  double min_lr = 0;
+  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log";
+  int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
+  int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
+  int64_t range_steps = 2000;
+  double min_lr = 0, start_lr = 0, pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
+  double min_momentum = 0.85, max_momentum = 0.95, warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+  double decay_lr_rate = 0, decay_mom_rate = 0, range_rate = 1;
+  bool three_phase = false, cycle_momentum = true, ds_exact = false, range_staircase = false;
   template <class V>
   void fields(V& v) {
-    v("type", type, "cosine|linear|constant|inverse_sqrt|wsd|one_cycle|warmup", "learning rate after the warm-up");
-    v("warmup_steps", warmup_steps, "0.. steps", "linear rise from 0 to optim.lr");
-    v("min_lr", min_lr, "0..100", "where the decay ends");
+    v("type", type,
+      "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
+      "lr_range_test",
+      "how the learning rate goes; `gpttrain lr` draws it");
+    v("warmup_steps", warmup_steps, "0.. steps", "rise from start_lr to optim.lr");
+    v("start_lr", start_lr, "0..100", "where the rise begins (not reached: step 1 is above it)");
+    v("min_lr", min_lr, "0..100", "where the decay ends; one_cycle: both ends of the cycle");
+    v("total_steps", total_steps, "0.. steps", "length of the curve; 0: train.steps");
+    v("decay_steps", decay_steps, "0.. steps", "wsd: of the decay at the end; 0: a tenth of total_steps");
+    v("decay_shape", decay_shape, "linear|cosine|exponential|minus_sqrt", "wsd: of the decay");
+    v("pct_start", pct_start, ">0..<1", "one_cycle_torch: share of the rise");
+    v("anneal", anneal, "cos|linear", "one_cycle_torch: form of rise and fall");
+    v("div_factor", div_factor, ">0..", "one_cycle_torch: optim.lr / this is the beginning");
+    v("final_div_factor", final_div_factor, ">0..", "one_cycle_torch: the beginning / this is the end");
+    v("three_phase", three_phase, "", "one_cycle_torch: as long down as up, then to the end");
+    v("cycle_momentum", cycle_momentum, "", "one_cycle_torch, one_cycle: momentum (beta1) falls as the rate rises");
+    v("min_momentum", min_momentum, "0..<1", "one_cycle_torch, one_cycle: its lower end");
+    v("max_momentum", max_momentum, "0..<1", "one_cycle_torch, one_cycle: its upper end");
+    v("ds_exact", ds_exact, "", "DeepSpeed's schedules number for number, defects included");
+    v("warmup_type", warmup_type, "log|linear", "warmup, warmup_decay, warmup_cosine: form of the rise");
+    v("warmup_min_ratio", warmup_min_ratio, "0..1", "warmup_cosine: beginning, as a share of optim.lr");
+    v("cos_min_ratio", cos_min_ratio, "0..1", "warmup_cosine: end, as a share of optim.lr");
+    v("first_steps", first_steps, "1.. steps", "one_cycle: of the rise");
+    v("second_steps", second_steps, "-1.. steps", "one_cycle: of the fall; -1: as many");
+    v("first_stairs", first_stairs, "0..", "one_cycle: rise by so many stairs; 0: a slope");
+    v("second_stairs", second_stairs, "-1..", "one_cycle: fall by so many; -1: as the rise");
+    v("decay_step_size", decay_step_size, "0.. steps", "one_cycle: unit of the decay after the cycle; 0: none");
+    v("decay_lr_rate", decay_lr_rate, "0..", "one_cycle: lr = min_lr / (1 + this a unit)");
+    v("decay_mom_rate", decay_mom_rate, "0..", "one_cycle: momentum likewise (ds_exact: it grows)");
+    v("range_steps", range_steps, "1.. steps", "lr_range_test: start_lr x (1 + range_rate x step / this)");
+    v("range_rate", range_rate, ">0..", "lr_range_test: growth");
+    v("range_staircase", range_staircase, "", "lr_range_test: in stairs of range_steps");
   }
 };
 

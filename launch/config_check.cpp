@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "launch/config_optim.h"
 #include "launch/schedule_file.h"
 
 namespace gt {
@@ -26,9 +27,7 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.dtype", "fp32", "mixed precision"},
     {"precision.loss_scale", "none", "loss scaling"},
     {"precision.fp8", "false", "fp8"},
-    {"optim.type", "adamw|adam", "this optimizer"},
-    {"optim.lamb_variant", "none", "LAMB"},
-    {"schedule.type", "cosine|linear|constant", "this schedule"},
+    {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
     {"checkpoint.async", "false", "saving while training goes on"},
     {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
@@ -339,14 +338,13 @@ class Checker {
   }
 
   void optimizer() {
-    // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
-    if (known({"schedule.warmup_steps", "train.steps"}) && c_.schedule.warmup_steps >= c_.train.steps &&
-        c_.schedule.warmup_steps > 0)
-      notes_.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}",
-                                   c_.train.steps, c_.schedule.warmup_steps));
-    if (known({"schedule.min_lr", "optim.lr"}) && c_.schedule.min_lr > c_.optim.lr)
-      bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", c_.schedule.min_lr, c_.optim.lr),
-          fmt::format("at most {:g}", c_.optim.lr));
+    const auto problem = [&](const std::string& key, std::string reason, std::string fix) {
+      bad(key, std::move(reason), std::move(fix));
+    };
+    check_optimizer(c_, {.where = [&](const std::string& key) { return where(key); },
+                         .known = [&](const char* key) { return known({key}); },
+                         .bad = problem,
+                         .notes = notes_});
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/null/product_log.h"
+#include "launch/no_decay.h"
 #include "launch/schedule_file.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
@@ -53,11 +54,14 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
     local.push_back(s.get());
   }
+  no_decay_found_ = mark_no_decay(scopes, options.no_decay);
   store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend,
                                         compute);
   for (auto& s : stages_) s->bind(*store_);
-  optimizer_ = make_optimizer(options.optim, *store_, backend, compute);
   lr_ = make_lr_schedule(options.lr);
+  OptimizerOptions optim = options.optim;
+  optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
+  optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
   train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
@@ -77,8 +81,7 @@ Engine::~Engine() = default;
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float host[kNumScalars] = {};
-  optimizer_->fill_scalars(t, host);
-  host[kLr] = static_cast<float>(lr_->at(t));
+  optimizer_->fill_scalars(t, lr_->at(t), host);
   // Gradients hold m*d times the true gradient, so that their size is that of one microbatch's mean.
   host[kLossSeed] = static_cast<float>(static_cast<double>(options_.microbatches) * mesh_.size(Axis::kDp) /
                                        static_cast<double>(std::max<int64_t>(target_tokens, 1)));
@@ -116,7 +119,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                              .scalars = scalars,
                              .norm = norm,
                              .clip = options_.grad_clip,
-                             .denominator = static_cast<float>(m * dp)},
+                             .denominator = static_cast<float>(m * dp),
+                             .slack = options_.clip_slack},
                             compute_);
   end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);

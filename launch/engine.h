@@ -31,6 +31,8 @@ struct EngineOptions {
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
+  double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
+  std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;
   int threads = 1;                    // host threads of this rank
   bool dynamic_shapes = false;        // microbatches of a run may differ in shape: headers before boundary messages
@@ -86,6 +88,10 @@ class Engine {
   std::vector<GptStage*> stages();
   const Mesh& mesh() const { return mesh_; }
   const EngineOptions& options() const { return options_; }
+  const LrSchedule& lr_schedule() const { return *lr_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  // [k]: parameters of this rank that options().no_decay[k] found.
+  const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
@@ -99,6 +105,7 @@ class Engine {
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
+  std::vector<int64_t> no_decay_found_;
   std::vector<int> boundaries_;  // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
   std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "launch/config_optim.h"
+
 namespace gt {
 
 GptConfig gpt_config(const Config& c) {
@@ -36,12 +38,10 @@ EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = gpt_config(c);
   o.zero = {static_cast<int>(c.zero.stage), c.zero.bucket_bytes, c.zero.overlap};
-  o.optim.type = c.optim.type;
-  o.optim.beta1 = static_cast<float>(c.optim.betas[0]);
-  o.optim.beta2 = static_cast<float>(c.optim.betas[1]);
-  o.optim.eps = static_cast<float>(c.optim.eps);
-  o.optim.weight_decay = static_cast<float>(c.optim.weight_decay);
-  o.lr = {c.schedule.type, c.optim.lr, c.schedule.min_lr, 0, c.schedule.warmup_steps, c.train.steps};
+  o.optim = optimizer_options(c);
+  o.lr = lr_options(c);
+  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
+  o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
   o.partition = c.parallel.partition;
   o.vpp = static_cast<int>(c.parallel.vpp);

@@ -18,6 +18,7 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kEval: return gt::run_eval(c);
     case gt::Verb::kGenerate: return gt::run_generate(c);
     case gt::Verb::kSchedule: return gt::run_schedule(c);
+    case gt::Verb::kLr: return gt::run_lr(c);
     case gt::Verb::kCkptLs: return gt::run_ckpt_ls(c);
     case gt::Verb::kCkptInspect: return gt::run_ckpt_inspect(c);
     case gt::Verb::kBench: return gt::run_bench(c);

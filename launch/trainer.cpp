@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 #include "data/index_store.h"
@@ -150,15 +151,65 @@ void Trainer::require_equal_order() {
   });
 }
 
+// A pattern that finds nothing anywhere is a misspelt name.
+void Trainer::require_patterns_found() {
+  std::vector<int64_t> found = engine_->no_decay_found();
+  if (found.empty()) return;
+  mesh_->world()
+      .all_reduce({reinterpret_cast<std::byte*>(found.data()), {static_cast<int64_t>(found.size())}, DType::kI64, {}},
+                  ReduceOp::kSum, {})
+      .wait({});
+  agree(mesh_->world(), [&] {
+    for (size_t i = 0; i < found.size(); ++i)
+      GT_REQUIRE(found[i] > 0, Exit::kUsage, "optim.no_decay: \"", config_.optim.no_decay[i],
+                 "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
+                 engine_->store().tensors().front()->name);
+  });
+}
+
+// State of one optimizer means nothing to another, though it may have the same shapes. Looked at before the load, which
+// would only speak of missing tensors; whatever else is wrong with the checkpoint is the load's to tell.
+void Trainer::require_same_optimizer() {
+  std::string step, was;
+  try {
+    const std::string dir = config_.checkpoint_dir(), &which = config_.checkpoint.resume;
+    int64_t number = 0;
+    step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
+    was = read_state(step).optim_type;
+  } catch (const Error&) { return; }
+  GT_REQUIRE(was == config_.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
+             ", this run wants ", config_.optim.type, ". Resume with --optim.type ", was,
+             ", or start a new run with another --log.name");
+}
+
+void Trainer::note_schedule_change() {
+  if (state_.applied_steps == 0) return;
+  const LrSchedule& schedule = engine_->lr_schedule();
+  // The last step was applied, or skipped at the rate of the next.
+  const auto rate = [&](int64_t t) { return static_cast<double>(static_cast<float>(schedule.at(t).lr)); };
+  const int64_t t = state_.applied_steps;
+  if (state_.lr_value == rate(t) || state_.lr_value == rate(t + 1)) return;
+  resumed_->warnings.push_back(fmt::format(
+      "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
+      "({}) has {:.6g} there",
+      state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
+}
+
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
-  if (config_.checkpoint.resume != "never")
+  if (config_.checkpoint.resume != "never") {
+    agree(world, [&] {
+      if (world.rank() == 0) require_same_optimizer();
+    });
     agree(world, [&] {
       resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(),
                                  *mesh_, *backend_->device, compute_);
     });
+  }
+  require_patterns_found();
   if (resumed_) {
     state_ = resumed_->state;
+    note_schedule_change();
     agree(world, [&] {
       require_same_stream(data_cursor_from_json(state_.data_json), train_data_->cursor(state_.consumed_samples), false);
     });
@@ -239,12 +290,17 @@ Exit Trainer::run() {
             config_.run_dir(), state_.step, config_.train.steps)));
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
+    if (run_.range_test) {
+      const bool look = state_.step % std::max<int64_t>(1, config_.train.steps / 100) == 0;
+      if (look && has_diverged(range_)) break;
+      continue;
+    }
     const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
     report_memory();
     if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
   }
-  const bool done = state_.step >= config_.train.steps;
+  const bool done = state_.step >= config_.train.steps || run_.range_test;
   GT_REQUIRE(saved_step_ == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ", state_.step,
              ", but no checkpoint of it could be written; the last good one is of step ", saved_step_);
   finish(done ? Exit::kOk : Exit::kInterrupted);
@@ -262,6 +318,7 @@ void Trainer::one_step() {
   state_.consumed_tokens += global_tokens();
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
+  if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
 
   const double end = now(), seconds = end - step_ended_, rate = static_cast<double>(global_tokens()) / seconds;
@@ -357,6 +414,23 @@ void Trainer::save() {
   step_ended_ = now();
 }
 
+void Trainer::report_range(EndInfo& info) const {
+  const std::string path = config_.run_dir() + "/lr_range.csv";
+  std::ofstream file(path);
+  file << "step,lr,loss\n";
+  for (size_t i = 0; i < range_.size(); ++i) file << fmt::format("{},{},{}\n", i + 1, range_[i].lr, range_[i].loss);
+  info.rows.push_back({"range test", path});
+  const RangeVerdict v = judge_range(range_);
+  if (!v.enough)
+    return info.rows.push_back({"peak", "none proposed: the loss never fell, or there were fewer than 10 steps"});
+  const std::string largest =
+      v.diverged ? fmt::format("{:.3g}: there the smoothed loss was lowest ({:.4f})", v.largest_stable, v.lowest_loss)
+                 : fmt::format("at least {:.3g}: the loss had not risen at the end; a larger --optim.lr tells more",
+                               v.largest_stable);
+  info.rows.push_back({"largest lr", largest});
+  info.rows.push_back({"peak", fmt::format("--optim.lr {:.2g} is proposed: half of that", v.suggested_peak)});
+}
+
 void Trainer::finish(Exit code) {
   if (!log_) return;
   EndInfo info;
@@ -374,6 +448,7 @@ void Trainer::finish(Exit code) {
   info.rows.push_back({"logs", dir + "/log.jsonl"});
   info.rows.push_back(
       {"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});
+  if (run_.range_test) report_range(info);
   if (code != Exit::kOk) info.next.push_back("the same command again resumes from step " + std::to_string(saved_step_));
   info.next.push_back("tensorboard --logdir " + dir);
   if (saved_step_ >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");

@@ -12,6 +12,7 @@
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "optim/lr_range.h"
 
 namespace gt {
 
@@ -21,6 +22,7 @@ struct TrainRun {
   bool dry_run = false;  // stop after the start block
   bool quiet = false;
   bool force = false;    // --checkpoint.resume never in a folder that holds a run
+  bool range_test = false;  // a learning-rate range test: stops when the loss diverges, saves nothing, proposes a peak
 };
 
 class Trainer {
@@ -36,12 +38,16 @@ class Trainer {
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void require_patterns_found();
+  void require_same_optimizer();
+  void note_schedule_change();
   void start_logs();
   void one_step();
   void evaluate();
   void report_memory();
   void save();
   void finish(Exit);
+  void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
   int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
 
@@ -60,6 +66,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> log_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
+  std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;
   double predicted_bubble_ = kUnknown;

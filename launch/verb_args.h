@@ -9,12 +9,15 @@
 namespace gt {
 
 struct TrainArgs {
-  bool force = false, quiet = false, dry_run = false;
+  bool force = false, quiet = false, dry_run = false, lr_range_test = false;
   template <class V>
   void fields(V& v) {
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
     v("dry-run", dry_run, "", "stop after the start block: nothing is started, nothing is written");
+    v("lr_range_test", lr_range_test, "",
+      "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
+      "peak; saves no checkpoint");
   }
 };
 
@@ -154,6 +157,14 @@ struct ScheduleArgs {
     v("microbatches", microbatches, "0..4096", "microbatches a step; 0: 2 pp, or what the file says");
     v("cost", cost, ">0..", "time of a forward and of a backward");
     v("tied", tied, "", "first and last stage share their embedding: adds T");
+  }
+};
+
+struct LrArgs {
+  std::string csv;
+  template <class V>
+  void fields(V& v) {
+    v("csv", csv, "", "write step,lr[,beta1,beta2] of every step to this file; -: to standard output, nothing else");
   }
 };
 

@@ -1,4 +1,6 @@
-// Learning-rate schedules: at(t) is a pure function of the applied step t = 1, 2, …, so a resume needs no state.
+// Learning-rate schedules: at(t) is a pure function of the applied step t = 1, 2, …, so a resume needs no state and a
+// skipped step does not move it. Native shapes (lr_native.cpp), PyTorch's one-cycle (lr_one_cycle_torch.cpp) and
+// DeepSpeed's five, with or without its quirks (lr_deepspeed.cpp). The table of equations is in optim/README.md.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -7,21 +9,53 @@
 
 namespace gt {
 
+constexpr double kOptimizersOwn = -1;  // a moment's decay that the schedule leaves to the optimizer
+
+struct LrPoint {
+  double lr = 0;
+  double beta1 = kOptimizersOwn;  // decay of the first moment (SGD: momentum)
+  double beta2 = kOptimizersOwn;  // decay of the second moment
+};
+
 struct LrOptions {
-  std::string type = "cosine";  // cosine | linear | constant
+  std::string type = "cosine";  // lr_schedule_names()
   double peak = 3e-4, min_lr = 0, start_lr = 0;
   int64_t warmup_steps = 0, total_steps = 1;
+  // wsd
+  int64_t decay_steps = 0;             // of the end; 0: a tenth of total_steps, at least 1
+  std::string decay_shape = "linear";  // linear | cosine | exponential | minus_sqrt
+  // one_cycle_torch
+  double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
+  std::string anneal = "cos";  // cos | linear
+  bool three_phase = false;
+  // one_cycle_torch, one_cycle
+  bool cycle_momentum = true;
+  double min_momentum = 0.85, max_momentum = 0.95;
+  // DeepSpeed's
+  bool ds_exact = false;                              // number for number DeepSpeed 0.19.6; false: without the defects
+  std::string warmup_type = "log";                    // log | linear
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // warmup_cosine: of peak
+  int64_t first_steps = 2000, second_steps = -1;      // one_cycle: up, down; second -1: as many as up
+  int64_t first_stairs = 0, second_stairs = -1;       // steps of a staircase, 0: a slope; second -1: as first
+  int64_t decay_step_size = 0;                        // after the cycle; 0: no decay
+  double decay_lr_rate = 0, decay_mom_rate = 0;
+  int64_t range_steps = 2000;  // lr_range_test: start_lr * (1 + range_rate * (t - 1) / range_steps)
+  double range_rate = 1;
+  bool range_staircase = false;
 };
 
 class LrSchedule {
  public:
   virtual ~LrSchedule() = default;
-  virtual double at(int64_t t) const = 0;
+  virtual LrPoint at(int64_t t) const = 0;
 };
 
-// For t <= W: start + (peak - start) t / W. Then, with r = min(1, (t-W)/(T-W)): min + (peak - min) c, where c is 1
-// (constant), 1 - r (linear) or (1 + cos pi r)/2 (cosine). Throws kUsage on an unknown type, listing the known ones.
+// Throws kUsage on an unknown type, shape or warm-up type (listing the known ones) and on options that make no curve:
+// the message names the key of the config (schedule.decay_steps).
 std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions&);
 std::vector<std::string> lr_schedule_names();
+
+// What DeepSpeed's form of this schedule does that one would not expect, a sentence each; empty unless ds_exact.
+std::vector<std::string> lr_defects(const LrOptions&);
 
 }  // namespace gt

@@ -1,34 +1,62 @@
-// An optimizer sees flat ranges and device scalars; it knows nothing of layers, ranks or ZeRO stages.
+// An optimizer sees flat ranges and device scalars; it knows nothing of layers or ZeRO stages. Equations:
+// kernels/ops.h; sources: optim/README.md.
 #pragma once
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
+#include "optim/lr_schedule.h"
+#include "parallel/mesh.h"
 #include "parallel/zero/param_store.h"
 
 namespace gt {
 
 struct OptimizerOptions {
-  std::string type = "adamw";  // adamw | adam
+  std::string type = "adamw";  // optimizer_names()
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  bool bias_correction = true;  // adamw, adam, lamb deepspeed
+  // sgd
+  float momentum = 0, dampening = 0;
+  bool nesterov = false;
+  bool momentum_varies = false;  // the schedule gives it: keep the buffer even while momentum is 0
+  // lamb
+  std::string lamb_variant = "paper";                                     // paper | apex | deepspeed
+  float min_coeff = 0.01f, max_coeff = 10;                                // deepspeed: limits of the trust ratio
+  bool eps_inside_sqrt = false;                                           // deepspeed
+  bool grad_averaging = true, adam_w_mode = true, nvlamb = false;         // apex
+  float min_norm = 0, max_norm = std::numeric_limits<float>::infinity();  // paper: phi, limits of |p|
+};
+
+// The step of one logical tensor under LAMB.
+struct TrustRatio {
+  std::string tensor;
+  float ratio = 1;
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   // One update of every range of the store. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h StepScalar); a
-  // non-zero kSkip writes nothing.
+  // non-zero kSkip writes nothing. Collective over the pipeline stage for optimizers that need whole tensors (LAMB).
   virtual void step(ParamStore&, Tensor scalars, Stream) = 0;
   // Views of all state, group names "optim/<state>".
   virtual std::vector<ShardView> state_views(const ParamStore&) const = 0;
   virtual int64_t state_bytes() const = 0;
-  // Host-side scalars of applied step t = 1, 2, …: momentum and bias corrections.
-  virtual void fill_scalars(int64_t t, float* scalars) const = 0;
+  // Scalars of applied step t = 1, 2, …: lr, decays of the moments (the point's, or the optimizer's own where the
+  // schedule leaves them) and what follows from them.
+  virtual void fill_scalars(int64_t t, const LrPoint&, float* scalars) const = 0;
+  // Of the last applied step, for the tensors that this rank updates (ZeRO: some of); blocks until the device is done.
+  // Empty but for LAMB.
+  virtual std::vector<TrustRatio> trust_ratios(Stream) const { return {}; }
 };
 
-// Throws kUsage on an unknown type, listing the known ones.
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
+std::vector<std::string> optimizer_names();
+
+// Throws kUsage on an unknown type or LAMB variant, listing the known ones. The mesh and the store outlive the result.
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&,
+                                          Stream);
 
 }  // namespace gt

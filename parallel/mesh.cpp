@@ -78,6 +78,12 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   const std::vector<int> stages = shape_.line(Axis::kPp, rank_);
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
   ends_ = make("ends", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
+  if (shape.pp > 1) {
+    std::vector<int> places(static_cast<size_t>(shape.world() / shape.pp));  // pp is the slowest axis: neighbours
+    for (size_t i = 0; i < places.size(); ++i)
+      places[i] = coord(Axis::kPp) * static_cast<int>(places.size()) + static_cast<int>(i);
+    stage_ = make("stage", places);
+  }
   one_ = make("self", {rank_});
 }
 

@@ -34,6 +34,8 @@ class Mesh {
   // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
   // is 1 or this rank is on neither end.
   ProcessGroup& ends() const { return *ends_; }
+  // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
+  ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string place() const { return shape_.place(rank_); }
@@ -41,7 +43,7 @@ class Mesh {
  private:
   MeshShape shape_;
   int rank_ = 0;
-  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, one_;
+  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, stage_, one_;
 };
 
 }  // namespace gt

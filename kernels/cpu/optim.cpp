@@ -1,5 +1,7 @@
-// AdamW on the CPU: one pass over the flat range, bound by memory (28 bytes a parameter in f32).
+// Optimizer steps on the CPU: one pass over the flat range, bound by memory (AdamW: 28 bytes a parameter in f32); LAMB
+// two passes, the first with the norms that its trust ratio needs.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
@@ -8,39 +10,133 @@
 
 namespace gt::cpu {
 namespace {
+
 constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compute type while in cache
+
+// What all steps ask of their arguments. False: the step is skipped.
+bool ready(const char* op, const Tensor& master, const Tensor& value, const Tensor& scalars,
+           std::initializer_list<Named> others) {
+  require_f32(op, {{"master", master}, {"scalars", scalars}});
+  require_f32(op, others);
+  for (const Named& n : others)
+    if (n.tensor) require_numel(op, master.numel(), {n});
+  require_numel(op, kNumScalars, {{"scalars", scalars}});
+  if (value) require_numel(op, master.numel(), {{"value", value}});
+  const DType type = value.dtype;
+  GT_REQUIRE(!value || type == DType::kF32 || type == DType::kBF16 || type == DType::kF16, Exit::kUsage, op,
+             " on the CPU: value is ", name_of(type), "; it can be f32, bf16 or f16");
+  return scalars.as<float>()[kSkip] == 0;
 }
 
+// update(i, n) for chunks of the range, each rounded to `value` behind it.
+template <class F>
+void update_chunks(Stream s, const Tensor& master, const Tensor& value, F update) {
+  parallel_for(s, master.numel(), kChunk, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; i += kChunk) {
+      const int64_t n = std::min(kChunk, end - i);
+      update(i, n);
+      const float* from = master.as<float>() + i;
+      if (!value) continue;
+      if (value.dtype == DType::kF32) std::copy(from, from + n, value.as<float>() + i);
+      if (value.dtype == DType::kBF16) f.f32_to_bf16(from, value.as<uint16_t>() + i, n);
+      if (value.dtype == DType::kF16) f.f32_to_f16(from, value.as<uint16_t>() + i, n);
+    }
+  });
+}
+
+float* at(const Tensor& t, int64_t i) { return t ? t.as<float>() + i : nullptr; }
+
+LambArgs lamb_args(const LambRule& r, const float* scalars, float ratio) {
+  const float bias1 = scalars[kBiasCorrection1], bias2 = scalars[kBiasCorrection2];
+  return {.beta1 = scalars[kBeta1],
+          .share = r.grad_averaging ? 1.0f - scalars[kBeta1] : 1.0f,
+          .beta2 = scalars[kBeta2],
+          .multiplier = scalars[kGradMultiplier],
+          .correction1 = r.corrected ? 1.0f / bias1 : 1.0f,
+          .correction2 = r.corrected ? 1.0f / bias2 : 1.0f,
+          .eps = r.eps,
+          .weight_decay = r.weight_decay,
+          .l2 = r.l2,
+          .eps_inside_sqrt = r.eps_inside_sqrt,
+          .step = scalars[kLr] * (r.corrected ? 1.0f : std::sqrt(bias2) / bias1) * ratio};
+}
+
+double trust_ratio(const LambRule& r, const double* squares) {
+  if (!r.adapt || squares[0] == 0 || squares[1] == 0) return 1;
+  const double norm = std::clamp<double>(std::sqrt(squares[0]), r.min_norm, r.max_norm);
+  return std::clamp<double>(norm / std::sqrt(squares[1]), r.min_ratio, r.max_ratio);
+}
+
+}  // namespace
+
 void adamw(const AdamW& p, Stream s) {
-  require_f32("adamw", {{"master", p.master}, {"grad", p.grad}, {"m", p.m}, {"v", p.v}, {"scalars", p.scalars}});
-  const int64_t count = p.master.numel();
-  require_numel("adamw", count, {{"grad", p.grad}, {"m", p.m}, {"v", p.v}});
-  require_numel("adamw", kNumScalars, {{"scalars", p.scalars}});
-  if (p.value) require_numel("adamw", count, {{"value", p.value}});
-  const DType type = p.value.dtype;
-  GT_REQUIRE(!p.value || type == DType::kF32 || type == DType::kBF16 || type == DType::kF16, Exit::kUsage,
-             "adamw on the CPU: value is ", name_of(type), "; it can be f32, bf16 or f16");
+  if (!ready("adamw", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}, {"v", p.v}})) return;
   const float* scalars = p.scalars.as<float>();
-  if (scalars[kSkip] != 0) return;
   const AdamWArgs args{scalars[kLr],
                        scalars[kBeta1],
-                       p.beta2,
+                       scalars[kBeta2],
                        scalars[kBiasCorrection1],
                        scalars[kBiasCorrection2],
                        scalars[kGradMultiplier],
                        p.eps,
                        p.weight_decay,
                        p.adam_l2};
-  parallel_for(s, count, kChunk, [&, &f = simd()](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; i += kChunk) {
-      const int64_t n = std::min(kChunk, end - i);
-      float* master = p.master.as<float>() + i;
-      f.adamw(master, p.grad.as<float>() + i, p.m.as<float>() + i, p.v.as<float>() + i, n, args);
-      if (!p.value) continue;
-      if (type == DType::kF32) std::copy(master, master + n, p.value.as<float>() + i);
-      if (type == DType::kBF16) f.f32_to_bf16(master, p.value.as<uint16_t>() + i, n);
-      if (type == DType::kF16) f.f32_to_f16(master, p.value.as<uint16_t>() + i, n);
-    }
+  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
+    f.adamw(at(p.master, i), at(p.grad, i), at(p.m, i), at(p.v, i), n, args);
+  });
+}
+
+void sgd(const Sgd& p, Stream s) {
+  if (!ready("sgd", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}})) return;
+  const float* scalars = p.scalars.as<float>();
+  const SgdArgs args{scalars[kLr],   scalars[kBeta1], scalars[kGradShare], scalars[kGradMultiplier],
+                     p.weight_decay, p.nesterov};
+  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
+    f.sgd(at(p.master, i), at(p.grad, i), at(p.m, i), n, args);
+  });
+}
+
+void lion(const Lion& p, Stream s) {
+  if (!ready("lion", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}})) return;
+  const float* scalars = p.scalars.as<float>();
+  const LionArgs args{scalars[kLr], scalars[kBeta1], scalars[kBeta2], scalars[kGradMultiplier], p.weight_decay};
+  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
+    f.lion(at(p.master, i), at(p.grad, i), at(p.m, i), n, args);
+  });
+}
+
+void lamb_moments(const LambMoments& p, Stream s) {
+  require_dtype("lamb_moments", DType::kF64, {{"norms", p.norms}});
+  if (p.norms) require_numel("lamb_moments", 2, {{"norms", p.norms}});
+  double total[2] = {};
+  if (ready("lamb_moments", p.master, {}, p.scalars, {{"grad", p.grad}, {"m", p.m}, {"v", p.v}})) {
+    const int64_t count = p.master.numel(), blocks = (count + kLambBlock - 1) / kLambBlock;
+    const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), 1);
+    double* partial = cpu_context(s).scratch<double>(2 * blocks);
+    parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
+      for (int64_t b = begin; b < end; ++b) {
+        const int64_t i = b * kLambBlock, n = std::min(kLambBlock, count - i);
+        f.lamb_moments(at(p.master, i), at(p.grad, i), at(p.m, i), at(p.v, i), n, args, partial + 2 * b);
+      }
+    });
+    for (int64_t b = 0; b < blocks; ++b)
+      for (int k : {0, 1}) total[k] += partial[2 * b + k];
+  }
+  if (!p.norms) return;
+  double* out = p.norms.as<double>();
+  for (int k : {0, 1}) out[k] = p.accumulate ? out[k] + total[k] : total[k];
+}
+
+void lamb_apply(const LambApply& p, Stream s) {
+  require_dtype("lamb_apply", DType::kF64, {{"norms", p.norms}});
+  require_numel("lamb_apply", 2, {{"norms", p.norms}});
+  if (p.ratio) require_numel("lamb_apply", 1, {{"ratio", p.ratio}});
+  if (!ready("lamb_apply", p.master, p.value, p.scalars, {{"m", p.m}, {"v", p.v}})) return;
+  const auto ratio = static_cast<float>(trust_ratio(p.rule, p.norms.as<double>()));
+  if (p.ratio) *p.ratio.as<float>() = ratio;
+  const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), ratio);
+  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
+    f.lamb_apply(at(p.master, i), at(p.m, i), at(p.v, i), n, args);
   });
 }
 

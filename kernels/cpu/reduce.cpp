@@ -44,7 +44,7 @@ void clip_factor(const ClipFactor& p, Stream) {
   double squares = 0;
   for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += p.norm_squares.as<double>()[i];
   const double denominator = p.denominator, total = std::sqrt(squares) / denominator;
-  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + 1e-6)) : 1.0;
+  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1.0;
   float* scalars = p.scalars.as<float>();
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
   scalars[kSkip] = std::isfinite(total) ? 0.0f : 1.0f;

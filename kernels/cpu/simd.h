@@ -28,6 +28,20 @@ struct AdamWArgs {
   float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
   bool l2;
 };
+struct SgdArgs {
+  float lr, momentum, share, multiplier, weight_decay;  // share: of the gradient in the buffer
+  bool nesterov;
+};
+struct LionArgs {
+  float lr, beta1, beta2, multiplier, weight_decay;
+};
+struct LambArgs {
+  float beta1, share, beta2, multiplier, correction1, correction2;  // corrections: factors of m and v inside the update
+  float eps, weight_decay;
+  bool l2, eps_inside_sqrt;
+  float step;  // second pass: lr * ratio, and what else scales the whole update
+};
+constexpr int64_t kLambBlock = 4096;  // elements whose squares are summed together: part of the result's bits
 
 struct Simd {
   void (*add)(const float* a, const float* b, float* out, int64_t n);
@@ -67,6 +81,12 @@ struct Simd {
   double (*sum_squares)(const float* x, int64_t n);
 
   void (*adamw)(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& args);
+  void (*sgd)(float* master, const float* grad, float* m, int64_t n, const SgdArgs& args);  // m may be null
+  void (*lion)(float* master, const float* grad, float* m, int64_t n, const LionArgs& args);
+  // n <= kLambBlock; sums[0], sums[1] = the sums of squares of master and of the update.
+  void (*lamb_moments)(const float* master, const float* grad, float* m, float* v, int64_t n, const LambArgs& args,
+                       double* sums);
+  void (*lamb_apply)(float* master, const float* m, const float* v, int64_t n, const LambArgs& args);
 };
 
 extern const Simd kSimdScalar, kSimdAvx2, kSimdAvx512;

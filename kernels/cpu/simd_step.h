@@ -1,4 +1,4 @@
-// What ends a training step: softmax over the vocabulary, sums in f64, AdamW; body of simd_{scalar,avx2,avx512}.cpp.
+// What ends a training step: softmax over the vocabulary, sums in f64; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -49,24 +49,6 @@ inline double sum_double(const float* x, int64_t n) {
 }
 double sum_n(const float* x, int64_t n) { return sum_double<false>(x, n); }
 double sum_squares_n(const float* x, int64_t n) { return sum_double<true>(x, n); }
-
-void adamw_n(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& a) {
-  const Vec mult = splat(a.multiplier), b1 = splat(a.beta1), c1 = splat(1.0f - a.beta1), b2 = splat(a.beta2);
-  const Vec c2 = splat(1.0f - a.beta2), r1 = splat(1.0f / a.bias_correction1), r2 = splat(1.0f / a.bias_correction2);
-  const Vec eps = splat(a.eps), lr = splat(a.lr);
-  const Vec l2 = splat(a.l2 ? a.weight_decay : 0.0f), decay = splat(a.l2 ? 0.0f : a.weight_decay);
-  const bool with_l2 = a.l2;
-  sweep(n, [=](int64_t i, auto lanes) {
-    const Vec w = lanes.load(master + i);
-    Vec g = lanes.load(grad + i) * mult;
-    if (with_l2) g = fma(l2, w, g);
-    const Vec first = fma(b1, lanes.load(m + i), c1 * g), second = fma(b2, lanes.load(v + i), c2 * (g * g));
-    lanes.store(m + i, first);
-    lanes.store(v + i, second);
-    const Vec update = first * r1 / (sqrt(second * r2) + eps);
-    lanes.store(master + i, w - lr * fma(decay, w, update));
-  });
-}
 
 }  // namespace
 }  // namespace gt::cpu

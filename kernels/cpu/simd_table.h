@@ -4,6 +4,7 @@
 #include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_elementwise.h"
 #include "kernels/cpu/simd_norm.h"
+#include "kernels/cpu/simd_optim.h"
 #include "kernels/cpu/simd_step.h"
 
 namespace gt::cpu {
@@ -31,6 +32,10 @@ constexpr Simd kTableHere{
     .sum = sum_n,
     .sum_squares = sum_squares_n,
     .adamw = adamw_n,
+    .sgd = sgd_n,
+    .lion = lion_n,
+    .lamb_moments = lamb_moments_n,
+    .lamb_apply = lamb_apply_n,
 };
 
 }  // namespace

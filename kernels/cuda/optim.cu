@@ -1,4 +1,4 @@
-// Sums in double by fixed blocks, the clip factor, AdamW. Scalars of a step are read on the device.
+// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion. Scalars of a step are read on the device.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -64,58 +64,141 @@ void sum_of(const char* op, const Tensor& x, const Tensor& out, bool accumulate,
 }
 
 __global__ void clip_factor_kernel(const double* squares, int64_t scopes, float* scalars, float* norm, float clip,
-                                   float denominator) {
+                                   float denominator, double slack) {
   double s = 0;
   for (int64_t i = 0; i < scopes; ++i) s += squares[i];
   const double total = sqrt(s) / denominator;
-  const double factor = clip > 0 ? fmin(1.0, clip / (total + 1e-6)) : 1.0;
+  const double factor = clip > 0 ? fmin(1.0, clip / (total + slack)) : 1.0;
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
   scalars[kSkip] = isfinite(total) ? 0.0f : 1.0f;
   norm[0] = static_cast<float>(total);
 }
 
-struct Adam {
-  float *master, *m, *v;
-  const float *grad, *scalars;
-  float beta2, eps, weight_decay;
+struct StepScalars {
+  float lr, beta1, beta2, bias1, bias2, multiplier, share;
+  __device__ explicit StepScalars(const float* s)
+      : lr(s[kLr]),
+        beta1(s[kBeta1]),
+        beta2(s[kBeta2]),
+        bias1(s[kBiasCorrection1]),
+        bias2(s[kBiasCorrection2]),
+        multiplier(s[kGradMultiplier]),
+        share(s[kGradShare]) {}
+};
+
+// V elements of every tensor from element i on. Each rule loads what it needs, stores its state and leaves the new
+// masters in p.
+struct AdamRule {
+  float *m, *v;
+  float eps, weight_decay;
   bool l2;
-};
-
-struct AdamScalars {
-  float lr, beta1, bias1, bias2, multiplier;
-};
-
-template <int V, class U>
-__device__ inline void adam_at(const Adam& a, const AdamScalars& k, U* value, int64_t i) {
-  float p[V], g[V], m[V], v[V];
-  load<V>(a.master + i, p);
-  load<V>(a.grad + i, g);
-  load<V>(a.m + i, m);
-  load<V>(a.v + i, v);
+  template <int V>
+  __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
+    float m1[V], m2[V];
+    load<V>(m + i, m1);
+    load<V>(v + i, m2);
 #pragma unroll
-  for (int j = 0; j < V; ++j) {
-    g[j] *= k.multiplier;
-    if (a.l2) g[j] += a.weight_decay * p[j];
-    m[j] = k.beta1 * m[j] + (1.0f - k.beta1) * g[j];
-    v[j] = a.beta2 * v[j] + (1.0f - a.beta2) * g[j] * g[j];
-    const float decay = a.l2 ? 0.0f : a.weight_decay * p[j];
-    p[j] -= k.lr * ((m[j] / k.bias1) / (sqrtf(v[j] / k.bias2) + a.eps) + decay);
+    for (int j = 0; j < V; ++j) {
+      if (l2) g[j] += weight_decay * p[j];
+      m1[j] = k.beta1 * m1[j] + (1.0f - k.beta1) * g[j];
+      m2[j] = k.beta2 * m2[j] + (1.0f - k.beta2) * g[j] * g[j];
+      const float decay = l2 ? 0.0f : weight_decay * p[j];
+      p[j] -= k.lr * ((m1[j] / k.bias1) / (sqrtf(m2[j] / k.bias2) + eps) + decay);
+    }
+    store<V>(m + i, m1);
+    store<V>(v + i, m2);
   }
-  store<V>(a.master + i, p);
-  store<V>(a.m + i, m);
-  store<V>(a.v + i, v);
+};
+
+struct SgdRule {
+  float* m;  // may be null
+  float weight_decay;
+  bool nesterov;
+  template <int V>
+  __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
+    float m1[V];
+    if (m != nullptr) load<V>(m + i, m1);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      g[j] += weight_decay * p[j];
+      float update = g[j];
+      if (m != nullptr) {
+        m1[j] = k.beta1 * m1[j] + k.share * g[j];
+        update = nesterov ? g[j] + k.beta1 * m1[j] : m1[j];
+      }
+      p[j] -= k.lr * update;
+    }
+    if (m != nullptr) store<V>(m + i, m1);
+  }
+};
+
+struct LionRule {
+  float* m;
+  float weight_decay;
+  template <int V>
+  __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
+    float m1[V];
+    load<V>(m + i, m1);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const float u = k.beta1 * m1[j] + (1.0f - k.beta1) * g[j];
+      p[j] -= k.lr * ((u > 0 ? 1.0f : u < 0 ? -1.0f : 0.0f) + weight_decay * p[j]);
+      m1[j] = k.beta2 * m1[j] + (1.0f - k.beta2) * g[j];
+    }
+    store<V>(m + i, m1);
+  }
+};
+
+template <int V, class U, class Rule>
+__device__ inline void update_at(const Rule& rule, const StepScalars& k, float* master, const float* grad, U* value,
+                                 int64_t i) {
+  float p[V], g[V];
+  load<V>(master + i, p);
+  load<V>(grad + i, g);
+#pragma unroll
+  for (int j = 0; j < V; ++j) g[j] *= k.multiplier;
+  rule.template operator()<V>(k, i, p, g);
+  store<V>(master + i, p);
   if (value != nullptr) store<V>(value + i, p);
 }
 
-template <int V, class U>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Adam a, U* value, int64_t n) {
-  if (a.scalars[kSkip] != 0.0f) return;
-  const AdamScalars k{a.scalars[kLr], a.scalars[kBeta1], a.scalars[kBiasCorrection1], a.scalars[kBiasCorrection2],
-                      a.scalars[kGradMultiplier]};
+template <int V, class U, class Rule>
+__global__ void __launch_bounds__(kThreads)
+    update_kernel(Rule rule, const float* scalars, float* master, const float* grad, U* value, int64_t n) {
+  if (scalars[kSkip] != 0.0f) return;
+  const StepScalars k(scalars);
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads,
                 packs = n / V;
-  for (int64_t i = first; i < packs; i += step) adam_at<V>(a, k, value, i * V);
-  if (packs * V + first < n) adam_at<1>(a, k, value, packs * V + first);
+  for (int64_t i = first; i < packs; i += step) update_at<V>(rule, k, master, grad, value, i * V);
+  if (packs * V + first < n) update_at<1>(rule, k, master, grad, value, packs * V + first);
+}
+
+// state: what the rule reads besides, for its checks and alignment; empty tensors are skipped.
+template <class Args, class Rule>
+void update(const char* op, const Args& a, std::initializer_list<const Tensor*> state, const Rule& rule, Stream s) {
+  const int64_t n = a.master.numel();
+  if (n == 0) return;
+  Context& c = enter(s, op);
+  bool wide = aligned16({a.master.data, a.grad.data, a.value.data});
+  const auto check_range = [&](const Tensor& t) {
+    want(op, "master, grad or state", t, DType::kF32);
+    GT_CHECK(t.numel() == n, op, ": ranges of ", n, " and ", t.numel(), " elements");
+    wide = wide && aligned16({t.data});
+  };
+  check_range(a.master);
+  check_range(a.grad);
+  for (const Tensor* t : state)
+    if (*t) check_range(*t);
+  GT_CHECK(!a.value || a.value.numel() == n, op, ": value has ", a.value.numel(), " elements, master ", n);
+  by_dtype(op, "value", a.value ? a.value.dtype : DType::kF32, [&](auto u) {
+    using U = decltype(u);
+    const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1 << 20);
+    auto* kernel = wide ? update_kernel<4, U, Rule> : update_kernel<1, U, Rule>;
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(
+        rule, a.scalars.template as<float>(), a.master.template as<float>(), a.grad.template as<float>(),
+        a.value.template as<U>(), n);
+  });
+  leave(c, op);
 }
 
 }  // namespace
@@ -130,30 +213,18 @@ void clip_factor(const ClipFactor& a, Stream s) {
   want("clip_factor", "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.scalars.numel() >= kNumScalars, "clip_factor: scalars ", to_string(a.scalars.shape));
   clip_factor_kernel<<<1, 1, 0, c.stream>>>(a.norm_squares.as<double>(), a.norm_squares.numel(), a.scalars.as<float>(),
-                                            a.norm.as<float>(), a.clip, a.denominator);
+                                            a.norm.as<float>(), a.clip, a.denominator, a.slack);
   leave(c, "clip_factor");
 }
 
 void adamw(const AdamW& a, Stream s) {
-  const int64_t n = a.master.numel();
-  if (n == 0) return;
-  Context& c = enter(s, "adamw");
-  for (const Tensor* t : {&a.master, &a.grad, &a.m, &a.v}) {
-    want("adamw", "master, grad, m or v", *t, DType::kF32);
-    GT_CHECK(t->numel() == n, "adamw: ranges of ", n, " and ", t->numel(), " elements");
-  }
-  GT_CHECK(!a.value || a.value.numel() == n, "adamw: value has ", a.value.numel(), " elements, master ", n);
-  const Adam p{
-      a.master.as<float>(), a.m.as<float>(), a.v.as<float>(), a.grad.as<float>(), a.scalars.as<float>(), a.beta2, a.eps,
-      a.weight_decay,       a.adam_l2};
-  by_dtype("adamw", "value", a.value ? a.value.dtype : DType::kF32, [&](auto u) {
-    using U = decltype(u);
-    const bool wide = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data, a.value.data});
-    const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1 << 20);
-    auto* kernel = wide ? adamw_kernel<4, U> : adamw_kernel<1, U>;
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(p, a.value.as<U>(), n);
-  });
-  leave(c, "adamw");
+  update("adamw", a, {&a.m, &a.v}, AdamRule{a.m.as<float>(), a.v.as<float>(), a.eps, a.weight_decay, a.adam_l2}, s);
 }
+
+void sgd(const Sgd& a, Stream s) {
+  update("sgd", a, {&a.m}, SgdRule{a.m ? a.m.as<float>() : nullptr, a.weight_decay, a.nesterov}, s);
+}
+
+void lion(const Lion& a, Stream s) { update("lion", a, {&a.m}, LionRule{a.m.as<float>(), a.weight_decay}, s); }
 
 }  // namespace gt::cuda

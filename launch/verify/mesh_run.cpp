@@ -110,6 +110,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
 
 struct RankPlans {
   RankRun run;
+  std::vector<TrustRatio> ratios;
   EnginePlan planned, measured;
 };
 
@@ -124,6 +125,7 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
     Engine engine(options, mesh, backend, stream, plans.planned);
     begin(run, engine, backend, stream);
     record = train(run, engine, backend, stream);
+    plans.ratios = engine.optimizer().trust_ratios(stream);
     for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
     plans.run.slots = engine.executor().slots();
     plans.run.peak_live = engine.executor().peak_live();
@@ -178,6 +180,10 @@ MeshResult run_mesh(const MeshRun& run) {
   MeshResult result = assemble(run, std::move(records));
   for (RankPlans& p : plans) {
     result.ranks.push_back(std::move(p.run));
+    for (const TrustRatio& t : p.ratios) {
+      const auto [at, fresh] = result.ratios.emplace(t.tensor, t.ratio);
+      if (!fresh && at->second != t.ratio) at->second = std::numeric_limits<float>::quiet_NaN();
+    }
     result.planned.push_back(p.planned);
     result.measured.push_back(p.measured);
   }

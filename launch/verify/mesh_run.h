@@ -74,6 +74,7 @@ struct MeshResult {
   std::vector<std::string> order, modules;  // parameters and what activations name, as a forward of one rank meets them
   std::map<std::string, std::vector<int>> holders;  // ranks that hold a piece of this parameter's value
   std::vector<StaleCopy> stale;                     // values that a rank holds and that differ from the owner's
+  std::map<std::string, float> ratios;              // LAMB's, of the last step; NaN where two ranks disagree
   std::vector<EnginePlan> planned, measured;        // by rank
 };
 

@@ -94,11 +94,11 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
   shrink_depth(c, goal);
   shrink_width(c, goal);
   shrink_batch(c, goal);
-  // A curve that has something to say in a few steps; at the full length of a warm-up nothing would move.
-  c.train.steps = 2 * goal.steps;
+  // The learning rate is one number for all ranks. A curve would begin next to 0, where updates hide in rounding.
+  c.schedule = ScheduleConfig();
+  c.schedule.type = "constant";
   c.optim.lr = std::min(c.optim.lr, kMostLr);
-  c.schedule.min_lr = std::min(c.schedule.min_lr, c.optim.lr);
-  c.schedule.warmup_steps = std::min<int64_t>(c.schedule.warmup_steps, 1);
+  c.train.steps = 2 * goal.steps;
   c.train.eval_every = 0;
   Config before = given;
   const std::vector<Option> old = list_options(before), now = list_options(c);

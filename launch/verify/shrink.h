@@ -1,5 +1,6 @@
 // The model of a config made small enough to verify anywhere, with everything kept that a layout could break: heads,
-// tied or not, recomputation, partition with its empty stages, precision, optimizer, clipping.
+// tied or not, recomputation, partition with its empty stages, precision, optimizer, clipping. The learning rate stays
+// at its peak.
 #pragma once
 #include <string>
 #include <vector>

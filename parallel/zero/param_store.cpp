@@ -91,6 +91,30 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       }
     }
   }
+  cut_pieces();
+}
+
+void ParamStore::cut_pieces() {
+  const int dp = mesh_.coord(Axis::kDp);
+  for (size_t k = 0; k < scopes_.size(); ++k) {
+    const Scope& s = *scopes_[k];
+    if (s.alias_owner) continue;
+    const auto first_tensor = static_cast<int>(tensors_.size());
+    tensors_.insert(tensors_.end(), s.spec.params.begin(), s.spec.params.end());
+    for (size_t j = 0; j < ranges_.size(); ++j) {
+      const UpdateRange& r = ranges_[j];
+      if (r.scope != static_cast<int>(k)) continue;
+      const int64_t from = r.at + (options_.stage == 0 ? 0 : s.layout.shard * dp), to = from + r.value.numel();
+      for (int shard = 0; shard < mesh_.size(Axis::kDp); ++shard)
+        for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(shard)]) {
+          const int64_t begin = std::max(from, g.at), end = std::min(to, g.at + g.count);
+          if (begin >= end) continue;
+          const bool split = s.spec.params[static_cast<size_t>(g.tensor)]->shard.kind == ShardSpec::Kind::kSplit;
+          pieces_.push_back({static_cast<int>(j), begin - from, end - begin, first_tensor + g.tensor,
+                             shard == dp && (split || mesh_.coord(Axis::kTp) == 0)});
+        }
+    }
+  }
 }
 
 ParamStore::~ParamStore() = default;

@@ -40,6 +40,15 @@ struct UpdateRange {
   int64_t at = 0;       // element offset within this rank's part of the scope (state buffers use the same offsets)
 };
 
+// A range cut by logical tensors (and, at stage 0, by shards, so that sums over pieces have the same bits at every
+// stage), for optimizers that need norms of whole tensors.
+struct UpdatePiece {
+  int range = 0;              // in ranges()
+  int64_t at = 0, count = 0;  // elements of the range's tensors
+  int tensor = 0;             // in tensors()
+  bool owned = true;  // this rank counts these elements when a tensor is summed up over the ranks of its stage
+};
+
 class ParamStore {
  public:
   // total_scopes: scopes of the whole model. Allocates; values are undefined until init() or a load.
@@ -66,6 +75,8 @@ class ParamStore {
 
   // What to update, and how many elements of state a local scope needs.
   std::span<const UpdateRange> ranges() const { return ranges_; }
+  std::span<const UpdatePiece> pieces() const { return pieces_; }
+  const std::vector<const Parameter*>& tensors() const { return tensors_; }  // same list on all ranks of a stage
   int num_scopes() const;
   int64_t state_elements(int scope) const;
 
@@ -85,6 +96,7 @@ class ParamStore {
 
  private:
   struct Scope;
+  void cut_pieces();
   void launch(Scope&);
   void launch_bucket();
   const Mesh& mesh_;
@@ -94,6 +106,8 @@ class ParamStore {
   int total_scopes_;
   std::vector<std::unique_ptr<Scope>> scopes_;
   std::vector<UpdateRange> ranges_;
+  std::vector<UpdatePiece> pieces_;
+  std::vector<const Parameter*> tensors_;
   std::vector<Scope*> bucket_;       // scopes whose gradients are final, not launched yet
   int64_t bucket_fill_ = 0;          // bytes
 };

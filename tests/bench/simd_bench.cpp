@@ -128,10 +128,18 @@ void step(Bench& b) {
   for (int64_t i = 0; i < n; ++i) v.as<float>()[i] = std::fabs(v.as<float>()[i]);
   float* s = scalars.as<float>();
   s[kLr] = 1e-4f, s[kBeta1] = 0.9f, s[kBiasCorrection1] = 0.5f, s[kBiasCorrection2] = 0.5f, s[kGradMultiplier] = 1,
-  s[kSkip] = 0;
+  s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradShare] = 1;
+  const Tensor norms = b.tensor({2}, DType::kF64);
+  const LambRule rule{.weight_decay = 0.01f};
   b.time("adamw, 31 M (124 M takes 4 times this)", 28.0 * n, 0, 7, [&] {
-    b.ops().adamw({w, g, m, v, {}, scalars, 0.95f, 1e-8f, 0.1f}, b.stream());
+    b.ops().adamw({w, g, m, v, {}, scalars, 1e-8f, 0.1f}, b.stream());
   });
+  b.time("lamb, both passes, 31 M", 40.0 * n, 0, 7, [&] {
+    b.ops().lamb_moments({w, g, m, v, scalars, norms, rule}, b.stream());
+    b.ops().lamb_apply({w, m, v, {}, scalars, norms, {}, rule}, b.stream());
+  });
+  b.time("lion, 31 M", 20.0 * n, 0, 7, [&] { b.ops().lion({w, g, m, {}, scalars, 0.1f}, b.stream()); });
+  b.time("sgd with momentum, 31 M", 20.0 * n, 0, 7, [&] { b.ops().sgd({w, g, m, {}, scalars, 0.1f}, b.stream()); });
   const Tensor out{reinterpret_cast<std::byte*>(s), {1}, DType::kF64, {}};
   b.time("sum_squares, 31 M", 4.0 * n, 0, 7, [&] { b.ops().sum_squares({g, out}, b.stream()); });
   b.drop();

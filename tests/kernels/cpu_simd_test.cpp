@@ -218,21 +218,38 @@ TEST_CASE("cpu simd: cross-entropy split among threads gives the same bits") {
   });
 }
 
-TEST_CASE("cpu simd: sums and AdamW split among threads give the same bits") {
+TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same bits") {
   Tensors t;
   const int64_t n = 100'003;
   const Tensor x = t.f32({n}, 0, 1), out = t.raw({1}, DType::kF64), w = t.f32({n}), m = t.f32({n}),
                v = t.f32({n}, 0, 1);
   const Tensor scalars = t.f32({kNumScalars});
-  const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0};
+  const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
   std::memcpy(scalars.data, values, sizeof values);
   expect_same_for_all_threads("sum", {out}, [&](auto& ops, Stream s) { ops.sum({x, out}, s); });
   expect_same_for_all_threads("sum_squares", {out}, [&](auto& ops, Stream s) { ops.sum_squares({x, out, true}, s); });
   for (const bool l2 : {false, true}) {
     expect_same_for_all_threads("adamw", {w, m, v}, [&](auto& ops, Stream s) {
-      ops.adamw({w, x, m, v, {}, scalars, 0.95f, 1e-8f, 0.1f, l2}, s);
+      ops.adamw({w, x, m, v, {}, scalars, 1e-8f, 0.1f, l2}, s);
     });
+    expect_same_for_all_threads("sgd", {w, m}, [&](auto& ops, Stream s) { ops.sgd({w, x, m, {}, scalars, 0.1f, l2}, s); });
   }
+}
+
+TEST_CASE("cpu simd: Lion and LAMB split among threads give the same bits") {
+  Tensors t;
+  const int64_t n = 100'003;
+  const Tensor x = t.f32({n}, 0, 1), w = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1);
+  const Tensor scalars = t.f32({kNumScalars}), norms = t.raw({2}, DType::kF64), ratio = t.f32({1});
+  const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
+  std::memcpy(scalars.data, values, sizeof values);
+  expect_same_for_all_threads("lion", {w, m}, [&](auto& ops, Stream s) { ops.lion({w, x, m, {}, scalars, 0.1f}, s); });
+  expect_same_for_all_threads("lamb_moments", {m, v, norms}, [&](auto& ops, Stream s) {
+    ops.lamb_moments({w, x, m, v, scalars, norms, {.weight_decay = 0.1f}, false}, s);
+  });
+  expect_same_for_all_threads("lamb_apply", {w, ratio}, [&](auto& ops, Stream s) {
+    ops.lamb_apply({w, m, v, {}, scalars, norms, ratio, {.weight_decay = 0.1f}}, s);
+  });
 }
 
 TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest even") {
@@ -242,10 +259,10 @@ TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest
     const int64_t n = 9001;
     const Tensor w = t.f32({n}), g = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1), value = t.raw({n}, type);
     const Tensor scalars = t.f32({kNumScalars}), want = t.raw({n}, type);
-    const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0};
+    const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
     std::memcpy(scalars.data, values, sizeof values);
     on_every_isa([&] {
-      cpu_backend().ops->adamw({w, g, m, v, value, scalars, 0.95f, 1e-8f, 0.1f}, {});
+      cpu_backend().ops->adamw({w, g, m, v, value, scalars, 1e-8f, 0.1f}, {});
       for (int64_t i = 0; i < n; ++i) set(want, i, w.as<float>()[i]);
       CHECK(std::memcmp(want.data, value.data, static_cast<size_t>(value.bytes())) == 0);
     });

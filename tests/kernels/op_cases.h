@@ -145,6 +145,7 @@ void add_matrix_cases(OpCases&);       // op_cases_matrix.cpp
 void add_elementwise_cases(OpCases&);  // op_cases_elementwise.cpp
 void add_model_cases(OpCases&);        // op_cases_model.cpp
 void add_step_cases(OpCases&);         // op_cases_step.cpp
+void add_optim_cases(OpCases&);        // op_cases_optim.cpp
 void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp
 
 template <class Args>

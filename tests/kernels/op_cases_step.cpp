@@ -1,4 +1,4 @@
-// Cases of the reductions and the optimizer step.
+// Cases of the reductions and the clipping factor.
 #include <limits>
 #include <string>
 #include <vector>
@@ -34,58 +34,17 @@ void add_sums(OpCases& to) {
   sum_case<S>(to, 1 << 24, "").big = true;
 }
 
-void add_clip(OpCases& to, std::string name, std::vector<double> squares, float clip, float denominator) {
+void add_clip(OpCases& to, std::string name, std::vector<double> squares, float clip, float denominator,
+              double slack = 1e-6) {
   auto& c = add_case<ClipFactor>(to, std::move(name));
-  c.args.clip = clip, c.args.denominator = denominator;
-  std::vector<double> before = {0.1,        0.9,        0.5, 0.6,
-                                kUnwritten, kUnwritten, 0.7, 0.8};  // what the op leaves alone, and NaN
+  c.args.clip = clip, c.args.denominator = denominator, c.args.slack = slack;
+  std::vector<double> before(kNumScalars, 0.7);  // what the op leaves alone, and NaN
+  before[kGradMultiplier] = before[kSkip] = kUnwritten;
   const auto count = static_cast<int64_t>(squares.size());
   for (const double s : squares) c.non_finite |= s > 1e300;
   c.in(&ClipFactor::norm_squares, "norm_squares", {count}, values(std::move(squares)), DType::kF64);
   c.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, values(std::move(before)));
   c.out(&ClipFactor::norm, "norm", {1});
-}
-
-struct Adam {
-  bool skip = false, l2 = false;
-  DType value = DType::kF32;
-  bool with_value = true;
-  float decay = 0.1f;
-};
-
-CaseOf<AdamW>& adam_case(OpCases& to, int64_t count, const Adam& a) {
-  auto& c = add_case<AdamW>(
-      to, cat("[", count, "]", a.l2 ? " l2" : "", a.skip ? " skipped" : "", a.with_value ? " value " : "",
-              a.with_value ? name_of(a.value) : "", a.decay == 0 ? " no decay" : ""));
-  c.args.weight_decay = a.decay, c.args.adam_l2 = a.l2, c.args.beta2 = 0.95f;
-  using W = AdamW;
-  c.inout(&W::master, "master", {count}).in(&W::grad, "grad", {count}, normal(3));
-  c.inout(&W::m, "m", {count}, normal(0.3)).inout(&W::v, "v", {count}, positive());
-  // A learning rate so large that an error in the update is an error of the same size in the master. Multiplier 0.5.
-  c.in(&W::scalars, "scalars", {kNumScalars}, values({0.5, 0.9, 0.271, 0.1855, 0.5, a.skip ? 1.0 : 0.0, 1, 0}));
-  if (a.with_value && a.skip) c.inout(&W::value, "value", {count}, normal(), a.value);
-  if (a.with_value && !a.skip) c.out(&W::value, "value", {count}, a.value);
-  c.half = false;  // masters are f32; the copy in half is part of the op everywhere
-  c.tolerance = a.value == DType::kF32 ? 1e-5 : 1e-3;
-  if (a.skip) c.tolerance = 0;
-  c.flops = 14.0 * static_cast<double>(count);
-  return c;
-}
-
-void add_adamw(OpCases& to) {
-  for (const int64_t count : {0, 1, 7, 33, 129, 70001}) {
-    for (const bool l2 : {false, true}) {
-      adam_case(to, count, {.l2 = l2});
-      adam_case(to, count, {.l2 = l2, .with_value = false});
-      adam_case(to, count, {.l2 = l2, .value = DType::kBF16});
-      adam_case(to, count, {.skip = true, .l2 = l2});
-    }
-  }
-  adam_case(to, 129, {.value = DType::kF16});
-  adam_case(to, 129, {.decay = 0});
-  adam_case(to, 129, {.skip = true, .value = DType::kBF16});
-  adam_case(to, 1000, {.value = DType::kBF16}).skew = 1;
-  adam_case(to, 1 << 22, {.value = DType::kBF16}).big = true;
 }
 
 }  // namespace
@@ -96,6 +55,8 @@ void add_step_cases(OpCases& to) {
   const double inf = std::numeric_limits<double>::infinity();
   add_clip(to, "one scope, clipped", {25}, 1, 1);
   add_clip(to, "three scopes, clipped", {25, 7.5, 1e-3}, 1, 1);
+  add_clip(to, "clipped without slack", {25, 7.5}, 1e-5f, 3, 0);
+  add_clip(to, "zero norm without slack", {0}, 1, 1, 0);
   add_clip(to, "below the limit", {0.25, 0.11}, 1, 1);
   add_clip(to, "no clipping", {25, 7.5}, 0, 1);
   add_clip(to, "with a denominator", {2.5e9, 7e8}, 0.5f, 1024);
@@ -107,7 +68,6 @@ void add_step_cases(OpCases& to) {
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});
   timed.big = true;
-  add_adamw(to);
 }
 
 }  // namespace gt::test

@@ -192,29 +192,10 @@ void clip_factor(const ClipFactor& p, Stream) {
   double squares = 0;
   for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += get(p.norm_squares, i);
   const double total = std::sqrt(squares) / p.denominator;
-  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + 1e-6)) : 1;
+  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1;
   set(p.scalars, kGradMultiplier, factor / p.denominator);
   set(p.scalars, kSkip, std::isfinite(total) ? 0 : 1);
   set(p.norm, 0, total);
-}
-
-void adamw(const AdamW& p, Stream) {
-  if (get(p.scalars, kSkip) != 0) return;
-  const double lr = get(p.scalars, kLr), beta1 = get(p.scalars, kBeta1), beta2 = p.beta2;
-  for (int64_t i = 0; i < p.master.numel(); ++i) {
-    const double w = get(p.master, i);
-    double g = get(p.grad, i) * get(p.scalars, kGradMultiplier);
-    if (p.adam_l2) g += p.weight_decay * w;
-    const double m = beta1 * get(p.m, i) + (1 - beta1) * g;
-    const double v = beta2 * get(p.v, i) + (1 - beta2) * g * g;
-    const double step =
-        m / get(p.scalars, kBiasCorrection1) / (std::sqrt(v / get(p.scalars, kBiasCorrection2)) + p.eps);
-    const double updated = w - lr * (step + (p.adam_l2 ? 0 : p.weight_decay * w));
-    set(p.m, i, m);
-    set(p.v, i, v);
-    set(p.master, i, updated);
-    if (p.value) set(p.value, i, get(p.master, i));  // the rounded master, so that both agree
-  }
 }
 
 }  // namespace gt::test::reference

@@ -33,6 +33,7 @@ Exit dispatch(const Command& c) {
     case Verb::kDataPrepare: return run_data_prepare(c);
     case Verb::kDataInspect: return run_data_inspect(c);
     case Verb::kSchedule: return run_schedule(c);
+    case Verb::kLr: return run_lr(c);
     default: FAIL("not a verb of these tests");
   }
   return Exit::kInternal;

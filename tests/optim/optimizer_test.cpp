@@ -7,62 +7,11 @@
 #include <map>
 #include <vector>
 
-#include "parallel/comm/self_group.h"
-#include "tests/support/test.h"
+#include "tests/optim/optimizer_rig.h"
 
 using namespace gt;
 
 namespace {
-
-using Four = std::array<double, 4>;
-constexpr Four kStart{.5, -1, 2, .25};
-constexpr Four kGrads[] = {{.1, -.2, .3, .4}, {-.05, .1, .2, -.3}, {.2, .2, -.1, .05}};
-
-// One rank with a matrix [2, 2] (decayed) and a bias [4] (not decayed), both starting from kStart.
-struct Rig {
-  SelfFactory factory;
-  Mesh mesh;
-  Parameter matrix, bias;
-  ParamStore store;
-  std::unique_ptr<Optimizer> optimizer;
-  std::array<float, kNumScalars> scalars{};
-
-  static Parameter& named(Parameter& p, const char* name, Shape s) {
-    p.name = name;
-    p.full_shape = p.local_shape = s;
-    p.decay = s.rank >= 2;
-    return p;
-  }
-  explicit Rig(const OptimizerOptions& o)
-      : mesh({}, factory),
-        store({{"layer", {&named(matrix, "layer.weight", {2, 2}), &named(bias, "layer.bias", {4})}, 0, 0}}, 1, {}, mesh,
-              cpu_backend(), {}),
-        optimizer(make_optimizer(o, store, cpu_backend(), {})) {
-    for (size_t i = 0; i < 4; ++i)
-      matrix.value.as<float>()[i] = bias.value.as<float>()[i] = static_cast<float>(kStart[i]);
-  }
-  Tensor scalar_tensor() { return {reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}; }
-  void step(int64_t t, const Four& g, float multiplier = 1, bool skip = false, double grad_scale = 1) {
-    for (size_t i = 0; i < 4; ++i)
-      matrix.grad.as<float>()[i] = bias.grad.as<float>()[i] = static_cast<float>(g[i] * grad_scale);
-    optimizer->fill_scalars(t, scalars.data());
-    scalars[kLr] = 0.01f;
-    scalars[kGradMultiplier] = multiplier;
-    scalars[kSkip] = skip ? 1 : 0;
-    optimizer->step(store, scalar_tensor(), {});
-  }
-};
-
-void check_values(const Parameter& p, const Four& expected) {
-  for (size_t i = 0; i < 4; ++i) {
-    INFO(p.name << " element " << i);
-    CHECK(p.value.as<float>()[i] == Approx(expected[i]).epsilon(1e-6).margin(0));
-  }
-}
-
-OptimizerOptions options(const char* type, float decay = 0.01f) {
-  return {.type = type, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-6f, .weight_decay = decay};
-}
 
 // The update in double, for what the fixed numbers do not cover.
 Four reference(const std::string& type, double decay, int steps, double scale = 1) {
@@ -168,14 +117,16 @@ TEST_CASE("state views name both moments of every parameter and hold its numbers
 TEST_CASE("bias corrections stay exact after many steps and an unknown optimizer lists the known ones") {
   Rig rig(options("adamw"));
   std::array<float, kNumScalars> s{};
-  rig.optimizer->fill_scalars(1, s.data());
+  rig.optimizer->fill_scalars(1, {0.5}, s.data());
+  CHECK(s[kLr] == 0.5f);
   CHECK(s[kBeta1] == 0.9f);
+  CHECK(s[kBeta2] == 0.999f);
   CHECK(s[kBiasCorrection1] == Approx(1 - double{0.9f}).epsilon(1e-7));
   CHECK(s[kBiasCorrection2] == Approx(1 - double{0.999f}).epsilon(1e-7));
-  rig.optimizer->fill_scalars(1000000, s.data());
+  rig.optimizer->fill_scalars(1000000, {}, s.data());
   CHECK(s[kBiasCorrection1] == 1);
   CHECK(s[kBiasCorrection2] == 1);
-  CHECK_THROWS_WITH(Rig(options("adamx")), Catch::Contains("adamx") && Catch::Contains("adamw, adam"));
+  CHECK_THROWS_WITH(Rig(options("adamx")), Catch::Contains("adamx") && Catch::Contains("adamw, adam, lamb, sgd, lion"));
 }
 
 TEST_CASE("the clip factor is min(1, clip / (norm + 1e-6)) over the denominator") {

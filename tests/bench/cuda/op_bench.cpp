@@ -269,7 +269,7 @@ void model(DType t, int64_t n, int64_t C, int64_t heads, int64_t s, int64_t V) {
     const Tensor v = m.random({parameters}, DType::kF32), value = m.make({parameters}, DType::kBF16),
                  out = m.make({1}, DType::kF64);
     ops.copy({.src = m.scalars(std::vector<float>(1, 0.f)), .dst = m.make({1}, DType::kF32)}, stream);
-    const Tensor k = m.scalars({1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0});
+    const Tensor k = m.scalars({1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 0, 0, 0, 0, 0, 0, 0});
     const auto P = static_cast<double>(parameters);
     row("adamw", cat("[", parameters, "] f32"), 28 * P, 0, 0,
         [&] { ops.adamw({.master = p, .grad = g, .m = mm, .v = v, .scalars = k}, stream); });

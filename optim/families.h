@@ -1,0 +1,27 @@
+// The families behind make_optimizer, one file each, and the scalars that they share.
+#pragma once
+#include <cmath>
+
+#include "kernels/ops.h"
+#include "optim/optimizer.h"
+
+namespace gt {
+
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_lion(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+
+// lr, both decays and the bias corrections 1 - beta^t, which follow a decay that the schedule varies, as PyTorch's do.
+inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* s) {
+  s[kLr] = static_cast<float>(p.lr);
+  s[kBeta1] = p.beta1 == kOptimizersOwn ? o.beta1 : static_cast<float>(p.beta1);
+  s[kBeta2] = p.beta2 == kOptimizersOwn ? o.beta2 : static_cast<float>(p.beta2);
+  const auto correction = [&](float beta) {
+    return o.bias_correction ? static_cast<float>(1 - std::pow(static_cast<double>(beta), static_cast<double>(t))) : 1;
+  };
+  s[kBiasCorrection1] = correction(s[kBeta1]);
+  s[kBiasCorrection2] = correction(s[kBeta2]);
+}
+
+}  // namespace gt

@@ -1,0 +1,47 @@
+// One kind of optimizer state (a moment): a flat f32 buffer a scope, zero at first, laid out like what this rank
+// updates of it, so that it leaves for checkpoints by parameter names and fits any layout.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+class FlatState {
+ public:
+  FlatState(const ParamStore& store, const Backend& backend, Stream stream) {
+    for (int k = 0; k < store.num_scopes(); ++k) {
+      const int64_t bytes = store.state_elements(k) * size_of(DType::kF32);
+      buffers_.emplace_back(bytes, stream.device, *backend.device);
+      if (bytes > 0) backend.device->zero(buffers_.back().data(), bytes, stream);
+    }
+  }
+
+  // The state of a range, or of `count` elements of it from `first` on.
+  Tensor of(const UpdateRange& r) const { return of(r, 0, r.value.numel()); }
+  Tensor of(const UpdateRange& r, int64_t first, int64_t count) const {
+    return buffers_[static_cast<size_t>(r.scope)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
+  }
+
+  // Views named "optim/<name>/<parameter>".
+  void append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {
+    std::vector<Tensor> flat;
+    for (int k = 0; k < store.num_scopes(); ++k)
+      flat.push_back(buffers_[static_cast<size_t>(k)].tensor({store.state_elements(k)}, DType::kF32));
+    store.append_views("optim/" + name, flat, out);
+  }
+
+  int64_t bytes() const {
+    int64_t n = 0;
+    for (const Buffer& b : buffers_) n += b.bytes();
+    return n;
+  }
+
+ private:
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace gt

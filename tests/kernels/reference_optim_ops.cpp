@@ -1,0 +1,114 @@
+// What the optimizer steps mean, element by element in double.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test::reference {
+namespace {
+
+struct Scalars {
+  double lr, beta1, beta2, bias1, bias2, multiplier, share;
+  bool skip;
+  explicit Scalars(const Tensor& t)
+      : lr(get(t, kLr)),
+        beta1(get(t, kBeta1)),
+        beta2(get(t, kBeta2)),
+        bias1(get(t, kBiasCorrection1)),
+        bias2(get(t, kBiasCorrection2)),
+        multiplier(get(t, kGradMultiplier)),
+        share(get(t, kGradShare)),
+        skip(get(t, kSkip) != 0) {}
+};
+
+void store(const Tensor& master, const Tensor& value, int64_t i, double updated) {
+  set(master, i, updated);
+  if (value) set(value, i, get(master, i));  // the rounded master, so that both agree
+}
+
+double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+
+double lamb_update(const LambRule& r, const Scalars& k, double w, double m, double v) {
+  if (r.corrected) m /= k.bias1, v /= k.bias2;
+  const double root = r.eps_inside_sqrt ? std::sqrt(v + r.eps) : std::sqrt(v) + r.eps;
+  return m / root + (r.l2 ? 0 : r.weight_decay * w);
+}
+
+}  // namespace
+
+void adamw(const AdamW& p, Stream) {
+  const Scalars k(p.scalars);
+  if (k.skip) return;
+  for (int64_t i = 0; i < p.master.numel(); ++i) {
+    const double w = get(p.master, i), g = get(p.grad, i) * k.multiplier + (p.adam_l2 ? p.weight_decay * w : 0);
+    const double m = k.beta1 * get(p.m, i) + (1 - k.beta1) * g;
+    const double v = k.beta2 * get(p.v, i) + (1 - k.beta2) * g * g;
+    const double step = m / k.bias1 / (std::sqrt(v / k.bias2) + p.eps);
+    set(p.m, i, m);
+    set(p.v, i, v);
+    store(p.master, p.value, i, w - k.lr * (step + (p.adam_l2 ? 0 : p.weight_decay * w)));
+  }
+}
+
+void sgd(const Sgd& p, Stream) {
+  const Scalars k(p.scalars);
+  if (k.skip) return;
+  for (int64_t i = 0; i < p.master.numel(); ++i) {
+    const double w = get(p.master, i), g = get(p.grad, i) * k.multiplier + p.weight_decay * w;
+    double step = g;
+    if (p.m) {
+      const double m = k.beta1 * get(p.m, i) + k.share * g;
+      step = p.nesterov ? g + k.beta1 * m : m;
+      set(p.m, i, m);
+    }
+    store(p.master, p.value, i, w - k.lr * step);
+  }
+}
+
+void lion(const Lion& p, Stream) {
+  const Scalars k(p.scalars);
+  if (k.skip) return;
+  for (int64_t i = 0; i < p.master.numel(); ++i) {
+    const double w = get(p.master, i), g = get(p.grad, i) * k.multiplier, m = get(p.m, i);
+    const double u = sign(k.beta1 * m + (1 - k.beta1) * g);
+    set(p.m, i, k.beta2 * m + (1 - k.beta2) * g);
+    store(p.master, p.value, i, w - k.lr * (u + p.weight_decay * w));
+  }
+}
+
+void lamb_moments(const LambMoments& p, Stream) {
+  const Scalars k(p.scalars);
+  double total[2] = {};
+  for (int64_t i = 0; !k.skip && i < p.master.numel(); ++i) {
+    const double w = get(p.master, i), g = get(p.grad, i) * k.multiplier + (p.rule.l2 ? p.rule.weight_decay * w : 0);
+    const double m = k.beta1 * get(p.m, i) + (p.rule.grad_averaging ? 1 - k.beta1 : 1) * g;
+    const double v = k.beta2 * get(p.v, i) + (1 - k.beta2) * g * g;
+    const double u = lamb_update(p.rule, k, w, m, v);
+    set(p.m, i, m);
+    set(p.v, i, v);
+    total[0] += w * w;
+    total[1] += u * u;
+  }
+  for (int j : {0, 1})
+    if (p.norms) set(p.norms, j, total[j] + (p.accumulate ? get(p.norms, j) : 0));
+}
+
+void lamb_apply(const LambApply& p, Stream) {
+  const Scalars k(p.scalars);
+  if (k.skip) return;
+  const double norm = std::sqrt(get(p.norms, 0)), update = std::sqrt(get(p.norms, 1));
+  const LambRule& r = p.rule;
+  double ratio = 1;
+  if (r.adapt && norm > 0 && update > 0) {
+    ratio = std::min<double>(std::max<double>(norm, r.min_norm), r.max_norm) / update;
+    ratio = std::min<double>(std::max<double>(ratio, r.min_ratio), r.max_ratio);
+  }
+  if (p.ratio) set(p.ratio, 0, ratio);
+  const double late = r.corrected ? 1 : std::sqrt(k.bias2) / k.bias1;
+  for (int64_t i = 0; i < p.master.numel(); ++i) {
+    const double w = get(p.master, i), u = lamb_update(r, k, w, get(p.m, i), get(p.v, i));
+    store(p.master, p.value, i, w - k.lr * late * ratio * u);
+  }
+}
+
+}  // namespace gt::test::reference

@@ -1,0 +1,220 @@
+// The sections optim and schedule: defaults by type, keys of other types, notes; the verb lr; resume and range test
+// from outside.
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "launch/config_optim.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  std::vector<std::string> out;
+  for (std::string w; in >> w;) out.push_back(w);
+  return out;
+}
+
+LoadedConfig load(const std::string& flags, const std::string& file = "") {
+  return load_config({.file = file, .flags = words_of(flags)});
+}
+
+std::string problems_of(const std::string& flags, const std::string& file = "") {
+  try {
+    load(flags, file);
+  } catch (const Error& e) {
+    CHECK(e.code() == Exit::kUsage);
+    return e.what();
+  }
+  return "accepted";
+}
+
+std::string joined(const std::vector<std::string>& notes) {
+  std::string out;
+  for (const std::string& n : notes) out += n + "\n";
+  return out;
+}
+
+const std::string kTiny =
+    "--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --launch.ranks threads ";
+
+}  // namespace
+
+TEST_CASE("each optimizer brings its own defaults, which a given value overrides") {
+  const auto optim = [](const std::string& flags) { return load(flags).config.optim; };
+  CHECK(optim("").weight_decay == 0.1);
+  CHECK(optim("--optim.type adam").weight_decay == 0);
+  CHECK(optim("--optim.type sgd").weight_decay == 0);
+  CHECK(optim("--optim.type lion").betas == std::vector<double>{0.9, 0.99});
+  const OptimConfig lamb = optim("--optim.type lamb");
+  CHECK(lamb.betas == std::vector<double>{0.9, 0.999});
+  CHECK(lamb.eps == 1e-6);
+  CHECK(lamb.weight_decay == 0.01);
+  CHECK(lamb.lamb_variant == "paper");
+  const OptimConfig ds = optim("--optim.type lamb --optim.lamb_variant deepspeed");
+  CHECK(ds.eps == 1e-8);
+  CHECK(ds.weight_decay == 0);
+  CHECK(optim("--optim.type lamb --optim.eps 1e-3 --optim.betas 0.5,0.5").eps == 1e-3);
+  CHECK(optim("--optim.type lion --optim.weight_decay 0.7").weight_decay == 0.7);
+  const ScheduleConfig cycle = load("--schedule.type one_cycle").config.schedule;
+  CHECK(cycle.min_momentum == 0.8);
+  CHECK(cycle.max_momentum == 0.9);
+  CHECK(load("--schedule.type lr_range_test").config.schedule.start_lr == 1e-3);
+}
+
+TEST_CASE("a key of another type is refused with the types that it belongs to") {
+  const struct {
+    const char *flags, *message;
+  } cases[] = {
+      {"--optim.momentum 0.9", "0.9 has no effect with optim.type adamw; leave it out; it belongs to sgd"},
+      {"--optim.type sgd --optim.betas 0.5,0.5", "belongs to adamw, adam, lamb, lion"},
+      {"--optim.lamb_variant apex", "adamw; leave it out; it belongs to lamb"},
+      {"--optim.type lamb --optim.lamb_nvlamb", "optim.lamb_variant paper; leave it out; it belongs to apex"},
+      {"--optim.type lamb --optim.bias_correction false", "lamb_variant deepspeed"},
+      {"--schedule.pct_start 0.4", "schedule.type cosine; leave it out; it belongs to one_cycle_torch"},
+      {"--schedule.type one_cycle --schedule.warmup_steps 3", "has no effect with schedule.type one_cycle"},
+      {"--schedule.ds_exact", "has no effect with schedule.type cosine"},
+      {"--optim.type sgd --optim.nesterov", "optim.momentum above 0"},
+      {"--optim.type sgd --optim.nesterov --optim.momentum 0.9 --optim.dampening 0.1", "no optim.dampening"},
+      {"--optim.type lamb --optim.lamb_min_norm 3 --optim.lamb_max_norm 2", "below optim.lamb_min_norm 3"},
+      {"--optim.type lamb --optim.lamb_variant deepspeed --optim.lamb_max_coeff 0.001", "below optim.lamb_min_coeff"},
+      {"--optim.no_decay (", "\"(\" is no regular expression"},
+      {"--schedule.type wsd --schedule.decay_steps 2000", "at most 1000"},
+      {"--schedule.type one_cycle_torch --schedule.three_phase --schedule.pct_start 0.7", "at most 0.5"},
+      {"--schedule.type one_cycle --schedule.min_momentum 0.95", "below schedule.min_momentum"},
+      {"--schedule.type lr_range_test --schedule.start_lr 0", "begins at 0"},
+      {"--schedule.min_lr 1", "above optim.lr"},
+      {"--schedule.type one_cycle --schedule.ds_exact --schedule.first_steps 5 --schedule.decay_step_size 1 "
+       "--schedule.decay_mom_rate 0.1",
+       "ds_exact false"},
+      {"--optim.type muon", "expected adamw or adam or lamb"},
+  };
+  for (const auto& c : cases) {
+    INFO(c.flags);
+    const std::string found = problems_of(c.flags);
+    CHECK_THAT(found, Contains(c.message) && Contains("1 problem, nothing was started"));
+  }
+  // Of the default value nothing has to come.
+  CHECK(problems_of("--optim.momentum 0 --schedule.pct_start 0.3") == "accepted");
+}
+
+TEST_CASE("a file's key of another type than a flag asks for is set aside with a note, within the file it is refused") {
+  TempDir dir;
+  write_file(dir / "a.json", R"({"optim": {"type": "sgd", "momentum": 0.9}, "schedule": {"warmup_steps": 7}})");
+  const LoadedConfig c = load("--optim.type adamw --schedule.type one_cycle_torch", dir / "a.json");
+  CHECK(c.config.optim.momentum == 0);
+  CHECK(c.config.schedule.warmup_steps == 0);
+  CHECK_THAT(joined(c.notes), Contains("optim.momentum has no effect with optim.type adamw") &&
+                                  Contains("schedule.warmup_steps has no effect with schedule.type one_cycle_torch"));
+  write_file(dir / "b.json", R"({"schedule": {"type": "one_cycle_torch", "warmup_steps": 7}})");
+  CHECK_THAT(problems_of("", dir / "b.json"), Contains("b.json:1 schedule.warmup_steps"));
+}
+
+TEST_CASE("every optimizer and schedule reads back from its own config.json") {
+  for (const std::string& optimizer : optimizer_names())
+    for (const std::string& schedule : lr_schedule_names()) {
+      TempDir dir;
+      const std::string once = config_json(load("--optim.type " + optimizer + " --schedule.type " + schedule).config);
+      write_file(dir / "c.json", once);
+      INFO(optimizer << " " << schedule);
+      CHECK(config_json(load("", dir / "c.json").config) == once);
+      // And another optimizer may be asked for on top of it.
+      CHECK(problems_of("--optim.type lamb --schedule.type constant", dir / "c.json") == "accepted");
+    }
+}
+
+TEST_CASE("DeepSpeed's defects are noted where they are in force") {
+  CHECK_THAT(joined(load("--schedule.type warmup --schedule.ds_exact").notes),
+             Contains("steps 1 and 2 run at schedule.start_lr 0") && Contains("ds_exact false removes this"));
+  CHECK_THAT(joined(load("--schedule.type warmup").notes), !Contains("DeepSpeed"));
+}
+
+TEST_CASE("lr draws the curve and writes every step") {
+  TempDir dir;
+  const Outcome drawn =
+      gpttrain("lr --optim.lr 0.4 --schedule.type one_cycle_torch --train.steps 60 --csv c.csv", dir.path());
+  INFO(drawn.out);
+  CHECK(drawn.code == 0);
+  CHECK(drawn.says("learning rate"));
+  CHECK(drawn.says("momentum (beta1)"));
+  CHECK(drawn.says("0.4 |"));
+  const std::string csv = read_file(dir / "c.csv");
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 61);
+  CHECK_THAT(csv, Catch::StartsWith("step,lr,beta1\n1,0.016"));
+  const Outcome plain = gpttrain("lr --optim.lr 1 --schedule.type linear --train.steps 4 --csv -", dir.path());
+  CHECK(plain.out == "step,lr\n1,0.75\n2,0.5\n3,0.25\n4,0\n");
+  CHECK(gpttrain("lr --csv /nowhere/x.csv", dir.path()).code == 74);
+}
+
+TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the layout allows it") {
+  TempDir dir;
+  const struct {
+    const char *name, *flags;
+  } kinds[] = {
+      {"lamb", "--optim.type lamb --optim.lr 1e-2 --schedule.type one_cycle_torch"},
+      {"sgd",
+       "--optim.type sgd --optim.momentum 0.9 --optim.lr 0.1 --schedule.type one_cycle --schedule.first_steps 4"},
+      {"lion", "--optim.type lion --optim.lr 1e-3 --schedule.type wsd --schedule.decay_steps 4"}};
+  for (const auto& k : kinds) {
+    const std::string run = kTiny + k.flags + " --train.steps 8 --tp 2 ";
+    const Outcome whole = gpttrain(run + "--log.name whole-" + k.name, dir.path());
+    INFO(whole.out);
+    REQUIRE(whole.code == 0);
+    // The same curve, ended after four of its steps; then the other pipeline depth and another ZeRO stage.
+    const std::string curve = std::string(k.name) == "sgd" ? "" : "--schedule.total_steps 8 ";
+    const std::string part = kTiny + k.flags + " --train.steps 4 --tp 2 " + curve + "--log.name parts-" + k.name;
+    REQUIRE(gpttrain(part, dir.path()).code == 0);
+    const Outcome rest = gpttrain(run + curve + "--pp 2 --zero 0 --log.name parts-" + k.name, dir.path());
+    INFO(rest.out);
+    REQUIRE(rest.code == 0);
+    CHECK_FALSE(rest.says("schedule changed"));
+    for (const char* key : {"loss", "grad_norm", "lr"})
+      CHECK(logged(dir / (std::string("runs/parts-") + k.name), key) ==
+            logged(dir / (std::string("runs/whole-") + k.name), key));
+  }
+  const Outcome other = gpttrain(kTiny + "--train.steps 9 --log.name whole-lamb", dir.path());
+  INFO(other.out);
+  CHECK(other.code == 2);
+  CHECK(other.says("holds the state of lamb, this run wants adamw"));
+  CHECK(other.says("--optim.type lamb"));
+  const Outcome changed = gpttrain(
+      kTiny + "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb",
+      dir.path());
+  INFO(changed.out);
+  CHECK(changed.code == 0);
+  CHECK(changed.says("the learning-rate schedule changed"));
+  const Outcome wrong = gpttrain(kTiny + "--optim.no_decay nothing.like.this --train.steps 1 --log.name x", dir.path());
+  INFO(wrong.out);
+  CHECK(wrong.code == 2);
+  CHECK(wrong.says("\"nothing.like.this\" finds no parameter"));
+}
+
+TEST_CASE("a range test lets the rate grow, proposes a peak and saves nothing") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--optim.lr 1e-2 --train.steps 40 --log.name x --lr_range_test", dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("largest lr"));
+  CHECK(r.says("is proposed"));
+  const std::vector<double> lr = logged(dir / "runs/x", "lr");
+  REQUIRE(lr.size() == 40);
+  CHECK(lr.front() == Approx(1e-4));
+  CHECK(lr.back() == Approx(0.1));
+  CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints"));
+  const std::string csv = read_file(dir / "runs/x/lr_range.csv");
+  CHECK(std::count(csv.begin(), csv.end(), '\n') == 41);
+  // Without a name it is beside the run, not in it; wild rates end it early.
+  const Outcome wild = gpttrain(
+      kTiny + "--optim.type sgd --optim.lr 100 --optim.grad_clip 0 --train.steps 400 --lr_range_test", dir.path());
+  INFO(wild.out);
+  CHECK(wild.code == 0);
+  CHECK(std::filesystem::exists(dir / "runs/gpt2-3x32-lr-range/lr_range.csv"));
+  CHECK(logged(dir / "runs/gpt2-3x32-lr-range", "lr").size() < 400);
+}

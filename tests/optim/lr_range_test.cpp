@@ -1,0 +1,59 @@
+// What is read off a range test.
+#include "optim/lr_range.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// Falls until `turn` (a share of the run), then rises; lr grows from 1e-4 by 1e-4 a step.
+std::vector<RangePoint> curve(int steps, double turn, double noise = 0) {
+  std::vector<RangePoint> out;
+  for (int i = 0; i < steps; ++i) {
+    const double x = static_cast<double>(i) / steps, over = std::max(0.0, x - turn);
+    out.push_back({1e-4 * (i + 1), 5 - 3 * std::min(x, turn) + 60 * over * over + (i % 2 ? noise : -noise)});
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the largest stable rate is where the smoothed loss is lowest, the suggested peak half of it") {
+  for (const double noise : {0.0, 0.05}) {
+    const RangeVerdict v = judge_range(curve(200, 0.6, noise));
+    CHECK(v.enough);
+    CHECK(v.diverged);
+    CHECK(v.largest_stable > 0.6 * 200e-4);
+    CHECK(v.largest_stable < 0.75 * 200e-4);
+    CHECK(v.suggested_peak == Approx(v.largest_stable / 2));
+    CHECK(v.lowest_loss == Approx(3.2).margin(0.2));
+  }
+}
+
+TEST_CASE("a loss that fell to the end says so, and too little says nothing") {
+  const RangeVerdict v = judge_range(curve(200, 1));
+  CHECK(v.enough);
+  CHECK_FALSE(v.diverged);
+  CHECK(v.largest_stable == Approx(200e-4));
+  CHECK_FALSE(judge_range(curve(5, 1)).enough);
+  CHECK_FALSE(judge_range({}).enough);
+  std::vector<RangePoint> rising;
+  for (int i = 0; i < 50; ++i) rising.push_back({1e-3 * i, 5.0 + i});
+  CHECK_FALSE(judge_range(rising).enough);
+}
+
+TEST_CASE("the test stops when the loss is not finite or far above its lowest, and not before") {
+  auto c = curve(200, 0.5);
+  CHECK_FALSE(has_diverged(std::span(c).first(110)));
+  CHECK(has_diverged(c));
+  c.resize(100);
+  CHECK_FALSE(has_diverged(c));
+  c.push_back({1, std::numeric_limits<double>::quiet_NaN()});
+  CHECK(has_diverged(c));
+  CHECK(judge_range(c).diverged);
+}

@@ -10,15 +10,22 @@ namespace gt::ops {
 // memory.
 enum class Keep : uint8_t { kOutputs, kInputs };
 
-Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr);   // y [n, out] = x [n, in] w^T [in, out] + b
+// Where an op's output lives. kTransient: only until the next op has consumed it, which no rule does after; that op
+// gives it back with Tape::discard.
+enum class Output : uint8_t { kKept, kTransient };
+
+// y [n, out] = x [n, in] w^T [in, out] + b
+Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr, Output = Output::kKept);
 
 // down(gelu(up(x))), both GEMMs with the GELU and its derivative in their epilogues. b_down may be null (row-parallel:
 // the bias is added once, after the reduction). kInputs: the GELU's output is made again from its input.
-Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep = Keep::kOutputs);
+Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep = Keep::kOutputs,
+        Output = Output::kKept);
 
 Var add(Tape&, Var a, Var b);
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
-Var add_position(Tape&, Var x, Parameter& table, int64_t seq);    // in place on x [batch*seq, C]
+// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C] and gets position (first_row + i) mod seq.
+Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
 Var gelu(Tape&, Var x);
 
 // x times a mask that the backward computes again (kernels/core/dropout.h); in place on x [n, C], which no other op may

@@ -1,6 +1,7 @@
 // Residual adds, norms, activations, attention and the scope nodes.
 #include "autograd/ops.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace gt::ops {
@@ -17,15 +18,37 @@ Var add(Tape& t, Var a, Var b) {
   return y;
 }
 
-Var add_position(Tape& t, Var x, Parameter& table, int64_t seq) {
-  t.ops().add_position({.x = x.value, .pos = table.value, .seq = seq}, t.stream());
+namespace {
+// Calls run(begin, rows, sequence, position) for pieces of n rows from row `first` of the microbatch on, each of whole
+// sequences of the given length that begin at that position: the rest of a sequence, whole ones, the beginning of one.
+template <class Run>
+void by_sequences(int64_t first, int64_t n, int64_t seq, Run run) {
+  for (int64_t at = 0; at < n;) {
+    const int64_t position = (first + at) % seq, left = n - at;
+    const int64_t rows = position > 0 ? std::min(seq - position, left) : left >= seq ? left / seq * seq : left;
+    run(at, rows, std::min(rows, seq), position);
+    at += rows;
+  }
+}
+}  // namespace
+
+Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_row) {
+  by_sequences(first_row, x.value.shape.rows(), seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
+    t.ops().add_position(
+        {.x = x.value.slice(at, rows), .pos = table.value, .seq = length, .first_pos = position}, t.stream());
+  });
   Var y = t.output_of(x.value);
-  struct Saved { Var x, y; Parameter* table; int64_t seq; };
-  t.record(Saved{x, y, &table, seq}, Rule<Saved>{
+  struct Saved { Var x, y; Parameter* table; int64_t seq, first_row; };
+  t.record(Saved{x, y, &table, seq, first_row}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
       .weight = [](const Saved& s, Backprop& bp) {
-        auto [dpos, acc] = bp.dst(*s.table);
-        bp.ops().position_grad({.dout = bp.grad(s.y), .dpos = dpos, .seq = s.seq, .accumulate = acc}, bp.stream());
+        const Tensor dy = bp.grad(s.y);
+        by_sequences(s.first_row, dy.shape.rows(), s.seq,
+                     [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
+          auto [dpos, acc] = bp.dst(*s.table);
+          bp.ops().position_grad({.dout = dy.slice(at, rows), .dpos = dpos, .seq = length, .first_pos = position,
+                                  .accumulate = acc}, bp.stream());
+        });
       }});
   return y;
 }

@@ -19,6 +19,7 @@ struct ShardSpec {
   int8_t blocks = 1;
 
   static constexpr ShardSpec replicate() { return {}; }
+  static constexpr ShardSpec partial() { return {Kind::kPartial, 0, 1}; }
   static constexpr ShardSpec split(int dim, int blocks = 1) {
     return {Kind::kSplit, static_cast<int8_t>(dim), static_cast<int8_t>(blocks)};
   }

@@ -23,10 +23,9 @@ Var Tape::input(Tensor t, bool needs_grad) {
 }
 
 Var Tape::transient(Shape s, DType t) {
-  if (!recording_) return output(s, t);
   const int32_t home = new_slot();
   slot(home) = {grads_.alloc(s, t), true};
-  return {slot(home).grad, new_slot(), home};
+  return {slot(home).grad, recording_ ? new_slot() : -1, home};
 }
 
 std::byte* Tape::push(size_t bytes, size_t align) {

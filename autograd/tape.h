@@ -49,9 +49,8 @@ class Tape {
   Var output_of(Tensor t) { return {t, recording_ ? new_slot() : -1}; }
   // The same value under a gradient slot of its own.
   Var view_of(const Var& x) { return {x.value, recording_ ? new_slot() : -1, x.home}; }
-  // An output that lives in the pool and may be given back as soon as the ops that read it have run, if a node recorded
-  // after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value. Without recording: an output
-  // like any other.
+  // An output that lives in the pool and may be given back as soon as the ops that read it have run: if no rule reads it,
+  // or if a node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
   Var transient(Shape s, DType t);
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
@@ -128,6 +127,9 @@ class Backprop {
   }
   // Room for a discarded value; it lives until the node that made it is popped.
   Tensor rebuild(const Var& y) { return dst({y.value, y.home}).tensor; }
+  // No rule reads a rebuilt value any more: gives its bytes back before its node is popped, which after Pass::kInput is
+  // at the end of the microbatch.
+  void release(const Var& y) { tape_.discard(y); }
   GradDst dst(const Var& x);  // where to write dL/dx: first writer sets, later ones add
   GradDst dst(Parameter& p) { return grad_dst(p); }
   // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient

@@ -51,7 +51,7 @@ struct Dropout { Tensor x, out; RowDrop drop; };
 
 // sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
-// drop: sum = x + delta * mask, and sum may not alias x.
+// drop: sum = x + delta * mask.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;

@@ -13,8 +13,6 @@
 namespace gt {
 namespace {
 
-constexpr double kMuchBubble = 0.3;  // above it the start block says what helps
-
 std::string layer_name(int i, int64_t layers) {
   if (i == 0) return "embedding";
   if (i <= layers) return fmt::format("block {}", i - 1);
@@ -53,7 +51,8 @@ double bubble(const Config& c, const EngineOptions& o) {
 
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
-  return fmt::format("tp {} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp,
+  const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
+  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, rows,
                      c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
                      recompute_text(c.parallel), c.world());
 }
@@ -96,6 +95,29 @@ std::string data_line(const BannerFacts& f, double epochs) {
   return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()),
                      f.config.model.seq, epochs,
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
+}
+
+// Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
+std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) {
+  const auto peak = [&](const EngineOptions& with) {
+    int64_t most = 0;
+    for (int k = 0; k < mesh.pp; ++k)
+      most = std::max(most, plan_memory(with, mesh, k * mesh.dp * mesh.tp).memory.activations);
+    return format_bytes(static_cast<double>(most));
+  };
+  EngineOptions kept = o, fused = o;
+  kept.model.recompute = Recompute::kNone;
+  fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
+  return fmt::format(
+      "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
+      "recomputation {}, with {} instead {}",
+      o.schedule, peak(o), peak(kept), fused.schedule, peak(fused));
+}
+
+bool splits_backward(const Schedule& s) {
+  return std::any_of(s.program.begin(), s.program.end(), [](const Program& p) {
+    return std::any_of(p.begin(), p.end(), [](const Action& a) { return a.act == Act::kBackwardWeight; });
+  });
 }
 
 }  // namespace
@@ -151,6 +173,8 @@ Rows start_rows(const BannerFacts& f) {
                                         "(train.grad_accum), fewer stages or more chunks "
                                         "(parallel.vpp with schedule interleaved) shrink that",
                                         100 * idle)});
+  if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
+    rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c))});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});

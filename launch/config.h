@@ -28,8 +28,8 @@ struct ModelConfig {
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
     v("tied", tied, "", "input and output embedding share one table");
-    v("dropout", dropout, "0..<1", "dropout of embeddings and of what attention and MLP add; off in eval and generate");
-    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
   }
@@ -37,8 +37,8 @@ struct ModelConfig {
 
 struct ParallelConfig {
   int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
-  bool sequence_parallel = false, dynamic_shapes = false;
-  std::string schedule = "1f1b", partition = "flops", recompute = "none";
+  bool dynamic_shapes = false;
+  std::string sequence_parallel = "auto", schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
   void fields(V& v) {
     v("tp", tp, "1..1024 ranks", "tensor parallel: each layer split over this many neighbouring ranks");
@@ -47,10 +47,12 @@ struct ParallelConfig {
     v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank; more than 1 with schedule interleaved or a file");
     v("cp", cp, "1..1024 ranks", "context parallel: the sequence split over ranks");
     v("ep", ep, "1..1024 ranks", "expert parallel");
-    v("sequence_parallel", sequence_parallel, "", "split norms and dropout over the tp ranks");
+    v("sequence_parallel", sequence_parallel, "auto|true|false",
+      "cut tokens over the tp ranks between tensor-parallel layers; auto: where tp > 1 divides model.seq");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
-    v("partition", partition, "flops|uniform|LIST",
-      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, or blocks a stage as in 4,4");
+    v("partition", partition, "flops|uniform|parameters|RULE",
+      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, parameters, layers whose type matches "
+      "type:REGEX, or blocks a stage as in 4,4");
     v("recompute", recompute, "none|selective|full",
       "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
     v("recompute_layers", recompute_layers, "0..65536 blocks",
@@ -209,7 +211,7 @@ struct CheckpointConfig {
 };
 
 struct LogConfig {
-  std::string dir = "runs", name, progress = "auto";
+  std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
   int64_t every = 1;
   bool tensorboard = true;
   template <class V>
@@ -219,6 +221,9 @@ struct LogConfig {
     v("every", every, "1.. steps", "steps between two lines and two points of a curve");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+    v("trace_steps", trace_steps, "FIRST:END",
+      "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
+    v("trace_ranks", trace_ranks, "pp|all", "whom to trace: the pipeline of (dp 0, tp 0), or every rank");
   }
 };
 
@@ -261,6 +266,10 @@ struct Config {
   DeviceConfig device;
   LaunchConfig launch;
 
+  // Of a checked config. Nothing is cut over one rank, whatever the option says.
+  bool sequence_parallel() const {
+    return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
+  }
   int64_t world() const { return parallel.tp * parallel.pp * parallel.dp; }
   std::string run_dir() const { return log.dir + "/" + log.name; }
   std::string checkpoint_dir() const { return checkpoint.dir.empty() ? run_dir() + "/checkpoints" : checkpoint.dir; }

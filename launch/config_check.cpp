@@ -11,6 +11,8 @@
 #include "kernels/core/check.h"
 #include "launch/config_optim.h"
 #include "launch/schedule_file.h"
+#include "launch/trace.h"
+#include "parallel/pipeline/partition.h"
 
 namespace gt {
 namespace {
@@ -20,7 +22,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"parallel.sequence_parallel", "false", "sequence parallelism"},
     {"zero.stage", "0|1", "this ZeRO stage"},
     {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
@@ -176,6 +177,19 @@ class Checker {
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    sequence_parallel();
+  }
+
+  void sequence_parallel() {
+    const int64_t tp = c_.parallel.tp, seq = c_.model.seq;
+    if (!known({"model.seq", "parallel.sequence_parallel"}) || seq % tp == 0) return;
+    if (c_.parallel.sequence_parallel == "auto")
+      notes_.push_back(
+          fmt::format("no sequence parallelism: model.seq {} is not divisible by tp {}, but {} would be", seq, tp,
+                      list_of(multiples(tp, seq))));
+    if (c_.parallel.sequence_parallel == "true")
+      bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
+          fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
   }
 
   void partition() {
@@ -190,7 +204,9 @@ class Checker {
       bad("parallel.vpp", fmt::format("pp {} x vpp {} = {} stages {}", p.pp, p.vpp, stages, of_layers),
           fmt::format("vpp may be 1{}{}", layers / p.pp > 1 ? fmt::format(" to {}", layers / p.pp) : "",
                       layers / p.vpp > 1 ? fmt::format(", or pp 2 to {}", layers / p.vpp) : ""));
-    if (p.partition == "flops" || p.partition == "uniform") return;
+    for (const char* rule : {"flops", "best", "auto", "uniform", "parameters"})
+      if (p.partition == rule) return;
+    if (p.partition.rfind("type:", 0) == 0) return partition_by_type();
     int64_t sum = 0, n = 0, empty = -1;  // empty: the last stage between the first and the last without a block
     std::string_view rest = p.partition;
     for (bool more = true; more; ++n) {
@@ -199,7 +215,9 @@ class Checker {
       int64_t blocks;
       if (!parse_int(rest.substr(0, comma), blocks) || blocks < 0 || blocks > m.layers)
         return bad("parallel.partition",
-                   fmt::format("expected flops, uniform or blocks a stage as in 4,4, found \"{}\"", p.partition),
+                   fmt::format("expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
+                               "\"{}\"",
+                               p.partition),
                    even_split());
       sum += blocks;
       if (blocks == 0 && n > 0 && more) empty = n;
@@ -215,6 +233,17 @@ class Checker {
                       "may have 0 blocks",
                       p.partition, empty),
           even_split());
+  }
+
+  void partition_by_type() {
+    const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
+    std::vector<LayerCost> layers{{"embedding"}};
+    layers.insert(layers.end(), static_cast<size_t>(c_.model.layers), {"block"});
+    layers.insert(layers.end(), {{"norm"}, {"head"}});
+    if (stages > static_cast<int64_t>(layers.size())) return;  // said already
+    try {
+      gt::partition(c_.parallel.partition, layers, static_cast<int>(stages));
+    } catch (const Error& e) { bad("parallel.partition", e.what()); }
   }
 
   // After batch(): a file is written for one number of microbatches.
@@ -260,10 +289,6 @@ class Checker {
 
   void recompute() {
     const ParallelConfig& p = c_.parallel;
-    if (p.recompute != "none" && p.schedule == "zb-h1")
-      notes_.push_back(
-          "zb-h1 keeps what was recomputed until the weight gradients are done; recomputation saves less than with "
-          "1f1b");
     if (!known({"parallel.recompute", "parallel.recompute_layers", "model.layers"}) || p.recompute_layers == 0) return;
     if (p.recompute == "none")
       bad("parallel.recompute_layers", fmt::format("{} blocks, but parallel.recompute is none", p.recompute_layers),
@@ -364,6 +389,12 @@ class Checker {
     int64_t step;
     if (k.resume != "auto" && k.resume != "never" && (!parse_int(k.resume, step) || step < 0))
       bad("checkpoint.resume", fmt::format("expected auto, never or a step, found \"{}\"", k.resume));
+    try {
+      const TraceWindow w = parse_trace_window(c_.log.trace_steps);
+      if (w.first > c_.train.steps)
+        notes_.push_back(fmt::format("log.trace_steps {} is after the last step, {}: nothing will be traced",
+                                     c_.log.trace_steps, c_.train.steps));
+    } catch (const Error& e) { bad("log.trace_steps", e.what()); }
     if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == "..")
       bad("log.name", fmt::format("\"{}\" is not the name of a folder", c_.log.name), "the folder above it is log.dir");
     if (!context_.needs_data) return;

@@ -42,7 +42,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       boundaries_(stage_boundaries(options, mesh.shape().pp)) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std, options.seed};
+  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -144,7 +144,7 @@ void Engine::put_stage_times(Tensor out) {
     own_times_[kind] += t.end - t.begin;
   }
   own_times_[kWaitTime] = train_->wait_seconds();
-  own_times_[kPipelineTime] = train_->seconds();
+  own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
   for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
   const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
   if (compute_.device.kind != DeviceKind::kNull)
@@ -197,6 +197,9 @@ StepResult Engine::read_back(int64_t target_tokens) {
     const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
     own_times_[p] = phases_[phase + 1] - phases_[phase];
   }
+  for (const ActionTime& t : train_->transfers())
+    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
+      own_times_[kReduceTime] += t.end - t.begin;
   if (!r.skipped) ++applied_;
   return r;
 }
@@ -249,7 +252,7 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.gradients = store_->grad_bytes();
   plan.memory.optimizer = optimizer_->state_bytes();
   plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
-                            (eval_ ? plan.eval.activation_bytes * eval_->slots() : 0);
+                            (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);

@@ -28,6 +28,7 @@ struct EngineOptions {
   std::string schedule = "1f1b";      // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
+  bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off

@@ -45,6 +45,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.schedule = c.parallel.schedule;
   o.partition = c.parallel.partition;
   o.vpp = static_cast<int>(c.parallel.vpp);
+  o.sequence_parallel = c.sequence_parallel();
   o.dynamic_shapes = c.parallel.dynamic_shapes;
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);

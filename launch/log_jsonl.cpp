@@ -57,6 +57,22 @@ std::string on_one_line(const std::string& json) {
   return out;
 }
 
+// What the step's seconds were spent on; "other" is what is left.
+std::string timers_json(const StepRecord& r) {
+  double sum = 0;
+  std::string out = "{";
+  const auto add = [&](const char* name, double x) {
+    out += cat(out.size() > 1 ? ", \"" : "\"", name, "\": ", std::isnan(x) ? "null" : json_number(x));
+    sum += x;
+  };
+  for (size_t t = 0; t < r.timers.size(); ++t)
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) add(kTimerNames[t], r.timers[t]);
+  if (sum == 0) return "{}";
+  if (!std::isnan(r.data_wait)) add("data_wait", r.data_wait * r.step_seconds);
+  add("other", r.step_seconds - sum);
+  return out + "}";
+}
+
 }  // namespace
 
 std::string json_line(const StartInfo& s, double time) {
@@ -99,6 +115,7 @@ std::string json_line(const StepRecord& r) {
       .maybe("data_wait", r.data_wait)
       .index("slowest_rank", r.slowest_rank)
       .index("peak_bytes", r.peak_bytes)
+      .raw("timers", timers_json(r))
       .close();
 }
 

@@ -210,9 +210,18 @@ std::vector<std::string> choices(const Option& option) {
 bool takes_list(const Option& option) { return option.target.index() >= 4; }
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 
+namespace {
+// "auto|true|false": the flag may stand alone, and JSON's true and false are welcome.
+bool takes_truth(const Option& option) {
+  const std::vector<std::string> legal = choices(option);
+  return std::find(legal.begin(), legal.end(), "true") != legal.end();
+}
+}  // namespace
+
 std::string set_from_words(const Option& option, const std::vector<std::string>& words) {
   if (words.empty()) {
     if (bool* const* b = std::get_if<bool*>(&option.target)) return **b = true, "";
+    if (takes_truth(option)) return *std::get<std::string*>(option.target) = "true", "";
     return fmt::format("expected a value {}, found none", option.domain);
   }
   return std::visit(Overloaded{
@@ -248,6 +257,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
           [&](std::string* s) {
             if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos)
               return set_string(option, *s, value.text);
+            if (wants(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
             return wants(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
           },
           [&](int64_t* n) { return wants(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number"); },

@@ -28,6 +28,16 @@ Cost stage_cost(const EngineOptions& o, int pp) {
   return cost;
 }
 
+std::vector<double> stage_flops(const EngineOptions& o, int pp, int64_t tokens) {
+  const auto layers = o.model.layer_costs();
+  const std::vector<int> bounds = stage_boundaries(o, pp);
+  std::vector<double> out(bounds.size() - 1, 0);
+  for (size_t k = 0; k + 1 < bounds.size(); ++k)
+    for (int i = bounds[k]; i < bounds[k + 1]; ++i)
+      out[k] += static_cast<double>(layers[static_cast<size_t>(i)].flops * tokens);
+  return out;
+}
+
 Report predict_pipeline(const EngineOptions& o, int pp) { return simulate(train_schedule(o, pp), stage_cost(o, pp)); }
 
 }  // namespace gt

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 namespace gt {
 
@@ -19,10 +21,17 @@ using PhaseEnds = std::array<double, kNumPhases + 1>;
 enum StageTime : int {
   kForwardTime, kBackwardTime, kInputGradTime, kWeightGradTime,  // inside F, B, I, W
   kWaitTime,      // blocked on neighbours
-  kPipelineTime,  // from the first action to the last message
-  kReduceTime, kNormsTime, kOptimizerTime, kGatherTime,
+  kPipelineTime,  // from the begin of the pipeline's part to the end of the last compute action
+  kReduceTime,    // gradients over the replicas, as far as the step waited for it
+  kNormsTime, kOptimizerTime, kGatherTime,
   kNumStageTimes
 };
+// What logs call them; kPipelineTime contains others and has no name.
+constexpr const char* kTimerNames[kNumStageTimes] = {
+    "forward", "backward", "backward_input", "backward_weight", "p2p_wait", nullptr, "dp_exposed", "grad_norm",
+    "optimizer", "zero_gather_wait"};
+using Timers = std::array<double, kNumStageTimes>;
+
 class StepTimes {
  public:
   StepTimes() = default;
@@ -30,12 +39,26 @@ class StepTimes {
   int stages() const { return static_cast<int>(by_stage_.size()) / kNumStageTimes; }  // pipeline ranks
   double at(int stage, StageTime t) const { return by_stage_[static_cast<size_t>(stage * kNumStageTimes + t)]; }
   double busy(int stage) const;       // inside compute actions
+  Timers mean() const;                // of all pipeline ranks
   double mean_busy() const;           // of all ranks, the optimizer included
   double pipeline_seconds() const;    // of the slowest pipeline rank
   double pipeline_bubble() const;     // 1 - busy / pipeline_seconds, all ranks; what the simulator predicts
 
  private:
   std::span<const double> by_stage_;  // [pipeline rank][StageTime]; valid until the engine's next step
+};
+
+// Sums the times of a run's steps and prints them as a table of milliseconds a step: a row a timer, a column a pipeline
+// rank. The first two steps are left out.
+class StepBreakdown {
+ public:
+  void add(const StepTimes&, double step_seconds);
+  std::string table() const;  // "" before the third step
+
+ private:
+  int64_t steps_ = 0;
+  double seconds_ = 0;
+  std::vector<double> sums_;  // [pipeline rank][StageTime]
 };
 
 }  // namespace gt

@@ -17,7 +17,7 @@ void TensorBoardSink::start(const StartInfo& info) {
 
 void TensorBoardSink::step(const StepRecord& r) {
   if (r.step % every_ != 0 && r.step != r.total_steps) return;
-  const auto always = [&](const char* tag, double x) { file_->scalar(tag, x, r.step, r.time); };
+  const auto always = [&](std::string_view tag, double x) { file_->scalar(tag, x, r.step, r.time); };
   const auto known = [&](const char* tag, double x) {
     if (!std::isnan(x)) always(tag, x);
   };
@@ -43,6 +43,8 @@ void TensorBoardSink::step(const StepRecord& r) {
   known("perf/bubble_predicted", r.bubble_predicted);
   known("perf/exposed_comm", r.exposed_comm);
   known("perf/data_wait", r.data_wait);
+  for (size_t t = 0; t < r.timers.size(); ++t)
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) always(std::string("time/") + kTimerNames[t], r.timers[t]);
   if (r.slowest_rank >= 0) always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
   if (r.peak_bytes >= 0) always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
 }

@@ -67,6 +67,8 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
   load_or_init();
+  if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
+    trace_ = std::make_unique<TraceSession>(*mesh_, w, config_.log.trace_ranks == "all");
   if (speaks()) start_logs();
 }
 
@@ -290,12 +292,13 @@ Exit Trainer::run() {
             config_.run_dir(), state_.step, config_.train.steps)));
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
+    const bool last = state_.step == config_.train.steps;
+    if (trace_ && trace_->wants(state_.step) && (last || stop_ || !trace_->wants(state_.step + 1))) write_trace();
     if (run_.range_test) {
       const bool look = state_.step % std::max<int64_t>(1, config_.train.steps / 100) == 0;
       if (look && has_diverged(range_)) break;
       continue;
     }
-    const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
     report_memory();
     if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
@@ -308,7 +311,10 @@ Exit Trainer::run() {
 }
 
 void Trainer::one_step() {
+  if (trace_) trace_->begin_step(state_.step + 1);
+  const double waited_before = loader_->wait_seconds();
   const auto microbatches = loader_->next();
+  const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested());
   stop_ = r.stop;
   ++state_.step;
@@ -318,6 +324,7 @@ void Trainer::one_step() {
   state_.consumed_tokens += global_tokens();
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
+  if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
 
@@ -348,6 +355,8 @@ void Trainer::one_step() {
   rec.data_wait = waited / seconds;
   if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
+  rec.timers = r.times.mean();
+  breakdown_.add(r.times, seconds);
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;
   recent_rates_.push_back(rate);
@@ -381,6 +390,31 @@ void Trainer::evaluate() {
     state_.best_step = state_.step;
   }
   if (log_) log_->push(rec);
+  step_ended_ = now();
+}
+
+// Like a log: what cannot be written is said, and training goes on.
+void Trainer::write_trace() {
+  const std::vector<RankTrace> traces = trace_->gather();
+  if (!log_ || traces.empty()) return;
+  const TraceWindow w = parse_trace_window(config_.log.trace_steps);
+  const int64_t first = std::max(w.first, first_step_);
+  const EngineOptions options = engine_options(config_, threads_);
+  TraceInfo info;
+  info.tokens = config_.train.micro_batch * config_.model.seq;
+  info.stage_flops = stage_flops(options, mesh_->shape().pp, info.tokens);
+  info.other = {{"command", run_.command},
+                {"config_sha256", sha256_hex(config_json(config_))},
+                {"clock", "host steady clock; on a GPU: when work was queued"},
+                {"clocks", clock_text(traces)}};
+  const std::string path = fmt::format("{}/trace-{}.json.gz", config_.run_dir(), first);
+  try {
+    write_gzip(path, trace_json(traces, info));
+    log_->push(make_event(state_.step, fmt::format("trace of steps {} to {}: {} (open it in ui.perfetto.dev)", first,
+                                                   state_.step, path)));
+  } catch (const Error& e) { log_->warn(state_.step, fmt::format("the trace was not written: {}", e.what())); }
+  const int columns = terminal_width();
+  timeline_ = executed_timeline(traces, columns > 0 ? std::clamp(columns - 25, 40, 160) : 80);
   step_ended_ = now();
 }
 
@@ -445,6 +479,10 @@ void Trainer::finish(Exit code) {
   info.median_tokens_per_second = median(recent_rates_);
   const std::string dir = config_.run_dir();
   info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
+  if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
+  if (!timeline_.empty())
+    info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
+                                                 "capital weights only, ~ waiting for a message, . idle"});
   info.rows.push_back({"logs", dir + "/log.jsonl"});
   info.rows.push_back(
       {"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});

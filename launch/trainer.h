@@ -12,6 +12,7 @@
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/trace_session.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -46,6 +47,7 @@ class Trainer {
   void evaluate();
   void report_memory();
   void save();
+  void write_trace();
   void finish(Exit);
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
@@ -69,6 +71,9 @@ class Trainer {
   std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;
+  StepBreakdown breakdown_;
+  std::unique_ptr<TraceSession> trace_;  // null: no step is traced
+  std::string timeline_;                 // of the last traced step
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1, saved_step_ = -1;

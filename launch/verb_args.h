@@ -146,7 +146,7 @@ struct GenerateArgs {
 
 struct ScheduleArgs {
   int64_t pp = 0, vpp = 0, microbatches = 0;
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b", check, trace;
   std::vector<double> cost = {1, 2};
   bool tied = false;
   template <class V>
@@ -157,6 +157,8 @@ struct ScheduleArgs {
     v("microbatches", microbatches, "0..4096", "microbatches a step; 0: 2 pp, or what the file says");
     v("cost", cost, ">0..", "time of a forward and of a backward");
     v("tied", tied, "", "first and last stage share their embedding: adds T");
+    v("check", check, "", "a text schedule: say whether a run would accept it, print nothing else");
+    v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
   }
 };
 

@@ -71,7 +71,7 @@ Var Block::join(Tape& t, const Stream& s) {
 }
 
 GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b)
-    : config_(c), stage_(stage), embed_drop_("embed", c.dropout, b) {
+    : config_(c), axis_(b.tensor()), stage_(stage), embed_drop_("embed", c.dropout, b) {
   const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
   for (int i = begin; i < end; ++i) {
     if (i == 0) {
@@ -108,7 +108,7 @@ GptStage::Named& GptStage::named(const Module& m) {
   return *std::find_if(named_.begin(), named_.end(), [&](const Named& n) { return n.module == &m; });
 }
 
-Shape GptStage::boundary(const MicroBatch& mb) const { return {mb.batch * mb.seq, config_.hidden}; }
+Shape GptStage::boundary(const MicroBatch& mb) const { return {axis_.rows(mb).rows, config_.hidden}; }
 
 int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
   if (config_.loss_chunk > 0) return config_.loss_chunk;
@@ -159,7 +159,7 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}, {}};
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
-    in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb.seq); });
+    in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
@@ -183,7 +183,8 @@ Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
 }
 
 Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
-  GT_CHECK(embed_ && head_ && !t.recording(), "logits need the whole model in one stage and no recording");
+  GT_CHECK(embed_ && head_ && !t.recording() && !axis_.cut_rows(),
+           "logits need the whole model in one stage, all rows, and no recording");
   Var x = body(t, {}, mb);
   x.value = x.value.slice(row, 1);
   return ops::linear(t, x, head_->weight).value;

@@ -83,6 +83,7 @@ class GptStage : public Stage {
   int64_t loss_chunk(const MicroBatch&) const;
   void show(const Module&, const char* part, const Var&, const MicroBatch&);
   GptConfig config_;
+  TensorAxis axis_;
   int stage_;
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;

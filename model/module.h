@@ -6,6 +6,7 @@
 
 #include "autograd/parameter.h"
 #include "parallel/mesh.h"
+#include "parallel/tensor/tensor_axis.h"
 
 namespace gt {
 
@@ -13,8 +14,12 @@ struct Build {  // everything a layer needs to construct itself
   const Mesh& mesh;
   float init_std = 0.02f;
   uint64_t seed = 0;  // of dropout
+  bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
+  TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
+  // Of a parameter that every tp rank holds whole and applies between tensor-parallel layers.
+  ShardSpec whole() const { return tensor().cut_rows() ? ShardSpec::partial() : ShardSpec::replicate(); }
 };
 
 class Module {

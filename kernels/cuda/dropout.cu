@@ -19,8 +19,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, i
     const int64_t at = i * V, row = at / cols;
     float v[V];
     load<V>(x + at, v);
-    drop<V>(d.mask, d.mask.first_sample + (d.first_row + row) / d.seq,
-            (d.first_row + row) % d.seq * cols + (at - row * cols), v);
+    drop<V>(d, row, cols, at - row * cols, v);
     store<V>(out + at, v);
   }
 }

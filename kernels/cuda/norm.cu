@@ -1,7 +1,10 @@
 // Residual add + layer norm, and its backward, in one pass each. A row lives in registers: one warp a row up to 1024
 // columns, eight warps up to 8192; other sizes take the plain kernels, which read a row several times.
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
+#include <type_traits>
+
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -33,6 +36,7 @@ struct Forward {
   int64_t n;
   int cols;
   float eps;
+  RowDrop drop;
 
   __device__ void statistics(int64_t row, float m, float r) const {
     if (mean != nullptr) mean[row] = m;
@@ -40,8 +44,8 @@ struct Forward {
   }
 };
 
-// W warps share a row, K packs of V elements a lane.
-template <class T, int V, int K, int W>
+// W warps share a row, K packs of V elements a lane. Drop: dropout of delta.
+template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> p) {
   __shared__ float shared[W];
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
@@ -65,6 +69,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> 
     for (int k = 0; k < K; ++k) {
       const int c = (k * 32 * W + lane) * V;
       if (c >= p.cols) continue;
+      if constexpr (Drop) drop<V>(p.drop, row, p.cols, c, d[k]);
 #pragma unroll
       for (int j = 0; j < V; ++j) v[k][j] = rounded<T>(v[k][j] + d[k][j]);
       store<V>(p.sum + row * p.cols + c, v[k]);
@@ -99,7 +104,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> 
 }
 
 // Any row length: a block a row, three passes.
-template <class T>
+template <class T, bool Drop>
 __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   __shared__ float shared[8];
   const int64_t row = blockIdx.x, at = row * p.cols;
@@ -107,7 +112,9 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     float v = to_float(p.x[at + c]);
     if (p.delta != nullptr) {
-      v = rounded<T>(v + to_float(p.delta[at + c]));
+      float d[1] = {to_float(p.delta[at + c])};
+      if constexpr (Drop) drop<1>(p.drop, row, p.cols, c, d);
+      v = rounded<T>(v + d[0]);
       p.sum[at + c] = from_float<T>(v);
     }
     s += v;
@@ -140,10 +147,12 @@ struct Backward {
   int64_t n;
   int cols;
   bool accumulate;
+  T* ddelta;  // may be dout: a thread writes where it alone has read
+  RowDrop drop;
 };
 
 // Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end.
-template <class T, int V, int K, int W>
+template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[W];
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
@@ -198,6 +207,12 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
         for (int j = 0; j < V; ++j) x[k][j] += more[j];
       }
       store<V>(p.dx + at + c, x[k]);
+      if constexpr (Drop) {
+#pragma unroll
+        for (int j = 0; j < V; ++j) x[k][j] = rounded<T>(x[k][j]);
+        drop<V>(p.drop, row, p.cols, c, x[k]);
+        store<V>(p.ddelta + at + c, x[k]);
+      }
     }
   }
   if (p.partial == nullptr) return;
@@ -234,7 +249,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
   }
 }
 
-template <class T>
+template <class T, bool Drop>
 __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
   __shared__ float shared[8];
   const int64_t row = blockIdx.x, at = row * p.cols;
@@ -254,6 +269,11 @@ __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
     if (p.dsum != nullptr) d += to_float(p.dsum[at + c]);
     if (p.accumulate) d += to_float(p.dx[at + c]);
     p.dx[at + c] = from_float<T>(d);
+    if constexpr (Drop) {
+      float v[1] = {rounded<T>(d)};
+      drop<1>(p.drop, row, p.cols, c, v);
+      p.ddelta[at + c] = from_float<T>(v[0]);
+    }
   }
 }
 
@@ -300,6 +320,13 @@ bool by_row_shape(int64_t cols, F&& f) {
   return true;
 }
 
+// f(std::bool_constant): with or without dropout.
+template <class F>
+void by_drop(const RowDrop& d, F&& f) {
+  if (d) return f(std::true_type{});
+  f(std::false_type{});
+}
+
 template <class T>
 Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
   GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype),
@@ -312,14 +339,6 @@ Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main
 void layer_norm(const LayerNorm& a, Stream s) {
   const int64_t cols = a.x.shape.cols(), n = a.x.shape.rows();
   if (a.x.numel() == 0) return;
-  if (a.drop) {  // in two passes: the dropped delta goes through the sum's memory, which both may share
-    GT_CHECK(a.delta && a.sum.data != a.x.data, "layer_norm: dropout needs a delta, and a sum that is not x");
-    dropout({.x = a.delta, .out = a.sum, .drop = a.drop}, s);
-    LayerNorm plain = a;
-    plain.delta = a.sum;
-    plain.drop = {};
-    return layer_norm(plain, s);
-  }
   Context& c = enter(s, "layer_norm");
   GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n && a.out.numel() == a.x.numel(),
            "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ",
@@ -327,6 +346,7 @@ void layer_norm(const LayerNorm& a, Stream s) {
   want("layer_norm", "out", a.out, a.x.dtype);
   if (a.delta) want("layer_norm", "delta", a.delta, a.x.dtype);
   if (a.delta) want("layer_norm", "sum", a.sum, a.x.dtype);
+  GT_CHECK(!a.drop || a.delta, "layer_norm: dropout without a delta to act on");
   by_dtype("layer_norm", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     const Forward<T> p{a.x.as<T>(),
@@ -339,15 +359,19 @@ void layer_norm(const LayerNorm& a, Stream s) {
                        a.rstd.as<float>(),
                        n,
                        static_cast<int>(cols),
-                       a.eps};
-    const bool fits =
-        aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
-        by_row_shape<T>(cols, [&](auto shape) {
-          constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-          norm_kernel<T, kPack<T>, kK, kW>
-              <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
-        });
-    if (!fits) norm_any_kernel<T><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
+                       a.eps,
+                       a.drop};
+    by_drop(a.drop, [&](auto drops) {
+      constexpr bool kDrops = decltype(drops)::value;
+      const bool fits =
+          aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
+          by_row_shape<T>(cols, [&](auto shape) {
+            constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
+            norm_kernel<T, kPack<T>, kK, kW, kDrops>
+                <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
+          });
+      if (!fits) norm_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
+    });
   });
   leave(c, "layer_norm");
 }
@@ -365,6 +389,11 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   want("layer_norm_grad", "dout", a.dout, a.x.dtype);
   want("layer_norm_grad", "dx", a.dx, a.x.dtype);
   if (a.dsum) want("layer_norm_grad", "dsum", a.dsum, a.x.dtype);
+  if (a.drop) {
+    want("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype);
+    GT_CHECK(a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx, "layer_norm_grad: ddelta ",
+             to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
+  }
   if (a.dgamma) want("layer_norm_grad", "dbeta", a.dbeta, a.dgamma.dtype);
   if (n == 0 && !a.dgamma) return;
   // Shares depend on the shape alone, never on the number of multiprocessors.
@@ -383,32 +412,31 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         partial,
                         n,
                         static_cast<int>(cols),
-                        a.accumulate_dx};
+                        a.accumulate_dx,
+                        a.ddelta.as<T>(),
+                        a.drop};
     if (n == 0) return;
-    const bool fits = aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data}) &&
-                      by_row_shape<T>(cols, [&](auto shape) {
-                        constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-                        parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), 264) : std::min<int64_t>(n, 528);
-                        norm_grad_kernel<T, kPack<T>, kK, kW>
-                            <<<static_cast<unsigned>(parts), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
-                      });
-    if (fits) return;
-    // Weights first: dx may alias nothing that they read, but dsum.
-    parts = ceil_div(n, chunk);
-    if (partial != nullptr)
-      norm_weights_any_kernel<T>
-          <<<dim3(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts)), 256, 0, c.stream>>>(p,
-                                                                                                                 chunk);
-    norm_grad_any_kernel<T><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
+    by_drop(a.drop, [&](auto drops) {
+      constexpr bool kDrops = decltype(drops)::value;
+      const bool fits = aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
+                        by_row_shape<T>(cols, [&](auto shape) {
+                          constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
+                          parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), 264) : std::min<int64_t>(n, 528);
+                          norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>
+                              <<<static_cast<unsigned>(parts), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
+                        });
+      if (fits) return;
+      // Weights first: dx and ddelta may alias what they read.
+      parts = ceil_div(n, chunk);
+      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts));
+      if (partial != nullptr) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
+      norm_grad_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
+    });
   });
   if (a.dgamma)
     combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
                      "layer_norm_grad");
   leave(c, "layer_norm_grad");
-  if (!a.drop) return;
-  GT_CHECK(a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx, "layer_norm_grad: ddelta ",
-           to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
-  dropout({.x = a.dx, .out = a.ddelta, .drop = a.drop}, s);
 }
 
 }  // namespace gt::cuda

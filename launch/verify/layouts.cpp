@@ -36,8 +36,8 @@ std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
   if (is_flag(o)) return {"false", "true"};
   for (const std::string& c : choices(o))
-    if (std::none_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; }))
-      out.push_back(c);  // FILE: no value
+    if (std::none_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; }) && c != "auto")
+      out.push_back(c);  // FILE is no value, auto none of its own
   int64_t low = 0, high = 0;
   if (out.empty() && range_of(o.domain, low, high))
     for (int64_t v = counts_ranks(o.key()) ? std::max<int64_t>(low, 1) : low; v <= std::min(high, most); ++v)
@@ -53,6 +53,28 @@ void set(Config& c, const std::string& key, const std::string& value) {
       return;
     }
   GT_CHECK(false, "no option ", key);
+}
+
+constexpr const char* kGradReduce = "zero.grad_reduce";
+
+std::string text_of(Config c, const std::string& key) {
+  for (const Option& o : list_options(c))
+    if (o.key() == key) return value_text(o);
+  return "";
+}
+
+// Gradients are added over the replicas microbatch by microbatch, not once a step.
+bool reduces_each(const Config& c) {
+  const std::string how = text_of(c, kGradReduce);
+  if (c.zero.stage < 2 || how.empty()) return false;
+  return how == "each" || (how == "auto" && (c.zero.stage == 3 || c.parallel.pp == 1));
+}
+
+// What "auto" stands for, so that one layout has one text.
+void settle(Config& c) {
+  c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  if (const std::string how = text_of(c, kGradReduce); !how.empty())
+    set(c, kGradReduce, reduces_each(c) ? "each" : "end");
 }
 
 Config checked(const Config& c) {
@@ -100,9 +122,10 @@ Config flat(const Config& c) {
   r.parallel.dp = c.parallel.dp;
   r.parallel.cp = c.parallel.cp;
   r.parallel.ep = c.parallel.ep;
-  r.parallel.sequence_parallel = c.parallel.sequence_parallel;
+  r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   r.zero = ZeroConfig();
-  r.zero.stage = 0;
+  r.zero.stage = reduces_each(c) ? 2 : 0;  // the order of additions is kept
+  if (reduces_each(c)) set(r, kGradReduce, "each");
   return checked(r);
 }
 
@@ -125,6 +148,7 @@ CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::
   std::vector<std::string> notes;
   resolve_and_check(out.config, {.origin = kNowhere}, problems, notes);
   out.problems = problems.list();
+  if (out.problems.empty()) settle(out.config);
   return out;
 }
 
@@ -158,8 +182,8 @@ std::string layout_text(const Config& c) {
   if (p.vpp > 1) out += fmt::format(" vpp {}", p.vpp);
   out += fmt::format(" m {}", c.train.grad_accum);
   if (p.partition != "flops") out += " partition " + p.partition;
-  if (p.sequence_parallel && p.tp > 1) out += " sequence_parallel";
-  out += fmt::format(" zero {}", c.zero.stage);
+  if (c.sequence_parallel()) out += " sequence_parallel";
+  out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
   if (p.recompute != "none") out += " recompute " + p.recompute;
   return out;
 }

@@ -15,20 +15,20 @@ namespace gt {
 class ResidualDropout {
  public:
   ResidualDropout(const std::string& path, double p, const Build& b)
-      : tp_(b.tp()), mask_(drop_mask(stream_key(b.seed, "dropout/" + path), p)) {}
-  // The mask of x: all rows of the microbatch, equal on every tensor rank, or this tensor rank's equal share of them.
+      : axis_(b.tensor()), mask_(drop_mask(stream_key(b.seed, "dropout/" + path), p)) {}
+  // The mask of x: all rows of the microbatch, equal on every tensor rank, or the rows that this rank holds.
   RowDrop operator()(const Var& x, const MicroBatch& mb) const {
     if (!mb.train) return {};
-    const int64_t rows = x.value.shape.rows(), all = mb.batch * mb.seq;
-    RowDrop d{mask_, mb.seq, rows == all ? 0 : tp_.rank() * rows};
-    GT_CHECK(rows == all || rows * tp_.size() == all, "dropout: ", rows, " rows of ", all, " on one of ", tp_.size(),
-             " ranks");
+    const RowSlice held = axis_.rows(mb);
+    GT_CHECK(x.value.shape.rows() == held.rows, "dropout of ", x.value.shape.rows(), " rows where a rank holds ",
+             held.rows);
+    RowDrop d{mask_, mb.seq, held.first};
     d.mask.first_sample = mb.first_sample;
     return d;
   }
 
  private:
-  ProcessGroup& tp_;
+  TensorAxis axis_;
   DropMask mask_;
 };
 

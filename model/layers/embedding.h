@@ -14,19 +14,25 @@ constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 
 class VocabTable : public Module {
  public:
   VocabTable(std::string name, int64_t vocab, int64_t hidden, const Build& b)
-      : Module(std::move(name)), tp_(b.tp()), vocab_(vocab), rows_(padded_vocab(vocab, b.tp_size()) / b.tp_size()),
+      : Module(std::move(name)), axis_(b.tensor()), vocab_(vocab), rows_(padded_vocab(vocab, b.tp_size()) / b.tp_size()),
         weight(param("weight", {vocab, hidden}, ShardSpec::replicate(), {Init::Kind::kNormal, b.init_std}, b)) {
     weight.shard = ShardSpec::split(0);
     weight.pad_rows = rows_ * b.tp_size();
     weight.local_shape = {rows_, hidden};
   }
-  Var lookup(Tape& t, Tensor tokens) { return ops::vocab_embedding(t, tokens, weight, rows_ * tp_.rank(), tp_); }
+  Var lookup(Tape& t, Tensor tokens) {
+    return ops::vocab_embedding(t, tokens, weight, rows_ * axis_.group.rank(), axis_);
+  }
   Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk) {
-    return ops::head_cross_entropy(t, ops::copy_to_group(t, x, tp_), weight, mb, vocab_, chunk, tp_);
+    const bool cut = axis_.cut_rows();
+    x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
+    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group);
+    if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
+    return loss;
   }
 
  private:
-  ProcessGroup& tp_;
+  TensorAxis axis_;
   int64_t vocab_, rows_;
 
  public:
@@ -36,11 +42,14 @@ class VocabTable : public Module {
 class PositionTable : public Module {
  public:
   PositionTable(std::string name, int64_t positions, int64_t hidden, const Build& b)
-      : Module(std::move(name)),
-        weight_(param("weight", {positions, hidden}, ShardSpec::replicate(), {Init::Kind::kNormal, b.init_std}, b)) {}
-  Var operator()(Tape& t, Var x, int64_t seq) { return ops::add_position(t, x, weight_, seq); }
+      : Module(std::move(name)), axis_(b.tensor()),
+        weight_(param("weight", {positions, hidden}, b.whole(), {Init::Kind::kNormal, b.init_std}, b)) {}
+  Var operator()(Tape& t, Var x, const MicroBatch& mb) {
+    return ops::add_position(t, x, weight_, mb.seq, axis_.rows(mb).first);
+  }
 
  private:
+  TensorAxis axis_;
   Parameter& weight_;
 };
 

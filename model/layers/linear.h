@@ -7,37 +7,56 @@
 
 namespace gt {
 
-// Column-parallel: W split on `out` (`blocks` of them for a fused qkv), bias split with it. x is whole on every rank.
+// Runs a column-parallel layer on all rows of x. With sequence parallelism x holds this rank's rows: all of them exist
+// while the layer runs, and once more for its weight gradient.
+template <class Layer>
+Var on_all_rows(Tape& t, Var x, const TensorAxis& axis, Layer layer) {
+  if (!axis.cut_rows()) return layer(ops::copy_to_group(t, x, axis.group));
+  const Var all = ops::gather_rows(t, x, axis.group), y = layer(all);
+  ops::regather_rows(t, x, all, axis.group);
+  return y;
+}
+
+// Column-parallel: W split on `out` (`blocks` of them for a fused qkv), bias split with it.
 class ColumnLinear : public Module {
  public:
   ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, int blocks = 1)
-      : Module(std::move(name)), tp_(b.tp()),
+      : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, ShardSpec::split(0, blocks), {Init::Kind::kNormal, b.init_std}, b)),
         bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b)) {}
-  Var operator()(Tape& t, Var x) { return ops::linear(t, ops::copy_to_group(t, x, tp_), weight, &bias); }
+  Var operator()(Tape& t, Var x) {
+    return on_all_rows(t, x, axis_, [&](Var all) { return ops::linear(t, all, weight, &bias); });
+  }
 
  private:
-  ProcessGroup& tp_;
+  TensorAxis axis_;
 
  public:
   Parameter &weight, &bias;
 };
 
-// Row-parallel: W split on `in`, x split to match. The bias is replicated and added once, after the reduction.
+// Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
+// which with sequence parallelism leaves each rank its own rows.
 class RowLinear : public Module {
  public:
   RowLinear(std::string name, int64_t in, int64_t out, float init_std, const Build& b)
-      : Module(std::move(name)), tp_(b.tp()),
+      : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b)),
-        bias(param("bias", {out}, ShardSpec::replicate(), {Init::Kind::kZero}, b)) {}
-  Var operator()(Tape& t, Var x) { return finish(t, ops::linear(t, x, weight, fused_bias())); }
+        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b)) {}
+  Var operator()(Tape& t, Var x) { return finish(t, ops::linear(t, x, weight, fused_bias(), output())); }
 
-  // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, and what is left to do after it.
-  Parameter* fused_bias() { return tp_.size() == 1 ? &bias : nullptr; }
-  Var finish(Tape& t, Var y) { return tp_.size() == 1 ? y : ops::add_bias(t, ops::reduce_from_group(t, y, tp_), bias); }
+  // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is
+  // left to do after it.
+  Parameter* fused_bias() { return axis_.group.size() == 1 ? &bias : nullptr; }
+  ops::Output output() const { return axis_.cut_rows() ? ops::Output::kTransient : ops::Output::kKept; }
+  Var finish(Tape& t, Var y) {
+    if (axis_.group.size() == 1) return y;
+    y = axis_.cut_rows() ? ops::scatter_rows(t, y, axis_.group) : ops::reduce_from_group(t, y, axis_.group);
+    return ops::add_bias(t, y, bias);
+  }
 
  private:
-  ProcessGroup& tp_;
+  TensorAxis axis_;
 
  public:
   Parameter &weight, &bias;

@@ -8,19 +8,21 @@ class Mlp : public Module {
  public:
   Mlp(std::string name, int64_t hidden, int64_t inner, float down_std, const Build& b)
       : Module(name),
-        tp_(b.tp()),
+        axis_(b.tensor()),
         up_(name + ".up", hidden, inner, b),
         down_(name + ".down", inner, hidden, down_std, b) {
     child(up_);
     child(down_);
   }
   Var operator()(Tape& t, Var x, ops::Keep keep) {
-    x = ops::copy_to_group(t, x, tp_);
-    return down_.finish(t, ops::mlp(t, x, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep));
+    const Var y = on_all_rows(t, x, axis_, [&](Var all) {
+      return ops::mlp(t, all, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep, down_.output());
+    });
+    return down_.finish(t, y);
   }
 
  private:
-  ProcessGroup& tp_;
+  TensorAxis axis_;
   ColumnLinear up_;
   RowLinear down_;
 };

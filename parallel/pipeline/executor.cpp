@@ -145,7 +145,7 @@ struct PipelineExecutor::Impl {
   const GradHooks* hooks = nullptr;
   Clock::time_point start;
   std::vector<ActionTime> times, moved;
-  double busy_seconds = 0, wait_seconds = 0, seconds = 0;
+  double busy_seconds = 0, wait_seconds = 0;
   int live = 0, peak_live = 0;
 };
 
@@ -215,7 +215,6 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
     poll();
   }
   drain_all();
-  seconds = now();
 }
 
 void PipelineExecutor::Impl::perform(const Action& a) {
@@ -459,7 +458,6 @@ int64_t PipelineExecutor::boundary_bytes() const { return impl_->boundary.bytes(
 double PipelineExecutor::started() const {
   return std::chrono::duration<double>(impl_->start.time_since_epoch()).count();
 }
-double PipelineExecutor::seconds() const { return impl_->seconds; }
 std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times; }
 std::span<const ActionTime> PipelineExecutor::transfers() const { return impl_->moved; }
 double PipelineExecutor::busy_seconds() const { return impl_->busy_seconds; }

@@ -70,7 +70,6 @@ class PipelineExecutor {
   int64_t gradient_high_water() const;           // bytes
   int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
-  double seconds() const;                        // of the last run, until every message was sent
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
   std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time
   double busy_seconds() const;                   // time inside compute actions in the last run

@@ -30,16 +30,75 @@ Var reduce_from_group(Tape& t, Var x, ProcessGroup& g) {
   return y;
 }
 
-Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row, ProcessGroup& g) {
-  Var y = t.output({tokens.numel(), table.value.shape[1]}, table.value.dtype);
-  t.ops().embedding({.tokens = tokens, .table = table.value, .out = y.value, .first_row = first_row}, t.stream());
-  if (g.size() > 1) g.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
-  struct Saved { Tensor tokens; Var y; Parameter* table; int64_t first_row; };
-  t.record(Saved{tokens, y, &table, first_row}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
+Var gather_rows(Tape& t, Var x, ProcessGroup& g) {
+  if (g.size() == 1) return x;
+  Var all = t.transient({x.value.shape.rows() * g.size(), x.value.shape.cols()}, x.value.dtype);
+  g.all_gather(x.value, all.value, t.stream()).wait(t.stream());
+  struct Saved { Var x, all; ProcessGroup* g; };
+  t.record(Saved{x, all, &g}, Rule<Saved>{
+      .input = [](const Saved& s, Backprop& bp) {
+        if (!bp.wants(s.x)) return;
+        auto [dx, accumulate] = bp.dst(s.x);
+        const Tensor sum = accumulate ? bp.scratch(dx.shape, dx.dtype) : dx;
+        s.g->reduce_scatter(bp.grad(s.all), sum, bp.stream()).wait(bp.stream());
+        if (!accumulate) return;
+        bp.ops().axpy({.x = sum, .y = dx}, bp.stream());
+        bp.free(sum);
+      },
+      .weight = [](const Saved& s, Backprop& bp) { bp.release(s.all); }});
+  return all;
+}
+
+// On the weight side: only weight gradients read `all` again, which zero-bubble schedules leave for later.
+void regather_rows(Tape& t, Var x, Var all, ProcessGroup& g) {
+  if (g.size() == 1) return;
+  t.discard(all);
+  struct Saved { Var x, all; ProcessGroup* g; };
+  t.record(Saved{x, all, &g}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
+    s.g->all_gather(bp.value(s.x), bp.rebuild(s.all), bp.stream()).wait(bp.stream());
+  }});
+}
+
+Var scatter_rows(Tape& t, Var partial, ProcessGroup& g) {
+  if (g.size() == 1) return partial;
+  const int64_t n = partial.value.shape.rows();
+  GT_CHECK(n % g.size() == 0, n, " rows over ", g.size(), " ranks");
+  Var y = t.output({n / g.size(), partial.value.shape.cols()}, partial.value.dtype);
+  g.reduce_scatter(partial.value, y.value, t.stream()).wait(t.stream());
+  t.discard(partial);
+  struct Saved { Var partial, y; ProcessGroup* g; };
+  t.record(Saved{partial, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    const GradDst d = bp.dst(s.partial);
+    GT_CHECK(!d.accumulate, "a partial sum feeds its reduction alone");
+    s.g->all_gather(bp.grad(s.y), d.tensor, bp.stream()).wait(bp.stream());
+  }});
+  return y;
+}
+
+Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis& axis) {
+  const int64_t n = tokens.numel(), cols = table.value.shape[1], parts = axis.cut_rows() ? axis.group.size() : 1;
+  GT_CHECK(n % parts == 0, n, " tokens over ", parts, " ranks");
+  Var y = t.output({n / parts, cols}, table.value.dtype);
+  const Arena::Mark mark = t.activations().mark();
+  const Tensor found = parts > 1 ? t.scratch({n, cols}, y.value.dtype) : y.value;
+  t.ops().embedding({.tokens = tokens, .table = table.value, .out = found, .first_row = first_row}, t.stream());
+  if (parts > 1)
+    axis.group.reduce_scatter(found, y.value, t.stream()).wait(t.stream());
+  else if (axis.group.size() > 1)
+    axis.group.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
+  t.activations().rollback(mark);
+  struct Saved { Tensor tokens; Var y; Parameter* table; int64_t first_row; ProcessGroup* gathers; };
+  t.record(Saved{tokens, y, &table, first_row, parts > 1 ? &axis.group : nullptr},
+           Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
+    Tensor dout = bp.grad(s.y);
+    if (s.gathers != nullptr) {
+      dout = bp.scratch({s.tokens.numel(), dout.shape.cols()}, dout.dtype);
+      s.gathers->all_gather(bp.grad(s.y), dout, bp.stream()).wait(bp.stream());
+    }
     auto [dtable, acc] = bp.dst(*s.table);
     bp.ops().embedding_grad(
-        {.tokens = s.tokens, .dout = bp.grad(s.y), .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
-        bp.stream());
+        {.tokens = s.tokens, .dout = dout, .dtable = dtable, .first_row = s.first_row, .accumulate = acc}, bp.stream());
+    if (s.gathers != nullptr) bp.free(dout);
   }});
   return y;
 }

@@ -153,12 +153,28 @@ void ParamStore::begin_backward(int stage, int, bool last) {
     if (s->spec.stage == stage) s->last_backward = last;
 }
 
-// The gradient of a rank's slice of a `partial` parameter would be summed over tp here first; none exists without
-// sequence parallelism.
+// Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One
+// collective for each run of such neighbours in the flat buffer; elements are added in rank order, so neither runs nor
+// buckets nor the moment change a bit.
+void ParamStore::sum_partial(Scope& s) {
+  const std::vector<Parameter*>& params = s.spec.params;
+  const auto partial = [&](size_t i) { return params[i]->shard.kind == ShardSpec::Kind::kPartial; };
+  ProcessGroup& tp = mesh_.group(Axis::kTp);
+  summing_.clear();
+  for (size_t begin = 0, end = 0; begin < params.size(); begin = end) {
+    for (end = begin + 1; end < params.size() && partial(end) == partial(begin);) ++end;
+    if (!partial(begin)) continue;
+    const int64_t at = s.layout.offset[begin], to = s.layout.offset[end - 1] + params[end - 1]->local_shape.numel();
+    summing_.push_back(tp.all_reduce(s.flat_grads().slice(at, to - at), ReduceOp::kSum, compute_));
+  }
+  for (Work& w : summing_) w.wait(compute_);
+}
+
 void ParamStore::launch(Scope& s) {
   for (const Parameter* p : s.spec.params)
     GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
   s.phase = Scope::Phase::kReducing;
+  sum_partial(s);
   s.work = mesh_.group(Axis::kDp).reduce_scatter(s.flat_grads(), s.own(s.flat_grads()), compute_);
 }
 

@@ -98,6 +98,7 @@ class ParamStore {
   struct Scope;
   void cut_pieces();
   void launch(Scope&);
+  void sum_partial(Scope&);
   void launch_bucket();
   const Mesh& mesh_;
   ZeroOptions options_;
@@ -110,6 +111,7 @@ class ParamStore {
   std::vector<const Parameter*> tensors_;
   std::vector<Scope*> bucket_;       // scopes whose gradients are final, not launched yet
   int64_t bucket_fill_ = 0;          // bytes
+  std::vector<Work> summing_;        // of sum_partial(); kept for its storage
 };
 
 }  // namespace gt

@@ -81,6 +81,13 @@ void attention(Bench& b, int64_t batch, int64_t seq, int64_t heads, int64_t dim)
   b.time(("attention_grad " + name).c_str(), 0, 2.5 * flops, 5, [&] {
     b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale}, b.stream());
   });
+  const HeadDrop drop{drop_mask(1, 0.1), 0};
+  b.time(("attention,      dropout " + name).c_str(), 0, flops, 5, [&] {
+    b.ops().attention({qkv, out, lse, batch, seq, heads, heads, dim, scale, drop}, b.stream());
+  });
+  b.time(("attention_grad, dropout " + name).c_str(), 0, 2.5 * flops, 5, [&] {
+    b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale, drop}, b.stream());
+  });
   b.drop();
 }
 
@@ -95,6 +102,14 @@ void rows(Bench& b) {
   });
   b.time("layer_norm_grad, residual, [4096, 768]", 4 * bytes, 0, 9, [&] {
     b.ops().layer_norm_grad({z, gamma, mean, rstd, out, y, x, dgamma, dbeta}, b.stream());
+  });
+  const RowDrop drop{drop_mask(1, 0.1), 1024, 0};
+  b.time("dropout [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().dropout({x, out, drop}, b.stream()); });
+  b.time("layer_norm, residual, dropout, [4096, 768]", 4 * bytes, 0, 9, [&] {
+    b.ops().layer_norm({x, y, gamma, beta, z, out, mean, rstd, 1e-5f, drop}, b.stream());
+  });
+  b.time("layer_norm_grad, residual, dropout", 5 * bytes, 0, 9, [&] {
+    b.ops().layer_norm_grad({z, gamma, mean, rstd, out, y, x, dgamma, dbeta, false, false, out, drop}, b.stream());
   });
   b.time("add [4096, 768]", 3 * bytes, 0, 9, [&] { b.ops().add({x, y, out}, b.stream()); });
   b.time("gelu [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().gelu({x, out}, b.stream()); });

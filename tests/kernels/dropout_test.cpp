@@ -74,7 +74,7 @@ TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
   CHECK(drop_mask(1, std::nextafter(1.0, 0.0)).threshold == 0xFFFFFFFFu);
 }
 
-TEST_CASE("a slice of a microbatch's rows has the mask of those rows; samples and modules have masks of their own") {
+TEST_CASE("a slice of a microbatch's rows has the mask of those rows, samples and modules have masks of their own") {
   for (const int64_t cols : {30, 64}) {  // 30: rows begin inside a counter
     const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), 6, 0};
     const std::vector<float> all = factors({24, cols}, whole);

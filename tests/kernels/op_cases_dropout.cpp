@@ -105,7 +105,7 @@ void add_dropout_cases(OpCases& to) {
   add_rows(to, {5, 65}, {mask_of(0), 4, 0});  // without dropout: a copy
   add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
   add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
-  for (const int64_t cols : {7, 129, 768}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
+  for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
   for (const DType t : {DType::kBF16, DType::kF16}) {
     add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
     add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);

@@ -104,6 +104,13 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--model.heads 20 --model.hidden 320 --tp 8",
        "--tp: model.heads 20 is not divisible by tp 8; tp may be 1, 2, 4, 5, 10, 20"},
       {"--model.ffn 1000 --tp 3", "--tp: model.ffn 1000 is not divisible by tp 3; tp may be 1, 2, 4"},
+      {"--tp 4 --model.seq 1022 --parallel.sequence_parallel true",
+       "--parallel.sequence_parallel: model.seq 1022 is not divisible by tp 4; model.seq may be 1020, 1024, or use "
+       "false"},
+      {"--tp 4 --model.seq 3 --sequence-parallel",
+       "--sequence-parallel: model.seq 3 is not divisible by tp 4; model.seq may be 4, or use false"},
+      {"--parallel.sequence_parallel maybe",
+       "--parallel.sequence_parallel: expected auto or true or false, found \"maybe\""},
       {"--model.heads 7",
        "--model.heads: hidden 768 is not divisible by heads 7; heads may be 2, 3, 4, 6, 8, 12, hidden may be 763, 770"},
       {"--pp 16", "--pp: 16 stages for 15 layers (embedding, 12 blocks, norm, head); pp may be 1 to 15"},
@@ -113,7 +120,10 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--parallel.partition: 4,0,4,4: stage 1 would hold no layer at all; only the first (embedding) and the last (norm, "
        "head) may have 0 blocks; for example 3,3,3,3"},
       {"--pp 2 --parallel.partition halves",
-       "--parallel.partition: expected flops, uniform or blocks a stage as in 4,4, found \"halves\"; for example 6,6"},
+       "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
+       "\"halves\"; for example 6,6"},
+      {"--pp 2 --parallel.partition type:moe", "--parallel.partition: "},
+      {"--log.trace_steps 5:3", "--log.trace_steps: expected FIRST:END"},
       {"--parallel.recompute_layers 2",
        "--parallel.recompute_layers: 2 blocks, but parallel.recompute is none; add --parallel.recompute full"},
       {"--parallel.recompute full --parallel.recompute_layers 13",
@@ -292,6 +302,28 @@ TEST_CASE("flags win over the file, aliases and Megatron's names reach the same 
   CHECK(l.origin.at("parallel.tp") == "--tensor-model-parallel-size");
   CHECK(l.origin.at("model.heads") == file.path + ":1");
   CHECK(std::find(l.notes.begin(), l.notes.end(), "--num-layers = model.layers") != l.notes.end());
+}
+
+TEST_CASE("sequence parallelism is a choice of three that JSON may spell as true and false") {
+  CHECK(load("").parallel.sequence_parallel == "auto");
+  CHECK(load("--tp 2").sequence_parallel());
+  CHECK(load("--parallel.sequence_parallel --tp 2").parallel.sequence_parallel == "true");  // the flag may stand alone
+  for (const char* value : {"true", "false", "\"true\"", "\"auto\""}) {
+    INFO(value);
+    const TempFile file("{\"parallel\": {\"tp\": 2, \"sequence_parallel\": " + std::string(value) + "}}");
+    const Config c = load_config({.file = file.path}).config;
+    CHECK(c.sequence_parallel() == (value != std::string("false")));
+  }
+  const TempFile wrong(R"({"parallel": {"sequence_parallel": 1}, "train": {"steps": true}, "zero": {"overlap": 1}})");
+  CHECK_THAT(problems_in({.file = wrong.path}),
+             Catch::Contains("parallel.sequence_parallel: expected auto or true or false, found \"1\"") &&
+                 Catch::Contains("train.steps: expected a whole number, found true or false") &&
+                 Catch::Contains("zero.overlap: expected true or false, found a number"));
+  const LoadedConfig odd = load_config({.flags = words_of("--tp 4 --model.seq 1022")});  // auto: off, and it says so
+  CHECK_FALSE(odd.config.sequence_parallel());
+  CHECK(std::find(odd.notes.begin(), odd.notes.end(),
+                  "no sequence parallelism: model.seq 1022 is not divisible by tp 4, but 1020, 1024 would be") !=
+        odd.notes.end());
 }
 
 TEST_CASE("the world of an external launcher gives dp or contradicts the layout") {

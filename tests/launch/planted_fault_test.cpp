@@ -17,6 +17,7 @@ Config tiny(const std::vector<std::string>& flags) {
   std::vector<std::string> all{"--model.layers",     "3",   "--model.hidden",     "32", "--model.heads",       "4",
                                "--model.vocab",      "379", "--model.seq",        "8",  "--train.micro_batch", "2",
                                "--train.grad_accum", "2",   "--model.loss_chunk", "8",  "--train.steps",       "6"};
+  all.insert(all.end(), {"--parallel.sequence_parallel", "false"});
   all.insert(all.end(), flags.begin(), flags.end());
   return load_config({.file = "", .flags = all}).config;
 }
@@ -73,6 +74,14 @@ TEST_CASE("a skipped all-reduce of a column-parallel layer's backward names the 
              Catch::Contains("the gradient of final_norm.bias in step 1"));
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 8})), Catch::Contains("the gradient of layers.2.norm2.bias"));
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 9})), Catch::Contains("the gradient of layers.2.norm1.bias"));
+}
+
+TEST_CASE("with sequence parallelism a row-parallel layer whose rows were not summed is named") {
+  // Of each microbatch's forward: the embedding's, then attention's and the MLP's of every block.
+  const Config sp = tiny({"--tp", "2", "--parallel.sequence_parallel", "true"});
+  CHECK(found(sp, {}) == "");
+  CHECK_THAT(found(sp, skipping({Op::kReduceScatter, "tp", 3})),
+             Catch::Contains("the output of layers.1.attn.out in step 1"));
 }
 
 TEST_CASE("a row bias that is added twice names its layer") {

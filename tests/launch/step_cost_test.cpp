@@ -97,6 +97,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
           if (chunk != 0 && (pp != 2 || dp != 2)) continue;
           INFO("tp " << tp << " pp " << pp << " dp " << dp << " loss_chunk " << chunk);
           EngineOptions o = small();
+          o.sequence_parallel = (pp + dp) % 2 == 1;  // the same operations
           o.model.loss_chunk = chunk;
           const GptConfig& c = o.model;
           const int64_t n = o.micro_batch * c.seq * o.microbatches * dp;
@@ -175,12 +176,28 @@ TEST_CASE("tensor parallelism adds two row biases forward and no copy, add or ca
   CHECK(step == want);
 }
 
+TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer rows") {
+  EngineOptions o = small();
+  o.microbatches = 1;
+  for (const bool train : {false, true}) {
+    o.sequence_parallel = false;
+    run_world(o, {.tp = 2}, train);
+    std::map<std::string, int> whole = Count::calls;
+    if (train) whole["copy"] -= 2;  // the head's input gradient, which is summed in a copy when it is whole
+    o.sequence_parallel = true;
+    run_world(o, {.tp = 2}, train);
+    CHECK(Count::calls == whole);
+  }
+}
+
 TEST_CASE("recorded nodes, arenas and pools of the plan do not depend on the rank's place in tp and dp") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   for (int stage : {0, 1}) {
-    const EnginePlan first = plan_memory(small(), shape, stage * 4);
+    EngineOptions o = small();
+    o.sequence_parallel = stage == 1;
+    const EnginePlan first = plan_memory(o, shape, stage * 4);
     for (int k = 1; k < 4; ++k) {
-      const EnginePlan other = plan_memory(small(), shape, stage * 4 + k);
+      const EnginePlan other = plan_memory(o, shape, stage * 4 + k);
       CHECK(other.train.activation_bytes == first.train.activation_bytes);
       CHECK(other.train.gradient_bytes == first.train.gradient_bytes);
       CHECK(other.memory.total() == first.memory.total());

@@ -39,6 +39,26 @@ TEST_CASE("bubbles follow from the times of the pipeline ranks") {
   CHECK(StepTimes().pipeline_bubble() == 0);
 }
 
+TEST_CASE("the breakdown of a run leaves its first steps out and sums to the step") {
+  double t[2 * kNumStageTimes] = {};
+  t[kForwardTime] = 0.25;
+  t[kNumStageTimes + kForwardTime] = 0.125;
+  t[kNumStageTimes + kWaitTime] = 0.125;
+  t[kPipelineTime] = 7;  // contains the others: no row
+  StepBreakdown b;
+  b.add(StepTimes(t), 100);
+  b.add(StepTimes(t), 100);
+  CHECK(b.table().empty());
+  b.add(StepTimes(t), 1);
+  b.add(StepTimes(t), 1);
+  CHECK(b.table() ==
+        "ms a step            stage0   stage1\n"
+        "forward               250.0    125.0\n"
+        "p2p_wait                0.0    125.0\n"
+        "other                 750.0    750.0");
+  CHECK(StepTimes(t).mean()[kForwardTime] == Approx(0.1875));
+}
+
 TEST_CASE("the predicted bubble is the formula where stages are equal, and more where the partition is uneven") {
   EngineOptions o = model_of(13);  // 13 blocks and a head of FLOPs that no cut balances
   const Cost cost = stage_cost(o, 4);

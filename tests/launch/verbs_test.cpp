@@ -367,10 +367,41 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   CHECK_THAT(output_of({"schedule", "--tied"}), Contains("0T") && Contains("3T"));
   CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "3", "--cost", "1,1"}), Contains("makespan 8 "));
 
+  const std::string idle = output_of({"schedule", "--pp", "4", "--microbatches", "2"});
+  CHECK_THAT(idle, Contains("warning") && Contains("60.0 %") && Contains("more than 30 % idle"));
+  CHECK_THAT(s, !Contains("warning") && !Contains("until W"));
+  CHECK_THAT(output_of({"schedule", "--schedule", "zb-h1"}), Contains("kept until W"));
+
   refused({"schedule", "--schedule", "1f2b"}, Exit::kUsage, {"1f2b", "did you mean 1f1b", "zb-h1", "file:PATH"});
   refused({"schedule", "--schedule", "gpipe", "--vpp", "2"}, Exit::kUsage, {"vpp is 2", "interleaved"});
   refused({"schedule", "--cost", "1"}, Exit::kUsage, {"expected 2 numbers"});
   refused({"schedule", "--cost", "1,-2"}, Exit::kUsage, {"--cost"});
+}
+
+TEST_CASE("schedule writes the simulated step as a trace") {
+  const TempDir dir;
+  const std::string said =
+      output_of({"schedule", "--pp", "2", "--microbatches", "3", "--trace", dir / "step.json"});
+  CHECK_THAT(said, Contains("ui.perfetto.dev") && Contains("step.json"));
+  CHECK_THAT(read_file(dir / "step.json"),
+             Contains("\"traceEvents\"") && Contains("\"F m2 s1\"") && Contains("\"ph\":\"s\""));
+  output_of({"schedule", "--trace", dir / "step.json.gz"});
+  CHECK(read_file(dir / "step.json.gz").substr(0, 2) == "\x1f\x8b");
+  refused({"schedule", "--trace", dir / "no/step.json.gz"}, Exit::kIo, {"no/step.json.gz"});
+  refused({"schedule", "--trace", dir / "no/step.json"}, Exit::kIo, {"no/step.json"});
+}
+
+TEST_CASE("schedule --check says whether a file is a schedule that trains") {
+  const TempDir dir;
+  write_file(dir / "good.schedule", "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n");
+  CHECK_THAT(output_of({"schedule", "--check", dir / "good.schedule"}),
+             Contains("accepted") && Contains("parallel.pp 2") && Contains("train.grad_accum 2") && !Contains("0F0"));
+  CHECK_THAT(output_of({"schedule", "--check", "file:" + (dir / "good.schedule"), "--pp", "2"}), Contains("accepted"));
+  refused({"schedule", "--check", dir / "good.schedule", "--pp", "4"}, Exit::kUsage, {"parallel.pp is 4"});
+  write_file(dir / "leak.schedule", "0F0 0F1 0B0\n1F0 1B0 1F1 1B1\n");
+  refused({"schedule", "--check", dir / "leak.schedule"}, Exit::kUsage, {"leak.schedule"});
+  write_file(dir / "eval.schedule", "0F0\n1F0\n");
+  refused({"schedule", "--check", dir / "eval.schedule"}, Exit::kUsage, {"no backward actions"});
 }
 
 TEST_CASE("schedule reads files, complete ones and ones of compute actions only") {

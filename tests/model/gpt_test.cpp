@@ -17,10 +17,10 @@ struct Built {
   NullFactory factory;
   Mesh mesh;
   GptStage stage;
-  Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end)
+  Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end, bool sequence_parallel = false)
       : factory(rank, shape.world()),
         mesh(shape, factory),
-        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std}) {}
+        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std, 0, sequence_parallel}) {}
 };
 
 std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape, int rank, int begin, int end) {
@@ -134,6 +134,31 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
     CHECK(got.at("layers.0.attn.qkv.weight").init.stddev == 0.02f);
     CHECK(got.at("layers.0.norm1.weight").init.kind == Init::Kind::kOne);
     CHECK(got.at("layers.0.mlp.up.bias").init.kind == Init::Kind::kZero);
+  }
+}
+
+TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial gradients, and nothing else changes") {
+  const GptConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  for (int tp : {1, 2, 4}) {
+    Built plain(c, {.tp = tp}, tp - 1, 0, layers(c)), cut(c, {.tp = tp}, tp - 1, 0, layers(c), true);
+    const std::vector<ScopeSpec> before = plain.stage.scopes(), after = cut.stage.scopes();
+    int partial = 0;
+    for (size_t s = 0; s < before.size(); ++s)
+      for (size_t i = 0; i < before[s].params.size(); ++i) {
+        const Parameter &p = *before[s].params[i], &q = *after[s].params[i];
+        INFO("tp " << tp << " " << q.name);
+        CHECK(q.name == p.name);
+        CHECK(q.local_shape == p.local_shape);
+        const bool whole = p.shard == ShardSpec::replicate();
+        CHECK(q.shard == (whole && tp > 1 ? ShardSpec::partial() : p.shard));
+        partial += q.shard == ShardSpec::partial();
+      }
+    CHECK(partial == (tp > 1 ? 1 + 6 * 2 + 2 : 0));  // positions; norms and row biases of two blocks; final norm
+    MicroBatch mb;
+    mb.batch = 3;
+    mb.seq = 8;
+    CHECK(plain.stage.boundary(mb) == Shape{24, 16});
+    CHECK(cut.stage.boundary(mb) == Shape{24 / tp, 16});
   }
 }
 

@@ -2,6 +2,7 @@
 // and against a reference in double.
 #include <cmath>
 #include <deque>
+#include <mutex>
 #include <numeric>
 
 #include "autograd/ops.h"
@@ -121,6 +122,137 @@ TEST_CASE("the sum over the group does not reach a slot that shares the gradient
     });
 }
 
+TEST_CASE("gather_rows and scatter_rows are each other's mirror image") {
+  constexpr int64_t n = 8, cols = 3;
+  for (int ranks : {1, 2, 4})
+    on_ranks(ranks, [ranks](GroupFactory& f) {
+      Rig rig(f);
+      Tape& t = rig.tape;
+      const int64_t part = n / ranks, at = part * cols * f.world_rank(), count = part * cols;
+      // Small integers: sums are exact in any order. dy of rank r is (r + 1) times the element's number.
+      Floats whole(n * cols), summed(n * cols), dy(n * cols);
+      for (size_t i = 0; i < whole.size(); ++i) {
+        whole[i] = static_cast<float>(i);
+        dy[i] = static_cast<float>(f.world_rank() + 1) * whole[i];
+        summed[i] = static_cast<float>(ranks * (ranks + 1) / 2) * whole[i];
+      }
+      const Floats own(whole.begin() + at, whole.begin() + at + count),
+          own_sum(summed.begin() + at, summed.begin() + at + count), dy_before = dy;
+      Floats x = own;
+      const Var in = t.input(view(x, {part, cols}), true), all = ops::gather_rows(t, in, *rig.group);
+      expect_equal(all.value, whole, "gather forward");
+      t.seed(all, view(dy, {n, cols}));
+      t.backward();
+      expect_equal(t.grad(in), own_sum, "gather backward");
+      GT_CHECK(dy == dy_before, "the seed was overwritten");
+      t.reset();
+
+      Floats part_of_sum = dy;
+      const Var partial = t.input(view(part_of_sum, {n, cols}), true), y = ops::scatter_rows(t, partial, *rig.group);
+      expect_equal(y.value, own_sum, "scatter forward");
+      Floats seed = own;
+      t.seed(y, view(seed, {part, cols}));
+      t.backward();
+      expect_equal(t.grad(partial), whole, "scatter backward");
+      t.reset();
+      GT_CHECK(rig.pool.live() == 0 && rig.arena.used() == 0, "memory left behind");
+    });
+}
+
+TEST_CASE("the gradient of gathered rows adds to one that is there already") {
+  for (int ranks : {1, 2, 4})
+    on_ranks(ranks, [ranks](GroupFactory& f) {
+      Rig rig(f);
+      Tape& t = rig.tape;
+      Floats x(6, 1), dy(static_cast<size_t>(6 * ranks), 3);
+      const Var in = t.input(view(x, {2, 3}), true);
+      const Var all = ops::gather_rows(t, in, *rig.group), again = ops::gather_rows(t, in, *rig.group);
+      t.seed(ops::add(t, all, again), view(dy, {2 * ranks, 3}));
+      t.backward();
+      expect_equal(t.grad(in), Floats(6, static_cast<float>(6 * ranks)), "sum");
+      t.reset();
+      GT_CHECK(rig.pool.live() == 0, "gradients left in the pool");
+    });
+}
+
+namespace {
+
+struct Perceptron {
+  static constexpr int64_t n = 8, hidden = 6, inner = 8;
+  Floats y, dx, dup, ddown, ddown_b;  // of this rank's rows and slices
+};
+
+// One layer of columns and one of rows on tokens that are cut over the ranks, x [n/t, hidden] -> y [n/t, hidden].
+Perceptron sequence_parallel_perceptron(GroupFactory& f, Pass pass) {
+  constexpr int64_t n = Perceptron::n, hidden = Perceptron::hidden, inner = Perceptron::inner;
+  const Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
+               dy = normals(n * hidden, 4), bias = normals(hidden, 5);
+  Rig rig(f);
+  Tape& t = rig.tape;
+  const int64_t part = inner / f.world_size(), first = part * f.world_rank(), rows = n / f.world_size(),
+                at = rows * f.world_rank() * hidden;
+  Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down, my_b = bias,
+      dup(my_up.size(), 9), db(bias.size(), 9), my_x(x.begin() + at, x.begin() + at + rows * hidden),
+      seed(dy.begin() + at, dy.begin() + at + rows * hidden);
+  for (int64_t r = 0; r < hidden; ++r)
+    for (int64_t c = 0; c < part; ++c) my_down.push_back(down[static_cast<size_t>(r * inner + first + c)]);
+  Floats ddown(my_down.size(), 9);
+  Parameter w_up = parameter(my_up, dup, {part, hidden}), w_down = parameter(my_down, ddown, {hidden, part}),
+            b = parameter(my_b, db, {hidden});
+  const Var in = t.input(view(my_x, {rows, hidden}), true), all = ops::gather_rows(t, in, *rig.group);
+  const Var z = ops::linear(t, all, w_up);
+  ops::regather_rows(t, in, all, *rig.group);
+  const Var product = ops::linear(t, ops::gelu(t, z), w_down, nullptr, ops::Output::kTransient);
+  const Var y = ops::add_bias(t, ops::scatter_rows(t, product, *rig.group), b);
+  GT_CHECK(f.world_size() == 1 || rig.pool.live() == 0, "gathered rows or partial sums outlive the forward");
+  Perceptron out;
+  out.y.assign(y.value.as<float>(), y.value.as<float>() + rows * hidden);
+  t.seed(y, view(seed, {rows, hidden}));
+  t.backward(0, pass);
+  const Tensor dx = t.grad(in);
+  out.dx.assign(dx.as<float>(), dx.as<float>() + rows * hidden);
+  if (pass == Pass::kInput) t.run_deferred();
+  out.dup = dup;
+  out.ddown = ddown;
+  out.ddown_b = db;
+  t.reset();
+  GT_CHECK(rig.pool.live() == 0 && rig.arena.used() == 0, "memory left behind");
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a perceptron on rows that are cut over the ranks equals the dense one, its weight gradients at once or later") {
+  using P = Perceptron;
+  P one;
+  for (int ranks : {1, 2, 4}) {
+    Floats db(P::hidden, 0.f);
+    std::mutex mutex;
+    on_ranks(ranks, [&](GroupFactory& f) {
+      const P mine = sequence_parallel_perceptron(f, Pass::kFull), split = sequence_parallel_perceptron(f, Pass::kInput);
+      GT_CHECK(mine.y == split.y && mine.dx == split.dx && mine.dup == split.dup && mine.ddown == split.ddown &&
+                   mine.ddown_b == split.ddown_b,
+               "deferred weight gradients have other bits");
+      if (ranks == 1) one = mine;
+      const int64_t part = P::inner / ranks, first = part * f.world_rank(),
+                    at = P::n / ranks * f.world_rank() * P::hidden;
+      for (size_t i = 0; i < mine.y.size(); ++i) {
+        expect_near(mine.y[i], one.y[static_cast<size_t>(at) + i], "y");
+        expect_near(mine.dx[i], one.dx[static_cast<size_t>(at) + i], "dx");
+      }
+      for (size_t i = 0; i < mine.dup.size(); ++i)
+        expect_near(mine.dup[i], one.dup[static_cast<size_t>(first * P::hidden) + i], "d up");
+      for (int64_t r = 0; r < P::hidden; ++r)
+        for (int64_t c = 0; c < part; ++c)
+          expect_near(mine.ddown[static_cast<size_t>(r * part + c)],
+                      one.ddown[static_cast<size_t>(r * P::inner + first + c)], "d down");
+      const std::lock_guard lock(mutex);
+      for (size_t i = 0; i < db.size(); ++i) db[i] += mine.ddown_b[i];
+    });
+    for (size_t i = 0; i < db.size(); ++i) CHECK(db[i] == Approx(one.ddown_b[i]).epsilon(1e-5));  // parts of a sum
+  }
+}
+
 TEST_CASE("a tensor-parallel perceptron equals the dense one") {
   constexpr int64_t n = 5, hidden = 6, inner = 8;
   Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
@@ -182,6 +314,55 @@ Floats local_rows(const Floats& table, int64_t vocab, int64_t rows, int rank) {
 
 }  // namespace
 
+TEST_CASE("a vocabulary-parallel lookup of this rank's rows and its gradient equal one table bit for bit") {
+  constexpr int64_t vocab = 13, n = 8;
+  const Floats table = normals(vocab * kHidden, 1), dy = normals(n * kHidden, 2);
+  const std::vector<int32_t> tokens{0, 12, 3, 3, 7, 12, 3, 1};
+  Floats dtable(static_cast<size_t>(vocab * kHidden), 0.f);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    for (size_t c = 0; c < kHidden; ++c) dtable[static_cast<size_t>(tokens[i]) * kHidden + c] += dy[i * kHidden + c];
+  for (int ranks : {1, 2, 4})
+    on_ranks(ranks, [&](GroupFactory& f) {
+      Rig rig(f);
+      Tape& t = rig.tape;
+      const int64_t rows = rows_of(vocab, ranks), part = n / ranks, at = part * f.world_rank();
+      Floats mine = local_rows(table, vocab, rows, f.world_rank()), grad(mine.size(), 9.f),
+             seed(dy.begin() + at * kHidden, dy.begin() + (at + part) * kHidden);
+      std::vector<int32_t> ids = tokens;
+      Parameter w = parameter(mine, grad, {rows, kHidden});
+      const Var y = ops::vocab_embedding(t, view(ids, {2, n / 2}), w, rows * f.world_rank(), {*rig.group, true});
+      Floats expected;
+      for (int64_t i = at; i < at + part; ++i) {
+        const auto row = table.begin() + tokens[static_cast<size_t>(i)] * kHidden;
+        expected.insert(expected.end(), row, row + kHidden);
+      }
+      expect_equal(y.value, expected, "rows");
+      t.seed(y, view(seed, {part, kHidden}));
+      t.backward();
+      expect_equal(w.grad, local_rows(dtable, vocab, rows, f.world_rank()), "gradient rows");
+      t.reset();
+      GT_CHECK(rig.pool.live() == 0 && rig.arena.used() == 0, "memory left behind");
+    });
+}
+
+TEST_CASE("the rows of a rank are a run of the flat microbatch, in rank order") {
+  on_ranks(4, [](GroupFactory& f) {
+    Rig rig(f);
+    MicroBatch mb;
+    mb.batch = 3;
+    mb.seq = 8;
+    const RowSlice whole = TensorAxis{*rig.group}.rows(mb), own = TensorAxis{*rig.group, true}.rows(mb);
+    GT_CHECK(whole.first == 0 && whole.rows == 24, "not cut");
+    GT_CHECK(own.first == 6 * f.world_rank() && own.rows == 6, "cut in four");
+    mb.seq = 7;
+    bool refused = false;
+    try {
+      TensorAxis{*rig.group, true}.rows(mb);
+    } catch (const Error& e) { refused = std::string(e.what()).find("3 sequences of 7 tokens") != std::string::npos; }
+    GT_CHECK(refused, "21 rows cut in four");
+  });
+}
+
 TEST_CASE("a vocabulary-parallel lookup and its gradient equal one table bit for bit") {
   constexpr int64_t vocab = 13;
   const Floats table = normals(vocab * kHidden, 1), dy = normals(kTokens * kHidden, 2);
@@ -197,7 +378,7 @@ TEST_CASE("a vocabulary-parallel lookup and its gradient equal one table bit for
       Floats mine = local_rows(table, vocab, rows, f.world_rank()), grad(mine.size(), 9.f), seed = dy;
       std::vector<int32_t> ids = tokens;
       Parameter w = parameter(mine, grad, {rows, kHidden});
-      const Var y = ops::vocab_embedding(t, view(ids, {1, kTokens}), w, first, *rig.group);
+      const Var y = ops::vocab_embedding(t, view(ids, {1, kTokens}), w, first, {*rig.group});
       Floats expected;
       for (int32_t id : tokens)
         expected.insert(expected.end(), table.begin() + id * kHidden, table.begin() + (id + 1) * kHidden);

@@ -1,0 +1,33 @@
+// How activations lie between tensor-parallel layers: whole on every rank of the tensor axis or, with sequence
+// parallelism (Korthikanti et al. 2022), each rank its own rows. What is computed row by row there (norms, residual
+// adds, dropout) then works on 1/t of the rows; its parameters get partial gradients (ShardSpec::partial).
+#pragma once
+#include "kernels/core/batch.h"
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+// Rows [first, first + rows) of a microbatch's flat [batch * seq] tokens: row r is position r % seq of sequence r / seq.
+struct RowSlice {
+  int64_t first = 0, rows = 0;
+};
+
+struct TensorAxis {
+  ProcessGroup& group;
+  bool sequence_parallel = false;
+
+  bool cut_rows() const { return sequence_parallel && group.size() > 1; }
+
+  // The rows that this rank holds between tensor-parallel layers: equal, contiguous, in rank order. Throws when the
+  // group does not divide them.
+  RowSlice rows(const MicroBatch& mb) const {
+    const int64_t n = mb.batch * mb.seq;
+    if (!cut_rows()) return {0, n};
+    GT_CHECK(n % group.size() == 0, mb.batch, " sequences of ", mb.seq, " tokens cannot be cut into ", group.size(),
+             " equal runs of rows");
+    const int64_t part = n / group.size();
+    return {part * group.rank(), part};
+  }
+};
+
+}  // namespace gt

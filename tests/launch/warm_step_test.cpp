@@ -1,0 +1,73 @@
+// From its third step on a training step takes no heap memory, on any rank of any layout: the engine, the tape, the
+// parameter store and the executor.
+#include <cstdlib>
+#include <new>
+
+#include "launch/engine.h"
+#include "parallel/comm/null_group.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+thread_local bool counting = false;
+thread_local int64_t allocations = 0;
+}  // namespace
+
+#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
+__attribute__((noinline)) void* operator new(size_t bytes) {
+  if (counting) ++allocations;
+  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
+__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
+constexpr int64_t kCounted = 1;  // what one new adds
+#else
+constexpr int64_t kCounted = 0;
+#endif
+
+namespace {
+
+// Allocations of one warm step of a rank on backends that compute and move nothing: oneDNN takes memory in every call.
+int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
+  o.model = {.layers = 4, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8, .recompute = o.model.recompute};
+  o.micro_batch = 2;
+  o.microbatches = 3;
+  NullFactory nobody(rank, shape.world());
+  const Mesh mesh(shape, nobody);
+  const Stream stream{{DeviceKind::kNull, 0}, nullptr};
+  Engine engine(o, mesh, null_backend(), stream, plan_memory(o, shape, rank));
+  const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *null_backend().device);
+  MicroBatch mb;
+  mb.batch = o.micro_batch;
+  mb.seq = o.model.seq;
+  mb.tokens = mb.targets = tokens.tensor({mb.batch, mb.seq}, DType::kI32);
+  const std::vector<MicroBatch> batch(static_cast<size_t>(o.microbatches), mb);
+  for (int k = 0; k < 2; ++k) engine.step(batch, 48);
+  allocations = 0;
+  counting = true;
+  ::operator delete(::operator new(1));  // the counter counts
+  engine.step(batch, 48);
+  counting = false;
+  return allocations;
+}
+
+}  // namespace
+
+TEST_CASE("a warm training step allocates nothing on any rank") {
+  for (const MeshShape shape : {MeshShape{}, MeshShape{.dp = 2}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
+                                MeshShape{.pp = 2, .tp = 4}})
+    for (const bool sequence_parallel : {false, true})
+      for (const char* schedule : {"1f1b", "zb-h1"})
+        for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          if (shape.tp == 1 && sequence_parallel) continue;
+          INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " sequence parallel "
+                     << sequence_parallel << ' ' << schedule << " recompute " << static_cast<int>(how));
+          EngineOptions o;
+          o.schedule = schedule;
+          o.sequence_parallel = sequence_parallel;
+          o.model.recompute = how;
+          for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == kCounted);
+        }
+}

@@ -4,11 +4,13 @@
 // text.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/retention.h"
 #include "kernels/core/device.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/shard_view.h"
@@ -22,6 +24,7 @@ struct TrainState {
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;  // updates that were not applied
   int64_t applied_steps = 0;  // t of the optimizer and of the learning-rate schedule
+  std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
   std::string run_uuid;       // names the run; two runs in one folder are told apart by it
   double elapsed_seconds = 0;
   uint64_t seed = 0;
@@ -48,15 +51,22 @@ struct SaveReport {
   std::vector<std::string> warnings;  // after the commit: `latest`, retention
 };
 
+struct SaveOptions {
+  int zero_stage = 0, vpp = 1;  // for the record
+  Retention retention;
+  std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
+  bool require_finite = true;                             // NaN and infinity end the attempt
+  std::string git, isa;                                   // of the writer
+};
+
 // Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks
-// (checked), and commits dir/step-<9 digits> by a rename; then `latest`, then deletes all but the `keep` newest steps
-// (keep < 1: deletes none). Steps newer than this one belong to a branch that the run has left: they are renamed to
-// <step>.abandoned-<time>. Throws on every rank if any rank failed, with the message of the lowest one, after removing
-// the attempt: kIo (rank, file, operation, errno); kInternal when the views do not cover the tensors. Committed
-// checkpoints are never touched before the commit.
+// (checked), and commits dir/step-<9 digits> by a rename; then `latest`, then what Retention says. Steps newer than
+// this one belong to a branch that the run has left: they are renamed to <step>.abandoned-<time>. Throws on every rank
+// if any rank failed, with the message of the lowest one, after removing the attempt: kIo (rank, file, operation,
+// errno); kNumerical: a value is not finite (tensor, element); kInternal when the views do not cover the tensors.
+// Committed checkpoints are never touched before the commit.
 SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>,
-                           const std::vector<AuxFile>&, int zero_stage, int keep, const Mesh&, const DeviceApi&,
-                           Stream);
+                           const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream);
 
 struct LoadReport {
   TrainState state;
@@ -65,14 +75,20 @@ struct LoadReport {
   std::vector<std::string> warnings;
 };
 
+// Looks at what is about to be loaded (state, config_json, path) and throws kUsage when the run does not want it.
+using AcceptStep = std::function<void(const LoadReport&)>;
+
 // Collective: resumes. `which`: "auto", the newest good step, or a step number, that step and no other (newer ones are
 // then renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every byte is checked
 // before it is used. auto: a damaged step is renamed to <step>.corrupt-<time>, a step that cannot be read is left
-// alone, both with a warning, and the next older one is taken. nullopt: `dir` holds no step at all. Throws the same
-// error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors listed), no such step, a
-// format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and none can be read.
+// alone, both with a warning, and the next older one is taken. `accept` is asked on every rank before a tensor is read
+// or a step renamed. An imported step holds no optimizer state: views of optim/ become 0. nullopt: `dir` holds no step
+// at all. Throws the same error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors
+// listed), no such step, a format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and
+// none can be read.
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
-                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream);
+                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
+                                          const AcceptStep& accept = {});
 
 // Collective: one given step, and only the groups of tensors ("master", "optim/exp_avg") that the views name. Renames
 // nothing.

@@ -68,15 +68,27 @@ LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
 
 // Collective. Throws the same error everywhere.
 LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text,
-                       std::span<const ShardView> into, bool resume, const Mesh& mesh, const DeviceApi& api,
-                       Stream stream) {
+                       std::span<const ShardView> into, bool resume, const AcceptStep& accept, const Mesh& mesh,
+                       const DeviceApi& api, Stream stream) {
   Manifest m;
-  all_or_none(mesh, [&] { m = parse_manifest(manifest_text, path + "/manifest.json"); });
-  require_fit(mesh.world(), path, m, into, resume);
   LoadReport report;
+  std::vector<ShardView> stored, fresh;
   all_or_none(mesh, [&] {
-    read_views(vfs, path, m, into, &api, stream);
+    m = parse_manifest(manifest_text, path + "/manifest.json");
+    std::set<std::string> names;
+    for (const TensorEntry& t : m.tensors) names.insert(t.name);
+    const bool imported = m.state.origin == "import";
+    for (const ShardView& v : into)
+      (imported && v.name.rfind("optim/", 0) == 0 && !names.count(v.name) ? fresh : stored).push_back(v);
+  });
+  require_fit(mesh.world(), path, m, stored, resume);
+  all_or_none(mesh, [&] {
     report = report_of(vfs, path, m);
+    if (accept) accept(report);
+  });
+  all_or_none(mesh, [&] {
+    read_views(vfs, path, m, stored, &api, stream);
+    for (const ShardView& v : fresh) clear_view(v, &api, stream);
   });
   return report;
 }
@@ -156,7 +168,7 @@ struct Choice {
 
 std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
-                                          Stream stream) {
+                                          Stream stream, const AcceptStep& accept) {
   ProcessGroup& world = mesh.world();
   const bool first = mesh.rank() == 0;
   Choice choice(vfs, dir);
@@ -175,7 +187,7 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
     if (told.empty()) return std::nullopt;
     for (int attempt = 0;; ++attempt) {
       try {
-        LoadReport report = load_opened(vfs, told[0], told[1], into, true, mesh, api, stream);
+        LoadReport report = load_opened(vfs, told[0], told[1], into, true, accept, mesh, api, stream);
         report.warnings = unpack(told[2]);
         all_or_none(mesh, [&] {
           if (first && which != "auto")
@@ -197,9 +209,9 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
 
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
-                                          Stream stream) {
+                                          Stream stream, const AcceptStep& accept) {
   Vfs vfs;
-  return load_checkpoint(vfs, dir, which, into, mesh, api, stream);
+  return load_checkpoint(vfs, dir, which, into, mesh, api, stream, accept);
 }
 
 LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh& mesh,
@@ -210,7 +222,7 @@ LoadReport load_step(const std::string& step_dir, std::span<const ShardView> int
     if (mesh.rank() == 0) text = open_step(vfs, step_dir).text;
   });
   text = broadcast_bytes(mesh.world(), text, 0);
-  return load_opened(vfs, step_dir, text, into, false, mesh, api, stream);
+  return load_opened(vfs, step_dir, text, into, false, {}, mesh, api, stream);
 }
 
 }  // namespace gt

@@ -9,6 +9,7 @@
 namespace gt {
 
 std::optional<LoadReport> load_checkpoint(Vfs&, const std::string& dir, const std::string& which,
-                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream);
+                                          std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
+                                          const AcceptStep& accept = {});
 
 }  // namespace gt

@@ -1,5 +1,6 @@
 #include "checkpoint/manifest.h"
 
+#include <algorithm>
 #include <set>
 
 #include "checkpoint/state_json.h"
@@ -112,6 +113,17 @@ void read_lists(const Json& j, Manifest& m) {
   }
 }
 
+void read_ties(const Json& j, Manifest& m) {
+  for (const Json& t : j) {
+    m.ties.emplace_back(t.at(0).get<std::string>(), t.at(1).get<std::string>());
+    const auto known = [&](const std::string& name) {
+      return std::any_of(m.tensors.begin(), m.tensors.end(), [&](const TensorEntry& e) { return e.name == name; });
+    };
+    GT_REQUIRE(known(m.ties.back().second) && !known(m.ties.back().first), Exit::kDamaged, "tie ", t.dump(),
+               ": expected a name without and one with a tensor");
+  }
+}
+
 Manifest read_keys(const Json& j) {
   Manifest m;
   GT_REQUIRE(j.at("format") == kFormat, Exit::kDamaged, "format is ", j.at("format").dump(), ", expected \"", kFormat,
@@ -122,7 +134,9 @@ Manifest read_keys(const Json& j) {
   m.version = writer.value("version", "?");
   GT_REQUIRE(m.major <= kMajor, Exit::kUsage, "checkpoint format ", m.major, ".", m.minor, ", written by gpttrain ",
              m.version, "; this program reads formats up to ", kMajor, ".x: use a newer gpttrain");
+  m.git = writer.value("git", "");
   m.compiler = writer.value("compiler", "?");
+  m.isa = writer.value("isa", "");
   m.device = writer.value("device", "?");
   m.uuid = uuid_from(j.at("uuid").get<std::string>());
   m.step = j.at("step").get<int64_t>();
@@ -133,8 +147,10 @@ Manifest read_keys(const Json& j) {
             .ep = l.at("ep").get<int>(),
             .cp = l.at("cp").get<int>(),
             .tp = l.at("tp").get<int>()};
+  m.vpp = l.value("vpp", 1);
   m.zero = l.at("zero").get<int>();
   read_lists(j, m);
+  if (j.contains("ties")) read_ties(j.at("ties"), m);
   m.state = state_from(j.at("state"));
   GT_REQUIRE(m.state.step == m.step, Exit::kDamaged, "step ", m.step, " holds the state of step ", m.state.step);
   return m;
@@ -142,7 +158,9 @@ Manifest read_keys(const Json& j) {
 
 }  // namespace
 
-std::string Manifest::layout() const { return cat("tp", mesh.tp, " pp", mesh.pp, " dp", mesh.dp, " zero", zero); }
+std::string Manifest::layout() const {
+  return cat("tp", mesh.tp, " pp", mesh.pp, vpp > 1 ? cat(" vpp", vpp) : "", " dp", mesh.dp, " zero", zero);
+}
 
 int64_t Manifest::bytes() const {
   int64_t n = 0;
@@ -151,14 +169,16 @@ int64_t Manifest::bytes() const {
   return n;
 }
 
-std::string layout_json(const MeshShape& m, int zero) {
-  return Json{{"tp", m.tp}, {"pp", m.pp},   {"dp", m.dp},         {"cp", m.cp},
-              {"ep", m.ep}, {"zero", zero}, {"world", m.world()}, {"order", "pp-dp-ep-cp-tp"}}
+std::string layout_json(const Manifest& m) {
+  return Json{{"tp", m.mesh.tp}, {"pp", m.mesh.pp},         {"vpp", m.vpp},
+              {"dp", m.mesh.dp}, {"cp", m.mesh.cp},         {"ep", m.mesh.ep},
+              {"zero", m.zero},  {"world", m.mesh.world()}, {"order", "pp-dp-ep-cp-tp"}}
       .dump();
 }
 
 std::string to_text(const Manifest& m) {
-  Json files = Json::array(), aux = Json::array(), tensors = Json::array();
+  Json files = Json::array(), aux = Json::array(), tensors = Json::array(), ties = Json::array();
+  for (const auto& [alias, stored] : m.ties) ties.push_back({alias, stored});
   for (const ShardFile& f : m.files)
     files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"idx_bytes", f.idx_bytes}, {"idx_sha256", f.idx_sha256}});
   for (const AuxEntry& a : m.aux) aux.push_back({{"name", a.name}, {"bytes", a.bytes}, {"sha256", a.sha256}});
@@ -169,11 +189,13 @@ std::string to_text(const Manifest& m) {
       {"uuid", to_string(m.uuid)},
       {"step", m.step},
       {"created", m.created},
-      {"writer", {{"version", m.version}, {"compiler", m.compiler}, {"device", m.device}}},
-      {"layout", Json::parse(layout_json(m.mesh, m.zero))},
+      {"writer",
+       {{"version", m.version}, {"git", m.git}, {"compiler", m.compiler}, {"isa", m.isa}, {"device", m.device}}},
+      {"layout", Json::parse(layout_json(m))},
       {"files", files},
       {"aux", aux},
       {"tensors", tensors},
+      {"ties", ties},
       {"state", to_json(m.state)}};
   std::string out;
   for (const auto& [key, value] : keys) out += cat(out.empty() ? "{" : ",", Json(key).dump(), ":", value.dump(), "\n");

@@ -36,12 +36,13 @@ struct Manifest {
   Uuid uuid{};
   int64_t step = 0;
   std::string created;                    // UTC
-  std::string version, compiler, device;  // of the writer
+  std::string version, git, compiler, isa, device;  // of the writer
   MeshShape mesh;
-  int zero = 0;
+  int vpp = 1, zero = 0;
   std::vector<ShardFile> files;
   std::vector<AuxEntry> aux;
   std::vector<TensorEntry> tensors;  // by name, unique
+  std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name
   TrainState state;
 
   std::vector<TensorShape> shapes() const { return {tensors.begin(), tensors.end()}; }
@@ -49,7 +50,7 @@ struct Manifest {
   int64_t bytes() const;       // of all files but the manifest itself
 };
 
-std::string layout_json(const MeshShape&, int zero);
+std::string layout_json(const Manifest&);
 
 // One top-level key a line; the last line holds the SHA-256 of all bytes before it.
 std::string to_text(const Manifest&);

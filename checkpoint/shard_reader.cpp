@@ -123,12 +123,9 @@ void read_shard(const File& file, const ShardIndex& index, const std::vector<Ten
   if (in_flight) api->synchronize(stream);
 }
 
-struct Want {
-  const ShardView* view;
-  Piece piece;
-};
+}  // namespace
 
-void clear(const ShardView& v, const DeviceApi* api, Stream stream) {
+void clear_view(const ShardView& v, const DeviceApi* api, Stream stream) {
   if (v.data.device.kind == DeviceKind::kCpu) {
     std::memset(v.data.data, 0, static_cast<size_t>(v.data.bytes()));
     return;
@@ -136,6 +133,13 @@ void clear(const ShardView& v, const DeviceApi* api, Stream stream) {
   api->zero(v.data.data, v.data.bytes(), stream);
   api->synchronize(stream);
 }
+
+namespace {
+
+struct Want {
+  const ShardView* view;
+  Piece piece;
+};
 
 // What the views want, by tensor; padding is cleared on the way.
 std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors,
@@ -153,7 +157,7 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
       out[id->second].push_back({&v, p});
       held += p.box.numel();
     }
-    if (held < v.data.numel()) clear(v, api, stream);
+    if (held < v.data.numel()) clear_view(v, api, stream);
   }
   return out;
 }
@@ -187,10 +191,11 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
 }
 
 void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
-                const DeviceApi* api, Stream stream) {
+                const DeviceApi* api, Stream stream, std::map<int, ShardIndex>* cache) {
   const std::vector<TensorShape> tensors = m.shapes();
   const auto wants = wants_of(tensors, views, api, stream);
-  std::map<int, ShardIndex> indexes;
+  std::map<int, ShardIndex> own;
+  std::map<int, ShardIndex>& indexes = cache != nullptr ? *cache : own;
   for (const auto& [id, list] : wants)
     for (const auto& [first, last] : m.tensors[id].files)
       for (int f = first; f <= last; ++f)

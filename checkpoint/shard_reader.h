@@ -2,6 +2,7 @@
 // only the 1 MiB blocks that hold it are read, each once, each checked before a byte of it is used. No libhdf5, no
 // other rank.
 #pragma once
+#include <map>
 #include <span>
 #include <string>
 
@@ -13,10 +14,14 @@ namespace gt {
 // One index, checked against the manifest. `files`: its place in manifest.files. kDamaged, kIo.
 ShardIndex read_index(Vfs&, const std::string& dir, const Manifest&, int file, std::span<const TensorShape>);
 
+// All elements 0.
+void clear_view(const ShardView&, const DeviceApi* api, Stream);
+
 // Fills every view; vocabulary padding becomes 0. The names, shapes and dtypes must be those of the manifest
 // (kInternal). Working memory: the indexes and one block. `api` may be null when all views are in host memory. Throws
-// kDamaged naming file, block, byte range and tensor; kIo. The views' contents are undefined after an error.
-void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api,
-                Stream);
+// kDamaged naming file, block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`:
+// the indexes read so far, by place in manifest.files, for callers that come back for more; null: none is kept.
+void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api, Stream,
+                std::map<int, ShardIndex>* cache = nullptr);
 
 }  // namespace gt

@@ -63,7 +63,22 @@ struct Extent {
   SliceRecord* record;
 };
 
-uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream stream) {
+// The first value that is NaN or infinite: all bits of its exponent are set. -1: none.
+int64_t first_not_finite(const std::byte* data, int64_t count) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t bits, any = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    std::memcpy(&bits, data + 4 * k, sizeof bits);
+    any |= (bits & kExponent) == kExponent;
+  }
+  if (!any) return -1;
+  for (int64_t k = 0;; ++k) {
+    std::memcpy(&bits, data + 4 * k, sizeof bits);
+    if ((bits & kExponent) == kExponent) return k;
+  }
+}
+
+uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const auto dst = out.room(e.offset + done, e.bytes - done);
@@ -74,6 +89,11 @@ uint32_t put(BlockStream& out, const Extent& e, const DeviceApi& api, Stream str
       api.synchronize(stream);
     }
     crc = crc32c(dst.data(), dst.size(), crc);
+    if (require_finite && e.record != nullptr && e.record->dtype == DType::kF32) {
+      const int64_t bad = first_not_finite(dst.data(), static_cast<int64_t>(dst.size()) / 4);
+      GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / 4 + bad, " of a rectangle at ", to_string(e.record->box),
+                 " is not finite");
+    }
     done += static_cast<int64_t>(dst.size());
   }
   return crc;
@@ -91,6 +111,12 @@ std::vector<SliceRecord> plan_records(const Skeleton& skeleton, const std::vecto
     }
   }
   return out;
+}
+
+std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
+  for (const auto& [name, id] : job.ids)
+    if (id == r.tensor) return name;
+  return "?";
 }
 
 }  // namespace
@@ -159,8 +185,14 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   file.reserve(skeleton.file_bytes);  // a full disk shows here, before the first byte
   BlockStream out(file, skeleton.file_bytes);
   for (const Extent& e : extents) {
-    const uint32_t crc = put(out, e, api, stream);
-    if (e.record != nullptr) e.record->crc = crc;
+    try {
+      const uint32_t crc = put(out, e, job.require_finite, api, stream);
+      if (e.record != nullptr) e.record->crc = crc;
+    } catch (const Error& error) {
+      if (error.code() != Exit::kNumerical) throw;
+      throw Error(cat(name_of_record(*e.record, job), ": ", error.what(), ": a checkpoint never holds NaN or infinity"),
+                  error.code());
+    }
   }
   index.blocks = out.finish();
   file.sync();

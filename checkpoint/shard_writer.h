@@ -30,6 +30,7 @@ struct ShardJob {
   ShardHead head;
   Uuid uuid{};
   std::map<std::string, uint32_t> ids;  // of the tensors in the manifest
+  bool require_finite = true;
 };
 
 // Writes and syncs both files. Throws IoError.

@@ -154,7 +154,12 @@ int64_t make_set(hid_t file, const DataSet& d) {
   return static_cast<int64_t>(offset);
 }
 
-std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>& sets, const ShardHead& head) {
+void write_head(hid_t file, const TextAttributes& texts) {
+  for (const auto& [name, text] : texts) text_attribute(file, name.c_str(), text);
+}
+
+template <class Head>
+std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>& sets, const Head& head) {
   const Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file access");
   done(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "version bounds");
   done(H5Pset_alignment(access, 1, kAlignment), "alignment");
@@ -207,10 +212,10 @@ void read_metadata(const std::string& path, const std::vector<DataSet>& sets, Sk
   }
 }
 
-}  // namespace
+std::mutex one_at_a_time;  // Debian's libhdf5 is not thread-safe, and ranks may be threads
 
-Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead& head, const std::string& fallback_dir) {
-  static std::mutex one_at_a_time;  // Debian's libhdf5 is not thread-safe, and ranks may be threads
+template <class Head>
+Skeleton skeleton_of(const std::vector<DataSet>& sets, const Head& head, const std::string& fallback_dir) {
   const std::lock_guard lock(one_at_a_time);
   done(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "error stack");
   const TempFile temp(choose_dir(metadata_bytes(sets.size()), fallback_dir));
@@ -218,6 +223,16 @@ Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead& head, 
   out.offsets = lay_out(temp.path, sets, head);
   read_metadata(temp.path, sets, out);
   return out;
+}
+
+}  // namespace
+
+Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead& head, const std::string& fallback_dir) {
+  return skeleton_of(sets, head, fallback_dir);
+}
+
+Skeleton make_skeleton(const std::vector<DataSet>& sets, const TextAttributes& texts, const std::string& fallback_dir) {
+  return skeleton_of(sets, texts, fallback_dir);
 }
 
 }  // namespace gt

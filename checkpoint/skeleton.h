@@ -29,8 +29,11 @@ struct Skeleton {
   std::vector<std::pair<int64_t, std::string>> metadata;  // offset, bytes; ascending; outside of all data sets
 };
 
+using TextAttributes = std::vector<std::pair<std::string, std::string>>;  // of the root group
+
 // `sets` sorted by name. The same input gives the same bytes. `fallback_dir`: where the sparse file goes when /dev/shm
 // cannot hold it; nothing is left behind. Throws kIo.
 Skeleton make_skeleton(const std::vector<DataSet>& sets, const ShardHead&, const std::string& fallback_dir);
+Skeleton make_skeleton(const std::vector<DataSet>& sets, const TextAttributes&, const std::string& fallback_dir);
 
 }  // namespace gt

@@ -61,7 +61,7 @@ Json to_json(const TrainState& s) {
   j["consumed_tokens"] = s.consumed_tokens;
   j["skipped_steps"] = s.skipped_steps;
   j["run_uuid"] = s.run_uuid;
-  j["origin"] = "train";
+  j["origin"] = s.origin;
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
@@ -91,6 +91,7 @@ TrainState state_from(const Json& j) {
   s.consumed_samples = j.at("consumed_samples").get<int64_t>();
   s.consumed_tokens = j.at("consumed_tokens").get<int64_t>();
   s.skipped_steps = j.at("skipped_steps").get<int64_t>();
+  s.origin = j.value("origin", "train");
   s.run_uuid = j.at("run_uuid").get<std::string>();
   s.elapsed_seconds = float_from(j.at("elapsed_seconds"));
   s.seed = integer_from(j.at("seed"));

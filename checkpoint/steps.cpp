@@ -128,19 +128,7 @@ std::vector<std::string> abandon_newer(Vfs& vfs, const std::string& dir, int64_t
   return out;
 }
 
-void remove_old(Vfs& vfs, const std::string& dir, int keep) {
-  const auto steps = list_steps(dir);
-  if (keep < 1 || steps.size() <= static_cast<size_t>(keep)) return;
-  std::vector<std::string> doomed;
-  for (size_t k = static_cast<size_t>(keep); k < steps.size(); ++k) {
-    doomed.push_back(dir + "/.del-" + fs::path(steps[k].second).filename().string());
-    rename_file(vfs, steps[k].second, doomed.back());
-  }
-  sync_directory(vfs, dir);
-  for (const std::string& path : doomed) remove_tree(vfs, path);
-}
-
-std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
+std::vector<std::string> list_attempts(const std::string& dir) {
   std::vector<std::string> out;
   std::error_code ec;
   if (!fs::is_directory(dir, ec)) return out;
@@ -149,7 +137,27 @@ std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
     if ((name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0) && e.is_directory(ec))
       out.push_back(name);
   }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
+  std::vector<std::string> out = list_attempts(dir);
   for (const std::string& name : out) remove_tree(vfs, dir + "/" + name);
+  return out;
+}
+
+std::vector<std::pair<int64_t, std::string>> list_aside(const std::string& dir) {
+  std::vector<std::pair<int64_t, std::string>> out;
+  std::error_code ec;
+  if (!fs::is_directory(dir, ec)) return out;
+  for (const auto& e : entries(dir)) {
+    const std::string name = e.path().filename().string();
+    for (const char* why : {".corrupt-", ".abandoned-"})
+      if (const size_t dot = name.find(why); dot != std::string::npos)
+        if (const auto n = step_number(name.substr(0, dot))) out.emplace_back(*n, name);
+  }
+  std::sort(out.rbegin(), out.rend());
   return out;
 }
 

@@ -35,8 +35,10 @@ std::string set_aside(Vfs&, const std::string& path, const std::string& why);
 std::string newest_aside(const std::string& dir, const std::string& why);
 // Every step newer than `step`, as .abandoned-<time>. Returns one warning each.
 std::vector<std::string> abandon_newer(Vfs&, const std::string& dir, int64_t step);
-// All but the `keep` newest steps: renamed to .del-…, folder synced, unlinked. keep < 1: nothing.
-void remove_old(Vfs&, const std::string& dir, int keep);
+// Names of what dead attempts and half-done deletions left behind.
+std::vector<std::string> list_attempts(const std::string& dir);
 std::vector<std::string> clean_attempts(Vfs&, const std::string& dir);
+// Names of the steps that were set aside, with their numbers, newest step first.
+std::vector<std::pair<int64_t, std::string>> list_aside(const std::string& dir);
 
 }  // namespace gt

@@ -41,6 +41,7 @@ int Vfs::rename(const std::string& from, const std::string& to) { return checked
 int Vfs::unlink(const std::string& path) { return checked(::unlink(path.c_str())); }
 int Vfs::mkdir(const std::string& path, int mode) { return checked(::mkdir(path.c_str(), static_cast<mode_t>(mode))); }
 int Vfs::rmdir(const std::string& path) { return checked(::rmdir(path.c_str())); }
+void Vfs::drop_cache(int fd) { ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
 
 void fail_io(const std::string& operation, int negative_errno) {
   throw IoError(cat(operation, ": ", std::strerror(-negative_errno), " (errno ", -negative_errno, ")"),

@@ -27,6 +27,7 @@ class Vfs {
   virtual int unlink(const std::string& path);
   virtual int mkdir(const std::string& path, int mode);
   virtual int rmdir(const std::string& path);
+  virtual void drop_cache(int fd);  // a hint: what was read or written of it may leave memory
 };
 
 // A failed call: exit code kIo, and the errno for those who treat some of them differently.
@@ -57,6 +58,7 @@ class File {
   void write(const void* data, int64_t bytes, int64_t offset) const;
   void read(void* data, int64_t bytes, int64_t offset) const;  // kDamaged when the file ends before
   void sync() const;
+  void drop_cache() const { vfs_->drop_cache(fd_); }
   void close();  // errors of close count: some file systems report lost writes here
 
  private:

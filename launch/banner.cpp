@@ -97,6 +97,11 @@ std::string data_line(const BannerFacts& f, double epochs) {
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
+// A rank copies its own dp share of values and optimizer state.
+int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
+  return m.weights / (zero_stage < 3 ? dp : 1) + m.optimizer / (zero_stage < 1 ? dp : 1);
+}
+
 // Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
 std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) {
   const auto peak = [&](const EngineOptions& with) {
@@ -141,10 +146,12 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Bac
   return out;
 }
 
-void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here) {
+void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here,
+                    bool staged_saves) {
   int64_t largest = 0, worst = 0, sum = 0;
   for (int k = 0; k < mesh.pp; ++k) {
-    const int64_t bytes = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory.total();
+    const MemoryReport memory = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory;
+    const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
       worst = bytes;
@@ -158,7 +165,8 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
-             "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp");
+             "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp",
+             staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
 }
 
 Rows start_rows(const BannerFacts& f) {

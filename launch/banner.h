@@ -27,7 +27,8 @@ Rows start_rows(const BannerFacts&);
 std::string stage_table(const EngineOptions&, const MeshShape&, const Backend&);
 
 // Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
-void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here);
+// `staged_saves`: checkpoints are copied to host memory before they are written.
+void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here, bool staged_saves);
 
 std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 

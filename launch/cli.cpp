@@ -45,13 +45,22 @@ constexpr VerbSpec kVerbs[] = {
      "--config configs/demo.json --schedule.type one_cycle_torch"},
     {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
     {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"ckpt verify", Verb::kCkptVerify, "read checkpoints to the last byte and say what is wrong", "dir",
+     ConfigFlags::kNone, "runs/demo --all"},
+    {"ckpt diff", Verb::kCkptDiff, "compare two checkpoints tensor by tensor, whatever layouts wrote them",
+     "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
+    {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
+     "runs/demo --keep 2 --dry-run"},
+    {"export", Verb::kExport, "weights of a checkpoint as a Hugging Face folder or an HDF5 file", nullptr,
+     ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
+    {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
+     ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
     {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
      ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"export", "import",      "plan",      "report",
-                                       "launch", "ckpt verify", "ckpt diff", "ckpt prune"};
+constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -103,6 +112,11 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kLr: use(LrArgs()); break;
     case Verb::kCkptLs: use(CkptArgs()); break;
     case Verb::kCkptInspect: use(CkptInspectArgs()); break;
+    case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
+    case Verb::kCkptDiff: use(CkptDiffArgs()); break;
+    case Verb::kCkptPrune: use(CkptPruneArgs()); break;
+    case Verb::kExport: use(ExportArgs()); break;
+    case Verb::kImport: use(ImportArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
     case Verb::kVerify: use(VerifyArgs()); break;
   }
@@ -245,8 +259,10 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   Problems problems;
   for (size_t i = 0; i < options.size(); ++i)
-    if (spec.plain && options[i].name == spec.plain && given[i].empty() && !extras.empty() && extras[0][0] != '-')
-      given[i] = {extras[0]}, extras.erase(extras.begin());
+    if (spec.plain && options[i].name == spec.plain && given[i].empty())
+      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
+             (given[i].empty() || takes_list(options[i])))
+        given[i].push_back(extras[0]), extras.erase(extras.begin());
   store_own(spec, options, given, problems);
   if (!config)
     refuse_extras(spec, options, extras, problems);

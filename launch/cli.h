@@ -26,6 +26,11 @@ enum class Verb {
   kLr,
   kCkptLs,
   kCkptInspect,
+  kCkptVerify,
+  kCkptDiff,
+  kCkptPrune,
+  kExport,
+  kImport,
   kBench,
   kVerify,
 };
@@ -36,7 +41,7 @@ struct Command {
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
                DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs,
-               BenchArgs, VerifyArgs>
+               CkptVerifyArgs, CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, VerifyArgs>
       args;
   // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
   // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks

@@ -186,6 +186,7 @@ struct TrainSection {
 struct DataConfig {
   std::vector<DataSource> train, valid;
   std::string tokenizer, split = "969,30,1", order = "epoch";
+  bool allow_change = false;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
@@ -193,20 +194,26 @@ struct DataConfig {
     v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential", "order of the samples");
+    v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto";
-  int64_t every = 500, keep = 3;
-  bool async = false;
+  std::string dir, resume = "auto", when_busy = "wait";
+  int64_t every = 500, keep = 3, keep_every = 0;
+  bool keep_best = true, async = true;
+  std::vector<std::string> allow_change;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
     v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
     v("keep", keep, "2..1000", "newest checkpoints kept");
-    v("async", async, "", "write while training goes on");
+    v("keep_every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep_best", keep_best, "", "and the one of the best validation loss");
+    v("async", async, "", "write while training goes on, from a copy in host memory");
+    v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
   }
 };
 

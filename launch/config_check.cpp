@@ -30,7 +30,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
-    {"checkpoint.async", "false", "saving while training goes on"},
     {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
     {"launch.include", "", "choosing hosts"},
     {"launch.exclude", "", "choosing hosts"},

@@ -70,7 +70,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
                                                *backend.device, compute, plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + 1 + int64_t{pp} * kNumStageTimes;
+  const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumWishes +
+                       int64_t{pp} * kNumStageTimes;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
@@ -91,7 +92,7 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop) {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -114,7 +115,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   end_phase(Phase::kReduce);
 
   store_->norm_squares(sums.slice(0, scopes));
-  share(losses, stop);
+  share(losses, stop, save_ready);
   backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes),
                              .scalars = scalars,
                              .norm = norm,
@@ -152,22 +153,23 @@ void Engine::put_stage_times(Tensor out) {
 }
 
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard), so the sums do not
-// depend on the layout's pipeline axis.
-void Engine::share(Tensor losses, bool stop) {
+// stop, saves that are done, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard),
+// so the sums do not depend on the layout's pipeline axis.
+void Engine::share(Tensor losses, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
-  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + 1 + times);
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumWishes + times);
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
       backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
                          compute_);
-  stop_wish_ = stop ? 1 : 0;
+  wishes_[kStop] = stop ? 1 : 0;
+  wishes_[kSaveReady] = save_ready ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(tail.slice(int64_t{dp} * m, 1).data, &stop_wish_, sizeof stop_wish_, compute_);
-  put_stage_times(tail.slice(int64_t{dp} * m + 1, times));
+    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
+  put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
@@ -184,8 +186,9 @@ StepResult Engine::read_back(int64_t target_tokens) {
   for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
   r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
   const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
-  r.stop = shared[0] > 0;
-  r.times = StepTimes(shared.subspan(1));
+  r.stop = shared[kStop] > 0;
+  r.save_ready = static_cast<int>(shared[kSaveReady]);
+  r.times = StepTimes(shared.subspan(kNumWishes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
@@ -217,7 +220,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
-    share(losses, false);
+    share(losses, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);

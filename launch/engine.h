@@ -61,6 +61,7 @@ struct StepResult {
   double lr = 0;
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
+  int save_ready = 0;     // ranks that said so
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
   StepTimes times;                            // of all ranks
   PhaseEnds phases{};                         // of this rank
@@ -74,8 +75,10 @@ class Engine {
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
   // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
-  // everybody's result. microbatches: options.microbatches of them.
-  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false);
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
+  // options.microbatches of them.
+  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
+                  bool save_ready = false);
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
@@ -98,7 +101,7 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
-  void share(Tensor losses, bool stop);
+  void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
   StepResult read_back(int64_t target_tokens);
@@ -116,7 +119,8 @@ class Engine {
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
   std::vector<MicroBatch> seeded_;
-  double stop_wish_ = 0;  // shared beside norms, losses and times
+  enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
+  double wishes_[kNumWishes] = {};
   double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
   int64_t applied_ = 0;

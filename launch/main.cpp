@@ -21,6 +21,11 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kLr: return gt::run_lr(c);
     case gt::Verb::kCkptLs: return gt::run_ckpt_ls(c);
     case gt::Verb::kCkptInspect: return gt::run_ckpt_inspect(c);
+    case gt::Verb::kCkptVerify: return gt::run_ckpt_verify(c);
+    case gt::Verb::kCkptDiff: return gt::run_ckpt_diff(c);
+    case gt::Verb::kCkptPrune: return gt::run_ckpt_prune(c);
+    case gt::Verb::kExport: return gt::run_export(c);
+    case gt::Verb::kImport: return gt::run_import(c);
     case gt::Verb::kBench: return gt::run_bench(c);
     case gt::Verb::kVerify: return gt::run_verify(c);
   }

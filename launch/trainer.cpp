@@ -61,18 +61,26 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   ProcessGroup& world = mesh_->world();
   agree(world, [&] { open_device(); });
   agree(world, [&] {
-    if (speaks() && !run_.dry_run) open_run_folder();
+    if (!speaks() || run_.dry_run) return;
+    open_run_folder();
+    lock_folder();
   });
   agree(world, [&] { open_data(); });
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
+  saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
   load_or_init();
+  agree(world, [&] {
+    if (speaks() && !run_.dry_run) write_config();
+  });
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
     trace_ = std::make_unique<TraceSession>(*mesh_, w, config_.log.trace_ranks == "all");
   if (speaks()) start_logs();
+  saver_->set_log(log_.get());
 }
 
 Trainer::~Trainer() {
+  saver_.reset();
   eval_loader_.reset();
   loader_.reset();
   engine_.reset();
@@ -84,7 +92,9 @@ void Trainer::open_device() {
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
-  if (factory_.local_rank() == 0) require_memory(options, mesh_->shape(), *backend_, factory_.local_size());
+  if (factory_.local_rank() == 0)
+    require_memory(options, mesh_->shape(), *backend_, factory_.local_size(),
+                   config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
   plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
@@ -102,10 +112,22 @@ void Trainer::open_run_folder() {
   fs::create_directories(dir, ec);
   GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(),
              ". Choose another with --log.dir");
-  std::ofstream out(dir / "config.json");
+}
+
+// A folder that takes no lock takes no checkpoints either: each save will say so, and training goes on.
+void Trainer::lock_folder() {
+  try {
+    lock_ = std::make_unique<DirLock>(config_.checkpoint_dir());
+  } catch (const IoError& e) { fmt::print(stderr, "warning: {}\n", e.what()); }
+}
+
+// After everything that may refuse the run: a refused command leaves the config of the run as it was.
+void Trainer::write_config() const {
+  const std::string path = config_.run_dir() + "/config.json";
+  std::ofstream out(path);
   out << config_json(config_);
   out.close();
-  GT_REQUIRE(out.good(), Exit::kUsage, (dir / "config.json").string(),
+  GT_REQUIRE(out.good(), Exit::kUsage, path,
              ": cannot write: the run folder must be writable. Choose another with --log.dir");
 }
 
@@ -153,6 +175,23 @@ void Trainer::require_equal_order() {
   });
 }
 
+// What a checkpoint must have in common with this run beside its tensors. Weights from elsewhere bring no data.
+void Trainer::accept(const LoadReport& found) const {
+  const auto changed = found.config_json.empty()
+                           ? std::vector<std::string>()
+                           : changed_keys(found.config_json, config_, config_.checkpoint.allow_change);
+  const bool imported = found.state.origin == "import";
+  std::string text;
+  for (const std::string& line : changed)
+    if (!imported || (line.rfind("model.", 0) == 0 && line.find("dropout") == std::string::npos)) text += "\n  " + line;
+  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
+             "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
+             "or start a new run with another --log.name");
+  if (!imported)
+    require_same_stream(data_cursor_from_json(found.state.data_json), train_data_->cursor(found.state.consumed_samples),
+                        config_.data.allow_change);
+}
+
 // A pattern that finds nothing anywhere is a misspelt name.
 void Trainer::require_patterns_found() {
   std::vector<int64_t> found = engine_->no_decay_found();
@@ -179,6 +218,7 @@ void Trainer::require_same_optimizer() {
     step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
     was = read_state(step).optim_type;
   } catch (const Error&) { return; }
+  if (was.empty()) return;  // imported weights: there is no state
   GT_REQUIRE(was == config_.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
              ", this run wants ", config_.optim.type, ". Resume with --optim.type ", was,
              ", or start a new run with another --log.name");
@@ -204,17 +244,15 @@ void Trainer::load_or_init() {
       if (world.rank() == 0) require_same_optimizer();
     });
     agree(world, [&] {
-      resumed_ = load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(),
-                                 *mesh_, *backend_->device, compute_);
+      resumed_ =
+          load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
+                          *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
     });
   }
   require_patterns_found();
   if (resumed_) {
     state_ = resumed_->state;
     note_schedule_change();
-    agree(world, [&] {
-      require_same_stream(data_cursor_from_json(state_.data_json), train_data_->cursor(state_.consumed_samples), false);
-    });
     engine_->set_applied_steps(state_.applied_steps);
     engine_->store().publish();
   } else {
@@ -223,7 +261,7 @@ void Trainer::load_or_init() {
     state_.seed = static_cast<uint64_t>(config_.train.seed);
   }
   first_step_ = state_.step + 1;
-  saved_step_ = resumed_ ? state_.step : -1;
+  if (resumed_) saver_->set_saved_step(state_.step);
 
   LoaderConfig l;
   l.seq = config_.model.seq;
@@ -301,11 +339,13 @@ Exit Trainer::run() {
     }
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
     report_memory();
-    if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0)) save();
+    if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0))
+      save(last || stop_);
   }
+  saver_->finish();
   const bool done = state_.step >= config_.train.steps || run_.range_test;
-  GT_REQUIRE(saved_step_ == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ", state_.step,
-             ", but no checkpoint of it could be written; the last good one is of step ", saved_step_);
+  GT_REQUIRE(saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ", state_.step,
+             ", but no checkpoint of it could be written; the last good one is of step ", saver_->saved_step());
   finish(done ? Exit::kOk : Exit::kInterrupted);
   return done ? Exit::kOk : Exit::kInterrupted;
 }
@@ -315,7 +355,7 @@ void Trainer::one_step() {
   const double waited_before = loader_->wait_seconds();
   const auto microbatches = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
-  const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested());
+  const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested(), saver_->ready());
   stop_ = r.stop;
   ++state_.step;
   state_.skipped_steps += r.skipped;
@@ -325,6 +365,7 @@ void Trainer::one_step() {
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
+  saver_->after_step(r.save_ready);
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
 
@@ -418,12 +459,11 @@ void Trainer::write_trace() {
   step_ended_ = now();
 }
 
-// A failed save does not end training: it is said, and the last good checkpoint stays.
-void Trainer::save() {
-  if (saved_step_ == state_.step) return;
+void Trainer::save(bool must) {
   const double begin = now();
   state_.elapsed_seconds += begin - started_;
   started_ = begin;
+  state_.origin = "train";
   state_.optim_type = config_.optim.type;
   state_.lr_type = config_.schedule.type;
   state_.global_batch = config_.train.global_batch;
@@ -432,19 +472,7 @@ void Trainer::save() {
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
   if (!config_.data.tokenizer.empty())
     aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});
-  try {
-    const SaveReport report = save_checkpoint(
-        config_.checkpoint_dir(), state_, engine_->checkpoint_views(), aux, static_cast<int>(config_.zero.stage),
-        static_cast<int>(config_.checkpoint.keep), *mesh_, *backend_->device, compute_);
-    saved_step_ = state_.step;
-    if (log_) {
-      log_->push(SavedRecord{state_.step, wall_seconds(), now() - begin, report.seconds, report.bytes});
-      for (const std::string& w : report.warnings) log_->warn(state_.step, w);
-    }
-  } catch (const Error& e) {
-    if (e.code() != Exit::kIo) throw;
-    if (log_) log_->warn(state_.step, fmt::format("checkpoint of step {} was not written: {}", state_.step, e.what()));
-  }
+  saver_->save(state_, engine_->checkpoint_views(), std::move(aux), must);
   step_ended_ = now();
 }
 
@@ -484,12 +512,14 @@ void Trainer::finish(Exit code) {
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
                                                  "capital weights only, ~ waiting for a message, . idle"});
   info.rows.push_back({"logs", dir + "/log.jsonl"});
-  info.rows.push_back(
-      {"checkpoint", saved_step_ >= 0 ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saved_step_) : "none"});
+  info.rows.push_back({"checkpoint", saver_->saved_step() >= 0
+                                         ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saver_->saved_step())
+                                         : "none"});
   if (run_.range_test) report_range(info);
-  if (code != Exit::kOk) info.next.push_back("the same command again resumes from step " + std::to_string(saved_step_));
+  if (code != Exit::kOk)
+    info.next.push_back("the same command again resumes from step " + std::to_string(saver_->saved_step()));
   info.next.push_back("tensorboard --logdir " + dir);
-  if (saved_step_ >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
+  if (saver_->saved_step() >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
   log_->end(info);
 }
 

@@ -12,6 +12,7 @@
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
+#include "launch/run_saver.h"
 #include "launch/trace_session.h"
 #include "optim/lr_range.h"
 
@@ -36,9 +37,12 @@ class Trainer {
  private:
   void open_device();
   void open_run_folder();
+  void lock_folder();
+  void write_config() const;
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
   void note_schedule_change();
@@ -46,7 +50,7 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
-  void save();
+  void save(bool must);
   void write_trace();
   void finish(Exit);
   void report_range(EndInfo&) const;
@@ -65,7 +69,9 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<RunSaver> saver_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step
@@ -76,7 +82,7 @@ class Trainer {
   std::string timeline_;                 // of the last traced step
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
-  int64_t first_step_ = 1, saved_step_ = -1;
+  int64_t first_step_ = 1;
   bool stop_ = false, memory_reported_ = false;
 };
 

@@ -189,6 +189,77 @@ struct CkptInspectArgs {
   }
 };
 
+struct CkptVerifyArgs {
+  std::string dir;
+  bool all = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also as plain word");
+    v("all", all, "", "every step of the folder");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptDiffArgs {
+  std::vector<std::string> checkpoints;
+  double tol = 0;
+  int64_t show = 10;
+  bool json = false;
+  template <class V>
+  void fields(V& v) {
+    v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also as plain words");
+    v("tol", tol, "0..1e9", "largest difference that counts as equal, relative to the tensor's largest magnitude");
+    v("show", show, "1.. tensors", "how many of the worst tensors are printed");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptPruneArgs {
+  std::string dir;
+  int64_t keep = 3, keep_every = 0;
+  bool keep_best = true, dry_run = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("keep", keep, "1..100000", "newest steps kept");
+    v("keep-every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep-best", keep_best, "", "and the step of the best validation loss");
+    v("dry-run", dry_run, "", "say what would be removed, and why; remove nothing");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct ExportArgs {
+  std::string load, format = "safetensors", dtype = "f32", naming, output, max_shard = "5GB";
+  int64_t step = -1;
+  bool force = false;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("step", step, "0..", "this step of the folder; without it the newest good one");
+    v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
+    v("dtype", dtype, "f32|bf16|f16", "of the numbers; rounded to nearest even from FP32");
+    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2 with config.json; without it hf for safetensors");
+    v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
+    v("output", output, "required", "folder (safetensors) or file (hdf5)");
+    v("force", force, "", "replace what is there");
+  }
+};
+
+struct ImportArgs {
+  std::string from, output, tokenizer;
+  int64_t heads = 0;
+  bool allow_nonfinite = false;
+  template <class V>
+  void fields(V& v) {
+    v("from", from, "required", "Hugging Face GPT-2 folder (safetensors), our HDF5 export, or llm.c GPT-2 .bin");
+    v("output", output, "required", "checkpoint folder; step-000000000 is written there");
+    v("tokenizer", tokenizer, "", "SentencePiece model to keep with the weights");
+    v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");
+    v("allow-nonfinite", allow_nonfinite, "", "take weights that hold NaN or infinity");
+  }
+};
+
 struct BenchArgs {
   int64_t warmup = 5, steps = 20;
   template <class V>

@@ -19,5 +19,10 @@ Exit run_data_prepare(const Command&);
 Exit run_data_inspect(const Command&);
 Exit run_ckpt_ls(const Command&);
 Exit run_ckpt_inspect(const Command&);
+Exit run_export(const Command&);
+Exit run_import(const Command&);
+Exit run_ckpt_verify(const Command&);
+Exit run_ckpt_diff(const Command&);
+Exit run_ckpt_prune(const Command&);
 
 }  // namespace gt

@@ -244,7 +244,8 @@ TEST_CASE("a folder that cannot be written is an I/O error on every rank") {
     run_ranks({1, 1, 2, 1}, [&](int r, const Mesh& mesh) {
       Rank rank(odd_model(), {1, 1, 2, 1}, r);
       texts[static_cast<size_t>(r)] = refusal([&] {
-        save_checkpoint(vfs, dir.path + "/checkpoints", some_state(1), rank.views, {}, 1, 3, mesh, host_device(), {});
+        save_checkpoint(vfs, dir.path + "/checkpoints", some_state(1), rank.views, {}, {.zero_stage = 1}, mesh,
+                        host_device(), {});
       });
     });
     CHECK(texts[0] == texts[1]);
@@ -264,7 +265,7 @@ TEST_CASE("views that leave a hole or write twice are never committed") {
       if (wrong == 1 && r == 1) rank.views.push_back(rank.views[0]);
       for (ShardView& v : rank.views)  // a whole tensor that nobody stores
         if (wrong == 2 && v.name == "master/embed.weight") v.save = false;
-      save_checkpoint(dir.path, some_state(1), rank.views, {}, 1, 3, mesh, host_device(), {});
+      save_checkpoint(dir.path, some_state(1), rank.views, {}, {.zero_stage = 1}, mesh, host_device(), {});
     });
     for (const auto& e : errors)
       CHECK_THAT(e, Catch::StartsWith("70:") && Catch::Contains(wrong == 0   ? "elements of"
@@ -279,8 +280,8 @@ TEST_CASE("a missing file that should travel along drops the attempt and is name
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {1, 1, 1, 1}, r);
     save_checkpoint(dir.path, some_state(1), rank.views,
-                    {{.name = "tokenizer.model", .path = dir.path + "/gone.model", .text = ""}}, 1, 3, mesh,
-                    host_device(), {});
+                    {{.name = "tokenizer.model", .path = dir.path + "/gone.model", .text = ""}}, {.zero_stage = 1},
+                    mesh, host_device(), {});
   });
   CHECK_THAT(errors[0], Catch::StartsWith("74:") && Catch::Contains("gone.model") && Catch::Contains("No such file"));
   CHECK(fs::is_empty(dir.path));

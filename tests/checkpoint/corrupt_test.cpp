@@ -46,7 +46,7 @@ void save_small(const std::string& dir, int64_t step, const Layout& l = {1, 1, 1
     Rank rank(small_model(), l, r, {"master"});
     rank.fill(static_cast<uint32_t>(step));
     save_checkpoint(dir, some_state(step), rank.views, {{.name = "config.json", .path = "", .text = "{\"a\":1}"}},
-                    l.zero, 0, mesh, host_device(), {});
+                    {.zero_stage = l.zero, .retention = {.keep = 0}}, mesh, host_device(), {});
   });
   for (const auto& e : errors) GT_CHECK(e.empty(), e);
 }

@@ -23,8 +23,8 @@ std::vector<std::string> try_save(FaultyVfs& vfs, const std::string& dir, const 
   return run_ranks(l, [&](int r, const Mesh& mesh) {
     Rank rank(small_model(), l, r);
     rank.fill(2);
-    save_checkpoint(vfs, dir, some_state(2), rank.views, {{.name = "config.json", .path = "", .text = "{}"}}, l.zero,
-                    keep, mesh, host_device(), {});
+    save_checkpoint(vfs, dir, some_state(2), rank.views, {{.name = "config.json", .path = "", .text = "{}"}},
+                    {.zero_stage = l.zero, .retention = {.keep = keep}}, mesh, host_device(), {});
   });
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("a failed fsync is not tried again") {
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(small_model(), {1, 1, 1, 1}, r);
     rank.fill(1);
-    save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, 1, 3, mesh, host_device(), {});
+    save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, {.zero_stage = 1}, mesh, host_device(), {});
   });
   CHECK_THAT(errors[0], Catch::Contains("fsync of"));
   CHECK(vfs.syncs == 1);  // no further one: the attempt was dropped at once

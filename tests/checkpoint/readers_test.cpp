@@ -60,7 +60,8 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
                 .full = {3, 4},
                 .local = {3, 4}};
     if (r == layout.world() - 1) rank.views.push_back(v);
-    save_checkpoint(dir.path, some_state(5), rank.views, {}, 1, 0, mesh, host_device(), {});
+    save_checkpoint(dir.path, some_state(5), rank.views, {}, {.zero_stage = 1, .retention = {.keep = 0}}, mesh,
+                    host_device(), {});
   });
   for (const auto& e : errors) REQUIRE(e == "");
   for (const Param& p : odd_model())

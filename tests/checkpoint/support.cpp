@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -100,6 +101,8 @@ const DeviceApi& host_device() {
     DeviceApi a;
     a.name = "host";
     a.copy = [](void* dst, const void* src, int64_t n, Stream) { std::memcpy(dst, src, static_cast<size_t>(n)); };
+    a.alloc_host = [](int64_t n) { return std::malloc(static_cast<size_t>(n)); };
+    a.free_host = [](void* p, int64_t) { std::free(p); };
     a.zero = [](void* dst, int64_t n, Stream) { std::memset(dst, 0, static_cast<size_t>(n)); };
     a.synchronize = [](Stream) {};
     a.describe = [](int) { return std::string("test memory"); };
@@ -188,8 +191,8 @@ void save(const std::string& dir, const Layout& l, int64_t step, const std::vect
     Rank rank(model, l, r);
     rank.fill(static_cast<uint32_t>(step));
     save_checkpoint(dir, some_state(step), rank.views,
-                    {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}}, l.zero, keep, mesh,
-                    host_device(), {});
+                    {{.name = "config.json", .path = "", .text = "{\"model\":{}}\n"}},
+                    {.zero_stage = l.zero, .retention = {.keep = keep}}, mesh, host_device(), {});
   });
   for (const std::string& e : errors) GT_CHECK(e.empty(), e);
 }

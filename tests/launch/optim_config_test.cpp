@@ -185,7 +185,8 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   CHECK(other.says("holds the state of lamb, this run wants adamw"));
   CHECK(other.says("--optim.type lamb"));
   const Outcome changed = gpttrain(
-      kTiny + "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb",
+      kTiny + "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb "
+              "--checkpoint.allow_change schedule optim",
       dir.path());
   INFO(changed.out);
   CHECK(changed.code == 0);

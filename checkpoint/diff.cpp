@@ -1,0 +1,106 @@
+#include "checkpoint/diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "checkpoint/state_json.h"
+#include "checkpoint/step_reader.h"
+
+namespace gt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Order of the real numbers as integers: neighbours differ by one, -0 and 0 are the same.
+int64_t ordinal(float v) {
+  int32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  return bits < 0 ? -static_cast<int64_t>(bits & 0x7fffffff) : bits;
+}
+
+void compare(const std::vector<float>& a, const std::vector<float>& b, TensorDiff& d) {
+  double largest = 0;
+  d.elements = static_cast<int64_t>(a.size());
+  for (size_t k = 0; k < a.size(); ++k) {
+    if (std::isfinite(a[k])) largest = std::max<double>(largest, std::fabs(a[k]));
+    if (std::memcmp(&a[k], &b[k], sizeof(float)) == 0) continue;
+    if (d.different++ == 0) d.first = static_cast<int64_t>(k), d.a = a[k], d.b = b[k];
+    if (!std::isfinite(a[k]) || !std::isfinite(b[k])) {
+      d.max_abs = std::numeric_limits<double>::infinity();
+      d.max_ulp = std::numeric_limits<uint64_t>::max();
+      continue;
+    }
+    d.max_abs = std::max(d.max_abs, std::fabs(static_cast<double>(a[k]) - b[k]));
+    d.max_ulp = std::max(d.max_ulp, static_cast<uint64_t>(std::llabs(ordinal(a[k]) - ordinal(b[k]))));
+  }
+  d.relative = d.max_abs == 0 ? 0 : largest > 0 ? d.max_abs / largest : std::numeric_limits<double>::infinity();
+}
+
+std::string describe(const TensorEntry& t) { return cat(name_of(t.dtype), " ", to_string(t.shape)); }
+
+// What two runs of one training may disagree about: who ran it, how long, in what pieces, and whatever a newer program
+// carries along.
+std::vector<std::string> state_differences(const TrainState& a, const TrainState& b) {
+  const auto flat = [](const TrainState& s) {
+    Json j = to_json(s);
+    for (const char* own : {"run_uuid", "elapsed_seconds"}) j.erase(own);
+    j["batch"].erase("micro");
+    return j.flatten();
+  };
+  const Json fa = flat(a), fb = flat(b);
+  std::set<std::string> keys;
+  for (const auto& [key, value] : fa.items()) keys.insert(key);
+  for (const auto& [key, value] : fb.items()) keys.insert(key);
+  std::vector<std::string> out;
+  for (const std::string& key : keys) {
+    const auto text = [&](const Json& j) { return j.contains(key) ? j.at(key).dump() : std::string("absent"); };
+    if (text(fa) == text(fb)) continue;
+    std::string name = key.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    out.push_back(name + ": " + text(fa) + " | " + text(fb));
+  }
+  return out;
+}
+
+}  // namespace
+
+DiffReport diff_steps(Vfs& vfs, const std::string& path_a, const std::string& path_b, double tolerance) {
+  StepReader a(vfs, path_a), b(vfs, path_b);
+  DiffReport out;
+  const auto misfit = [&](const std::string& name, std::string text) {
+    out.within = false;
+    out.tensors.push_back({.name = name,
+                           .misfit = std::move(text),
+                           .max_abs = std::numeric_limits<double>::infinity(),
+                           .relative = std::numeric_limits<double>::infinity()});
+  };
+  for (const TensorEntry& t : a.manifest().tensors) {
+    const TensorEntry* other = b.find(t.name);
+    if (other == nullptr) {
+      misfit(t.name, "only in A: " + describe(t));
+      continue;
+    }
+    if (other->shape != t.shape || other->dtype != t.dtype) {
+      misfit(t.name, describe(t) + " | " + describe(*other));
+      continue;
+    }
+    ++out.compared;
+    TensorDiff d{.name = t.name};
+    compare(a.read(t), b.read(*other), d);
+    if (d.different == 0) continue;
+    out.within = out.within && d.relative <= tolerance;
+    out.tensors.push_back(std::move(d));
+  }
+  for (const TensorEntry& t : b.manifest().tensors)
+    if (a.find(t.name) == nullptr) misfit(t.name, "only in B: " + describe(t));
+  std::stable_sort(out.tensors.begin(), out.tensors.end(),
+                   [](const TensorDiff& x, const TensorDiff& y) { return x.relative > y.relative; });
+  out.state = state_differences(a.manifest().state, b.manifest().state);
+  out.within = out.within && out.state.empty();
+  return out;
+}
+
+}  // namespace gt

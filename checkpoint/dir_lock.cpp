@@ -1,0 +1,177 @@
+#include "checkpoint/dir_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "checkpoint/vfs.h"
+
+namespace gt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string host_name() {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
+
+std::string first_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+
+// Ticks after boot at which a process began, "" when there is none: pids come back, pairs of them do not.
+std::string start_time(int64_t pid) {
+  const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
+  if (name_end == std::string::npos) return "";
+  std::istringstream in(stat.substr(name_end + 1));
+  std::string field;
+  for (int k = 3; k <= 22 && in >> field; ++k)
+    if (k == 3 && (field == "Z" || field == "X")) return "";  // dead, not yet reaped
+  return field;
+}
+
+struct Owner {
+  std::string text, host, boot, start, token;
+  int64_t pid = 0, counter = 0;
+  bool readable = false, absent = false;
+};
+
+Owner read_owner(const std::string& path) {
+  Owner o;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    o.absent = ::access(path.c_str(), F_OK) != 0;
+    return o;
+  }
+  std::string text(4096, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  o.text = text;
+  const Json j = Json::parse(text, nullptr, false);
+  if (!j.is_object()) return o;
+  try {
+    o.host = j.at("host").get<std::string>();
+    o.boot = j.at("boot").get<std::string>();
+    o.pid = j.at("pid").get<int64_t>();
+    o.start = j.at("start").get<std::string>();
+    o.token = j.at("token").get<std::string>();
+    o.counter = j.at("counter").get<int64_t>();
+    o.readable = true;
+  } catch (const nlohmann::json::exception&) {  // half written by somebody who died, or no file of ours: stale by time
+  }
+  return o;
+}
+
+bool is_local(const Owner& o) { return o.readable && o.host == host_name() && o.boot == boot_id(); }
+bool is_dead_here(const Owner& o) { return is_local(o) && start_time(o.pid) != o.start; }
+std::string describe(const Owner& o) {
+  return o.readable ? cat("host ", o.host, ", pid ", o.pid) : std::string("an owner that left no name");
+}
+
+[[noreturn]] void refuse(const std::string& path, const Owner& o) {
+  fail(Exit::kUsage, path, ": another job uses this folder: ", describe(o),
+       ". Two jobs would delete each other's checkpoints: wait for it, end it, or give another --log.name or "
+       "--checkpoint.dir");
+}
+
+}  // namespace
+
+DirLock::DirLock(const std::string& dir, LockTimes times) : path_(dir + "/.lock"), times_(times) {
+  Vfs vfs;
+  make_directory(vfs, dir);
+  std::random_device random;
+  token_ = cat(host_name(), "/", ::getpid(), "/", random(), random());
+  if (!create()) take_over();
+  beat_ = std::thread([this] { touch_until_stopped(); });
+}
+
+DirLock::~DirLock() {
+  {
+    const std::lock_guard guard(mutex_);
+    stop_ = true;
+  }
+  stop_signal_.notify_all();
+  if (beat_.joinable()) beat_.join();
+  if (read_owner(path_).token == token_) ::unlink(path_.c_str());
+}
+
+void DirLock::write(const std::string& path) const {
+  const Json j{{"host", host_name()}, {"boot", boot_id()}, {"pid", ::getpid()}, {"start", start_time(::getpid())},
+               {"counter", counter_}, {"token", token_}};
+  Vfs vfs;
+  write_synced(vfs, path, j.dump() + "\n");
+}
+
+// A link to a complete file either appears whole or fails because the name is taken: no reader sees half a lock.
+bool DirLock::create() {
+  const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
+  write(mine);
+  const int r = ::link(mine.c_str(), path_.c_str());
+  const int error = errno;
+  ::unlink(mine.c_str());
+  if (r != 0 && error != EEXIST) fail_io("creation of " + path_, -error);
+  return r == 0;
+}
+
+void DirLock::take_over() {
+  using Clock = std::chrono::steady_clock;
+  const Owner first = read_owner(path_);
+  const auto begin = Clock::now();
+  Owner now = first;
+  for (auto pause = std::chrono::milliseconds(10);;) {
+    if (now.absent) {
+      if (create()) return;
+    } else if (is_dead_here(now)) {
+      break;
+    } else if (is_local(now) || now.text != first.text) {  // a process that is there, or one that still touches it
+      if (!is_local(now) || Clock::now() - begin > times_.settle) refuse(path_, now);
+    } else if (Clock::now() - begin > times_.stale) {
+      break;
+    }
+    std::this_thread::sleep_for(pause);
+    now = read_owner(path_);
+  }
+  const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
+  write(mine);
+  Vfs vfs;
+  rename_file(vfs, mine, path_);
+  // Two takers: the later rename wins, and the earlier one sees it. On one machine both decide within milliseconds.
+  std::this_thread::sleep_for(is_local(now) ? times_.settle / 10 : times_.settle);
+  if (const Owner winner = read_owner(path_); winner.token != token_) refuse(path_, winner);
+}
+
+void DirLock::touch_until_stopped() {
+  std::unique_lock lock(mutex_);
+  while (!stop_signal_.wait_for(lock, times_.beat, [&] { return stop_; })) {
+    ++counter_;
+    const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
+    try {
+      if (read_owner(path_).token != token_) return;  // taken away: writing would steal it back
+      write(mine);
+      ::rename(mine.c_str(), path_.c_str());
+    } catch (const Error&) {  // a full disk ends no training; an owner on this machine is known by its process
+      ::unlink(mine.c_str());
+    }
+  }
+}
+
+std::string DirLock::living_owner(const std::string& dir) {
+  const Owner o = read_owner(dir + "/.lock");
+  return o.absent || is_dead_here(o) ? "" : describe(o);
+}
+
+}  // namespace gt

@@ -1,0 +1,293 @@
+// Foreign HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process that has
+// little to lose: limited time and memory, no plugins, nothing but a list of places to say. The parent believes nothing
+// that it cannot check against the size of the file, and reads the numbers itself.
+#include <fcntl.h>
+#include <hdf5.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "checkpoint/weights.h"
+
+namespace gt {
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr size_t kSayLimit = size_t{16} << 20, kObjects = 100000, kNoteLimit = 60000;
+constexpr int kSeconds = 60;
+
+// ---- in the child: plain C, and _exit on anything odd ------------------------------------------------------------
+
+struct Walk {
+  std::string out;  // lines, sent at the end
+  std::set<haddr_t> groups;
+  size_t objects = 0;
+  int depth = 0;
+  std::string path;
+};
+
+[[noreturn]] void refuse(const Walk& w, const std::string& name, const std::string& why) {
+  const std::string line = "refused\t" + w.path + name + "\t" + why + "\n";
+  if (::write(3, line.data(), line.size()) < 0) ::_exit(3);
+  ::_exit(0);
+}
+
+bool plain_name(const std::string& s) {
+  return !s.empty() && s.size() <= 512 &&
+         std::all_of(s.begin(), s.end(), [](char c) { return static_cast<unsigned char>(c) > 32 && c != 127; });
+}
+
+std::string dtype_of(hid_t type) {
+  if (H5Tget_class(type) != H5T_FLOAT || H5Tget_order(type) != H5T_ORDER_LE) return "";
+  if (H5Tequal(type, H5T_IEEE_F32LE) > 0) return "f32";
+  size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
+  if (H5Tget_size(type) != 2 || H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0 ||
+      sign != 15 || mantissa != 0 || exponent != mantissa_bits)
+    return "";
+  const size_t bias = H5Tget_ebias(type);
+  if (exponent_bits == 8 && mantissa_bits == 7 && bias == 127) return "bf16";
+  return exponent_bits == 5 && mantissa_bits == 10 && bias == 15 ? "f16" : "";
+}
+
+void data_set(Walk& w, hid_t parent, const char* name) {
+  const hid_t set = H5Dopen2(parent, name, H5P_DEFAULT);
+  if (set < 0) refuse(w, name, "a data set that cannot be opened");
+  const hid_t props = H5Dget_create_plist(set), type = H5Dget_type(set), space = H5Dget_space(set);
+  if (props < 0 || type < 0 || space < 0) refuse(w, name, "a data set without properties, type or extent");
+  if (H5Pget_layout(props) != H5D_CONTIGUOUS)
+    refuse(w, name, "expected contiguous layout (no chunks, no virtual data)");
+  if (H5Pget_external_count(props) != 0) refuse(w, name, "its data is in another file");
+  if (H5Pget_nfilters(props) != 0) refuse(w, name, "it is filtered");
+  const std::string dtype = dtype_of(type);
+  if (dtype.empty()) refuse(w, name, "expected little-endian f32, f16 or bf16");
+  hsize_t dims[H5S_MAX_RANK] = {};
+  const int rank = H5Sget_simple_extent_dims(space, dims, nullptr);
+  if (rank < 0 || rank > 8) refuse(w, name, "expected at most 8 dimensions");
+  const haddr_t offset = H5Dget_offset(set);
+  std::ostringstream line;
+  line << "set\t" << w.path << name << "\t" << dtype << "\t"
+       << (offset == HADDR_UNDEF ? -1 : static_cast<int64_t>(offset));
+  for (int k = 0; k < rank; ++k) line << "\t" << dims[k];
+  w.out += line.str() + "\n";
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Pclose(props);
+  H5Dclose(set);
+}
+
+herr_t visit(hid_t group, const char* name, const H5L_info_t* link, void* data) {
+  Walk& w = *static_cast<Walk*>(data);
+  if (++w.objects > kObjects || w.out.size() > kSayLimit / 2) refuse(w, "", "too many objects");
+  if (!plain_name(name)) refuse(w, "", "a name that is empty, long or holds control characters");
+  if (link->type != H5L_TYPE_HARD) refuse(w, name, "a soft or external link");
+  H5O_info_t info;
+  if (H5Oget_info_by_name(group, name, &info, H5P_DEFAULT) < 0) refuse(w, name, "an object that cannot be read");
+  if (info.type == H5O_TYPE_DATASET) {
+    data_set(w, group, name);
+  } else if (info.type == H5O_TYPE_GROUP) {
+    if (!w.groups.insert(info.addr).second) refuse(w, name, "a group inside itself");
+    if (++w.depth > kMaxDepth) refuse(w, name, "groups nested too deeply");
+    const std::string above = w.path;
+    w.path += std::string(name) + "/";
+    if (H5Literate_by_name(group, name, H5_INDEX_NAME, H5_ITER_INC, nullptr, visit, &w, H5P_DEFAULT) < 0)
+      refuse(w, "", "a group that cannot be read");
+    w.path = above;
+    --w.depth;
+  } else {
+    refuse(w, name, "neither a group nor a data set");
+  }
+  return 0;
+}
+
+// Short texts at the root, as "note\tkey\tbytes\n<text>\n".
+herr_t attribute(hid_t root, const char* name, const H5A_info_t*, void* data) {
+  Walk& w = *static_cast<Walk*>(data);
+  const hid_t a = H5Aopen(root, name, H5P_DEFAULT);
+  if (a < 0) return -1;
+  const hid_t type = H5Aget_type(a), space = H5Aget_space(a);
+  if (plain_name(name) && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+      H5Sget_simple_extent_npoints(space) == 1 && H5Tget_size(type) <= kNoteLimit) {
+    std::string text(H5Tget_size(type) + 1, '\0');
+    if (H5Aread(a, type, text.data()) < 0) return -1;
+    text.resize(std::strlen(text.c_str()));
+    std::ostringstream line;
+    line << "note\t" << name << "\t" << text.size() << "\n" << text << "\n";
+    w.out += line.str();
+  }
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Aclose(a);
+  return w.out.size() > kSayLimit / 2 ? -1 : 0;
+}
+
+void limit(int what, rlim_t value) {
+  const rlimit r{value, value};
+  ::setrlimit(static_cast<__rlimit_resource>(what), &r);
+}
+
+[[noreturn]] void child(int file, int say) {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages;
+  statm.close();
+  ::dup2(say, 3);  // the file keeps its own number; nothing else is needed
+  if (file <= 3) ::_exit(3);
+  limit(RLIMIT_CPU, kSeconds);
+  limit(RLIMIT_AS, pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{2} << 30));
+  limit(RLIMIT_FSIZE, 0);  // of files: pipes are free
+  limit(RLIMIT_CORE, 0);
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  H5PLset_loading_state(0);
+  const std::string path = "/proc/self/fd/" + std::to_string(file);
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_file_locking(access, false, true);
+  Walk w;
+  const hid_t f = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+  if (f < 0) refuse(w, "", "libhdf5 cannot open it");
+  H5O_info_t root;
+  if (H5Oget_info(f, &root) < 0) refuse(w, "", "libhdf5 cannot read its root");
+  w.groups.insert(root.addr);
+  hsize_t at = 0;
+  if (H5Aiterate2(f, H5_INDEX_NAME, H5_ITER_INC, &at, attribute, &w) < 0)
+    refuse(w, "", "root attributes cannot be read");
+  if (H5Literate(f, H5_INDEX_NAME, H5_ITER_INC, nullptr, visit, &w) < 0) refuse(w, "", "its groups cannot be read");
+  w.out += "end\n";
+  for (size_t done = 0; done < w.out.size();) {
+    const ssize_t n = ::write(3, w.out.data() + done, w.out.size() - done);
+    if (n < 0 && errno != EINTR) ::_exit(3);
+    done += n < 0 ? 0 : static_cast<size_t>(n);
+  }
+  ::_exit(0);
+}
+
+// ---- in the parent ------------------------------------------------------------------------------------------------
+
+// What the child says; the child is gone afterwards.
+std::string ask(const std::string& path, int file) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) fail_io("pipe for the reader of " + path, -errno);
+  const pid_t pid = ::fork();
+  if (pid < 0) fail_io("start of the reader of " + path, -errno);
+  if (pid == 0) child(file, ends[1]);
+  ::close(ends[1]);
+  std::string said;
+  char buffer[65536];
+  bool too_long = false, late = false;
+  for (;;) {
+    pollfd p{ends[0], POLLIN, 0};
+    const int ready = ::poll(&p, 1, 2 * kSeconds * 1000);
+    if (ready < 0 && errno == EINTR) continue;
+    late = ready == 0;
+    const ssize_t n = ready > 0 ? ::read(ends[0], buffer, sizeof buffer) : 0;
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    said.append(buffer, static_cast<size_t>(n));
+    if ((too_long = said.size() > kSayLimit)) break;
+  }
+  ::close(ends[0]);
+  if (late || too_long) ::kill(pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+  GT_REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 0 && !late && !too_long, Exit::kDamaged, path,
+             ": damaged or hostile HDF5 file: its reader ",
+             late || too_long      ? std::string("did not come to an end")
+             : WIFSIGNALED(status) ? cat("died of signal ", WTERMSIG(status))
+                                   : cat("ended with code ", WEXITSTATUS(status)));
+  return said;
+}
+
+std::vector<std::string> fields(const std::string& line) {
+  std::vector<std::string> out;
+  std::istringstream in(line);
+  for (std::string f; std::getline(in, f, '\t');) out.push_back(f);
+  return out;
+}
+
+class H5File : public WeightFile {
+ public:
+  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: not closed by fork
+    if (fd < 0) fail_io("opening of " + path, -errno);
+    std::string said;
+    try {
+      // The child's pipe takes number 3, so the file must have another.
+      const int high = ::fcntl(fd, F_DUPFD, 16);
+      ::close(fd);
+      if (high < 0) fail_io("opening of " + path, -errno);
+      try {
+        said = ask(path, high);
+      } catch (...) {
+        ::close(high);
+        throw;
+      }
+      ::close(high);
+    } catch (const Error&) { throw; }
+    understand(path, said);
+  }
+  std::string note(const std::string& key) const override {
+    const auto it = notes_.find(key);
+    return it == notes_.end() ? "" : it->second;
+  }
+  std::vector<float> read(size_t k) override {
+    return read_values(file_, offsets_[k], list_[k].numel(), list_[k].dtype);
+  }
+
+ private:
+  void understand(const std::string& path, const std::string& said) {
+    std::istringstream in(said);
+    bool ended = false;
+    for (std::string line; std::getline(in, line);) {
+      const auto f = fields(line);
+      GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": its reader said nothing that makes sense");
+      if (f[0] == "refused")
+        fail(Exit::kDamaged, path, f.size() > 1 && !f[1].empty() ? ": " + f[1] : "", ": ",
+             f.size() > 2 ? f[2] : "refused");
+      if (f[0] == "end") ended = true;
+      if (f[0] == "note" && f.size() == 3) {
+        std::string text(std::min<size_t>(std::strtoull(f[2].c_str(), nullptr, 10), kNoteLimit), '\0');
+        in.read(text.data(), static_cast<std::streamsize>(text.size()));
+        in.get();
+        notes_[f[1]] = text;
+      }
+      if (f[0] == "set" && f.size() >= 4) add(path, f);
+    }
+    GT_REQUIRE(ended, Exit::kDamaged, path, ": damaged or hostile HDF5 file: its reader did not finish");
+  }
+
+  void add(const std::string& path, const std::vector<std::string>& f) {
+    WeightInfo w{f[1], f[2], {}};
+    const int64_t offset = std::strtoll(f[3].c_str(), nullptr, 10), size = file_.size(),
+                  item = w.dtype == "f32" ? 4 : 2;
+    int64_t room = (size - std::clamp<int64_t>(offset, 0, size)) / item, n = 1;
+    for (size_t k = 4; k < f.size(); ++k) {
+      const int64_t d = std::strtoll(f[k].c_str(), nullptr, 10);
+      GT_REQUIRE(d >= 0 && (d == 0 || n <= room / d), Exit::kDamaged, path, ": ", w.name, ": ", n, " x ", d,
+                 " elements at byte ", offset, " of a file of ", size);
+      n *= d;
+      w.shape.push_back(d);
+    }
+    GT_REQUIRE(n == 0 || (offset > 0 && n <= room), Exit::kDamaged, path, ": ", w.name, " lies at byte ", offset,
+               " of a file of ", size);
+    list_.push_back(std::move(w));
+    offsets_.push_back(offset);
+  }
+
+  File file_;
+  std::vector<int64_t> offsets_;
+  std::map<std::string, std::string> notes_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightFile> open_h5(Vfs& vfs, const std::string& path) { return std::make_unique<H5File>(vfs, path); }
+
+}  // namespace gt

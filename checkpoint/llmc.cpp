@@ -1,0 +1,76 @@
+// GPT-2 checkpoints of llm.c (github.com/karpathy/llm.c, train_gpt2.py): 256 int32 of header, then the tensors of all
+// layers stacked, in the order below, linear weights out x in. Version 3 holds f32, version 5 bf16; both pad the
+// vocabulary to Vp rows.
+#include <array>
+
+#include "checkpoint/weights.h"
+
+namespace gt {
+namespace {
+
+constexpr int kMagic = 20240326;
+constexpr int64_t kHeader = 256 * 4;
+
+class LlmcFile : public WeightFile {
+ public:
+  LlmcFile(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
+    const int64_t size = file_.size();
+    GT_REQUIRE(size >= kHeader, Exit::kDamaged, path, ": ", size, " bytes, an llm.c checkpoint begins with ", kHeader);
+    std::array<int32_t, 256> h{};
+    file_.read(h.data(), kHeader, 0);
+    GT_REQUIRE(h[0] == kMagic, Exit::kDamaged, path, ": begins with ", h[0], ", an llm.c GPT-2 with ", kMagic);
+    GT_REQUIRE(h[1] == 3 || h[1] == 5, Exit::kDamaged, path, ": llm.c version ", h[1],
+               ", expected 3 (f32) or 5 (bf16)");
+    dtype_ = h[1] == 3 ? "f32" : "bf16";
+    item_ = h[1] == 3 ? 4 : 2;
+    const int64_t seq = h[2], vocab = h[3], layers = h[4], heads = h[5], width = h[6], padded = h[7];
+    const bool sane = seq >= 1 && seq <= 1 << 20 && vocab >= 2 && vocab <= 1 << 22 && layers >= 1 && layers <= 4096 &&
+                      heads >= 1 && width >= 1 && width <= 1 << 20 && width % heads == 0 && padded >= vocab &&
+                      padded <= 1 << 23;
+    GT_REQUIRE(sane, Exit::kDamaged, path, ": header says T ", seq, ", V ", vocab, ", L ", layers, ", H ", heads,
+               ", C ", width, ", Vp ", padded);
+    note_ = cat("{\"layers\":", layers, ",\"hidden\":", width, ",\"heads\":", heads, ",\"ffn\":", 4 * width,
+                ",\"vocab\":", vocab, ",\"seq\":", seq, ",\"tied\":true}");
+    plan(seq, vocab, layers, width, padded);
+    GT_REQUIRE(at_ == size, Exit::kDamaged, path, ": ", size, " bytes, these tensors take ", at_);
+  }
+  std::string note(const std::string& key) const override { return key == "model" ? note_ : ""; }
+  std::vector<float> read(size_t k) override { return read_values(file_, offsets_[k], list_[k].numel(), dtype_); }
+
+ private:
+  // One tensor; `stored`: elements in the file, where padding follows.
+  void put(const std::string& name, std::vector<int64_t> shape, int64_t stored = 0) {
+    list_.push_back({name, dtype_, std::move(shape)});
+    offsets_.push_back(at_);
+    at_ += item_ * (stored ? stored : list_.back().numel());
+  }
+  void plan(int64_t seq, int64_t vocab, int64_t layers, int64_t c, int64_t padded) {
+    const std::pair<const char*, std::vector<int64_t>> block[] = {
+        {"norm1.weight", {c}},           {"norm1.bias", {c}},
+        {"attn.qkv.weight", {3 * c, c}}, {"attn.qkv.bias", {3 * c}},
+        {"attn.out.weight", {c, c}},     {"attn.out.bias", {c}},
+        {"norm2.weight", {c}},           {"norm2.bias", {c}},
+        {"mlp.up.weight", {4 * c, c}},   {"mlp.up.bias", {4 * c}},
+        {"mlp.down.weight", {c, 4 * c}}, {"mlp.down.bias", {c}}};
+    at_ = kHeader;
+    put("embed.weight", {vocab, c}, padded * c);
+    put("pos_embed.weight", {seq, c});
+    for (const auto& [name, shape] : block)
+      for (int64_t i = 0; i < layers; ++i) put(cat("layers.", i, ".", name), shape);
+    put("final_norm.weight", {c});
+    put("final_norm.bias", {c});
+  }
+
+  File file_;
+  std::string dtype_, note_;
+  int64_t item_ = 4, at_ = 0;
+  std::vector<int64_t> offsets_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightFile> open_llmc(Vfs& vfs, const std::string& path) {
+  return std::make_unique<LlmcFile>(vfs, path);
+}
+
+}  // namespace gt

@@ -1,0 +1,77 @@
+#include "checkpoint/step_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint/shard_reader.h"
+
+namespace gt {
+
+StepReader::StepReader(Vfs& vfs, const std::string& step_dir) : vfs_(vfs), step_(open_step(vfs, step_dir)) {}
+
+const TensorEntry* StepReader::find(const std::string& name) const {
+  const auto& all = step_.manifest.tensors;
+  const auto it = std::lower_bound(all.begin(), all.end(), name,
+                                   [](const TensorEntry& t, const std::string& n) { return t.name < n; });
+  return it != all.end() && it->name == name ? &*it : nullptr;
+}
+
+std::vector<float> StepReader::read(const TensorEntry& t) {
+  GT_REQUIRE(t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16, Exit::kUsage, step_.path,
+             ": ", t.name, " is ", name_of(t.dtype), ", no float");
+  const auto n = static_cast<size_t>(t.shape.numel());
+  std::vector<float> out(n);
+  std::vector<uint16_t> half(t.dtype == DType::kF32 ? 0 : n);
+  void* data = half.empty() ? static_cast<void*>(out.data()) : half.data();
+  const ShardView view{.name = t.name,
+                       .data = {static_cast<std::byte*>(data), {t.shape.numel()}, t.dtype, {}},
+                       .full = t.shape,
+                       .local = t.shape};
+  read_views(vfs_, step_.path, step_.manifest, std::span(&view, 1), nullptr, {}, &indexes_);
+  for (size_t k = 0; k < half.size(); ++k)
+    out[k] = t.dtype == DType::kBF16 ? f32_from_bf16(half[k]) : f32_from_f16(half[k]);
+  return out;
+}
+
+float f32_from_bf16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float v;
+  std::memcpy(&v, &wide, sizeof v);
+  return v;
+}
+
+float f32_from_f16(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const float sign = bits >> 15 ? -1.f : 1.f;
+  if (exponent == 31)
+    return mantissa ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                               : std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25));
+}
+
+uint16_t bf16_from(float v) {
+  uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  if (std::isnan(v)) return static_cast<uint16_t>(bits >> 16 | 64);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+uint16_t f16_from(float v) {
+  const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
+  if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7e00);
+  const float x = std::fabs(v);
+  if (x == 0) return sign;
+  if (x >= 65520.f) return static_cast<uint16_t>(sign | 0x7c00);  // halfway to the first number beyond 65504
+  int exponent = 0;
+  std::frexp(x, &exponent);                       // x = m 2^exponent, m in [0.5, 1)
+  const int last = std::max(exponent - 11, -24);  // weight of the last mantissa bit: 11 bits, or a subnormal
+  // Default rounding is to nearest even; the product and the quotient by powers of two are exact.
+  const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(x, -last)));
+  // Units carry the hidden bit, so a carry into the next binade is a carry into the exponent field.
+  const uint32_t field = last == -24 ? 0 : static_cast<uint32_t>(last + 24);
+  return static_cast<uint16_t>(sign | ((field << 10) + units));
+}
+
+}  // namespace gt

@@ -1,0 +1,193 @@
+#include "checkpoint/verify.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+
+#include "checkpoint/shard_reader.h"
+#include "checkpoint/steps.h"
+#include "kernels/core/crc32c.h"
+#include "kernels/core/sha256.h"
+
+namespace gt {
+namespace {
+
+std::string hex(uint32_t v) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", v);
+  return text;
+}
+
+// Rows (places in dimension 0) of the logical tensor that bytes [begin, end) of the shard hold part of.
+std::pair<int64_t, int64_t> rows_hit(const SliceRecord& r, int64_t begin, int64_t end) {
+  const int64_t row = r.bytes / r.box.extent[0];
+  const int64_t first = (std::max(begin, r.offset) - r.offset) / row,
+                last = (std::min(end, r.offset + r.bytes) - r.offset - 1) / row;
+  return {r.box.at[0] + first, r.box.at[0] + last};
+}
+
+std::string tensors_in(const ShardIndex& x, const std::vector<TensorShape>& shapes, int64_t begin, int64_t end) {
+  std::string out;
+  int shown = 0;
+  for (const SliceRecord& r : x.records) {
+    if (r.offset >= end || r.offset + r.bytes <= begin) continue;
+    if (++shown > 8) return out + ", …";
+    const auto [first, last] = rows_hit(r, begin, end);
+    out += cat(out.empty() ? "" : ", ", shapes[r.tensor].name, last > first ? " rows " : " row ", first);
+    if (last > first) out += cat("-", last);
+  }
+  return out.empty() ? "no tensor: metadata of the HDF5 file, or padding" : out;
+}
+
+class Verification {
+ public:
+  Verification(Vfs& vfs, std::string path, bool fresh) : vfs_(vfs), fresh_(fresh) { out_.path = std::move(path); }
+
+  VerifyReport run() {
+    if (!manifest()) return out_;
+    for (size_t k = 0; k < m_.files.size(); ++k) index(static_cast<int>(k));
+    coverage();
+    for (const AuxEntry& a : m_.aux) aux(a);
+    for (const auto& [k, x] : indexes_) payload(m_.files[static_cast<size_t>(k)], x);
+    return out_;
+  }
+
+ private:
+  void add(Finding f) { out_.findings.push_back(std::move(f)); }
+
+  // Runs a check that throws; what it says of a damaged file becomes a finding.
+  bool good(const std::string& file, const std::function<void()>& check) {
+    try {
+      check();
+      return true;
+    } catch (const IoError& e) {
+      if (e.errno_value() != ENOENT) throw;
+      add({.file = file, .expected = "a file", .found = "none of that name"});
+    } catch (const Error& e) {
+      if (e.code() != Exit::kDamaged) throw;
+      add({.file = file, .expected = "", .found = e.what()});
+    }
+    return false;
+  }
+
+  bool manifest() {
+    return good("manifest.json", [&] {
+      const std::string file = out_.path + "/manifest.json", text = read_file(vfs_, file, kManifestLimit);
+      m_ = parse_manifest(text, file);
+      shapes_ = m_.shapes();
+      out_.step = m_.step;
+      out_.tensors = static_cast<int64_t>(m_.tensors.size());
+      count(static_cast<int64_t>(text.size()));
+      const auto named = step_number(std::filesystem::path(out_.path).filename().string());
+      GT_REQUIRE(!named || *named == m_.step, Exit::kDamaged, out_.path, ": holds step ", m_.step);
+    });
+  }
+
+  void count(int64_t bytes) {
+    ++out_.files;
+    out_.bytes += bytes;
+  }
+
+  void index(int k) {
+    const ShardFile& f = m_.files[static_cast<size_t>(k)];
+    good(f.idx_name(), [&] {
+      ShardIndex x = read_index(vfs_, out_.path, m_, k, shapes_);
+      count(f.idx_bytes);
+      indexes_.emplace_back(k, std::move(x));
+    });
+  }
+
+  void coverage() {
+    if (indexes_.size() != m_.files.size()) return;  // what is missing has been said
+    std::vector<std::vector<Box>> boxes(shapes_.size());
+    for (const auto& [k, x] : indexes_)
+      for (const SliceRecord& r : x.records) boxes[r.tensor].push_back(r.box);
+    for (size_t t = 0; t < boxes.size(); ++t)
+      if (const std::string error = coverage_error(shapes_[t].shape, boxes[t]); !error.empty())
+        add({.file = "manifest.json",
+             .tensors = shapes_[t].name,
+             .expected = "rectangles that fill " + to_string(shapes_[t].shape) + " once",
+             .found = error});
+  }
+
+  void aux(const AuxEntry& a) {
+    good(a.name, [&] {
+      const File file = open(a.name);
+      std::string bytes(static_cast<size_t>(std::min<int64_t>(file.size(), kManifestLimit)), '\0');
+      file.read(bytes.data(), static_cast<int64_t>(bytes.size()), 0);
+      count(file.size());
+      if (file.size() != a.bytes)
+        return add({.file = a.name, .expected = cat(a.bytes, " bytes"), .found = cat(file.size(), " bytes")});
+      if (const std::string h = sha256_hex(bytes); h != a.sha256)
+        add({.file = a.name, .begin = 0, .end = a.bytes, .expected = "SHA-256 " + a.sha256, .found = h});
+    });
+  }
+
+  File open(const std::string& name) {
+    File file = File::open(vfs_, out_.path + "/" + name);
+    if (fresh_) file.drop_cache();
+    return file;
+  }
+
+  // Every block once. Slices have checksums of their own, made from the memory of training before anything was written.
+  void payload(const ShardFile& f, const ShardIndex& x) {
+    good(f.name, [&] {
+      const File file = open(f.name);
+      const int64_t size = file.size();
+      if (size != f.bytes) add({.file = f.name, .expected = cat(f.bytes, " bytes"), .found = cat(size, " bytes")});
+      count(size);
+      std::vector<uint32_t> slices(x.records.size(), 0);
+      std::vector<bool> doubtful(x.records.size(), size != f.bytes);
+      std::string block(static_cast<size_t>(std::min(kBlockBytes, f.bytes)), '\0');
+      size_t first = 0;  // of the records that are not finished
+      for (size_t b = 0; b < x.blocks.size(); ++b) {
+        const int64_t begin = static_cast<int64_t>(b) * kBlockBytes, end = std::min(begin + kBlockBytes, f.bytes);
+        if (end > size) break;
+        file.read(block.data(), end - begin, begin);
+        const uint32_t crc = crc32c(block.data(), static_cast<size_t>(end - begin));
+        const bool bad = crc != x.blocks[b];
+        if (bad) add({f.name, begin, end, tensors_in(x, shapes_, begin, end), "CRC32C " + hex(x.blocks[b]), hex(crc)});
+        while (first < x.records.size() && x.records[first].offset + x.records[first].bytes <= begin) ++first;
+        for (size_t r = first; r < x.records.size() && x.records[r].offset < end; ++r) {
+          const int64_t from = std::max(begin, x.records[r].offset),
+                        to = std::min(end, x.records[r].offset + x.records[r].bytes);
+          slices[r] = crc32c(block.data() + (from - begin), static_cast<size_t>(to - from), slices[r]);
+          if (bad) doubtful[r] = true;
+        }
+      }
+      for (size_t r = 0; r < slices.size(); ++r)
+        if (!doubtful[r] && slices[r] != x.records[r].crc)
+          add({f.name, x.records[r].offset, x.records[r].offset + x.records[r].bytes,
+               tensors_in(x, shapes_, x.records[r].offset, x.records[r].offset + x.records[r].bytes),
+               "CRC32C of the tensor in memory " + hex(x.records[r].crc),
+               hex(slices[r]) + ": changed before it was written"});
+    });
+  }
+
+  Vfs& vfs_;
+  const bool fresh_;
+  Manifest m_;
+  std::vector<TensorShape> shapes_;
+  std::vector<std::pair<int, ShardIndex>> indexes_;  // of the files whose index is good
+  VerifyReport out_;
+};
+
+}  // namespace
+
+std::string to_string(const Finding& f) {
+  std::string out = f.file;
+  if (f.begin >= 0) out += cat(", bytes ", f.begin, " to ", f.end - 1);
+  out += ": ";
+  if (!f.expected.empty()) out += "expected " + f.expected + ", found ";
+  out += f.found;
+  if (!f.tensors.empty()) out += "\n    hits " + f.tensors;
+  return out;
+}
+
+VerifyReport verify_step(Vfs& vfs, const std::string& step_dir, bool fresh) {
+  return Verification(vfs, step_dir, fresh).run();
+}
+
+}  // namespace gt

@@ -1,0 +1,93 @@
+#include "checkpoint/weights.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "checkpoint/skeleton.h"
+#include "checkpoint/step_reader.h"
+
+namespace gt {
+namespace {
+
+constexpr size_t kPiece = size_t{1} << 20;  // values converted at a time
+
+}  // namespace
+
+int64_t WeightInfo::numel() const {
+  int64_t n = 1;
+  for (int64_t d : shape) n *= d;
+  return n;
+}
+
+std::string to_string(const std::vector<int64_t>& shape) {
+  std::string out = "[";
+  for (size_t k = 0; k < shape.size(); ++k) out += cat(k ? ", " : "", shape[k]);
+  return out + "]";
+}
+
+std::string WeightFile::note(const std::string&) const { return ""; }
+
+std::string encode_values(const std::vector<float>& values, size_t begin, size_t end, const OutTensor& t) {
+  if (t.dtype == DType::kF32)
+    return {reinterpret_cast<const char*>(values.data() + begin), (end - begin) * sizeof(float)};
+  std::string out((end - begin) * 2, '\0');
+  for (size_t k = begin; k < end; ++k) {
+    const uint16_t bits = t.dtype == DType::kBF16 ? bf16_from(values[k]) : f16_from(values[k]);
+    GT_REQUIRE(t.dtype == DType::kBF16 || (bits & 0x7fff) != 0x7c00 || std::isinf(values[k]), Exit::kUsage, t.name,
+               ": element ", k, " is ", values[k], ", f16 ends at 65504; use --dtype bf16 or f32");
+    std::memcpy(out.data() + (k - begin) * 2, &bits, sizeof bits);
+  }
+  return out;
+}
+
+std::vector<float> read_values(const File& file, int64_t offset, int64_t count, const std::string& dtype) {
+  std::vector<float> out(static_cast<size_t>(count));
+  if (dtype == "f32") {
+    file.read(out.data(), count * 4, offset);
+    return out;
+  }
+  std::vector<uint16_t> half(std::min(out.size(), kPiece));
+  for (size_t at = 0; at < out.size(); at += half.size()) {
+    const size_t n = std::min(half.size(), out.size() - at);
+    file.read(half.data(), static_cast<int64_t>(n) * 2, offset + static_cast<int64_t>(at) * 2);
+    for (size_t k = 0; k < n; ++k) out[at + k] = dtype == "bf16" ? f32_from_bf16(half[k]) : f32_from_f16(half[k]);
+  }
+  return out;
+}
+
+void write_h5(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& tensors, const Notes& notes,
+              const Fetch& fetch) {
+  std::vector<DataSet> sets;
+  for (const OutTensor& t : tensors) {
+    DataSet d{.name = "model/" + t.name, .dtype = t.dtype, .global = {}, .boxes = {}};
+    Box box;
+    for (int64_t n : t.shape) {
+      box.extent[static_cast<size_t>(box.ndim++)] = n;
+      d.global.dim[static_cast<size_t>(d.global.rank++)] = n;
+    }
+    d.boxes = {box};
+    sets.push_back(std::move(d));
+  }
+  const size_t slash = path.rfind('/');
+  const Skeleton skeleton = make_skeleton(sets, notes, slash == std::string::npos ? "." : path.substr(0, slash));
+  File file = File::create(vfs, path);
+  file.reserve(skeleton.file_bytes);
+  // Holes and padding read as zeros: the file is new. Its last byte fixes its size where nothing else does.
+  const char zero = 0;
+  if (skeleton.file_bytes > 0) file.write(&zero, 1, skeleton.file_bytes - 1);
+  for (const auto& [offset, bytes] : skeleton.metadata)
+    file.write(bytes.data(), static_cast<int64_t>(bytes.size()), offset);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const std::vector<float> values = fetch(t);
+    int64_t offset = skeleton.offsets[t];
+    for (size_t at = 0; at < values.size(); at += kPiece) {
+      const std::string bytes = encode_values(values, at, std::min(values.size(), at + kPiece), tensors[t]);
+      file.write(bytes.data(), static_cast<int64_t>(bytes.size()), offset);
+      offset += static_cast<int64_t>(bytes.size());
+    }
+  }
+  file.sync();
+  file.close();
+}
+
+}  // namespace gt

@@ -1,0 +1,281 @@
+// Files of weights: what we write is canonical and comes back, and no claim of a hostile file is believed.
+#include "checkpoint/weights.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "checkpoint/step_reader.h"
+#include "tests/checkpoint/support.h"
+#include "tests/support/test.h"
+
+namespace gt::ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string safetensors(const std::string& header, const std::string& data) {
+  const uint64_t n = header.size();
+  return std::string(reinterpret_cast<const char*>(&n), 8) + header + data;
+}
+
+// The refusal of a file with these bytes: "65: …"; "" when it was taken.
+std::string refusal(const std::string& bytes, const std::string& name = "x.safetensors") {
+  const TempDir dir;
+  spill(dir.path + "/" + name, bytes);
+  Vfs vfs;
+  try {
+    const auto f = name == "x.bin"  ? open_llmc(vfs, dir.path + "/" + name)
+                   : name == "x.h5" ? open_h5(vfs, dir.path + "/" + name)
+                                    : open_safetensors(vfs, dir.path + "/" + name);
+    for (size_t k = 0; k < f->list().size(); ++k) f->read(k);
+  } catch (const Error& e) { return cat(static_cast<int>(e.code()), ": ", e.what()); }
+  return "";
+}
+
+std::vector<OutTensor> two() { return {{"a.weight", {2, 3}}, {"b.bias", {3}}}; }
+std::vector<float> value(size_t k) {
+  return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 1e-8f, 70000} : std::vector<float>{7, 8, 9};
+}
+
+TEST_CASE("half floats round to nearest even and back") {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every f16 and bf16 comes back as itself
+    const auto h = static_cast<uint16_t>(bits);
+    if (!std::isnan(f32_from_f16(h))) REQUIRE(f16_from(f32_from_f16(h)) == h);
+    if (!std::isnan(f32_from_bf16(h))) REQUIRE(bf16_from(f32_from_bf16(h)) == h);
+  }
+  // Between two neighbours: the nearer one, and half way the one with an even last bit.
+  for (uint32_t h = 1; h < 0x7bff; ++h) {
+    const float a = f32_from_f16(static_cast<uint16_t>(h)), b = f32_from_f16(static_cast<uint16_t>(h + 1)),
+                mid = (a + b) / 2;
+    REQUIRE(f16_from(mid) == (h % 2 ? h + 1 : h));
+    REQUIRE(f16_from(std::nextafter(mid, a)) == h);
+    REQUIRE(f16_from(std::nextafter(mid, b)) == h + 1);
+  }
+  CHECK(f16_from(65520.f) == 0x7c00);
+  CHECK(f16_from(65519.f) == 0x7bff);
+  CHECK(bf16_from(1.00390625f) == 0x3f80);  // half way between two: even
+  CHECK(bf16_from(1.01171875f) == 0x3f82);
+  CHECK(std::isnan(f32_from_bf16(bf16_from(std::nanf("")))));
+}
+
+TEST_CASE("a written safetensors file is canonical: known bytes, and the reader gets every value") {
+  const TempDir dir;
+  Vfs vfs;
+  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+  const std::string bytes = slurp(dir.path + "/model.safetensors");
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b.bias":{"dtype":"F32","shape":[3],"data_offsets":[24,36]}})";
+  CHECK(bytes.substr(8, header.size()) == header);
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data(), 8);
+  CHECK(n % 8 == 0);
+  CHECK(bytes.size() == 8 + n + 36);
+  const auto f = open_safetensors(vfs, dir.path);
+  REQUIRE(f->list().size() == 2);
+  CHECK(f->read(0) == value(0));
+  CHECK(f->read(1) == value(1));
+  CHECK(f->note("format") == "pt");
+}
+
+TEST_CASE("weights beyond the largest shard are split, indexed and found again") {
+  const TempDir dir;
+  Vfs vfs;
+  write_safetensors(vfs, dir.path, two(), {{"ties", "[]"}}, 30, value);
+  CHECK(fs::exists(dir.path + "/model-00002-of-00002.safetensors"));
+  CHECK_THAT(slurp(dir.path + "/model.safetensors.index.json"), Catch::Contains("\"total_size\": 36"));
+  const auto f = open_safetensors(vfs, dir.path);
+  REQUIRE(f->list().size() == 2);
+  CHECK(f->read(1) == value(1));
+  const std::string index = dir.path + "/model.safetensors.index.json", text = slurp(index);
+  const auto refused = [&](const std::string& from, const std::string& to, const std::string& why) {
+    std::string bad = text;
+    bad.replace(bad.find(from), from.size(), to);
+    spill(index, bad);
+    try {
+      open_safetensors(vfs, dir.path);
+      FAIL("taken: " << to);
+    } catch (const Error& e) { CHECK_THAT(e.what(), Catch::Contains(why)); }
+  };
+  refused("model-00001-of-00002.safetensors", "../model-00001-of-00002.safetensors",
+          "no safetensors file of this folder");
+  refused("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "a.weight");
+  refused("weight_map", "weight_mop", "weight_map");
+  refused("a.weight", "c.weight", "does not say that a.weight");
+}
+
+TEST_CASE("bf16 and f16 are written rounded, and f16 refuses what it cannot hold") {
+  const TempDir dir;
+  Vfs vfs;
+  std::vector<OutTensor> t = two();
+  t[0].dtype = t[1].dtype = DType::kBF16;
+  write_safetensors(vfs, dir.path, t, {}, 1 << 30, value);
+  CHECK(open_safetensors(vfs, dir.path)->read(0)[5] == 70144);
+  t[0].dtype = t[1].dtype = DType::kF16;
+  try {
+    write_safetensors(vfs, dir.path, t, {}, 1 << 30, value);
+    FAIL("70000 as f16");
+  } catch (const Error& e) {
+    CHECK(e.code() == Exit::kUsage);
+    CHECK_THAT(e.what(), Catch::Contains("a.weight") && Catch::Contains("70000"));
+  }
+}
+
+TEST_CASE("hostile safetensors headers are refused with what is wrong") {
+  const std::string data(8, 'x');
+  const auto tensor = [](const std::string& shape, const std::string& offsets, const std::string& dtype = "F32") {
+    return "\"a\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+  };
+  REQUIRE(refusal(safetensors("{" + tensor("[2]", "[0,8]") + "}", data)) == "");
+  const auto refused = [&](const std::string& header, const std::string& why) {
+    INFO(header.substr(0, 200));
+    const std::string text = refusal(safetensors(header, data));
+    CHECK(text.substr(0, 3) == "65:");
+    CHECK_THAT(text, Catch::Contains(why));
+    CHECK(text.size() < 1000);
+  };
+  refused("{" + tensor("[3]", "[0,8]") + "}", "in 8 bytes");
+  refused("{" + tensor("[2]", "[0,12]") + "}", "data_offsets");
+  refused("{" + tensor("[2]", "[8,0]") + "}", "data_offsets");
+  refused("{" + tensor("[1]", "[0,4]") + "}", "belong to no tensor");
+  refused("{" + tensor("[1]", "[4,8]") + "}", "begins at 4");
+  refused("{" + tensor("[-2]", "[0,8]") + "}", "-2");
+  refused("{" + tensor("[2.0]", "[0,8]") + "}", "2.0");
+  refused("{" + tensor("[4611686018427387904,4]", "[0,8]") + "}", "in 8 bytes");
+  refused("{" + tensor("[18446744073709551615]", "[0,8]") + "}", "18446744073709551615");
+  refused("{" + tensor("[1,1,1,1,1,1,1,1,2]", "[0,8]") + "}", "more than 8");
+  refused("{" + tensor("[2]", "[0,8]", "F31") + "}", "unknown dtype");
+  refused("{" + tensor("[8]", "[0,8]", "U8") + "}", "expected F32");
+  refused("{" + tensor("[2]", "[0,8]") + "," + tensor("[2]", "[0,8]") + "}", "duplicate key");
+  refused("{" + tensor("[2]", "[0,8]") + ",\"\\u0061\":{}}", "duplicate key");
+  refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "expected dtype, shape and data_offsets");
+  refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", "unknown key");
+  refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[[2]],\"data_offsets\":[0,8]}}", "unexpected a list");
+  refused("{\"a\":[]}", "unexpected a list");
+  refused("{\"a/b\":{}}", "no name of a tensor");
+  refused("{\"..\":{}}", "no name of a tensor");
+  refused("{\"a\\u0000b\":{}}", "no name of a tensor");
+  refused("{\"" + std::string(600, 'n') + "\":{}}", "no name of a tensor");
+  refused("{\"__metadata__\":{\"format\":1}}", "the number 1");
+  refused("{" + std::string(100000, '['), "header is no JSON");
+  refused("{\"a\":" + std::string(200000, '{'), "header is no JSON");
+  refused("{\"a\xff\":{}}", "header is no JSON");
+  refused("[]", "expected {");
+  refused("{ ", "header is no JSON");
+  for (uint64_t n : {uint64_t{0}, uint64_t{1}, uint64_t{9}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    std::string bytes = safetensors("{}", "");
+    std::memcpy(bytes.data(), &n, 8);
+    CHECK_THAT(refusal(bytes), Catch::StartsWith("65:"));
+  }
+  CHECK_THAT(refusal(""), Catch::StartsWith("65:"));
+}
+
+TEST_CASE(
+    "every truncation and every changed byte of a safetensors file is taken or refused, and nothing else happens") {
+  const TempDir dir;
+  Vfs vfs;
+  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+  const std::string good = slurp(dir.path + "/model.safetensors");
+  for (size_t n = 0; n < good.size(); ++n) REQUIRE_THAT(refusal(good.substr(0, n)), Catch::StartsWith("65:"));
+  int taken = 0;
+  for (size_t k = 0; k < good.size(); ++k)
+    for (int mask : {1, 8, 128}) {
+      std::string bad = good;
+      bad[k] = static_cast<char>(bad[k] ^ mask);
+      const std::string said = refusal(bad);
+      taken += said.empty();
+      REQUIRE((said.empty() || said.substr(0, 3) == "65:"));
+    }
+  CHECK(taken >= 36 * 3);  // the numbers themselves may be anything
+}
+
+TEST_CASE("an exported HDF5 file comes back through the gate with its notes, in every float type") {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const TempDir dir;
+    Vfs vfs;
+    std::vector<OutTensor> t = two();
+    t[0].dtype = t[1].dtype = type;
+    const auto small = [](size_t k) { return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 0, 7} : value(1); };
+    write_h5(vfs, dir.path + "/w.h5", t, {{"model", "{\"layers\":2}"}, {"ties", "[]"}}, small);
+    const std::string bytes = slurp(dir.path + "/w.h5");
+    write_h5(vfs, dir.path + "/again.h5", t, {{"model", "{\"layers\":2}"}, {"ties", "[]"}}, small);
+    CHECK(slurp(dir.path + "/again.h5") == bytes);
+    const auto f = open_h5(vfs, dir.path + "/w.h5");
+    REQUIRE(f->list().size() == 2);
+    CHECK(f->list()[0].name == "model/a.weight");
+    CHECK(f->list()[0].shape == std::vector<int64_t>{2, 3});
+    CHECK(f->read(0) == small(0));
+    CHECK(f->read(1) == small(1));
+    CHECK(f->note("model") == "{\"layers\":2}");
+    CHECK(f->note("ties") == "[]");
+  }
+}
+
+TEST_CASE("a damaged HDF5 file kills at most its reader") {
+  const TempDir dir;
+  Vfs vfs;
+  write_h5(vfs, dir.path + "/w.h5", two(), {{"model", "{}"}}, value);
+  const std::string good = slurp(dir.path + "/w.h5");
+  CHECK_THAT(refusal(std::string(4096, '\0'), "x.h5"), Catch::StartsWith("65:"));
+  for (size_t n : {size_t{0}, size_t{8}, size_t{100}, good.size() / 2, good.size() - 8})
+    CHECK_THAT(refusal(good.substr(0, n), "x.h5"), Catch::StartsWith("65:"));
+  uint32_t random = 7;
+  for (int k = 0; k < 60; ++k) {  // metadata is checksummed, so most are refused; none may end this process
+    std::string bad = good;
+    for (int flips = 0; flips < 3; ++flips) {
+      random = random * 1664525 + 1013904223;
+      bad[random % 2500] = static_cast<char>(random >> 24);
+    }
+    const std::string said = refusal(bad, "x.h5");
+    REQUIRE((said.empty() || said.substr(0, 3) == "65:"));
+  }
+}
+
+std::string llmc(std::vector<int32_t> head, size_t payload) {
+  head.resize(256);
+  std::string out(reinterpret_cast<const char*>(head.data()), 1024);
+  for (size_t k = 0; k < payload; ++k) {
+    const auto v = static_cast<float>(k);
+    out.append(reinterpret_cast<const char*>(&v), 4);
+  }
+  return out;
+}
+
+TEST_CASE("an llm.c checkpoint is read by its stacked layers, the padding of the vocabulary left out") {
+  // T 3, V 5 padded to 8, L 2, H 1, C 2.
+  const size_t payload = 8 * 2 + 3 * 2 + 2 * (2 + 2 + 12 + 6 + 4 + 2 + 2 + 2 + 16 + 8 + 16 + 2) + 4;
+  const std::string good = llmc({20240326, 3, 3, 5, 2, 1, 2, 8}, payload);
+  const TempDir dir;
+  spill(dir.path + "/x.bin", good);
+  Vfs vfs;
+  const auto f = open_llmc(vfs, dir.path + "/x.bin");
+  REQUIRE(f->list().size() == 2 + 24 + 2);
+  CHECK(f->list()[0].shape == std::vector<int64_t>{5, 2});
+  CHECK(f->read(0).back() == 9);
+  CHECK(f->list()[1].name == "pos_embed.weight");
+  CHECK(f->read(1).front() == 16);
+  CHECK(f->list()[3].name == "layers.1.norm1.weight");
+  CHECK(f->read(3).front() == 16 + 6 + 2);
+  CHECK(f->list().back().name == "final_norm.bias");
+  CHECK(f->read(27).back() == static_cast<float>(payload - 1));
+  CHECK_THAT(f->note("model"), Catch::Contains("\"heads\":1"));
+
+  CHECK_THAT(refusal(good.substr(0, good.size() - 4), "x.bin"), Catch::Contains("these tensors take"));
+  CHECK_THAT(refusal(good + "x", "x.bin"), Catch::Contains("these tensors take"));
+  CHECK_THAT(refusal(good.substr(0, 1000), "x.bin"), Catch::StartsWith("65:"));
+  CHECK_THAT(refusal(llmc({20240327, 3, 3, 5, 2, 1, 2, 8}, payload), "x.bin"), Catch::Contains("20240326"));
+  CHECK_THAT(refusal(llmc({20240326, 1, 3, 5, 2, 1, 2, 8}, payload), "x.bin"), Catch::Contains("version 1"));
+  for (const auto& head : {std::vector<int32_t>{20240326, 3, 3, 5, -2, 1, 2, 8},
+                           {20240326, 3, 0, 5, 2, 1, 2, 8},
+                           {20240326, 3, 3, 5, 2, 3, 2, 8},
+                           {20240326, 3, 3, 9, 2, 1, 2, 8},
+                           {20240326, 3, 3, 5, 2147483647, 1, 2, 8}})
+    CHECK_THAT(refusal(llmc(head, payload), "x.bin"), Catch::Contains("header says"));
+}
+
+}  // namespace
+}  // namespace gt::ckpt

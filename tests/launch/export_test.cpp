@@ -1,0 +1,273 @@
+// Weights out and in: a GPT-2 that transformers wrote predicts here what it predicts there, what we export it reads,
+// and the bytes of an export do not depend on who computed where.
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/weights.h"
+#include "kernels/core/sha256.h"
+#include "launch/loaded_model.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kFixture = GPT_SOURCE_DIR "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
+
+Outcome must(const std::string& args, const TempDir& dir) {
+  Outcome r = gpttrain(args, dir.path());
+  INFO(args << "\n" << r.out);
+  REQUIRE(r.code == 0);
+  return r;
+}
+
+// Logits after a prompt, by the forward pass of training.
+std::vector<float> logits_of(LoadedModel& m, const std::vector<int32_t>& tokens) {
+  const DeviceApi& device = *m.backend->device;
+  const auto n = static_cast<int64_t>(tokens.size());
+  Buffer ids(n * 4, m.stream.device, device);
+  device.copy(ids.data(), tokens.data(), n * 4, m.stream);
+  MicroBatch mb;
+  mb.batch = 1;
+  mb.seq = n;
+  mb.tokens = ids.tensor({1, n}, DType::kI32);
+  Arena arena(Buffer(8 << 20, m.stream.device, device));
+  Pool pool(Buffer(kAlign, m.stream.device, device));
+  Tape tape(arena, pool, *m.backend->ops, m.stream);
+  tape.set_recording(false);
+  const Tensor logits = m.engine->stages().front()->next_logits(tape, mb, n - 1);
+  std::vector<float> out(static_cast<size_t>(m.config.model.vocab));
+  device.copy(out.data(), logits.data, m.config.model.vocab * 4, m.stream);
+  device.synchronize(m.stream);
+  return out;
+}
+
+double worst(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double d = 0;
+  for (size_t k = 0; k < a.size(); ++k) d = std::max(d, std::fabs(static_cast<double>(a[k]) - b[k]));
+  return d;
+}
+
+struct Prompt {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+};
+
+std::vector<Prompt> fixture_prompts() {
+  const std::string bytes = read_file(kFixture + "/logits.safetensors");
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data(), 8);
+  const auto header = nlohmann::json::parse(bytes.substr(8, n));
+  std::vector<Prompt> out(8);
+  for (int k = 0; k < 8; ++k) {
+    const auto part = [&](const std::string& name, auto& to) {
+      const auto& t = header[name + "." + std::to_string(k)]["data_offsets"];
+      const size_t begin = t[0], end = t[1];
+      to.resize((end - begin) / 4);
+      std::memcpy(to.data(), bytes.data() + 8 + n + begin, end - begin);
+    };
+    part("tokens", out[static_cast<size_t>(k)].tokens);
+    part("logits", out[static_cast<size_t>(k)].logits);
+  }
+  return out;
+}
+
+std::map<std::string, std::vector<float>> tensors_of(const std::string& path) {
+  Vfs vfs;
+  const auto f = open_safetensors(vfs, path);
+  std::map<std::string, std::vector<float>> out;
+  for (size_t k = 0; k < f->list().size(); ++k) out[f->list()[k].name] = f->read(k);
+  return out;
+}
+
+// Gives a copy of the fixture with another header, or config, to `change`.
+void copy_fixture(const TempDir& dir, const std::string& from, const std::string& to) {
+  fs::create_directories(dir / "hf");
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::string bytes = read_file(kFixture + "/" + name);
+    const size_t at = bytes.find(from);
+    if (at != std::string::npos && from.size() == to.size()) bytes.replace(at, from.size(), to);
+    if (at != std::string::npos && from.size() != to.size() && std::string(name) == "config.json")
+      bytes.replace(at, from.size(), to);
+    write_file(dir / (std::string("hf/") + name), bytes);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a GPT-2 written by transformers predicts the same here") {
+  TempDir dir;
+  const Outcome r = must("import --from " + kFixture + " --output in", dir);
+  CHECK(r.says("step-000000000: 28 tensors"));
+  const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
+  CHECK(model->config.model.heads == 4);
+  for (const Prompt& p : fixture_prompts()) {
+    INFO("prompt of " << p.tokens.size());
+    CHECK(worst(logits_of(*model, p.tokens), p.logits) < 2e-5);
+  }
+  CHECK(must("ckpt verify in", dir).says("good"));
+  CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds a step 0 already"));
+}
+
+TEST_CASE("export gives back what was imported, bit for bit, and export of that the same bytes, by every way") {
+  TempDir dir;
+  must("import --from " + kFixture + " --output a", dir);
+  must("export --load a --output hf", dir);
+  CHECK(tensors_of(dir / "hf") == tensors_of(kFixture));
+  const auto config = nlohmann::json::parse(read_file(dir / "hf/config.json"));
+  const auto original = nlohmann::json::parse(read_file(kFixture + "/config.json"));
+  for (const char* key :
+       {"activation_function", "architectures", "model_type", "n_embd", "n_head", "n_layer", "n_positions",
+        "vocab_size", "layer_norm_epsilon", "tie_word_embeddings", "eos_token_id", "attn_pdrop"}) {
+    INFO(key);
+    CHECK(config[key] == original[key]);
+  }
+  must("import --from hf --output b", dir);
+  must("export --load b --output hf2", dir);
+  for (const char* name : {"model.safetensors", "config.json"})
+    CHECK(read_file(dir / (std::string("hf/") + name)) == read_file(dir / (std::string("hf2/") + name)));
+  CHECK(must("ckpt diff a b", dir).says("28 of them equal in every bit"));
+  // Our own forms.
+  must("export --load a --format hdf5 --output w.h5", dir);
+  must("import --from w.h5 --output c", dir);
+  must("export --load c --format hdf5 --output w2.h5", dir);
+  CHECK(read_file(dir / "w.h5") == read_file(dir / "w2.h5"));
+  must("export --load a --naming native --max-shard 10KB --output native", dir);
+  must("import --from native --output d", dir);
+  CHECK(must("ckpt diff a c", dir).says("equal"));
+  CHECK(must("ckpt diff a d", dir).says("equal"));
+  // Rounded, and taken back in.
+  must("export --load a --dtype bf16 --output bf", dir);
+  CHECK(nlohmann::json::parse(read_file(dir / "bf/config.json"))["torch_dtype"] == "bfloat16");
+  must("import --from bf --output e", dir);
+  const auto model = load_model(dir / "e", {"--device.kind", "cpu"});
+  const Prompt p = fixture_prompts()[5];
+  const double rounded = worst(logits_of(*model, p.tokens), p.logits);
+  CHECK(rounded > 1e-5);
+  CHECK(rounded < 0.1);
+}
+
+TEST_CASE("one export, whichever layout wrote the checkpoint, and training goes on from imported weights") {
+  TempDir dir;
+  must("import --from " + kFixture + " --output in", dir);
+  must("export --load in --output hf", dir);
+  must("export --load in --format hdf5 --output w.h5", dir);
+  const std::string hf = sha256_hex(read_file(dir / "hf/model.safetensors")), h5 = sha256_hex(read_file(dir / "w.h5"));
+  // A step so small that no weight moves, under other layouts: other shards, the same weights.
+  const std::string step =
+      "--config in/step-000000000/config.json --data.train mock --train.steps 1 --train.global_batch 4 "
+      "--train.micro_batch 1 "
+      "--optim.lr 1e-30 --optim.weight_decay 0 --launch.ranks threads --device.kind cpu --log.tensorboard false ";
+  int k = 0;
+  for (const char* layout : {"--tp 1", "--tp 2", "--pp 2", "--dp 2 --zero.stage 0", "--dp 2", "--tp 2 --pp 2 --dp 2",
+                             "--pp 2 --vpp 2 --parallel.schedule interleaved", "--tp 4 --dp 2"}) {
+    INFO(layout);
+    const std::string run = "c" + std::to_string(k++);
+    fs::copy(dir / "in", dir / run, fs::copy_options::recursive);
+    const Outcome r = must(step + layout + " --log.name " + run + " --checkpoint.dir " + run, dir);
+    CHECK(r.says("from step 0"));
+    must("export --load " + run + "/step-000000001 --output " + run + "-hf", dir);
+    must("export --load " + run + " --step 1 --format hdf5 --output " + run + ".h5", dir);
+    CHECK(sha256_hex(read_file(dir / (run + "-hf/model.safetensors"))) == hf);
+    CHECK(sha256_hex(read_file(dir / (run + ".h5"))) == h5);
+  }
+}
+
+TEST_CASE("what cannot be imported is refused with everything that is wrong") {
+  const auto refused = [](const std::string& from, const std::string& to, const std::string& why, int code = 65) {
+    TempDir dir;
+    copy_fixture(dir, from, to);
+    const Outcome r = gpttrain("import --from hf --output in", dir.path());
+    INFO(r.out);
+    CHECK(r.code == code);
+    CHECK(r.says(why));
+    CHECK_FALSE(fs::exists(dir / "in/step-000000000"));
+  };
+  refused("\"n_head\": 4", "\"n_head\": 5", "does not divide n_embd 16");
+  refused("\"gelu_new\"", "\"relu\"", "activation_function: \"relu\"");
+  refused("\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true", "inverse_layer");
+  refused("\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"", "expected gpt2");
+  refused("\"n_layer\": 2", "\"n_layer\": 3", "transformer.h.2.attn.c_attn.weight: missing");
+  refused("\"n_layer\": 2", "\"n_layer\": 1", "unknown");
+  refused("\"vocab_size\": 61", "\"vocab_size\": 62", "[61, 16], expected [62, 16]");
+  refused("\"vocab_size\": 61", "\"vocab_size\": -1", "vocab_size");
+  refused("h.1.ln_2.bias", "h.1.ln_3.bias", "ln_3.bias: unknown");
+  refused("\"n_embd\": 16", "\"n_embd\": 16, \"n_embd\": 16", "n_embd");
+  TempDir dir;
+  write_file(dir / "x.bin", "hello");
+  CHECK(gpttrain("import --from x.bin --output in", dir.path()).code == 65);
+  CHECK(gpttrain("import --from nowhere --output in", dir.path()).code == 2);
+  fs::create_directories(dir / "empty");
+  CHECK(gpttrain("import --from empty --output in", dir.path()).says("neither model.safetensors"));
+}
+
+TEST_CASE("export replaces nothing unasked, and nothing that is not an export") {
+  TempDir dir;
+  must("import --from " + kFixture + " --output in", dir);
+  must("export --load in --output hf", dir);
+  CHECK(gpttrain("export --load in --output hf", dir.path()).code == 2);
+  must("export --load in --output hf --force", dir);
+  write_file(dir / "hf/thesis.tex", "mine");
+  CHECK(gpttrain("export --load in --output hf --force", dir.path()).says("thesis.tex"));
+  CHECK(read_file(dir / "hf/thesis.tex") == "mine");
+  CHECK(gpttrain("export --load in --format hdf5 --naming hf --output w.h5", dir.path()).code == 2);
+  CHECK(gpttrain("export --load in --step 7 --output x", dir.path()).says("holds no step 7"));
+  CHECK(gpttrain("export --load in --max-shard lots --output x", dir.path()).code == 2);
+  CHECK(gpttrain("export --load nowhere --output x", dir.path()).code == 2);
+  for (const auto& e : fs::directory_iterator(dir.path()))
+    CHECK(e.path().filename().string().find(".tmp-") == std::string::npos);
+}
+
+TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
+  const std::string python = GPT_SOURCE_DIR "/build/hf/bin/python";
+  if (!fs::exists(python)) {
+    WARN("SKIPPED: no " << python
+                        << "; python3 -m venv build/hf && build/hf/bin/pip install torch transformers (5 GB)");
+    return;
+  }
+  TempDir dir;
+  must(
+      "--model.layers 3 --model.hidden 48 --model.heads 6 --model.vocab 101 --model.seq 32 --train.micro_batch 2 "
+      "--train.global_batch 8 --train.steps 8 --optim.lr 1e-2 --data.train mock --log.name run --device.kind cpu --tp "
+      "2 --pp 2 "
+      "--launch.ranks threads --log.tensorboard false",
+      dir);
+  must("export --load runs/run --output hf", dir);
+  const auto model = load_model(dir / "runs/run", {"--device.kind", "cpu"});
+  std::string text;
+  std::vector<std::vector<float>> ours;
+  uint32_t random = 3;
+  for (size_t k = 0; k < 8; ++k) {
+    std::vector<int32_t> tokens;
+    for (size_t i = 0; i < 4 * k + 1; ++i) {
+      random = random * 1664525 + 1013904223;
+      tokens.push_back(static_cast<int32_t>((random >> 8) % 101));
+      text += std::to_string(tokens.back()) + " ";
+    }
+    text += "\n";
+    ours.push_back(logits_of(*model, tokens));
+  }
+  write_file(dir / "prompts.txt", text);
+  const Outcome r =
+      shell(python + " " GPT_SOURCE_DIR "/tests/readers/hf_logits.py hf prompts.txt out.f32", dir.path(), 300);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  const std::string bytes = read_file(dir / "out.f32");
+  REQUIRE(bytes.size() == 8 * 101 * 4);
+  double most = 0;
+  for (size_t k = 0; k < 8; ++k) {
+    std::vector<float> theirs(101);
+    std::memcpy(theirs.data(), bytes.data() + k * 101 * 4, 101 * 4);
+    most = std::max(most, worst(ours[k], theirs));
+  }
+  CHECK(most < 1e-4);
+  WARN(r.out << "largest difference of a logit " << most);
+}

@@ -24,7 +24,7 @@ Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Param
 
 Var add(Tape&, Var a, Var b);
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
-// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C] and gets position (first_row + i) mod seq.
+// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
 Var gelu(Tape&, Var x);
 

@@ -68,45 +68,54 @@ Var gelu(Tape& t, Var x) {
 namespace {
 struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; RowDrop drop; };
 
-// dgamma and dbeta come out of the same pass over dy as dx, so the norm has one rule; a deferred weight pass has
-// nothing left.
+LayerNormGrad norm_arguments(const NormSaved& s, Backprop& bp) {
+  return {.x = bp.value(s.sum), .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = bp.grad(s.out)};
+}
+
+void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
+  const GradDst dgamma = bp.dst(*s.gamma);
+  args.dgamma = dgamma.tensor;
+  args.dbeta = bp.dst(*s.beta).tensor;
+  args.accumulate_dw = dgamma.accumulate;
+}
+
+// dgamma and dbeta come out of the same pass over dy as dx. Where weight gradients are deferred they are not: then the
+// gradients of a scope are all made in its weight pass, and nobody has to keep them from here to there.
 void norm_backward(const NormSaved& s, Backprop& bp) {
-  auto [dgamma, acc] = bp.dst(*s.gamma);
-  const Tensor dbeta = bp.dst(*s.beta).tensor, dout = bp.grad(s.out);
-  const Tensor dsum = s.has_delta ? bp.grad(s.sum) : Tensor{};
-  LayerNormGrad args{.x = bp.value(s.sum),
-                     .gamma = s.gamma->value,
-                     .mean = s.mean,
-                     .rstd = s.rstd,
-                     .dout = dout,
-                     .dsum = dsum,
-                     .dgamma = dgamma,
-                     .dbeta = dbeta,
-                     .accumulate_dw = acc};
+  LayerNormGrad args = norm_arguments(s, bp);
+  if (bp.pass() == Pass::kFull) want_weights(s, bp, args);
   if (!s.has_delta) {
     if (bp.wants(s.x)) {
       const GradDst d = bp.dst(s.x);
       args.dx = d.tensor;
       args.accumulate_dx = d.accumulate;
     }
-    bp.ops().layer_norm_grad(args, bp.stream());
+    if (args.dx || args.dgamma) bp.ops().layer_norm_grad(args, bp.stream());
     return;
   }
+  args.dsum = bp.grad(s.sum);
   // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place
   // unless other slots still share it or a deferred weight gradient will read it.
-  const bool in_place = dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
-  args.dx = in_place ? dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+  const bool in_place = args.dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
+  args.dx = in_place ? args.dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   // Dropped, the delta has a gradient of its own. It takes the place of dout under the same conditions.
   const bool over_dout = s.drop && bp.sole_owner(s.out) && bp.pass() == Pass::kFull;
   if (s.drop) {
     args.drop = s.drop;
-    args.ddelta = over_dout ? dout : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+    args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);
   bp.pass_on(s.delta, s.drop ? args.ddelta : args.dx);
   if (s.drop && !over_dout) bp.free(args.ddelta);
   if (!in_place) bp.free(args.dx);
+}
+
+void norm_weight_gradients(const NormSaved& s, Backprop& bp) {
+  if (bp.pass() != Pass::kWeight) return;
+  LayerNormGrad args = norm_arguments(s, bp);
+  want_weights(s, bp, args);
+  bp.ops().layer_norm_grad(args, bp.stream());
 }
 }  // namespace
 
@@ -137,7 +146,7 @@ Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& b
                       .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd, .drop = drop},
                      t.stream());
   t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr, drop},
-           Rule<NormSaved>{.input = norm_backward});
+           Rule<NormSaved>{.input = norm_backward, .weight = norm_weight_gradients});
   return {sum, out};
 }
 

@@ -31,6 +31,8 @@ struct Init {
   float stddev = 0.02f;
 };
 
+class ParamScope;
+
 struct Parameter {
   std::string name;  // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
   Shape full_shape;      // logical, before any cut and without padding
@@ -42,11 +44,18 @@ struct Parameter {
   std::string tied_to;   // name of the owner when this is a second copy of another parameter (tied head); else empty
   bool tied_owner = false;  // another parameter is tied to this one
 
-  Tensor value;          // local, compute dtype; a view into a flat buffer
-  Tensor grad;           // local, f32; a view into a flat buffer
-  bool grad_dirty = false;   // false: the next writer overwrites; true: it accumulates
-  int64_t version = 0;   // bumped whenever value changes: packed copies of it are then stale
+  // Local, compute dtype; a view into a flat buffer. No data outside its scope where values are gathered for use only.
+  Tensor value;
+  Tensor grad;  // local, f32; a view into a flat buffer. No data: the first writer asks the scope for room (grad_dst)
+  bool grad_dirty = false;  // false: the next writer overwrites; true: it accumulates
+  int64_t version = 0;      // a fresh_version() whenever value or where it lies changes: packed copies are then stale
+  ParamScope* scope = nullptr;  // gives room for `grad` where it does not always have some
 };
+
+// A number that no parameter of this process has had. Packed copies of weights are found by address and version, and
+// addresses are used again: by the next scope that is gathered there, by the next model that is built. Says nothing
+// but "different", so it reaches no result.
+int64_t fresh_version();
 
 // The unit of gathering and of gradient reduction: a handful of parameters that are used together (one block).
 // Called a few times per block and microbatch, never per element.
@@ -56,6 +65,7 @@ class ParamScope {
   virtual void acquire(Stream) = 0;      // parameters readable (ZeRO-3: wait for the all-gather, start the next)
   virtual void release(Stream) = 0;      // parameters may be dropped
   virtual void grads_ready(Stream) = 0;  // every gradient of this scope is final for this microbatch
+  virtual void open_grads() {}           // a gradient is about to be written and has no data: give it some
 };
 
 struct GradDst {
@@ -65,6 +75,7 @@ struct GradDst {
 
 // Where to write dL/dp: straight into the flat gradient buffer; the first writer of a step sets, later ones add.
 inline GradDst grad_dst(Parameter& p) {
+  if (!p.grad && p.scope != nullptr) p.scope->open_grads();
   const bool accumulate = p.grad_dirty;
   p.grad_dirty = true;
   return {p.grad, accumulate};

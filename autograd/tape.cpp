@@ -83,7 +83,7 @@ void Tape::backward(size_t down_to, Pass pass) {
 }
 
 void Tape::run_deferred() {
-  Backprop bp(*this, Pass::kFull);
+  Backprop bp(*this, Pass::kWeight);
   for (const Deferred& d : deferred_) d.weight(d.saved, bp);
   deferred_.clear();
 }

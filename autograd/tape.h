@@ -21,8 +21,8 @@ struct Var {
   int32_t home = -1;  // slot that holds a value which may be discarded and rebuilt; -1: the value stays where it is
 };
 
-// kInput leaves weight gradients for run_deferred(): what zero-bubble schedules need.
-enum class Pass : uint8_t { kFull, kInput };
+// kInput leaves weight gradients for run_deferred(), which is the pass kWeight: what zero-bubble schedules need.
+enum class Pass : uint8_t { kFull, kInput, kWeight };
 
 class Backprop;
 
@@ -49,8 +49,8 @@ class Tape {
   Var output_of(Tensor t) { return {t, recording_ ? new_slot() : -1}; }
   // The same value under a gradient slot of its own.
   Var view_of(const Var& x) { return {x.value, recording_ ? new_slot() : -1, x.home}; }
-  // An output that lives in the pool and may be given back as soon as the ops that read it have run: if no rule reads it,
-  // or if a node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
+  // An output that lives in the pool and may be given back as soon as the ops that read it have run: if no rule reads
+  // it, or if a node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
   Var transient(Shape s, DType t);
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }

@@ -59,8 +59,9 @@ struct LayerNorm {
 };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
-// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted.
-// With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is not accumulated.
+// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
+// wanted; then gamma only says how long a row is, its bytes need not be there.
+// With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;

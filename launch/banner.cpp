@@ -165,8 +165,40 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
-             "). Try a smaller train.micro_batch, zero.stage 1 with more dp, or more tp or pp",
+             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
              staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
+}
+
+// Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
+// data-parallel group in a step.
+std::string zero_cost(const EngineOptions& o, const MeshShape& mesh) {
+  EnginePlan worst;
+  int64_t most = -1;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
+    const int64_t held = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer;
+    if (held > most) {
+      most = held;
+      worst = plan;
+    }
+  }
+  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  const CommCounters& c = worst.data_parallel;
+  return fmt::format("a rank holds {} and sends {} a step (reduce-scatter {}, all-gather {})", b(most), b(c.total()),
+                     b(c.reduce_scatter), b(c.all_gather));
+}
+
+std::string zero_text(const EngineOptions& o, const MeshShape& mesh) {
+  const GradReduce chosen = grad_reduce_of(o.zero, mesh.pp, o.microbatches);
+  const auto mode = [](GradReduce g) { return g == GradReduce::kEach ? "each" : "end"; };
+  std::string out = fmt::format("stage {}", o.zero.stage);
+  if (o.zero.stage >= 2) out += fmt::format(", gradients reduced {}", chosen == GradReduce::kEach ?
+                                            "after each microbatch" : "at the end of the step");
+  out += ": " + zero_cost(o, mesh);
+  if (o.zero.stage < 2 || mesh.pp == 1 || o.microbatches == 1) return out;
+  EngineOptions other = o;
+  other.zero.grad_reduce = chosen == GradReduce::kEach ? GradReduce::kEnd : GradReduce::kEach;
+  return out + fmt::format("\nwith zero.grad_reduce {}: {}", mode(other.zero.grad_reduce), zero_cost(other, mesh));
 }
 
 Rows start_rows(const BannerFacts& f) {
@@ -184,6 +216,9 @@ Rows start_rows(const BannerFacts& f) {
   if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c))});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
+  if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c))});
+  if (c.zero.offload != "none")
+    rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
   rows.push_back({"optimizer", optimizer_line(c)});

@@ -30,6 +30,10 @@ std::string stage_table(const EngineOptions&, const MeshShape&, const Backend&);
 // `staged_saves`: checkpoints are copied to host memory before they are written.
 void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here, bool staged_saves);
 
+// What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
+// gradients.
+std::string zero_text(const EngineOptions&, const MeshShape&);
+
 std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 
 }  // namespace gt

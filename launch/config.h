@@ -63,15 +63,21 @@ struct ParallelConfig {
 };
 
 struct ZeroConfig {
-  int64_t stage = 1, bucket_bytes = 25 << 20;
-  bool overlap = true, offload = false;
+  int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
+  bool overlap = true;
+  std::string grad_reduce = "auto", offload = "none";
   template <class V>
   void fields(V& v) {
     v("stage", stage, "0..3",
       "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
     v("bucket_bytes", bucket_bytes, "1.. bytes", "gradients reduced in one go");
     v("overlap", overlap, "", "reduce gradients during the backward pass");
-    v("offload", offload, "", "keep optimizer state in host memory");
+    v("grad_reduce", grad_reduce, "auto|each|end",
+      "stages 2 and 3 reduce gradients after each microbatch (memory) or at the end of the step (traffic); auto: end at "
+      "stage 2 with a pipeline, else each");
+    v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
+    v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
+    v("offload", offload, "none|optimizer", "keep optimizer state in host memory; on a CPU it is there anyway");
   }
 };
 
@@ -219,14 +225,16 @@ struct CheckpointConfig {
 
 struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
-  int64_t every = 1;
-  bool tensorboard = true;
+  int64_t every = 1, lamb_every = 0;
+  bool tensorboard = true, comm = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
     v("name", name, "", "the run's folder below log.dir; empty: the config file's name, or gpt2-LxH");
     v("every", every, "1.. steps", "steps between two lines and two points of a curve");
+    v("lamb_every", lamb_every, "0.. steps", "lamb: log the trust ratio of every tensor so often; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("comm", comm, "", "at the end a table of the communication of the training steps: calls, bytes, time");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
     v("trace_steps", trace_steps, "FIRST:END",
       "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
@@ -259,6 +267,17 @@ struct LaunchConfig {
   }
 };
 
+struct CommConfig {
+  double stall_warn_s = 0, stall_abort_s = 600;
+  template <class V>
+  void fields(V& v) {
+    v("stall_warn_s", stall_warn_s, "0..86400 seconds",
+      "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
+    v("stall_abort_s", stall_abort_s, "0..1000000 seconds",
+      "a wait that takes longer ends the run with exit code 124 and RUN/hang-TIME; 0: never");
+  }
+};
+
 struct Config {
   ModelConfig model;
   ParallelConfig parallel;
@@ -272,6 +291,7 @@ struct Config {
   LogConfig log;
   DeviceConfig device;
   LaunchConfig launch;
+  CommConfig comm;
 
   // Of a checked config. Nothing is cut over one rank, whatever the option says.
   bool sequence_parallel() const {

@@ -15,6 +15,7 @@ constexpr Alias kAliases[] = {
     {"ep", "parallel.ep", nullptr, false},
     {"zero", "zero.stage", nullptr, false},
     {"amp", "precision.amp", nullptr, false},
+    {"comm_log", "log.comm", "true", false},
     {"tensor-model-parallel-size", "parallel.tp"},
     {"pipeline-model-parallel-size", "parallel.pp"},
     {"context-parallel-size", "parallel.cp"},

@@ -22,8 +22,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"zero.stage", "0|1", "this ZeRO stage"},
-    {"zero.offload", "false", "offload"},
     {"precision.amp", "O0", "mixed precision"},
     {"precision.dtype", "fp32", "mixed precision"},
     {"precision.loss_scale", "none", "loss scaling"},
@@ -81,6 +79,7 @@ class Checker {
     model();
     mesh();
     tensor_parallel();
+    zero();
     partition();
     recompute();
     batch();
@@ -189,6 +188,20 @@ class Checker {
     if (c_.parallel.sequence_parallel == "true")
       bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
           fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
+  }
+
+  void zero() {
+    const ZeroConfig& z = c_.zero;
+    if (!known({"zero.stage", "zero.grad_reduce", "zero.offload", "device.kind"})) return;
+    if (z.stage < 2 && z.grad_reduce == "each")
+      bad("zero.grad_reduce", fmt::format("each: zero.stage {} keeps whole gradients for the whole step", z.stage),
+          "use zero.stage 2 or 3, or grad_reduce auto or end");
+    if (z.offload != "none" && c_.device.kind == "cuda")
+      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
+          "use none");
+    for (const char* key : {"zero.prefetch", "zero.persist_numel"})
+      if (z.stage < 3 && !where(key).empty())
+        notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
   }
 
   void partition() {

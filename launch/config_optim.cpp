@@ -35,6 +35,7 @@ constexpr Belongs kBelongs[] = {
     {"optim.lamb_grad_averaging", kVariant, "apex"},
     {"optim.lamb_adam_w_mode", kVariant, "apex"},
     {"optim.lamb_nvlamb", kVariant, "apex"},
+    {"log.lamb_every", kOptimizer, "lamb"},
     {"schedule.warmup_steps", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|warmup_cosine"},
     {"schedule.start_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|lr_range_test"},
     {"schedule.min_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|one_cycle"},

@@ -33,6 +33,24 @@ Schedule train_schedule(const EngineOptions& o, int pp) {
   return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
 }
 
+namespace {
+
+// In which order rank `rank` of a schedule needs the parameters of its stages. Weight gradients alone need none.
+std::vector<StageVisit> visits(const Schedule& s, int rank) {
+  std::vector<StageVisit> out;
+  for (const Action& a : s.program[static_cast<size_t>(rank)])
+    if (a.act == Act::kForward || a.act == Act::kBackward || a.act == Act::kBackwardInput)
+      out.push_back({a.stage, a.act != Act::kForward});
+  return out;
+}
+
+ZeroOptions resolved(ZeroOptions zero, int pp, int microbatches) {
+  zero.grad_reduce = grad_reduce_of(zero, pp, microbatches);
+  return zero;
+}
+
+}  // namespace
+
 Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute,
                const EnginePlan& plan)
     : options_(options),
@@ -55,8 +73,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     local.push_back(s.get());
   }
   no_decay_found_ = mark_no_decay(scopes, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), options.zero, mesh, backend,
-                                        compute);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(),
+                                        resolved(options.zero, pp, m), mesh, backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   lr_ = make_lr_schedule(options.lr);
   OptimizerOptions optim = options.optim;
@@ -64,11 +82,13 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
-  train_ = std::make_unique<PipelineExecutor>(train_schedule(options, pp), local, mesh, *backend.ops, *backend.device,
-                                              compute, plan.train, shapes);
+  const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
+  store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
+  train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
+                                              shapes);
   if (options.evaluates)
-    eval_ = std::make_unique<PipelineExecutor>(make_schedule("forward", pp, options.vpp, m), local, mesh, *backend.ops,
-                                               *backend.device, compute, plan.eval, shapes);
+    eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
+                                               plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t sums = options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumWishes +
                        int64_t{pp} * kNumStageTimes;
@@ -192,6 +212,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
   r.lr = static_cast<double>(scalars[kLr]);
+  r.momentum = lr_->at(applied_ + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
@@ -218,6 +239,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+    store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
     share(losses, false, false);
@@ -250,6 +272,7 @@ EnginePlan Engine::measured_plan() const {
   };
   plan.train = of(*train_);
   if (eval_) plan.eval = of(*eval_);
+  plan.zero = store_->temporary_bytes();
   plan.slots = train_->slots();
   plan.memory.weights = store_->value_bytes();
   plan.memory.gradients = store_->grad_bytes();
@@ -262,7 +285,11 @@ EnginePlan Engine::measured_plan() const {
   return plan;
 }
 
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+namespace {
+
+// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
+                   ZeroMemory zero) {
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
@@ -270,6 +297,7 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
   const Stream stream = backend.device->open_stream(0, 1);
   EnginePlan endless;
   endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
   EnginePlan plan;
   {
     Engine engine(options, mesh, backend, stream, endless);
@@ -282,13 +310,23 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     const null::ProductLog log;
     engine.step(batch, options.micro_batch * options.model.seq);
+    const CommCounters sent = mesh.group(Axis::kDp).counters();
     if (options.evaluates) engine.evaluate(batch);
     plan = engine.measured_plan();
+    plan.data_parallel = sent;
     if (target.weight_copy_bytes != nullptr)
       for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
   }
   backend.device->close_stream(stream);
   return plan;
+}
+
+}  // namespace
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+  EnginePlan plan = dry_run(options, shape, rank, target, {});
+  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
+  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
 }
 
 }  // namespace gt

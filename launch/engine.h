@@ -47,11 +47,13 @@ struct MemoryReport {
   int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
 };
 
-// What the executors of one rank need, from a dry run.
+// What the executors and the parameter store of one rank need, from a dry run.
 struct EnginePlan {
   ExecutorMemory train, eval;
+  ZeroMemory zero;
   MemoryReport memory;
   int slots = 0;  // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  CommCounters data_parallel;  // what a step sends to the ranks of its data-parallel group; from a dry run only
 };
 
 struct StepResult {
@@ -59,6 +61,7 @@ struct StepResult {
   double grad_norm = 0;   // before clipping
   double clip = 1;        // factor that clipping applied
   double lr = 0;
+  double momentum = kOptimizersOwn;  // beta1 of this step when the schedule moves it
   bool skipped = false;   // gradients not finite: nothing was written
   bool stop = false;      // some rank asked for a stop
   int save_ready = 0;     // ranks that said so

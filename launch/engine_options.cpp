@@ -34,10 +34,23 @@ MeshShape mesh_shape(const Config& c) {
   return s;
 }
 
+namespace {
+ZeroOptions zero_options(const ZeroConfig& c) {
+  ZeroOptions z;
+  z.stage = static_cast<int>(c.stage);
+  z.bucket_bytes = c.bucket_bytes;
+  z.overlap = c.overlap;
+  if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
+  z.prefetch = static_cast<int>(c.prefetch);
+  z.persist_numel = c.persist_numel;
+  return z;
+}
+}  // namespace
+
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = gpt_config(c);
-  o.zero = {static_cast<int>(c.zero.stage), c.zero.bucket_bytes, c.zero.overlap};
+  o.zero = zero_options(c.zero);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
@@ -70,7 +83,11 @@ const Backend& choose_backend(const Config& c) {
              " ranks is not built yet (collectives run on host memory); use ", "--device.kind cpu, or one rank");
   std::string why;
   const Backend* cuda = cuda_backend(&why);
-  if (cuda != nullptr) return *cuda;
+  if (cuda != nullptr) {
+    GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
+               " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+    return *cuda;
+  }
   GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
              ". Use --device.kind cpu, or auto to take what there is");
   return cpu_backend();

@@ -146,6 +146,10 @@ std::string json_line(const EventRecord& r) {
       .close();
 }
 
+std::string json_line(const ScalarRecord& r) {
+  return Line("scalar", r.time).integer("step", r.step).text("tag", r.tag.data()).number("value", r.value).close();
+}
+
 std::string json_line(const EndInfo& e, double time) {
   std::string rows = "{";
   for (const auto& [label, value] : e.rows) {
@@ -154,7 +158,9 @@ std::string json_line(const EndInfo& e, double time) {
     rows += ": ";
     append_json_string(rows, value);
   }
-  return Line("end", time)
+  Line line("end", time);
+  if (!e.comm_json.empty()) line.raw("comm", e.comm_json);
+  return line
       .text("reason", e.reason)
       .integer("exit_code", e.exit_code)
       .integer("step", e.step)

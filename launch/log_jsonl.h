@@ -13,6 +13,7 @@ std::string json_line(const StepRecord& r);
 std::string json_line(const EvalRecord& r);
 std::string json_line(const SavedRecord& r);
 std::string json_line(const EventRecord& r);
+std::string json_line(const ScalarRecord& r);
 std::string json_line(const EndInfo& info, double time);
 
 class JsonlSink : public Sink {
@@ -24,6 +25,7 @@ class JsonlSink : public Sink {
   void eval(const EvalRecord& r) override { add(json_line(r)); }
   void saved(const SavedRecord& r) override { add(json_line(r)); }
   void event(const EventRecord& r) override { add(json_line(r)); }
+  void scalar(const ScalarRecord& r) override { add(json_line(r)); }
   void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
   void flush() override;
 

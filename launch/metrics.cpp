@@ -19,6 +19,12 @@ EventRecord make_event(int64_t step, const std::string& text, bool warning) {
   return e;
 }
 
+ScalarRecord make_scalar(int64_t step, const std::string& tag, double value) {
+  ScalarRecord r{.step = step, .time = wall_seconds(), .value = value};
+  std::memcpy(r.tag.data(), tag.data(), std::min(tag.size(), r.tag.size() - 1));
+  return r;
+}
+
 MetricsWriter::MetricsWriter(std::vector<std::unique_ptr<Sink>> sinks) : sinks_(std::move(sinks)), ring_(kCapacity) {
   thread_ = std::thread([this] { run(); });
 }
@@ -76,6 +82,7 @@ void MetricsWriter::deliver(const Record& record) {
     if (const auto* r = std::get_if<EvalRecord>(&record)) s.eval(*r);
     if (const auto* r = std::get_if<SavedRecord>(&record)) s.saved(*r);
     if (const auto* r = std::get_if<EventRecord>(&record)) s.event(*r);
+    if (const auto* r = std::get_if<ScalarRecord>(&record)) s.scalar(*r);
   });
 }
 
@@ -103,7 +110,8 @@ void MetricsWriter::run() {
     const bool last = stop_ && size_ == 0;
     lock.unlock();
     if (have) deliver(record), dirty = true;
-    const bool soon = have && !std::holds_alternative<StepRecord>(record);
+    const bool soon =
+        have && !std::holds_alternative<StepRecord>(record) && !std::holds_alternative<ScalarRecord>(record);
     if (dirty && (last || soon || Clock::now() - flushed >= kFlushEvery)) {
       each_sink([](Sink& s) { s.flush(); });
       flushed = Clock::now();

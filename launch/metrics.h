@@ -33,7 +33,7 @@ struct StepRecord {
   int64_t samples = 0;  // sequences, cumulative
   int64_t global_batch = 0, seq = 0;
   int64_t epoch = 0;
-  double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0;
+  double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0, momentum = kUnknown;
   double loss_scale = kUnknown;
   int64_t skipped = 0;  // steps skipped so far
   double step_seconds = kUnknown, tokens_per_second = kUnknown;
@@ -55,6 +55,14 @@ struct SavedRecord {
   double time = 0, stall_seconds = 0, write_seconds = kUnknown;
   int64_t bytes = 0;
 };
+
+// One number of many of its kind, such as a trust ratio: a point of the curve `tag`, which is cut to fit.
+struct ScalarRecord {
+  int64_t step = 0;
+  double time = 0, value = 0;
+  std::array<char, 160> tag{};
+};
+ScalarRecord make_scalar(int64_t step, const std::string& tag, double value);
 
 // Anything worth a line: a warning, a rolled-back step, a signal. The text is cut to fit.
 struct EventRecord {
@@ -85,6 +93,7 @@ struct EndInfo {
   double seconds = 0;
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
   Rows rows;                      // the end block
+  std::string comm_json;          // of log.comm; "": was off
   std::vector<std::string> next;  // commands to try next
 };
 
@@ -98,6 +107,7 @@ class Sink {
   virtual void eval(const EvalRecord&) {}
   virtual void saved(const SavedRecord&) {}
   virtual void event(const EventRecord&) {}
+  virtual void scalar(const ScalarRecord&) {}
   virtual void end(const EndInfo&) {}
   virtual void flush() {}  // called once a second and after eval, save, end
 };
@@ -119,6 +129,7 @@ class MetricsWriter {
   void push(const EvalRecord& r) { put(r, false); }
   void push(const SavedRecord& r) { put(r, false); }
   void push(const EventRecord& r) { put(r, false); }
+  void push(const ScalarRecord& r) { put(r, true); }
   void flush();                   // waits until everything pushed so far is on its way to the disk
   void end(const EndInfo& info);  // likewise, and writes the end block with what was dropped and which sinks failed
 
@@ -129,7 +140,7 @@ class MetricsWriter {
   std::vector<std::string> failures() const;  // "tensorboard: reason", one for each sink switched off
 
  private:
-  using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord>;
+  using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord, ScalarRecord>;
   void put(const Record& record, bool droppable);
   void run();
   void deliver(const Record& record);

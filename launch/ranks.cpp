@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <thread>
 
@@ -11,13 +12,22 @@
 #include "launch/spawn.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
+#include "parallel/comm/stall_monitor.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {
 namespace {
 
-// A wait in a collective that takes longer than this ends the job (exit 124) and names who is missing.
-constexpr std::chrono::minutes kDeadline{10};
+// The stall monitor ends a run that hangs (exit 124). Should it fail itself, every wait has a deadline of its own.
+std::chrono::milliseconds deadline(const Config& config) {
+  const double s = config.comm.stall_abort_s;
+  if (s == 0) return std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
+}
+
+StallOptions stall_options(const Config& config) {
+  return {.abort_seconds = config.comm.stall_abort_s, .run_dir = config.run_dir(), .say = {}, .end = {}};
+}
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
   if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
@@ -37,7 +47,8 @@ Exit code_of(const std::exception& e) {
 
 Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>& body) {
   const int world = static_cast<int>(config.world());
-  ThreadWorld ranks(world, kDeadline);
+  ThreadWorld ranks(world, deadline(config));
+  StallMonitor monitor(ranks.board(), -1, stall_options(config));
   std::mutex mutex;
   bool failed = false;
   Exit result = Exit::kOk;
@@ -47,6 +58,7 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
       try {
         const auto factory = ranks.factory(r);
         const Exit code = body(*factory);
+        factory->status()->enter(RunPhase::kDone, factory->status()->slot().step.load());
         const std::lock_guard lock(mutex);
         if (r == 0 && !failed) result = code;
       } catch (const std::exception& e) {
@@ -64,10 +76,12 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
   return result;
 }
 
-Exit run_alone(const Config& config, GroupFactory& factory, const std::function<Exit(GroupFactory&)>& body) {
+Exit run_alone(const Config& config, GroupFactory& factory, const std::function<Exit(GroupFactory&)>& body,
+               StallMonitor* monitor) {
   try {
     return body(factory);
   } catch (const std::exception& e) {
+    if (monitor != nullptr) monitor->failed();
     print_error(e, config, factory.world_rank(), factory.world_size());
     // Peers wait for this rank in their next collective: bring the job down, unless all of them know.
     if (factory.world_size() > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr)
@@ -82,12 +96,13 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
   if (command.env.launched()) {
-    MpiFactory factory(kDeadline);
-    return run_alone(config, factory, body);
+    MpiFactory factory(deadline(config));
+    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(config));
+    return run_alone(config, factory, body, &monitor);
   }
   if (world == 1) {
     SelfFactory factory;
-    return run_alone(config, factory, body);
+    return run_alone(config, factory, body, nullptr);
   }
   if (config.launch.ranks == "threads") return run_threads(config, body);
   SpawnOptions options;

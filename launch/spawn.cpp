@@ -13,7 +13,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 
 #include "kernels/core/check.h"
 #include "launch/console.h"
@@ -105,6 +107,33 @@ int supervise(pid_t child, const sigset_t& signals, int grace_s) {
   }
 }
 
+std::vector<pid_t> living_children() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream in("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> out;
+  for (pid_t pid; in >> pid;) out.push_back(pid);
+  return out;
+}
+
+// After mpirun: ranks that outlived it (it was killed) have become our children. They get a moment to notice, then they
+// are ended; in a container whose first process reaps nobody they would stay as zombies.
+void end_orphans() {
+  const auto begin = Clock::now();
+  for (bool killed = false;;) {
+    const pid_t done = waitpid(-1, nullptr, WNOHANG);
+    if (done < 0 && errno != EINTR) return;  // none left
+    if (done != 0) continue;
+    const auto waited = Clock::now() - begin;
+    if (waited > std::chrono::seconds(4)) return;
+    if (!killed && waited > std::chrono::seconds(2)) {
+      for (const pid_t pid : living_children()) kill(pid, SIGKILL);
+      killed = true;
+    }
+    const timespec wait{0, 20'000'000};
+    nanosleep(&wait, nullptr);
+  }
+}
+
 }  // namespace
 
 bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != nullptr; }
@@ -153,6 +182,9 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
     if (now.sa_handler != SIG_IGN) sigaddset(&signals, n);  // nohup ignores SIGHUP; a blocked one would come through
   }
   GT_CHECK(sigprocmask(SIG_BLOCK, &signals, &before) == 0);
+  int was_reaper = 0;
+  prctl(PR_GET_CHILD_SUBREAPER, &was_reaper);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t parent = getpid(), child = fork();
   if (child == 0) run_child(command, environment, before, parent);
   if (child < 0) {
@@ -162,6 +194,8 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
   }
   setpgid(child, child);  // both sides do it: whoever is first
   const int code = supervise(child, signals, options.grace_s);
+  end_orphans();
+  prctl(PR_SET_CHILD_SUBREAPER, was_reaper);
   sigprocmask(SIG_SETMASK, &before, nullptr);
   GT_REQUIRE(code != 127, Exit::kUsage, mpirun, " or ", program, " could not be started (exit code 127)");
   return code;

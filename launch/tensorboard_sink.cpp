@@ -24,6 +24,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   always("train/loss", r.loss);  // NaN and Inf as they are: they happened
   always("train/grad_norm", r.grad_norm);
   always("train/lr", r.lr);
+  known("train/momentum", r.momentum);
   known("train/clip_coef", r.clip_coef);
   known("train/loss_scale", r.loss_scale);
   always("train/skipped_steps", static_cast<double>(r.skipped));

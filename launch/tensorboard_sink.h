@@ -15,6 +15,7 @@ class TensorBoardSink : public Sink {
   const char* name() const override { return "tensorboard"; }
   void start(const StartInfo& info) override;
   void step(const StepRecord& r) override;
+  void scalar(const ScalarRecord& r) override { file_->scalar(r.tag.data(), r.value, r.step, r.time); }
   void eval(const EvalRecord& r) override;
   void saved(const SavedRecord& r) override;
   void flush() override;

@@ -69,10 +69,13 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
   saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
+  mesh_->status().set_step_limit(config_.comm.stall_warn_s);
+  mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
   agree(world, [&] {
     if (speaks() && !run_.dry_run) write_config();
   });
+  if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(*mesh_);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
     trace_ = std::make_unique<TraceSession>(*mesh_, w, config_.log.trace_ranks == "all");
   if (speaks()) start_logs();
@@ -351,11 +354,15 @@ Exit Trainer::run() {
 }
 
 void Trainer::one_step() {
+  const bool first = state_.step + 1 == first_step_;
+  mesh_->status().enter(first ? RunPhase::kFirstStep : RunPhase::kStep, state_.step + 1);
   if (trace_) trace_->begin_step(state_.step + 1);
   const double waited_before = loader_->wait_seconds();
   const auto microbatches = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
+  if (comm_log_) comm_log_->begin_step();
   const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested(), saver_->ready());
+  if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
   state_.skipped_steps += r.skipped;
@@ -366,6 +373,7 @@ void Trainer::one_step() {
   last_loss_ = r.loss;
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
+  log_trust_ratios();
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
 
@@ -383,6 +391,7 @@ void Trainer::one_step() {
   rec.grad_norm = r.grad_norm;
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
+  if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
@@ -404,6 +413,15 @@ void Trainer::one_step() {
   log_->push(rec);
 }
 
+// Collective: every rank knows the ratios of its stage, rank 0 logs them all.
+void Trainer::log_trust_ratios() {
+  if (config_.log.lamb_every == 0 || state_.step % config_.log.lamb_every != 0) return;
+  const std::vector<TrustRatio> mine = engine_->optimizer().trust_ratios(compute_);
+  if (!trust_ratios_) trust_ratios_ = std::make_unique<TrustRatioLog>(mine, mesh_->world());
+  for (const TrustRatio& r : trust_ratios_->gather(mine))
+    if (log_) log_->push(make_scalar(state_.step, "train/lamb_coeff/" + r.tensor, static_cast<double>(r.ratio)));
+}
+
 // Once everything that takes memory has run: two steps, and an evaluation where there are any.
 void Trainer::report_memory() {
   const bool evaluated = config_.train.eval_every == 0 || state_.step - first_step_ + 1 >= config_.train.eval_every;
@@ -417,6 +435,7 @@ void Trainer::report_memory() {
 
 void Trainer::evaluate() {
   const double begin = now();
+  mesh_->status().enter(RunPhase::kEval, state_.step);
   eval_loader_->restore(0);
   double sum = 0;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) sum += engine_->evaluate(eval_loader_->next());
@@ -460,6 +479,7 @@ void Trainer::write_trace() {
 }
 
 void Trainer::save(bool must) {
+  mesh_->status().enter(RunPhase::kSave, state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;
   started_ = begin;
@@ -494,8 +514,13 @@ void Trainer::report_range(EndInfo& info) const {
 }
 
 void Trainer::finish(Exit code) {
+  const std::vector<CommRow> comm = comm_log_ ? comm_log_->rows() : std::vector<CommRow>();
   if (!log_) return;
   EndInfo info;
+  if (comm_log_) {
+    info.comm_json = comm_json(comm, comm_log_->steps());
+    info.rows.push_back({"communication", comm_table(comm, comm_log_->steps(), mesh_->shape().world())});
+  }
   info.reason = code == Exit::kOk ? "finished" : std::string("interrupted by a stop signal, everything is saved");
   info.exit_code = static_cast<int>(code);
   info.step = state_.step;

@@ -8,12 +8,14 @@
 
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
+#include "launch/comm_log.h"
 #include "launch/config.h"
 #include "launch/data_wait.h"
 #include "launch/engine.h"
 #include "launch/metrics.h"
 #include "launch/run_saver.h"
 #include "launch/trace_session.h"
+#include "launch/trust_ratio_log.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -50,6 +52,7 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
+  void log_trust_ratios();
   void save(bool must);
   void write_trace();
   void finish(Exit);
@@ -67,11 +70,13 @@ class Trainer {
   int threads_ = 1;
   EnginePlan plan_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
   std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;
+  std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step

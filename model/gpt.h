@@ -65,6 +65,7 @@ class GptStage : public Stage {
   GptStage(const GptConfig&, int begin, int end, int stage, const Build&);
 
   Shape boundary(const MicroBatch&) const override;
+  bool boundary_replicated() const override { return !axis_.cut_rows(); }
   Var forward(Tape&, Var input, const MicroBatch&) override;
 
   std::vector<ScopeSpec> scopes();

@@ -60,6 +60,12 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
              "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ",
              shape.ep);
 
+  status_ = factory.status();
+  if (status_ == nullptr) {
+    own_status_ = std::make_unique<RankStatus>();
+    status_ = own_status_.get();
+  }
+  status_->set_place(place());
   auto make = [&](const char* name, const std::vector<int>& ranks) {
     auto group = factory.make(ranks);
     group->set_label(cat(name, " group ", to_string(ranks)));
@@ -85,6 +91,15 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
     stage_ = make("stage", places);
   }
   one_ = make("self", {rank_});
+}
+
+std::vector<Mesh::Named> Mesh::groups() const {
+  return {{"tp", &group(Axis::kTp), size(Axis::kTp)},
+          {"pp", &group(Axis::kPp), size(Axis::kPp)},
+          {"dp", &group(Axis::kDp), size(Axis::kDp)},
+          {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
+          {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
+          {"world", world_.get(), shape_.world()}};
 }
 
 ProcessGroup& Mesh::group(Axis a) const {

@@ -36,13 +36,25 @@ class Mesh {
   ProcessGroup& ends() const { return *ends_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
+  // tp, pp, dp, ends, stage, world: the same list on every rank. `size` is that of the mesh's groups of this kind (this
+  // rank may be on neither end); `group` may be this rank's group of one.
+  struct Named {
+    const char* name;
+    ProcessGroup* group;
+    int size;
+  };
+  std::vector<Named> groups() const;
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string place() const { return shape_.place(rank_); }
+  // Where this rank says what it is doing, for its neighbours to see when they wait for it.
+  RankStatus& status() const { return *status_; }
 
  private:
   MeshShape shape_;
   int rank_ = 0;
+  std::unique_ptr<RankStatus> own_status_;  // where the factory has none
+  RankStatus* status_ = nullptr;
   std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, stage_, one_;
 };
 

@@ -80,11 +80,12 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
                    {"dbeta", p.dbeta},
                    {"ddelta", p.ddelta}});
   const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
-  require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}, {"dx", p.dx}});
+  require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
+  if (p.dx) require_numel(op, rows * cols, {{"dx", p.dx}});
   if (p.dsum) require_numel(op, rows * cols, {{"dsum", p.dsum}});
   if (p.drop) require_numel(op, rows * cols, {{"ddelta", p.ddelta}});
-  GT_CHECK(!p.drop || !p.accumulate_dx, op, ": with dropout dx is not accumulated");
+  GT_CHECK(!p.drop || (p.dx && !p.accumulate_dx), op, ": with dropout dx is written, not accumulated");
   for (const Tensor* t : {&p.dgamma, &p.dbeta}) {
     if (*t) require_numel(op, cols, {{"dgamma or dbeta", *t}});
   }
@@ -95,13 +96,17 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const Simd& f = simd();
   parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int thread) {  // begin: a multiple of kRowBlock
     float* factors = p.drop ? context.thread_scratch<float>(thread, cols) : nullptr;
+    // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
+    float* nowhere = p.dx ? nullptr : context.thread_scratch<float>(thread, cols);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * cols, block = r / kRowBlock;
       float* dgamma = p.dgamma ? partial + block * stride : nullptr;
       float* dbeta = p.dbeta ? partial + (blocks + block) * stride : nullptr;
-      f.layer_norm_grad(p.x.as<float>() + at, p.gamma.as<float>(), p.mean.as<float>()[r], p.rstd.as<float>()[r],
-                        p.dout.as<float>() + at, p.dsum ? p.dsum.as<float>() + at : nullptr, p.dx.as<float>() + at,
-                        dgamma, dbeta, cols, p.accumulate_dx, r % kRowBlock == 0);
+      const float* x = p.x.as<float>() + at;
+      f.layer_norm_grad(x, p.dx ? p.gamma.as<float>() : x, p.mean.as<float>()[r], p.rstd.as<float>()[r],
+                        p.dout.as<float>() + at, p.dsum ? p.dsum.as<float>() + at : nullptr,
+                        p.dx ? p.dx.as<float>() + at : nowhere, dgamma, dbeta, cols, p.dx && p.accumulate_dx,
+                        r % kRowBlock == 0);
       if (factors != nullptr)
         drop_row(f, p.drop, r, cols, p.dx.as<float>() + at, factors, p.ddelta.as<float>() + at);
     }

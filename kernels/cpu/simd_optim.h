@@ -72,24 +72,31 @@ struct LambUpdate {
   }
 };
 
+// In runs short enough that what is summed is still in the first-level cache.
 void lamb_moments_n(const float* master, const float* grad, float* m, float* v, int64_t n, const LambArgs& a,
                     double* sums) {
+  constexpr int64_t kRun = 512;
   const Vec mult = splat(a.multiplier), b1 = splat(a.beta1), share = splat(a.share), b2 = splat(a.beta2);
   const Vec c2 = splat(1.0f - a.beta2), l2 = splat(a.l2 ? a.weight_decay : 0.0f);
   const LambUpdate update(a);
   const bool with_l2 = a.l2;
-  float u[kLambBlock];
-  sweep(n, [=, u = u](int64_t i, auto lanes) {
-    const Vec w = lanes.load(master + i);
-    Vec g = lanes.load(grad + i) * mult;
-    if (with_l2) g = fma(l2, w, g);
-    const Vec first = fma(b1, lanes.load(m + i), share * g), second = fma(b2, lanes.load(v + i), c2 * (g * g));
-    lanes.store(m + i, first);
-    lanes.store(v + i, second);
-    lanes.store(u + i, update(w, first, second));
-  });
-  sums[0] = sum_squares_n(master, n);
-  sums[1] = sum_squares_n(u, n);
+  float run[kRun];
+  sums[0] = sums[1] = 0;
+  for (int64_t begin = 0; begin < n; begin += kRun) {
+    const int64_t count = n - begin < kRun ? n - begin : kRun;
+    sweep(count, [=, u = run](int64_t k, auto lanes) {
+      const int64_t i = begin + k;
+      const Vec w = lanes.load(master + i);
+      Vec g = lanes.load(grad + i) * mult;
+      if (with_l2) g = fma(l2, w, g);
+      const Vec first = fma(b1, lanes.load(m + i), share * g), second = fma(b2, lanes.load(v + i), c2 * (g * g));
+      lanes.store(m + i, first);
+      lanes.store(v + i, second);
+      lanes.store(u + k, update(w, first, second));
+    });
+    sums[0] += sum_squares_n(master + begin, count);
+    sums[1] += sum_squares_n(run, count);
+  }
 }
 
 void lamb_apply_n(float* master, const float* m, const float* v, int64_t n, const LambArgs& a) {

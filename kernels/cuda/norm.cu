@@ -142,7 +142,7 @@ struct Backward {
   Weights<T> gamma;
   const float *mean, *rstd;
   const T *dout, *dsum;
-  T* dx;
+  T* dx;           // nullptr: not wanted, gamma is not read
   float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not wanted
   int64_t n;
   int cols;
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
     for (int k = 0; k < K; ++k) {
       const int c = (k * 32 * W + lane) * V;
       if (c >= p.cols) continue;
-      float w[V];
-      p.gamma.template get<V>(c, w);
+      float w[V] = {};
+      if (p.dx != nullptr) p.gamma.template get<V>(c, w);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         x[k][j] = (x[k][j] - mean) * rstd;
@@ -187,6 +187,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
         sx += g[k][j] * x[k][j];
       }
     }
+    if (p.dx == nullptr) continue;
     s = group_sum<W>(s, shared) / static_cast<float>(p.cols);
     sx = group_sum<W>(sx, shared) / static_cast<float>(p.cols);
 #pragma unroll
@@ -381,13 +382,13 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   if (cols == 0) return;
   const int64_t n = a.x.numel() / cols;
   Context& c = enter(s, "layer_norm_grad");
-  GT_CHECK(
-      n * cols == a.x.numel() && a.dout.numel() == a.x.numel() && a.dx.numel() == a.x.numel() && a.rstd.numel() == n,
-      "layer_norm_grad: x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ",
-      to_string(a.gamma.shape));
+  GT_CHECK(n * cols == a.x.numel() && a.dout.numel() == a.x.numel() && (!a.dx || a.dx.numel() == a.x.numel()) &&
+               a.rstd.numel() == n,
+           "layer_norm_grad: x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ",
+           to_string(a.gamma.shape));
   GT_CHECK(static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), "layer_norm_grad: dgamma and dbeta go together");
   want("layer_norm_grad", "dout", a.dout, a.x.dtype);
-  want("layer_norm_grad", "dx", a.dx, a.x.dtype);
+  if (a.dx) want("layer_norm_grad", "dx", a.dx, a.x.dtype);
   if (a.dsum) want("layer_norm_grad", "dsum", a.dsum, a.x.dtype);
   if (a.drop) {
     want("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype);
@@ -430,7 +431,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
       parts = ceil_div(n, chunk);
       const dim3 grid(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts));
       if (partial != nullptr) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
-      norm_grad_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
+      if (a.dx) norm_grad_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
     });
   });
   if (a.dgamma)

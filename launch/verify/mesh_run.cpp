@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "kernels/core/rng.h"
+#include "launch/comm_log.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {
@@ -75,7 +76,7 @@ void begin(const MeshRun& run, Engine& engine, const Backend& backend, Stream st
 }
 
 // One rank's steps and what is to be seen of them.
-RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream) {
+RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream, RankRun& done) {
   const Mesh& mesh = engine.mesh();
   const int m = engine.options().microbatches;
   RankRecord out;
@@ -87,7 +88,10 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     Batches batches = make_batches(run, k, mesh, m);
     int64_t targets = 0;
     for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+    std::map<std::string, CommCounters> before;
+    for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
     const StepResult r = engine.step(batches.list, targets);
+    for (const auto& g : mesh.groups()) done.comm[g.name] = difference(g.group->counters(), before[g.name]);
     out.losses.push_back(r.loss);
     out.norms.push_back(r.grad_norm);
     if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);
@@ -124,11 +128,12 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
     plans.planned = plan_memory(options, run.mesh, mesh.rank());
     Engine engine(options, mesh, backend, stream, plans.planned);
     begin(run, engine, backend, stream);
-    record = train(run, engine, backend, stream);
+    record = train(run, engine, backend, stream, plans.run);
     plans.ratios = engine.optimizer().trust_ratios(stream);
     for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
     plans.run.slots = engine.executor().slots();
     plans.run.peak_live = engine.executor().peak_live();
+    plans.run.data_parallel = mesh.group(Axis::kDp).counters();
     if (run.evaluate) {
       Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
       record.eval_loss = engine.evaluate(batches.list);

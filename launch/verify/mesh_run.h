@@ -53,6 +53,8 @@ struct MeshRun {
 struct RankRun {
   Program computed;  // its compute actions, in order
   int slots = 0, peak_live = 0;
+  CommCounters data_parallel;                // what all steps sent to the ranks of its data-parallel group
+  std::map<std::string, CommCounters> comm;  // of the last step, by Mesh::groups()
 };
 
 // A rank's copy of a parameter that is not its owner's, bit for bit, after a step.

@@ -1,5 +1,7 @@
 #include "parallel/comm/call.h"
 
+#include <iterator>
+
 namespace gt {
 namespace {
 constexpr const char* kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier",
@@ -37,8 +39,12 @@ void check_member(const ProcessGroup& g, const char* op, int rank) {
 }
 }  // namespace
 
+const char* name_of(CommOp op) {
+  return static_cast<size_t>(op) < std::size(kOpNames) ? kOpNames[static_cast<size_t>(op)] : "?";
+}
+
 std::string to_string(const CommCall& c) {
-  const std::string op = kOpNames[static_cast<int>(c.op)], data = cat(name_of(c.dtype), " x ", c.count);
+  const std::string op = name_of(c.op), data = cat(name_of(c.dtype), " x ", c.count);
   switch (c.op) {
     case CommOp::kAllReduce: return cat(op, "(", kReduceNames[static_cast<int>(c.reduce)], ", ", data, ")");
     case CommOp::kBarrier: return op;
@@ -91,16 +97,23 @@ void require_host(const ProcessGroup& g, const Tensor& t) {
 
 void count_call(CommCounters& n, const CommCall& c, int rank, int size) {
   const int64_t bytes = c.bytes(), ring = bytes * (size - 1);
-  ++n.calls;
+  int64_t sent = 0;
+  int64_t* kind = nullptr;
   switch (c.op) {
-    case CommOp::kAllReduce: n.all_reduce += 2 * ring / size; break;
-    case CommOp::kAllGather: n.all_gather += ring / size; break;
-    case CommOp::kReduceScatter: n.reduce_scatter += ring / size; break;
-    case CommOp::kBroadcast: n.broadcast += rank == c.peer && size > 1 ? bytes : 0; break;
-    case CommOp::kSend: n.send += bytes; break;
+    case CommOp::kAllReduce: sent = 2 * ring / size, kind = &n.all_reduce; break;
+    case CommOp::kAllGather: sent = ring / size, kind = &n.all_gather; break;
+    case CommOp::kReduceScatter: sent = ring / size, kind = &n.reduce_scatter; break;
+    case CommOp::kBroadcast: sent = rank == c.peer && size > 1 ? bytes : 0, kind = &n.broadcast; break;
+    case CommOp::kSend: sent = bytes, kind = &n.send; break;
     case CommOp::kBarrier:
     case CommOp::kRecv: break;
   }
+  if (kind != nullptr) *kind += sent;
+  ++n.calls;
+  CommCounters::Op& op = n.of(c.op);
+  ++op.calls;
+  op.bytes += c.op == CommOp::kRecv ? bytes : sent;
+  op.payload += bytes;
 }
 
 }  // namespace gt

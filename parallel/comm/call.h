@@ -7,8 +7,6 @@
 
 namespace gt {
 
-enum class CommOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSend, kRecv };
-
 // One call as all ranks of a group must make it. `count`: elements of the full tensor; `peer`: root of a broadcast, the
 // other rank of a message; `tag` of a message.
 struct CommCall {
@@ -22,6 +20,7 @@ struct CommCall {
   friend bool operator==(const CommCall&, const CommCall&) = default;
 };
 
+const char* name_of(CommOp);
 std::string to_string(const CommCall&);             // "all_reduce(sum, f32 x 128)", "recv(f32 x 12, rank 1, tag 3)"
 std::string to_string(std::span<const int> ranks);  // "[0,4]"
 

@@ -16,13 +16,18 @@ namespace {
 class MpiGroup final : public ProcessGroup {
  public:
   // Takes both communicators: collectives and messages never see each other's tags.
-  MpiGroup(MpiFactory::Shared& world, MPI_Comm collectives, MPI_Comm messages, int rank, int size)
+  MpiGroup(MpiFactory::Shared& world, MPI_Comm collectives, MPI_Comm messages, const GroupTrace& trace, int rank,
+           int size)
       : ProcessGroup(rank, size),
         world_(world),
         collectives_(collectives),
         messages_(messages),
-        node_(world.node_memory ? NodeMemory::open(collectives, rank, size) : nullptr) {}
+        node_(world.node_memory ? NodeMemory::open(collectives, rank, size) : nullptr) {
+    trace_ = trace;
+    trace_.connect();
+  }
   ~MpiGroup() override {
+    trace_.close();
     int ended = 0;
     MPI_Finalized(&ended);
     if (ended || std::uncaught_exceptions() > 0) return;  // freeing may wait for ranks that are gone
@@ -53,8 +58,12 @@ class MpiGroup final : public ProcessGroup {
     if (b) require_host(*this, b);
     count_call(counters_, call, rank(), size());
     const uint64_t seq = sequence_++;
+    const int64_t now = steady_ns();
+    trace_.collective(call, seq, now);
+    if (const std::string calls = trace_.disagreement(call, seq); !calls.empty())
+      fail(Exit::kInternal, label(), ": ", calls);
     if (call.count == 0 && call.op != CommOp::kBarrier) return {};
-    MpiWork& w = world_.start(*this, collectives_, call, seq);
+    MpiWork& w = started(world_.start(*this, collectives_, call, seq), now);
     w.a = a;
     w.b = b;
     if (node_ && call.bytes() > kSmallCollective) {
@@ -64,6 +73,7 @@ class MpiGroup final : public ProcessGroup {
     } else {
       begin_collective(w, rank(), size());
     }
+    counters_.of(call.op).blocked_ns += steady_ns() - now;
     return Work(this, w.index);
   }
 
@@ -72,9 +82,19 @@ class MpiGroup final : public ProcessGroup {
     if (call.count > 0) require_host(*this, t);
     GT_CHECK(tag <= world_.largest_tag, "tag ", tag, " is above this MPI's largest, ", world_.largest_tag);
     count_call(counters_, call, rank(), size());
-    MpiWork& w = world_.start(*this, messages_, call, messages_sent_++);
+    const int64_t now = steady_ns();
+    trace_.message(call, messages_sent_, now);
+    MpiWork& w = started(world_.start(*this, messages_, call, messages_sent_++), now);
     op == CommOp::kSend ? w.send(t.data, t.bytes(), peer, tag) : w.receive(t.data, t.bytes(), peer, tag);
+    counters_.of(op).blocked_ns += steady_ns() - now;
     return Work(this, w.index);
+  }
+
+  MpiWork& started(MpiWork& w, int64_t now) {
+    w.trace = &trace_;
+    w.counters = &counters_;
+    w.started = now;
+    return w;
   }
 
   MpiFactory::Shared& world_;
@@ -115,12 +135,36 @@ MpiFactory::Shared::Shared(std::chrono::milliseconds limit, bool shared_memory)
             "MPI_Comm_split_type");
   MPI_Comm_rank(node, &local_rank);
   MPI_Comm_size(node, &local_size);
+  open_board(node);
   MPI_Comm_free(&node);
   crowded = local_size > processors();
   int* value = nullptr;
   int known = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &known);
   if (known) largest_tag = *value;
+}
+
+void MpiFactory::Shared::open_board(MPI_Comm node) {
+  const size_t bytes = CommBoard::bytes(local_size);
+  segment = SharedSegment::open(node, local_rank, static_cast<int64_t>(bytes), [this](std::byte* base) {
+    const CommBoard b = CommBoard::at(base, local_size);
+    if (local_rank == 0) new (b.head) BoardHead;
+    new (&b.pages[local_rank]) RankPages;
+  });
+  if (segment) {
+    board = CommBoard::at(segment.data(), local_size);
+    board_rank = local_rank;
+  } else {
+    own_head = std::make_unique<BoardHead>();
+    own_pages = std::make_unique<RankPages>();
+    board = {own_head.get(), own_pages.get(), 1};
+  }
+  RankSlot& slot = board.pages[board_rank].rank;
+  slot.world_rank.store(rank);
+  slot.pid.store(getpid());
+  status = std::make_unique<RankStatus>(slot);
+  making = GroupTrace(board, board_rank, UINT32_MAX - 1, 0, rank, size);
+  making.set_label("making of the groups");
 }
 
 MpiFactory::MpiFactory(std::chrono::milliseconds deadline, bool node_memory)
@@ -134,6 +178,9 @@ int MpiFactory::world_rank() const { return shared_->rank; }
 int MpiFactory::world_size() const { return shared_->size; }
 int MpiFactory::local_rank() const { return shared_->local_rank; }
 int MpiFactory::local_size() const { return shared_->local_size; }
+RankStatus* MpiFactory::status() { return shared_->status.get(); }
+const CommBoard& MpiFactory::board() const { return shared_->board; }
+int MpiFactory::board_rank() const { return shared_->board_rank; }
 
 std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
   const auto at = std::find(ranks.begin(), ranks.end(), shared_->rank);
@@ -142,6 +189,17 @@ std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
            "rank ", shared_->rank, " of ", shared_->size, " asks for the group ", to_string(ranks),
            "; a list is ascending, inside the world and holds its caller");
   const int size = static_cast<int>(ranks.size()), rank = static_cast<int>(at - ranks.begin());
+  // The calls of MPI below wait for all ranks without a deadline of ours; seen from outside they are a barrier.
+  const uint64_t number = shared_->made++;
+  const int64_t now = steady_ns();
+  shared_->making.collective(CommCall{}, number, now);
+  shared_->making.begin_wait(CommCall{}, number, now);
+  auto group = make_group(ranks, rank, size, number);
+  shared_->making.end_wait();
+  return group;
+}
+
+std::unique_ptr<ProcessGroup> MpiFactory::make_group(std::span<const int> ranks, int rank, int size, uint64_t number) {
   MPI_Comm comm = MPI_COMM_NULL, messages = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, ranks.front(), shared_->rank, &comm), "MPI_Comm_split");
   int found = 0;
@@ -152,10 +210,11 @@ std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
     MPI_Comm_free(&comm);
     return std::make_unique<SelfGroup>();
   }
+  const GroupTrace trace(shared_->board, shared_->board_rank, number, ranks.front(), rank, size);
   check_mpi(MPI_Comm_dup(comm, &messages), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(messages, MPI_ERRORS_RETURN);
-  return std::make_unique<MpiGroup>(*shared_, comm, messages, rank, size);
+  return std::make_unique<MpiGroup>(*shared_, comm, messages, trace, rank, size);
 }
 
 void abort_world(int code) {

@@ -26,10 +26,14 @@ class MpiFactory final : public GroupFactory {
   int local_size() const override;
   std::string_view backend() const override { return "mpi"; }
   std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) override;
+  RankStatus* status() override;
+  const CommBoard& board() const;  // of this machine
+  int board_rank() const;
 
   struct Shared;
 
  private:
+  std::unique_ptr<ProcessGroup> make_group(std::span<const int>, int rank, int size, uint64_t number);
   std::unique_ptr<Shared> shared_;
 };
 

@@ -75,23 +75,38 @@ void MpiFactory::Shared::advance(MpiWork& w) {
 
 void MpiFactory::Shared::progress() {
   for (MpiWork* w : active_) advance(*w);
-  std::erase_if(active_, [](const MpiWork* w) { return w->phase == 0; });
+  std::erase_if(active_, [](const MpiWork* w) {
+    if (w->phase != 0) return false;
+    w->counters->of(w->call.op).flight_ns += steady_ns() - w->started;
+    return true;
+  });
 }
 
 void MpiFactory::Shared::wait(uint64_t index) {
-  using Clock = std::chrono::steady_clock;
   MpiWork& w = works_[index];
-  const Clock::time_point begin = Clock::now();
+  const int64_t begin = steady_ns(), limit = std::chrono::nanoseconds(deadline).count();
+  struct Waiting {  // until it ends, also by an exception
+    GroupTrace* trace = nullptr;
+    ~Waiting() {
+      if (trace != nullptr) trace->end_wait();
+    }
+  } waiting;
   for (int round = 0;; ++round) {
     progress();
     if (w.phase == 0) break;
-    if (Clock::now() - begin > deadline) hang(w);
+    if (waiting.trace == nullptr) {
+      w.trace->begin_wait(w.call, w.seq, begin);
+      waiting.trace = w.trace;
+    }
+    if (w.trace->broken()) fail(Exit::kInternal, w.group->label(), ": ", w.trace->broken_calls());
+    if (steady_ns() - begin > limit) hang(w);
     if (!crowded && round < 200) continue;
     if (!crowded || round < 64)
       sched_yield();
     else
       std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
   }
+  w.counters->of(w.call.op).blocked_ns += steady_ns() - begin;
   // Kept in falling order, so that a repeated sequence of calls finds the same objects with staging of the right size.
   free_.insert(std::upper_bound(free_.begin(), free_.end(), index, std::greater<>()), index);
 }
@@ -106,8 +121,11 @@ void MpiFactory::Shared::hang(MpiWork& w) {
   }
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  std::string last;
+  for (int r : missing)
+    if (const std::string call = w.trace->last_call(r); !call.empty()) last += cat("; rank ", r, ": ", call);
   fail(Exit::kHang, w.group->label(), ": rank ", w.group->rank(), " (world rank ", rank, ") waited ", deadline.count(),
-       " ms in ", to_string(w.call), " #", w.seq, "; nothing from ranks ", to_string(missing), " of this group");
+       " ms in ", to_string(w.call), " #", w.seq, "; nothing from ranks ", to_string(missing), " of this group", last);
 }
 
 }  // namespace gt

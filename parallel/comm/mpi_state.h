@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "parallel/comm/call.h"
 #include "parallel/comm/mpi_group.h"
+#include "parallel/comm/shared_segment.h"
 
 namespace gt {
 
@@ -22,6 +24,9 @@ class NodeMemory;
 //   (all_reduce)
 struct MpiWork {
   const ProcessGroup* group = nullptr;
+  GroupTrace* trace = nullptr;
+  CommCounters* counters = nullptr;
+  int64_t started = 0;  // steady_ns
   MPI_Comm comm = MPI_COMM_NULL;
   CommCall call;
   uint64_t index = 0, seq = 0;
@@ -47,6 +52,7 @@ struct MpiFactory::Shared {
   Shared(std::chrono::milliseconds deadline, bool node_memory);
 
   MpiWork& start(const ProcessGroup&, MPI_Comm, const CommCall&, uint64_t seq);
+  void open_board(MPI_Comm node);
   void progress();            // advances everything in flight
   void wait(uint64_t index);  // returns when done; the work object is free again
   [[noreturn]] void hang(MpiWork&);
@@ -57,6 +63,15 @@ struct MpiFactory::Shared {
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
   int unwinding = 0;  // exceptions in flight when the factory was made
   int largest_tag = 32767;
+  // What the ranks of this machine see of each other; of this rank alone where memory cannot be shared.
+  SharedSegment segment;
+  std::unique_ptr<BoardHead> own_head;
+  std::unique_ptr<RankPages> own_pages;
+  CommBoard board;
+  int board_rank = 0;  // this rank's pages
+  std::unique_ptr<RankStatus> status;
+  GroupTrace making;        // the calls of make(), as a group of all ranks
+  uint64_t made = 0;
 
  private:
   void advance(MpiWork&);  // phase 0 when complete

@@ -1,13 +1,9 @@
 #include "parallel/comm/node_memory.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "parallel/comm/reduce.h"
 
@@ -31,34 +27,12 @@ std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) 
   if (together != size) return nullptr;
 
   const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(Seat)) * size + 2 * slot * size;
-  char name[64] = "";
-  int fd = -1;
-  if (rank == 0) {
-    for (int i = 0; i < 1000 && fd < 0; ++i) {
-      std::snprintf(name, sizeof name, "/gpttrain-%ld-%d", static_cast<long>(getpid()), i);
-      fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    }
-    // Claims the memory now: a full /dev/shm is an answer here and a SIGBUS later.
-    if (fd >= 0 && posix_fallocate(fd, 0, bytes) != 0) close(fd), shm_unlink(name), fd = -1;
-    if (fd < 0) name[0] = 0;
-  }
-  check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, comm), "MPI_Bcast");
-  if (rank != 0 && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
-  void* base =
-      fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (fd >= 0) close(fd);
-  if (base != MAP_FAILED) new (static_cast<std::byte*>(base) + sizeof(Seat) * static_cast<size_t>(rank)) Seat;
-  int mine = base != MAP_FAILED, everybody = 0;
-  check_mpi(MPI_Allreduce(&mine, &everybody, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
-  if (rank == 0 && name[0] != 0) shm_unlink(name);
-  if (!everybody) {
-    if (mine) munmap(base, static_cast<size_t>(bytes));
-    return nullptr;
-  }
-  return std::unique_ptr<NodeMemory>(new NodeMemory(static_cast<std::byte*>(base), bytes, slot, rank, size));
+  SharedSegment memory = SharedSegment::open(comm, rank, bytes, [rank](std::byte* base) {
+    new (base + sizeof(Seat) * static_cast<size_t>(rank)) Seat;
+  });
+  if (!memory) return nullptr;
+  return std::unique_ptr<NodeMemory>(new NodeMemory(std::move(memory), slot, rank, size));
 }
-
-NodeMemory::~NodeMemory() { munmap(base_, static_cast<size_t>(bytes_)); }
 
 std::byte* NodeMemory::slot(int r) const {
   return base_ + static_cast<int64_t>(sizeof(Seat)) * size_ +

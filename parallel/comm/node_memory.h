@@ -1,12 +1,12 @@
 // Bulk collectives among MPI ranks of one machine, through a shared segment: several times faster than messages when
-// ranks outnumber processors. The segment has no name any more once all ranks have mapped it, so nothing is left behind
-// by a crash.
+// ranks outnumber processors.
 #pragma once
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "parallel/comm/mpi_state.h"
+#include "parallel/comm/shared_segment.h"
 
 namespace gt {
 
@@ -14,7 +14,6 @@ class NodeMemory {
  public:
   // Collective over comm. nullptr on every rank when the ranks are on several machines or there is no room.
   static std::unique_ptr<NodeMemory> open(MPI_Comm comm, int rank, int size);
-  ~NodeMemory();
 
   void enqueue(MpiWork& w) { queue_.push_back(&w); }
   void advance();                    // as far as the oldest work can go; the next ones follow it
@@ -27,8 +26,8 @@ class NodeMemory {
     std::atomic<uint64_t> written{0}, reduced{0};
     CommCall call[2];  // of the round, by parity
   };
-  NodeMemory(std::byte* base, int64_t bytes, int64_t slot, int rank, int size)
-      : base_(base), bytes_(bytes), slot_bytes_(slot), rank_(rank), size_(size) {}
+  NodeMemory(SharedSegment&& memory, int64_t slot, int rank, int size)
+      : memory_(std::move(memory)), base_(memory_.data()), slot_bytes_(slot), rank_(rank), size_(size) {}
   static int64_t slot_bytes(int size);
   Seat& seat(int r) const { return reinterpret_cast<Seat*>(base_)[r]; }
   std::byte* slot(int r) const;  // rank r's data of the current round
@@ -38,8 +37,9 @@ class NodeMemory {
   void check_calls(const MpiWork&);     // throws when ranks disagree
   int64_t chunk(const MpiWork&) const;  // elements of a part that one round moves
 
+  SharedSegment memory_;
   std::byte* base_;
-  int64_t bytes_, slot_bytes_;
+  int64_t slot_bytes_;
   int rank_, size_;
   uint64_t round_ = 0;  // two sets of slots take turns: by parity of the round
   enum class State : uint8_t { kIdle, kWritten, kReduced } state_ = State::kIdle;

@@ -15,7 +15,7 @@ class NullGroup final : public ProcessGroup {
   Work broadcast(Tensor inout, int root, Stream) override;
   Work send(Tensor, int to, int tag, Stream) override;
   Work recv(Tensor, int from, int tag, Stream) override;
-  void barrier() override { ++counters_.calls; }
+  void barrier() override;
 
  protected:
   void wait(uint64_t, Stream) override {}

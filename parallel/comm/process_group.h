@@ -1,8 +1,8 @@
 // One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning).
 // Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at
 // once. CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that
-// results do not depend on the backend, on overlap or on bucket sizes. Dtypes: f32, f64, i32, i64, byte (byte: no
-// reductions but max).
+// results do not depend on the backend, on overlap or on bucket sizes. Every dtype moves; f32, f64, i32, i64, bf16
+// and f16 (added in f32, rounded once) reduce, byte by max and min only.
 #pragma once
 #include <memory>
 #include <span>
@@ -10,10 +10,14 @@
 #include <string_view>
 
 #include "kernels/core/tensor.h"
+#include "parallel/comm/group_trace.h"
+#include "parallel/comm/rank_status.h"
 
 namespace gt {
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+enum class CommOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSend, kRecv };
+constexpr int kNumCommOps = 7;
 
 class ProcessGroup;
 
@@ -31,10 +35,21 @@ class Work {
   uint64_t ticket_ = 0;
 };
 
-// Bytes this rank sent, by kind of operation: equals the closed forms of the spec exactly.
+// Bytes this rank sent, by kind of operation: equals the closed forms of the spec exactly. And what its calls took.
 struct CommCounters {
   int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, send = 0, calls = 0;
   int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + send; }
+
+  struct Op {
+    int64_t calls = 0;
+    int64_t bytes = 0;       // sent, as above; a receive: received
+    int64_t payload = 0;     // bytes of the full tensors
+    int64_t flight_ns = 0;   // from each call to its end
+    int64_t blocked_ns = 0;  // this rank's thread inside calls and waits
+  };
+  Op ops[kNumCommOps];  // by CommOp
+  Op& of(CommOp op) { return ops[static_cast<int>(op)]; }
+  const Op& of(CommOp op) const { return ops[static_cast<int>(op)]; }
 };
 
 class ProcessGroup {
@@ -68,13 +83,17 @@ class ProcessGroup {
 
   const CommCounters& counters() const { return counters_; }
   // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
-  void set_label(std::string label) { label_ = std::move(label); }
+  void set_label(std::string label) {
+    label_ = std::move(label);
+    trace_.set_label(label_);
+  }
   const std::string& label() const { return label_; }
 
  protected:
   friend class Work;
   virtual void wait(uint64_t ticket, Stream) = 0;
   CommCounters counters_;
+  GroupTrace trace_;  // set by backends whose ranks can see each other
 
  private:
   int rank_, size_;
@@ -98,6 +117,8 @@ class GroupFactory {
   // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to
   // (ascending world ranks, itself among them); lists of one call partition the world.
   virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
+  // Where this rank says what it is doing; lives as long as the factory. nullptr: nobody would look.
+  virtual RankStatus* status() { return nullptr; }
 };
 
 }  // namespace gt

@@ -20,7 +20,7 @@ class SelfGroup final : public ProcessGroup {
   Work broadcast(Tensor inout, int root, Stream) override;
   Work send(Tensor, int to, int tag, Stream) override;  // an error: nobody else is here
   Work recv(Tensor, int from, int tag, Stream) override;
-  void barrier() override { ++counters_.calls; }
+  void barrier() override;
 
  protected:
   void wait(uint64_t, Stream) override {}

@@ -66,8 +66,11 @@ void do_item(ThreadCollective& c, int size, int64_t k) {
 
 class ThreadGroup final : public ProcessGroup {
  public:
-  ThreadGroup(ThreadGroupState& state, int rank)
-      : ProcessGroup(rank, static_cast<int>(state.ranks.size())), state_(state), world_(state.world) {}
+  ThreadGroup(ThreadGroupState& state, int rank, int number)
+      : ProcessGroup(rank, static_cast<int>(state.ranks.size())), state_(state), world_(state.world) {
+    trace_ = GroupTrace(world_.board, state.ranks[static_cast<size_t>(rank)], static_cast<uint64_t>(number),
+                        state.ranks.front(), rank, size());
+  }
   ~ThreadGroup() override;
 
   std::string_view backend() const override { return "thread"; }
@@ -98,7 +101,7 @@ class ThreadGroup final : public ProcessGroup {
   void finish(ThreadCollective&);
   [[noreturn]] void end_world(Lock&, const std::string& message, Exit);
   template <class Ready, class Report>
-  void sleep_until(Lock&, Ready, Report);
+  void sleep_until(Lock&, const CommCall&, uint64_t seq, Ready, Report);
   ThreadGroupState::Seat& seat() { return state_.seats[static_cast<size_t>(rank())]; }
 
   ThreadGroupState& state_;
@@ -106,6 +109,7 @@ class ThreadGroup final : public ProcessGroup {
 };
 
 ThreadGroup::~ThreadGroup() {
+  trace_.close();
   std::lock_guard registry(world_.mutex);
   if (--state_.members > 0 || state_.ever < size()) return;
   for (auto it = world_.groups.begin(); it != world_.groups.end(); ++it) {
@@ -124,8 +128,14 @@ void ThreadGroup::end_world(Lock& lock, const std::string& message, Exit code) {
 
 // Sleeps until ready() or the end of the world; report() describes a wait that took too long.
 template <class Ready, class Report>
-void ThreadGroup::sleep_until(Lock& lock, Ready ready, Report report) {
+void ThreadGroup::sleep_until(Lock& lock, const CommCall& call, uint64_t seq, Ready ready, Report report) {
+  if (ready()) return;
   const Clock::time_point limit = Clock::now() + world_.deadline;
+  struct Waiting {  // until it ends, also by an exception
+    GroupTrace& trace;
+    ~Waiting() { trace.end_wait(); }
+  } waiting{trace_};
+  trace_.begin_wait(call, seq, steady_ns());
   while (!ready()) {
     if (world_.failed.load(std::memory_order_acquire)) {
       lock.unlock();
@@ -143,8 +153,10 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
   if (b) require_host(*this, b);
   world_.check();
   const size_t me = static_cast<size_t>(rank());
+  const int64_t now = steady_ns();
   Lock lock(state_.mutex);
   const uint64_t seq = seat().posted++;
+  trace_.collective(call, seq, now);
   seat().last = call;
   seat().any = true;
   ThreadCollective& c = state_.slot(seq);
@@ -160,6 +172,7 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
   }
   c.a[me] = a;
   c.b[me] = b;
+  c.started[me] = now;
   count_call(counters_, call, rank(), size());
   if (++c.arrived == size()) {
     if (call.bytes() <= kInline)
@@ -167,6 +180,7 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
     else
       state_.wake_all();
   }
+  counters_.of(call.op).blocked_ns += steady_ns() - now;
   return Work(this, seq << 1);
 }
 
@@ -186,15 +200,17 @@ void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
   lock.lock();
   if (last && !c.complete && !world_.failed.load()) {
     c.complete = true;
+    c.finished = steady_ns();
     state_.wake_all();
   }
 }
 
 void ThreadGroup::wait_collective(uint64_t seq) {
+  const int64_t begin = steady_ns();
   Lock lock(state_.mutex);
   ThreadCollective& c = state_.slot(seq);
   sleep_until(
-      lock, [&] { return c.arrived == size(); },
+      lock, c.call, seq, [&] { return c.arrived == size(); },
       [&] {
         std::string missing;
         for (int r = 0; r < size(); ++r) {
@@ -206,11 +222,14 @@ void ThreadGroup::wait_collective(uint64_t seq) {
       });
   if (!c.complete) work_on(c, lock);
   sleep_until(
-      lock, [&] { return c.complete; },
+      lock, c.call, seq, [&] { return c.complete; },
       [&] {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
                    " #", seq, "; all ranks have arrived, but one of them does not finish its part");
       });
+  CommCounters::Op& op = counters_.of(c.call.op);
+  op.flight_ns += c.finished - c.started[static_cast<size_t>(rank())];
+  op.blocked_ns += steady_ns() - begin;
   if (++c.departed == size()) c.used = false;
 }
 
@@ -219,8 +238,9 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   if (call.count > 0) require_host(*this, t);
   world_.check();
   const bool send = op == CommOp::kSend;
+  const int64_t now = steady_ns();
   Lock lock(state_.mutex);
-  ++seat().messages;
+  trace_.message(call, seat().messages++, now);
   seat().last = call;
   seat().any = true;
   count_call(counters_, call, rank(), size());
@@ -228,6 +248,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   mine.call = call;
   mine.data = t.data;
   mine.owner = rank();
+  mine.started = now;
   auto& channel = state_.channels[send ? std::tuple(rank(), peer, tag) : std::tuple(peer, rank(), tag)];
   if (channel.head == nullptr || channel.sends == send) {  // the other side has not come: queue
     channel.sends = send;
@@ -252,20 +273,27 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   }
   world_.touching.fetch_sub(1);
   lock.lock();
-  if (alive) mine.complete = other.complete = true;
+  if (alive) {
+    mine.complete = other.complete = true;
+    mine.finished = other.finished = steady_ns();
+  }
   state_.seats[static_cast<size_t>(other.owner)].wake.notify_one();
   return Work(this, mine.index << 1 | 1);
 }
 
 void ThreadGroup::wait_message(uint64_t index) {
+  const int64_t begin = steady_ns();
   Lock lock(state_.mutex);
   ThreadMessage& m = state_.messages[index];
   sleep_until(
-      lock, [&] { return m.complete; },
+      lock, m.call, index, [&] { return m.complete; },
       [&] {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call),
                    "; ", state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
       });
+  CommCounters::Op& op = counters_.of(m.call.op);
+  op.flight_ns += m.finished - m.started;
+  op.blocked_ns += steady_ns() - begin;
   state_.free_messages.push_back(index);
 }
 
@@ -277,6 +305,7 @@ class ThreadFactory final : public GroupFactory {
   int local_rank() const override { return rank_; }
   int local_size() const override { return world_.size; }
   std::string_view backend() const override { return "thread"; }
+  RankStatus* status() override { return &world_.status[static_cast<size_t>(rank_)]; }
 
   // Does not wait for the others: the first member to come makes what they share.
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
@@ -300,7 +329,7 @@ class ThreadFactory final : public GroupFactory {
     auto& state = world_.groups[{number, list}];
     if (!state) state = std::make_unique<ThreadGroupState>(world_, list);
     ++state->members, ++state->ever;
-    return std::make_unique<ThreadGroup>(*state, static_cast<int>(at - list.begin()));
+    return std::make_unique<ThreadGroup>(*state, static_cast<int>(at - list.begin()), number);
   }
 
  private:
@@ -317,6 +346,7 @@ ThreadWorld::ThreadWorld(int ranks, std::chrono::milliseconds deadline) {
 ThreadWorld::~ThreadWorld() = default;
 
 int ThreadWorld::size() const { return shared_->size; }
+const CommBoard& ThreadWorld::board() const { return shared_->board; }
 
 std::unique_ptr<GroupFactory> ThreadWorld::factory(int rank) {
   GT_CHECK(rank >= 0 && rank < shared_->size, "rank ", rank, " of ", shared_->size);

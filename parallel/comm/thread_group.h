@@ -27,6 +27,7 @@ class ThreadWorld {
   ThreadWorld& operator=(const ThreadWorld&) = delete;
 
   int size() const;
+  const CommBoard& board() const;
   // For the thread of that rank, and only that thread.
   std::unique_ptr<GroupFactory> factory(int rank);
 

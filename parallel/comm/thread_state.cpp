@@ -14,6 +14,7 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held = std::make_unique<ThreadCollective>();
       held->a.resize(ranks.size());
       held->b.resize(ranks.size());
+      held->started.resize(ranks.size());
     }
     if (held->used && held->seq == seq) return *held;
     if (!held->used) {

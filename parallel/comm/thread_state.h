@@ -23,7 +23,9 @@ struct ThreadCollective {
   int first_rank = 0;  // who posted first: the other side of a mismatch
   int arrived = 0, departed = 0;
   bool complete = false;
-  std::vector<Tensor> a, b;  // by rank: inout or full, and shard
+  int64_t finished = 0;            // steady_ns
+  std::vector<int64_t> started;  // by rank
+  std::vector<Tensor> a, b;      // by rank: inout or full, and shard
   std::vector<const std::byte*> parts;
   int64_t items = 0;
   std::atomic<int64_t> claimed{0}, done{0};
@@ -35,6 +37,7 @@ struct ThreadMessage {
   std::byte* data = nullptr;
   int owner = 0;
   bool complete = false;
+  int64_t started = 0, finished = 0;  // steady_ns
   ThreadMessage* next = nullptr;
   uint64_t index = 0;
 };
@@ -75,9 +78,20 @@ struct ThreadGroupState {
 };
 
 struct ThreadWorld::Shared {
-  Shared(int ranks, std::chrono::milliseconds limit) : size(ranks), deadline(limit), made(static_cast<size_t>(ranks)) {}
+  Shared(int ranks, std::chrono::milliseconds limit) : size(ranks), deadline(limit), made(static_cast<size_t>(ranks)) {
+    board = {&head, pages.get(), ranks};
+    for (int r = 0; r < ranks; ++r) {
+      pages[static_cast<size_t>(r)].rank.world_rank.store(r);
+      status.emplace_back(pages[static_cast<size_t>(r)].rank);
+    }
+  }
   const int size;
   const std::chrono::milliseconds deadline;
+
+  BoardHead head;
+  const std::unique_ptr<RankPages[]> pages = std::make_unique<RankPages[]>(static_cast<size_t>(size));
+  CommBoard board;
+  std::deque<RankStatus> status;  // by rank
 
   std::mutex mutex;       // registry; taken before a group's mutex, never after
   std::vector<int> made;  // make() calls so far, by rank

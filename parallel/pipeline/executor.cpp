@@ -91,6 +91,18 @@ struct PipelineExecutor::Impl {
              places.buffers, " buffers");
     return boundary.tensor(shape, DType::kF32, number * buffer_bytes);
   }
+  // What this rank sends or receives of a boundary tensor.
+  Tensor piece(const Tensor& t) const {
+    if (!in_pieces) return t;
+    const int64_t part = t.numel() / tp.size();
+    GT_CHECK(part * tp.size() == t.numel(), "a boundary tensor ", to_string(t.shape), " over ", tp.size(), " tp ranks");
+    return t.view({t.numel()}).slice(part * tp.rank(), part);
+  }
+  // The message has arrived: the rest of the tensor comes from the other tp ranks.
+  void complete(const Tensor& t) {
+    if (in_pieces) tp.all_gather(piece(t), t.view({t.numel()}), compute).wait(compute);
+  }
+  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(DType::kF32) / (in_pieces ? tp.size() : 1); }
   double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
@@ -120,12 +132,13 @@ struct PipelineExecutor::Impl {
   const Schedule schedule;
   const std::vector<Stage*> stages;
   const Mesh& mesh;
-  ProcessGroup& group;
+  ProcessGroup &group, &tp;
   const int rank;
   const OpTable& ops;
   const DeviceApi& api;
   const Stream compute;
   bool forward_only = false;
+  bool in_pieces = false;  // messages carry 1/tp of a boundary tensor
 
   Places places;
   Pool grads;  // before the slots: their tapes refer to it
@@ -155,6 +168,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
       stages(std::move(local)),
       mesh(m),
       group(m.group(Axis::kPp)),
+      tp(m.group(Axis::kTp)),
       rank(m.coord(Axis::kPp)),
       ops(o),
       api(a),
@@ -169,6 +183,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
            stages.size(), " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks,
            " a rank");
   simulate(schedule);
+  in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
   places = assign_places(schedule, rank);
   for (int i = 0; i < places.slots; ++i) {
@@ -211,10 +226,12 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   start = Clock::now();
   size_buffers();
   for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
+    mesh.status().at(a.stage, a.microbatch);
     perform(a);
     poll();
   }
   drain_all();
+  mesh.status().nowhere();
 }
 
 void PipelineExecutor::Impl::perform(const Action& a) {
@@ -265,13 +282,14 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   }
   c.x = {};
   if (!first(a)) {
-    wait(c.receiving_x, as(Act::kRecvForward, a), stage(a).boundary(batch(a)).numel() * size_of(DType::kF32));
+    wait(c.receiving_x, as(Act::kRecvForward, a), sent_bytes(stage(a).boundary(batch(a))));
     if (!here(a.stage - 1)) require_announced(a, true);
     const Tensor in =
         here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
   const double begin = now();
+  if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
   c.y = stage(a).forward(s.tape, c.x, batch(a));
   if (last(a))
     keep_loss(a, c.y);
@@ -302,8 +320,8 @@ void PipelineExecutor::Impl::send_forward(const Action& a) {
   announce(a, c.y.value, true);
   Work& w = forward_only ? slot(a).sending : c.sending_y;
   slot(a).sent = a;
-  called(a, c.y.value.bytes(),
-         [&] { w = group.send(c.y.value, schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute); });
+  called(a, sent_bytes(c.y.value.shape),
+         [&] { w = group.send(piece(c.y.value), schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute); });
 }
 
 void PipelineExecutor::Impl::announce(const Action& a, const Tensor& t, bool down) {
@@ -328,7 +346,7 @@ void PipelineExecutor::Impl::recv(const Action& a, bool down) {
     if (boundaries.dynamic_shapes) require_announced(a, down);
   }
   const Tensor into = buffer(down ? place(a).input : place(a).upstream, shape);
-  (down ? c.receiving_x : c.receiving_dy) = group.recv(into, from, tag, compute);
+  (down ? c.receiving_x : c.receiving_dy) = group.recv(piece(into), from, tag, compute);
 }
 
 Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, bool down) const {
@@ -354,13 +372,14 @@ void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   Cell& c = cell(a);
   Tape& tape = slot(a).tape;
   wait(c.sending_y, as(Act::kSendForward, a));  // arrived long ago: its gradient depends on it
-  wait(c.receiving_dy, as(Act::kRecvBackward, a), c.y.value.bytes());
+  wait(c.receiving_dy, as(Act::kRecvBackward, a), sent_bytes(c.y.value.shape));
   if (!last(a) && !here(a.stage + 1)) require_announced(a, false);
   Tensor dy = seed.tensor({1}, DType::kF64);
   if (!last(a)) dy = here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
   if (pass == Pass::kFull && hooks->begin_backward)
     hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
   const double begin = now();
+  if (!last(a) && !here(a.stage + 1)) complete(dy);
   tape.seed(c.y, dy);
   tape.backward(0, pass);
   if (!first(a)) take_input_gradient(a, c, tape);
@@ -406,8 +425,9 @@ void PipelineExecutor::Impl::send_backward(const Action& a) {
   o = {{}, c.dx, a};
   c.dx = {};
   announce(a, o.tensor, false);
-  called(a, o.tensor.bytes(),
-         [&] { o.work = group.send(o.tensor, schedule.rank_of(a.stage - 1), tag_of(false, a.stage - 1), compute); });
+  const int to = a.stage - 1;
+  called(a, sent_bytes(o.tensor.shape),
+         [&] { o.work = group.send(piece(o.tensor), schedule.rank_of(to), tag_of(false, to), compute); });
 }
 
 void PipelineExecutor::Impl::drain(Outgoing& o) {

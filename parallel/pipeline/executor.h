@@ -20,6 +20,9 @@ class Stage {
   virtual ~Stage() = default;
   // Of the tensors that cross between stages, f32; the same for every stage of a model, also the last.
   virtual Shape boundary(const MicroBatch&) const = 0;
+  // Every tp rank holds the same boundary tensor. Each then sends 1/tp of its elements, which must divide, and the
+  // receiver gathers them over tp: the slow links between stages carry each element once.
+  virtual bool boundary_replicated() const { return false; }
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor, or on the last stage the loss:
   // f64 [1], the sum of token losses of this microbatch.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;

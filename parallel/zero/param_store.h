@@ -1,7 +1,10 @@
 // Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, and which part of
-// them this data-parallel rank is responsible for. ZeRO stages 0 and 1 differ only in what is gathered after the
-// gradient reduction (0: gradients, every rank updates all; 1: each rank updates its shard, values are gathered). Both
-// reduce by reduce-scatter on the same layout, so they agree bit for bit.
+// them this data-parallel rank is responsible for. ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
+//   stage 0: everything; gradients are gathered and every rank updates all;
+//   stage 1: values and gradients; each rank updates its shard and values are gathered;
+//   stage 2: values; of gradients its shard, where they are reduced microbatch by microbatch (GradReduce::kEach);
+//   stage 3: nothing; values are gathered while a scope is used.
+// All reduce by reduce-scatter on the same layout, so they agree bit for bit where gradients are reduced once a step.
 #pragma once
 #include <memory>
 #include <span>
@@ -13,12 +16,18 @@
 #include "kernels/core/memory.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/flat_layout.h"
+#include "parallel/zero/options.h"
 #include "parallel/zero/shard_view.h"
 
 namespace gt {
 
+class GradReducer;
+class ValueGatherer;
+struct ScopeState;
+
 // Parameters that are gathered and reduced together. `index`: place in the whole model's scope list, equal on every
 // rank and under every pp, so that norms add up in one order. A tied copy is alone in its scope, and so is its owner.
+// Scopes of a stage come in the order in which its forward uses them.
 struct ScopeSpec {
   std::string name;
   std::vector<Parameter*> params;
@@ -26,10 +35,17 @@ struct ScopeSpec {
   int index = 0;
 };
 
-struct ZeroOptions {
-  int stage = 1;                          // 0 or 1
-  int64_t bucket_bytes = 25 << 20;        // scopes are merged until a bucket holds this much gradient
-  bool overlap = true;                    // launch buckets during the backward; off: at the end of the stage
+// A pass through all scopes of a virtual stage, from its last to its first in a backward.
+struct StageVisit {
+  int stage;
+  bool backward;
+};
+
+// Bytes to reserve for what exists for a while only: measured by a dry run on the null backend, or 0 for room for
+// everything at once.
+struct ZeroMemory {
+  int64_t gathered = 0;   // whole values of scopes in use
+  int64_t gradients = 0;  // whole gradients on their way to the shards
 };
 
 // What the optimizer updates: contiguous ranges that share a rule. All tensors 1-D of equal length.
@@ -53,8 +69,12 @@ class ParamStore {
  public:
   // total_scopes: scopes of the whole model. Allocates; values are undefined until init() or a load.
   ParamStore(std::vector<ScopeSpec> scopes, int total_scopes, const ZeroOptions&, const Mesh&, const Backend&,
-             Stream compute);
+             Stream compute, ZeroMemory = {});
   ~ParamStore();
+
+  // The order in which this rank's compute actions will use its stages, in a step and in one pass of an evaluation:
+  // what stage 3 prefetches by. Without it nothing is prefetched; with it, scopes must be used in that order.
+  void set_order(std::span<const StageVisit> step, std::span<const StageVisit> evaluation);
 
   // Fills values by the counter-based rule: equal under every layout. `threads` host threads.
   void init(uint64_t seed, int threads);
@@ -68,6 +88,8 @@ class ParamStore {
   void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
   void finish_reduction();        // everything has landed; stage 0 gathers; a parameter without gradient is an error
 
+  void begin_evaluation();        // before each pass of an evaluation
+
   // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every
   // stage; tp-split or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over
   // the world it is the global norm squared, with entries in the model's order whatever the layout.
@@ -80,7 +102,7 @@ class ParamStore {
   int num_scopes() const;
   int64_t state_elements(int scope) const;
 
-  void publish();  // values changed: gather (stage 1), new versions
+  void publish();  // values changed: gather what is kept whole (stages 1 to 3), new versions
 
   // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local
   // scope).
@@ -90,28 +112,28 @@ class ParamStore {
       const;  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step
 
   std::vector<Parameter*> parameters() const;
-  int64_t local_elements() const;     // parameters held by this rank, padding of the flat buffers excluded
-  int64_t value_bytes() const;
-  int64_t grad_bytes() const;
+  int64_t local_elements() const;     // parameters of this rank's place, padding of the flat buffers excluded
+  int64_t value_bytes() const;        // kept, and at most gathered so far
+  int64_t grad_bytes() const;         // kept, and at most on their way so far
+  ZeroMemory temporary_bytes() const; // of those, what is not kept
 
  private:
-  struct Scope;
+  void allocate(ScopeState&);
+  void add_ranges(int scope);
   void cut_pieces();
-  void launch(Scope&);
-  void sum_partial(Scope&);
-  void launch_bucket();
   const Mesh& mesh_;
   ZeroOptions options_;
   const Backend& backend_;
   Stream compute_;
   int total_scopes_;
-  std::vector<std::unique_ptr<Scope>> scopes_;
+  std::vector<std::unique_ptr<ScopeState>> scopes_;
+  std::unique_ptr<GradReducer> reducer_;
+  std::unique_ptr<ValueGatherer> gatherer_;
+  std::vector<ScopeState*> step_order_, evaluation_order_;
+  bool ordered_ = false;
   std::vector<UpdateRange> ranges_;
   std::vector<UpdatePiece> pieces_;
   std::vector<const Parameter*> tensors_;
-  std::vector<Scope*> bucket_;       // scopes whose gradients are final, not launched yet
-  int64_t bucket_fill_ = 0;          // bytes
-  std::vector<Work> summing_;        // of sum_partial(); kept for its storage
 };
 
 }  // namespace gt

@@ -110,14 +110,14 @@ CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r
 }
 
 struct NormGrad {
-  bool dsum, alias, accumulate_dx, dw, accumulate_dw;
+  bool dsum, alias, accumulate_dx, dw, accumulate_dw, dx = true;
 };
 
 CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, DType t = DType::kF32) {
   auto& c = add_case<LayerNormGrad>(
       to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
-              f.accumulate_dx ? " accumulate dx" : "", f.dw ? "" : " no dw", f.accumulate_dw ? " accumulate dw" : "",
-              t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+              f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
+              f.accumulate_dw ? " accumulate dw" : "", t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
   using G = LayerNormGrad;
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;
@@ -127,7 +127,7 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
     c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
   } else {
     if (f.dsum) c.in(&G::dsum, "dsum", s, normal(), t);
-    c.result(&G::dx, "dx", s, f.accumulate_dx, t);
+    if (f.dx) c.result(&G::dx, "dx", s, f.accumulate_dx, t);
   }
   if (f.dw) {
     c.result(&G::dgamma, "dgamma", {cols}, f.accumulate_dw).result(&G::dbeta, "dbeta", {cols}, f.accumulate_dw);
@@ -156,6 +156,7 @@ void add_norms(OpCases& to) {
       norm_grad_case(to, rows, cols, {false, false, true, true, true});
       norm_grad_case(to, rows, cols, {true, false, true, false, false});
       norm_grad_case(to, rows, cols, {false, false, false, false, false});
+      norm_grad_case(to, rows, cols, {false, false, false, true, true, false});
     }
   }
   norm_case(to, 0, 33, Residual::kSeparate).name += " empty";

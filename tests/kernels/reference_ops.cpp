@@ -205,7 +205,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream) {
     if (p.dgamma) set(p.dgamma, j, dgamma);
     if (p.dbeta) set(p.dbeta, j, dbeta);
   }
-  for (int64_t i = 0; i < rows; ++i) {
+  for (int64_t i = 0; i < rows && p.dx; ++i) {
     double average_g = 0, average_gy = 0;
     for (int64_t j = 0; j < cols; ++j) {
       const double g = get(p.dout, i * cols + j) * get(p.gamma, j);

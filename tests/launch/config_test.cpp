@@ -147,7 +147,13 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
       {"--model.kv_heads 4",
        "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
-      {"--zero 2", "--zero: 2 is not built yet in this version (this ZeRO stage); use 0 or 1"},
+      {"--zero 4", "--zero: 4 is outside 0..3"},
+      {"--zero.grad_reduce each", "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "
+                                  "zero.stage 2 or 3, or grad_reduce auto or end"},
+      {"--zero.grad_reduce never", "--zero.grad_reduce: expected auto or each or end, found \"never\""},
+      {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 scopes"},
+      {"--zero.offload optimizer --device.kind cuda",
+       "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
       {"--launch.hostfile hosts",
        "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
@@ -204,14 +210,14 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
   "lr": 3,
   "train": [1],
 })");
-  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --zero 3 --nonsense")});
+  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --amp O2 --nonsense")});
   for (const std::string& part :
        {file.path + ":3 model.layers: expected a whole number, found a string",
         file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
         file.path + ":4 optim.lr: expected a number, found true or false",
         file.path + ":5 lr: unknown section; did you mean optim.lr?",
         file.path + ":6 train: expected an object, found a list",
-        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--zero: 3 is not built yet"),
+        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--amp: O2 is not built yet"),
         std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
 }

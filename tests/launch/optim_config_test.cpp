@@ -197,6 +197,24 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   CHECK(wrong.says("\"nothing.like.this\" finds no parameter"));
 }
 
+TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum where the schedule moves it") {
+  TempDir dir;
+  const std::string run =
+      kTiny + "--optim.type lamb --schedule.type one_cycle_torch --train.steps 3 --log.lamb_every 2 ";
+  REQUIRE(gpttrain(run + "--log.name one", dir.path()).code == 0);
+  const Outcome many = gpttrain(run + "--pp 2 --dp 2 --log.name many", dir.path());
+  INFO(many.out);
+  REQUIRE(many.code == 0);
+  const std::vector<double> one = logged(dir / "runs/one", "value", "scalar"),
+                            all = logged(dir / "runs/many", "value", "scalar");
+  CHECK(one.size() == 1);  // a key a step: the last record counts
+  CHECK(all.size() == 1);
+  const std::string log = read_file(dir / "runs/many/log.jsonl");
+  for (const char* tensor : {"embed.weight", "layers.0.attn.qkv.weight", "layers.2.mlp.up.weight"})
+    CHECK_THAT(log, Contains(std::string("\"tag\": \"train/lamb_coeff/") + tensor));
+  CHECK_THAT(problems_of("--log.lamb_every 5"), Contains("belongs to lamb"));
+}
+
 TEST_CASE("a range test lets the rate grow, proposes a peak and saves nothing") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny + "--optim.lr 1e-2 --train.steps 40 --log.name x --lr_range_test", dir.path());

@@ -1,5 +1,5 @@
-// Sequence parallelism: tokens cut over the tp ranks between tensor-parallel layers. It changes where sums are taken and
-// what is kept, so results stay close to one rank; among themselves such runs are bitwise equal as all others are.
+// Sequence parallelism: tokens cut over the tp ranks between tensor-parallel layers. It changes where sums are taken
+// and what is kept, so results stay close to one rank; among themselves such runs are bitwise equal as all others are.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,7 +76,8 @@ TEST_CASE("with sequence parallelism every layout of up to 8 ranks equals one ra
     CHECK(one.losses.back() < 0.99 * one.losses.front());
     for (const MeshShape& mesh : {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2},
                                   MeshShape{.pp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
-                                  MeshShape{.pp = 2, .tp = 4}, MeshShape{.pp = 4, .tp = 2}, MeshShape{.dp = 2, .tp = 4}}) {
+                                  MeshShape{.pp = 2, .tp = 4}, MeshShape{.pp = 4, .tp = 2},
+                                  MeshShape{.dp = 2, .tp = 4}}) {
       INFO(text(mesh) << (tied ? " tied" : " untied"));
       const MeshResult r = run_mesh(run_of(mesh, tied));
       check_close(r, one);
@@ -266,16 +267,23 @@ TEST_CASE("a whole step and an evaluation send what the formulas of their layers
     }
 }
 
-TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank") {
-  for (const int tp : {1, 2, 4}) {
-    const EngineOptions o = engine_of(true);
-    const MeshShape shape{.pp = 2, .tp = tp};
-    const int64_t boundary = o.micro_batch * o.model.seq * o.model.hidden * 4 / tp;
-    for (int rank = 0; rank < shape.world(); ++rank) {
-      INFO(shape.place(rank));
-      CHECK(traffic(o, shape, rank, true).pp.send == o.microbatches * boundary);
+TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which are gathered where all need all") {
+  for (const int tp : {1, 2, 4})
+    for (const bool sp : {false, true}) {
+      const EngineOptions o = engine_of(sp);
+      const MeshShape shape{.pp = 3, .tp = tp};
+      const int64_t n = o.micro_batch * o.model.seq * o.model.hidden * 4, m = o.microbatches;
+      CommCounters tp_total, flat = traffic(o, {.tp = tp}, 0, true).tp;
+      for (int rank = 0; rank < shape.world(); ++rank) {
+        INFO(shape.place(rank) << " sequence parallel " << sp);
+        const Traffic t = traffic(o, shape, rank, true);
+        const bool inner = rank / tp == 1;
+        CHECK(t.pp.send == m * (inner ? 2 : 1) * n / tp);
+        if (rank % tp == 0) tp_total.all_gather += t.tp.all_gather;
+      }
+      // One gather a message: two boundaries, forward and backward.
+      CHECK(tp_total.all_gather - flat.all_gather == (sp ? 0 : m * 4 * share(o, tp)));
     }
-  }
 }
 
 TEST_CASE("a block keeps 1/t of what is computed token by token") {

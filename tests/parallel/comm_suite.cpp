@@ -1,6 +1,7 @@
 #include "tests/parallel/comm_suite.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -200,6 +201,106 @@ void half_precision_reductions(GroupFactory& f) {
       GT_CHECK(got / exponent == want / exponent && ((1 << power) != g->size() || got == want), name_of(type),
                " sum of ", g->size(), " ones is ", got, ", expected ", want);
     }
+  }
+}
+
+namespace {
+// A whole number of magnitude below 256, which bf16 and f16 hold exactly.
+uint16_t small_number(int v, DType t) {
+  if (v == 0) return 0;
+  int magnitude = std::abs(v), exponent = 0;
+  while (magnitude >> (exponent + 1)) ++exponent;
+  const int bits = t == DType::kBF16 ? 7 : 10, bias = t == DType::kBF16 ? 127 : 15;
+  const int mantissa = (magnitude << bits >> exponent) - (1 << bits);
+  return static_cast<uint16_t>((v < 0 ? 0x8000 : 0) | (exponent + bias) << bits | mantissa);
+}
+}  // namespace
+
+void every_dtype_moves(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  uint64_t call = 500;
+  for (DType t : {DType::kBF16, DType::kF16, DType::kU16, DType::kByte, DType::kI64}) {
+    for (int64_t n : {0, 1, 3, 1001, 30011}) {
+      const std::string what = cat(name_of(t), " n=", n);
+      const Block shard = make_input(n, t, ++call, me);
+      Block full(n * N, t);
+      g->all_gather(shard.tensor, full.tensor, {}).wait({});
+      expect_same(full.tensor, concatenation(n, t, call, N).tensor, "all_gather " + what);
+      Block x = make_input(n, t, ++call, me);
+      g->broadcast(x.tensor, N - 1, {}).wait({});
+      expect_same(x.tensor, make_input(n, t, call, N - 1).tensor, "broadcast " + what);
+      if (N == 1) continue;
+      const Block out = make_input(n, t, ++call, me);
+      Block in(n, t);
+      Work sending = g->send(out.tensor, (me + 1) % N, 3, {}), receiving = g->recv(in.tensor, (me + N - 1) % N, 3, {});
+      receiving.wait({}), sending.wait({});
+      expect_same(in.tensor, make_input(n, t, call, (me + N - 1) % N).tensor, "message " + what);
+    }
+  }
+  // Sums, maxima and parts of both half types; whole numbers, so that every order gives the same.
+  for (DType t : {DType::kBF16, DType::kF16}) {
+    const auto value = [](int rank, int64_t i) { return static_cast<int>((rank * 7 + i * 3) % 17) - 8; };
+    const int64_t n = 1201;
+    Block parts(n * N, t), mine(n, t), most(n, t);
+    for (int64_t i = 0; i < n * N; ++i) parts.tensor.as<uint16_t>()[i] = small_number(value(me, i), t);
+    std::memcpy(most.tensor.data, parts.tensor.data, static_cast<size_t>(most.tensor.bytes()));
+    g->reduce_scatter(parts.tensor, mine.tensor, {}).wait({});
+    g->all_reduce(most.tensor, ReduceOp::kMax, {}).wait({});
+    for (int64_t i = 0; i < n; ++i) {
+      int sum = 0, max = -9;
+      for (int r = 0; r < N; ++r) sum += value(r, me * n + i), max = std::max(max, value(r, i));
+      GT_CHECK(mine.tensor.as<uint16_t>()[i] == small_number(sum, t), name_of(t), " reduce_scatter, element ", i);
+      GT_CHECK(most.tensor.as<uint16_t>()[i] == small_number(max, t), name_of(t), " maximum, element ", i);
+    }
+  }
+  // Added in f32 and rounded once: 256 + 1 + 1 + … would stay 256 if each sum were rounded to bf16.
+  Block x(700, DType::kBF16);
+  for (int i = 0; i < 700; ++i) x.tensor.as<uint16_t>()[i] = me == 0 ? 0x4380 : 0x3F80;
+  g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+  const int odd = (N - 1) % 4, above = (N - 1) / 4 * 2 + (odd == 0 ? 0 : odd == 3 ? 2 : odd == 2 ? 1 : 0);
+  for (int i = 0; i < 700; ++i)
+    GT_CHECK(x.tensor.as<uint16_t>()[i] == 0x4380 + above, "256 + ", N - 1, " is ", x.tensor.as<uint16_t>()[i]);
+}
+
+void ring_all_reduce_sends_what_the_counters_say(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  if (N == 1) return;
+  for (int64_t n : {int64_t{N}, int64_t{N} * 1000, int64_t{N} * 1000 + 1}) {
+    Block x = make_input(n, DType::kF32, 77, me), piece(n / N + 1, DType::kF32);
+    const auto slice = [&](int j) {
+      j = (j % N + N) % N;
+      return x.tensor.slice(n * j / N, n * (j + 1) / N - n * j / N);
+    };
+    const CommCounters before = g->counters();
+    for (int k = 0; k < 2 * (N - 1); ++k) {
+      // First N-1 steps: slice j collects its sum on its way from rank j+1 to rank j. Then the sums go round.
+      const bool adding = k < N - 1;
+      const Tensor out = slice(me - 1 - k), in = slice(me - 2 - k);
+      const Tensor into = adding ? piece.tensor.slice(0, in.numel()) : in;
+      Work sending = g->send(out, (me + 1) % N, 0, {}), receiving = g->recv(into, (me + N - 1) % N, 0, {});
+      receiving.wait({}), sending.wait({});
+      for (int64_t i = 0; adding && i < in.numel(); ++i) in.as<float>()[i] = into.as<float>()[i] + in.as<float>()[i];
+    }
+    for (int j = 0; j < N; ++j) {  // slice j: rank j+1 first, rank j last
+      const Tensor got = slice(j);
+      for (int64_t i = 0; i < got.numel(); ++i) {
+        const int64_t at = n * j / N + i;
+        const auto term = [&](int r) { return static_cast<float>(number(bits(77, r, at))); };
+        float want = term((j + 1) % N);
+        for (int r = 2; r <= N; ++r) want += term((j + r) % N);
+        GT_CHECK(got.as<float>()[i] == want, "ring all_reduce, slice ", j, " element ", i);
+      }
+    }
+    const int64_t sent = g->counters().send - before.send;
+    Block same = make_input(n, DType::kF32, 77, me);
+    g->all_reduce(same.tensor, ReduceOp::kSum, {}).wait({});
+    const int64_t counted = g->counters().all_reduce - before.all_reduce;
+    int64_t total[2] = {sent, counted};
+    g->all_reduce({reinterpret_cast<std::byte*>(total), {2}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+    GT_CHECK(total[0] == 2 * (N - 1) * n * 4, "a ring sends ", total[0], " bytes in all");
+    if (n % N == 0) GT_CHECK(sent == counted && total[0] == total[1], "ring ", sent, " bytes, counted ", counted);
   }
 }
 

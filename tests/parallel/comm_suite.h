@@ -32,6 +32,9 @@ void every_collective_equals_the_serial_reference(GroupFactory&);
 void large_tensors(GroupFactory&);
 void aliased_shards(GroupFactory&);
 void half_precision_reductions(GroupFactory&);
+void every_dtype_moves(GroupFactory&);
+// All-reduce as 2(N-1) messages around a ring, in one fixed order: the reference for what a rank sends.
+void ring_all_reduce_sends_what_the_counters_say(GroupFactory&);
 void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);
 void interleaved_work_on_several_groups(GroupFactory&);
 void counters_equal_the_ring_formulas(GroupFactory&);

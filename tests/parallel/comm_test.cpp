@@ -1,4 +1,5 @@
 // Self and thread backends against the common suite, and what the thread backend does when ranks fail or disagree.
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -60,6 +61,12 @@ TEMPLATE_TEST_CASE("a shard may be its own place in the full tensor", "", BACKEN
 }
 TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKENDS) {
   require_clean(TestType::run(suite::half_precision_reductions));
+}
+TEMPLATE_TEST_CASE("every dtype moves, half types are added in f32 and rounded once", "", BACKENDS) {
+  require_clean(TestType::run(suite::every_dtype_moves));
+}
+TEMPLATE_TEST_CASE("a ring all-reduce sends what the counters say", "", BACKENDS) {
+  require_clean(TestType::run(suite::ring_all_reduce_sends_what_the_counters_say));
 }
 TEMPLATE_TEST_CASE("messages keep their order and tags do not block each other", "", BACKENDS) {
   require_clean(TestType::run(suite::messages_keep_their_order_and_tags_do_not_block));
@@ -207,8 +214,18 @@ TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not
 }
 
 TEST_CASE("lists that do not partition the world and lists without their caller are refused") {
-  const auto errors = suite::run_threads(3, [](GroupFactory& f) {
-    f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});
+  std::atomic<int> asked{0};
+  const auto errors = suite::run_threads(3, [&](GroupFactory& f) {
+    struct Counted {
+      std::atomic<int>& n;
+      ~Counted() { ++n; }
+    };
+    std::unique_ptr<ProcessGroup> held;  // until all have asked: a group that has come and gone is not remembered
+    {
+      Counted counted{asked};
+      held = f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});
+    }
+    while (asked < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   std::string text;
   for (const auto& e : errors) text += e;

@@ -8,30 +8,13 @@
 #include "parallel/comm/null_group.h"
 #include "parallel/comm/self_group.h"
 #include "parallel/pipeline/simulate.h"
+#include "tests/parallel/count_allocations.h"
 #include "tests/parallel/toy_ranks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
 using namespace gt::toy;
 using Catch::Contains;
-
-namespace {
-thread_local bool counting = false;
-thread_local int64_t allocations = 0;
-}  // namespace
-
-#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  if (counting) ++allocations;
-  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
-constexpr int64_t kCounted = 1;  // what one new adds
-#else
-constexpr int64_t kCounted = 0;
-#endif
 
 namespace {
 
@@ -179,12 +162,9 @@ TEST_CASE("a warm executor allocates nothing") {
         Rank rank(make_schedule(c.name, p, c.v, 6, true), mesh, kGenerous, 0, {r % 2 == 0, true});
         const Batches b(6, 0);
         rank.step(b);
-        allocations = 0;
-        counting = true;
-        ::operator delete(::operator new(1));  // the counter counts
+        suite::CountAllocations count;
         rank.step(b);
-        counting = false;
-        CHECK(allocations == kCounted);
+        CHECK(count.stop() == 0);
       }
 }
 

@@ -2,7 +2,9 @@
 // tensor.
 #include "parallel/zero/flat_layout.h"
 
+#include "kernels/backend.h"
 #include "parallel/zero/shard_view.h"
+#include "parallel/zero/two_ended_pool.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -95,4 +97,28 @@ TEST_CASE("the ranks of a tensor group cover every logical element exactly once"
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < 6; ++i) rows.push_back(logical_offset(v, 2 * i) / 2);
   CHECK(rows == std::vector<int64_t>{2, 3, 6, 7, 10, 11});
+}
+
+TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs their sum") {
+  const auto bytes = [](int64_t n) { return Shape{n * kAlign / 4}; };
+  const auto rolling = [&](int64_t room, int64_t& needed) {
+    TwoEndedPool pool(Buffer(room, {}, *cpu_backend().device));
+    std::vector<const std::byte*> places;
+    Tensor before = pool.alloc(bytes(1), DType::kF32);
+    for (int64_t n : {3, 1, 5, 2, 2, 4}) {  // each beside the one before it
+      Tensor next = pool.alloc(bytes(n), DType::kF32);
+      CHECK((next.data + next.bytes() <= before.data || before.data + before.bytes() <= next.data));
+      places.push_back(next.data);
+      pool.free(before);
+      before = next;
+    }
+    needed = pool.high_water();
+    CHECK_THROWS_WITH(pool.free(Tensor{}), Catch::Contains("not a live block"));
+  };
+  int64_t plenty = 0, exact = 0;
+  rolling(1 << 20, plenty);
+  CHECK(plenty == 7 * kAlign);  // 5 and 2
+  rolling(plenty, exact);       // a buffer of what a dry run needed is enough
+  CHECK(exact == plenty);
+  CHECK_THROWS_WITH(rolling(plenty - kAlign, exact), Catch::Contains("gathered parameters need"));
 }

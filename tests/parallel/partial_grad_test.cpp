@@ -1,4 +1,4 @@
-// Parameters of class `partial`: each tp rank's gradient is a part of a sum, which the store takes before anything else.
+// Parameters of class `partial`: each tp rank's gradient is a part of a sum, which the store takes first.
 #include <algorithm>
 #include <atomic>
 #include <cmath>

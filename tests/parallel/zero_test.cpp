@@ -4,11 +4,13 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "kernels/core/rng.h"
 #include "parallel/zero/init.h"
 #include "parallel/zero/param_store.h"
 #include "tests/parallel/comm_suite.h"
+#include "tests/parallel/count_allocations.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -93,6 +95,15 @@ float gradient(const std::string& name, int64_t element, int dp_rank) {
   return static_cast<float>(splitmix64(fnv1a64(name) + static_cast<uint64_t>(element * 31 + dp_rank)) % 9) - 4;
 }
 
+// body(parameter) while its scope is acquired: its values are whole.
+void for_each_readable(Rank& r, const std::function<void(Parameter&)>& body) {
+  for (const ScopeSpec& s : r.model.scopes) {
+    r.store.scope(s.name).acquire({});
+    for (Parameter* p : s.params) body(*p);
+    r.store.scope(s.name).release({});
+  }
+}
+
 struct Perturb {
   std::string name;
   int64_t element = -1;
@@ -100,7 +111,8 @@ struct Perturb {
 };  // +1 on the gradient of one logical element on one dp rank
 
 // What the backward would do: every scope in reverse, its gradients written, then grads_ready.
-void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "") {
+void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "",
+              const std::function<void()>& pause = [] {}) {
   const int stage = r.mesh.coord(Axis::kPp);
   r.store.begin_step();
   r.store.begin_backward(stage, 0, true);
@@ -115,11 +127,26 @@ void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = ""
         p->grad.as<float>()[i] = g;
       }
     }
+    pause();
     r.store.scope(scope->name).grads_ready({});
   }
   r.store.reduce_grads(stage);
+  pause();
   r.store.reduce_tied();
   r.store.finish_reduction();
+}
+
+// Every stage, and both ways to reduce gradients where there are two. All scopes of stage 3 are sharded.
+std::vector<ZeroOptions> all_stages(int64_t bucket = 1, bool overlap = true) {
+  std::vector<ZeroOptions> out;
+  for (int stage : {0, 1, 2, 3})
+    for (GradReduce reduce : {GradReduce::kEnd, GradReduce::kEach})
+      if (stage >= 2 || reduce == GradReduce::kEnd) out.push_back({stage, bucket, overlap, reduce, 1, 0});
+  return out;
+}
+std::string text(const ZeroOptions& z) {
+  return cat("zero ", z.stage, " grad_reduce ", static_cast<int>(z.grad_reduce), " bucket ", z.bucket_bytes,
+             z.overlap ? " overlap" : "");
 }
 
 // The reduced gradient of one logical element: over dp, and over both copies of the tied table.
@@ -187,13 +214,14 @@ const std::vector<MeshShape>& shapes() {
 
 TEST_CASE("initial values are equal under every layout and equal to the fixed numbers") {
   for (const MeshShape& shape : shapes())
-    for (int threads : {1, 3}) {
+    for (int stage : {1, 3}) {
+      const int threads = stage;
       Assembled all;
       on_ranks(shape, [&](GroupFactory& f) {
-        Rank r(shape, f);
+        Rank r(shape, f, {.stage = stage, .persist_numel = 0});
         r.store.init(1234, threads);
         all.add(r.store.value_views());
-        for (const Parameter& p : r.model.params)  // also what is not saved: padding, the tied copy
+        for_each_readable(r, [&](Parameter& p) {  // also what is not saved: padding, the tied copy
           for (int64_t i = 0; i < p.value.numel(); ++i) {
             const int64_t at = logical(r, p, i);
             const std::string name = p.tied_to.empty() ? p.name : p.tied_to;
@@ -204,6 +232,7 @@ TEST_CASE("initial values are equal under every layout and equal to the fixed nu
             GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", i, ": ", p.value.as<float>()[i],
                      " instead of ", want);
           }
+        });
       });
       all.check_whole("master");
       const double fixed[] = {-0.591299335, -0.206624591, -0.125607202, 0.182982499};
@@ -214,16 +243,16 @@ TEST_CASE("initial values are equal under every layout and equal to the fixed nu
 
 TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and overlap") {
   for (const MeshShape& shape : shapes())
-    for (int stage : {0, 1})
-      for (int64_t bucket : {int64_t{1}, int64_t{1500}, int64_t{1} << 30})
-        for (bool overlap : {false, true}) {
-          INFO("zero " << stage << " bucket " << bucket << " overlap " << overlap);
+    for (int64_t bucket : {int64_t{1}, int64_t{1500}, int64_t{1} << 30})
+      for (bool overlap : {false, true})
+        for (const ZeroOptions& z : all_stages(bucket, overlap)) {
+          INFO(text(z));
           Assembled all;
           on_ranks(shape, [&](GroupFactory& f) {
-            Rank r(shape, f, {stage, bucket, overlap});
+            Rank r(shape, f, z);
             for (int step = 0; step < 2; ++step) backward(r);  // the second step starts from what the first left
             all.add(r.store.grad_views());
-            if (stage == 0)  // every rank updates everything: whole gradients
+            if (z.stage == 0)  // every rank updates everything: whole gradients
               for (const Parameter& p : r.model.params)
                 for (int64_t i = 0; i < p.grad.numel(); ++i)
                   if (const int64_t at = logical(r, p, i); at >= 0 && (p.tied_to.empty() || shape.pp > 1))
@@ -249,12 +278,12 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
         if (name == "embed.weight") perturbs.push_back({"head.weight", at, dp});
       }
   for (const MeshShape& shape : shapes())
-    for (int stage : {0, 1}) {
-      INFO("zero " << stage);
+    for (const ZeroOptions& z : all_stages()) {
+      INFO(text(z));
       std::vector<std::vector<double>> totals(perturbs.size(), std::vector<double>(kScopes));
       std::mutex mutex;
       on_ranks(shape, [&](GroupFactory& f) {
-        Rank r(shape, f, {stage, 1, true});
+        Rank r(shape, f, z);
         for (size_t k = 0; k < perturbs.size(); ++k) {
           backward(r, perturbs[k]);
           std::vector<double> norms(kScopes, 7.0);
@@ -278,13 +307,13 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
 
 TEST_CASE("update ranges cover each element once a replica, with its decay, and publish reaches every rank") {
   for (const MeshShape& shape : shapes())
-    for (int stage : {0, 1}) {
-      INFO("zero " << stage);
+    for (const ZeroOptions& z : all_stages()) {
+      INFO(text(z));
       on_ranks(shape, [&](GroupFactory& f) {
-        Rank r(shape, f, {stage, 1, true});
+        Rank r(shape, f, z);
         r.store.init(1, 1);
         std::vector<int64_t> versions;
-        for (Parameter& p : r.model.params) versions.push_back(p.version);
+        for_each_readable(r, [&](Parameter& p) { versions.push_back(p.version); });
         std::vector<int> times(static_cast<size_t>(r.store.num_scopes()));
         for (const UpdateRange& u : r.store.ranges()) {
           GT_CHECK(u.at + u.value.numel() <= r.store.state_elements(u.scope), "a range leaves the scope's state");
@@ -293,7 +322,7 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
         }
         r.store.publish();
         size_t k = 0;
-        for (Parameter& p : r.model.params) {
+        for_each_readable(r, [&](Parameter& p) {
           GT_CHECK(p.version > versions[k], p.name, " kept its version");
           ++k;
           const std::string name = p.tied_to.empty() ? p.name : p.tied_to;
@@ -308,19 +337,27 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
             GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", at, ": ", p.value.as<float>()[i],
                      " instead of ", want);
           }
-        }
+        });
       });
     }
 }
 
 TEST_CASE("a parameter without gradient and a step that was never reduced are errors with a name") {
-  for (bool overlap : {false, true}) {
-    const std::vector<std::string> errors = suite::run_threads(1, [&](GroupFactory& f) {
-      Rank r({}, f, {1, 1, overlap});
-      backward(r, {}, "layers.0.attn.qkv.bias");
-    });
-    CHECK_THAT(errors[0], Catch::Contains("layers.0.attn.qkv.bias got no gradient"));
-  }
+  for (bool overlap : {false, true})
+    for (const ZeroOptions& z : all_stages(1, overlap))
+      for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight"}) {  // one of several, and all of a scope
+        INFO(text(z));
+        const std::vector<std::string> errors = suite::run_threads(2, [&](GroupFactory& f) {
+          Rank r({.dp = 2}, f, z);
+          try {
+            backward(r, {}, missing);
+          } catch (...) {  // both ranks come here; neither frees what the other one still adds up
+            r.mesh.world().barrier();
+            throw;
+          }
+        });
+        CHECK_THAT(errors[0], Catch::Contains(cat(missing, " got no gradient")));
+      }
   const std::vector<std::string> errors = suite::run_threads(1, [&](GroupFactory& f) {
     Rank r({}, f);
     r.store.begin_step();
@@ -333,15 +370,186 @@ TEST_CASE("a parameter without gradient and a step that was never reduced are er
 }
 
 TEST_CASE("a rank holds the bytes that its stage promises") {
-  for (int stage : {0, 1})
+  for (const ZeroOptions& z : all_stages())
     on_ranks({.pp = 1, .dp = 4, .tp = 2}, [&](GroupFactory& f) {
-      Rank r({.pp = 1, .dp = 4, .tp = 2}, f, {stage, 1, true});
+      Rank r({.pp = 1, .dp = 4, .tp = 2}, f, z);
       // embed 64 padded to 256; block 8 + 48 + 6 + 96 + 8 = 166 to 256; the tied copy has gradients, no values
-      GT_CHECK(r.store.value_bytes() == 4 * (256 + 256), "values ", r.store.value_bytes());
-      GT_CHECK(r.store.grad_bytes() == 4 * (256 + 256 + 256), "gradients ", r.store.grad_bytes());
+      const int values = z.stage == 3 ? 4 : 1, grads = z.grad_reduce == GradReduce::kEach ? 4 : 1;
+      GT_CHECK(r.store.value_bytes() == 4 * (256 + 256) / values, "values ", r.store.value_bytes());
+      GT_CHECK(r.store.grad_bytes() == 4 * (256 + 256 + 256) / grads, "gradients ", r.store.grad_bytes());
       GT_CHECK(r.store.local_elements() == 64 + 166, "elements ", r.store.local_elements());
       for (int k : {0, 1})
-        GT_CHECK(r.store.state_elements(k) == (stage == 0 ? 256 : 64), "state ", r.store.state_elements(k));
+        GT_CHECK(r.store.state_elements(k) == (z.stage == 0 ? 256 : 64), "state ", r.store.state_elements(k));
       GT_CHECK(r.store.state_elements(2) == 0, "the tied copy has state");
+      backward(r);
+      for_each_readable(r, [](Parameter&) {});
+      const ZeroMemory live = r.store.temporary_bytes();  // one scope in use; one on its way, one being written
+      GT_CHECK(live.gathered == (z.stage == 3 ? 4 * 256 : 0), "gathered ", live.gathered);
+      GT_CHECK(live.gradients == (grads == 4 ? 2 * 4 * 256 : 0), "whole gradients ", live.gradients);
+    });
+}
+
+TEST_CASE("gradients of several microbatches add up, whatever is reduced when") {
+  for (const MeshShape& shape : {MeshShape{.dp = 2}, MeshShape{.dp = 4, .tp = 2}})
+    for (int64_t bucket : {int64_t{1}, int64_t{1500}, int64_t{1} << 30})
+      for (bool overlap : {false, true})
+        for (const ZeroOptions& z : all_stages(bucket, overlap)) {
+          INFO(text(z));
+          Assembled all;
+          on_ranks(shape, [&](GroupFactory& f) {
+            Rank r(shape, f, z);
+            r.store.begin_step();
+            for (int m = 0; m < 3; ++m) {
+              r.store.begin_backward(0, m, m == 2);
+              for (auto scope = r.model.scopes.rbegin(); scope != r.model.scopes.rend(); ++scope) {
+                for (Parameter* p : scope->params) {
+                  const GradDst to = grad_dst(*p);
+                  for (int64_t i = 0; i < to.tensor.numel(); ++i) {
+                    const int64_t at = logical(r, *p, i);
+                    const float g = at < 0 ? 0 : gradient(p->name, at, r.dp()) * static_cast<float>(m + 1);
+                    float& x = to.tensor.as<float>()[i];
+                    x = to.accumulate ? x + g : g;
+                  }
+                }
+                r.store.scope(scope->name).grads_ready({});
+              }
+            }
+            r.store.reduce_grads(0);
+            r.store.reduce_tied();
+            r.store.finish_reduction();
+            all.add(r.store.grad_views());
+            const int times = z.grad_reduce == GradReduce::kEach && z.stage >= 2 ? 3 : 1;
+            const int64_t a = 3 * 64 * 4 * (shape.dp - 1);  // bytes: three scopes of one shard of 64 elements a rank
+            const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+            GT_CHECK(shape.tp == 1 || sent == times * a, "sent ", sent, " in ", times, " reductions of ", a);
+          });
+          all.check_whole("grad");
+          for (const auto& [name, size] : logical_sizes())
+            for (int64_t i = 0; i < size; ++i) {
+              INFO(name << " element " << i);
+              REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == 6 * reduced(name, i, shape.dp));
+            }
+        }
+}
+
+TEST_CASE("ranks that are late at random places change no sum in 200 steps") {
+  const MeshShape shape{.dp = 4};
+  for (const ZeroOptions& z : {ZeroOptions{1, 1500}, ZeroOptions{2, 1, true, GradReduce::kEach},
+                               ZeroOptions{3, 1500, true, GradReduce::kEach, 1, 0}})
+    on_ranks(shape, [&](GroupFactory& f) {
+      Rank r(shape, f, z);
+      r.store.init(5, 1);
+      uint64_t draw = 0;
+      const auto pause = [&] { suite::random_sleep(splitmix64(++draw * 1000 + static_cast<uint64_t>(r.mesh.rank()))); };
+      for (int step = 0; step < 200; ++step) {
+        for_each_readable(r, [&](Parameter&) { pause(); });
+        backward(r, {}, "", pause);
+        for (const ShardView& v : r.store.grad_views()) {
+          if (!v.save) continue;
+          for (int64_t i = 0; i < v.data.numel(); ++i)
+            if (const int64_t at = logical_offset(v, v.begin + i); at >= 0)
+              GT_CHECK(v.data.as<float>()[i] == reduced(v.name.substr(5), at, shape.dp), text(z), " step ", step, ' ',
+                       v.name, " element ", at);
+        }
+        r.store.publish();
+      }
+    });
+}
+
+TEST_CASE("gathered bytes that are used again never carry a version that was seen there") {
+  on_ranks({.dp = 2}, [](GroupFactory& f) {
+    std::map<const std::byte*, std::set<int64_t>> seen;
+    bool shared = false;
+    for (int store = 0; store < 2; ++store) {  // the second store is built where the first one was
+      Rank r({.dp = 2}, f, {.stage = 3, .prefetch = 0, .persist_numel = 0});
+      r.store.init(3, 1);
+      std::map<const std::byte*, std::string> holder;
+      for (int step = 0; step < 3; ++step) {
+        for_each_readable(r, [&](Parameter& p) {
+          if (!p.tied_to.empty()) return;
+          GT_CHECK(p.version > 0 && seen[p.value.data].insert(p.version).second, p.name, " version ", p.version,
+                   " was at this address before");
+          const auto [at, fresh] = holder.try_emplace(p.value.data, p.name);
+          shared = shared || (!fresh && at->second != p.name);
+        });
+        for (const Parameter& p : r.model.params)
+          if (p.name != "head.weight" && p.name != "embed.weight")
+            GT_CHECK(!p.value && p.value.shape == p.local_shape, p.name, " is still readable after its scope");
+        r.store.publish();
+        for (const Parameter& p : r.model.params) GT_CHECK(!p.value, p.name, " survives an update");
+      }
+    }
+    GT_CHECK(shared, "no two scopes shared an address: the test shows nothing");
+  });
+}
+
+TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one is an error") {
+  for (int prefetch : {0, 1}) on_ranks({.dp = 2}, [=](GroupFactory& f) {
+    Rank r({.dp = 2}, f, {.stage = 3, .prefetch = prefetch, .persist_numel = 0});
+    r.store.init(3, 1);
+    const StageVisit step[] = {{0, false}, {0, true}}, evaluation[] = {{0, false}};
+    r.store.set_order(step, evaluation);
+    // In units of the table's 128 elements; the block is three of them.
+    const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
+    const auto use = [&](const char* name, int64_t want) {
+      r.store.scope(name).acquire({});
+      r.store.scope(name).release({});
+      GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
+    };
+    r.store.begin_step();
+    GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
+    use("embed", prefetch ? 4 : 1);
+    use("layers.0", 4);
+    use("head", prefetch ? 4 : 5);  // the same table; with prefetch it stayed, for the block knew what comes
+    use("head", prefetch ? 4 : 5);  // its backward
+    use("layers.0", prefetch ? 4 : 8);
+    use("embed", prefetch ? 4 : 9);
+    const int64_t before = gathered();
+    r.store.begin_evaluation();
+    use("embed", before + (prefetch ? 4 : 1));
+    use("layers.0", before + 4);
+    use("head", before + (prefetch ? 4 : 5));
+    std::string error;
+    r.store.begin_step();
+    try {
+      use("layers.0", 0);
+    } catch (const Error& e) { error = e.what(); }
+    r.store.publish();  // what was gathered ahead lands before its bytes go
+    GT_CHECK(error.find("scope layers.0 is used where the order has embed") != std::string::npos, error);
+  });
+}
+
+TEST_CASE("a warm step of a store allocates nothing") {
+  for (const ZeroOptions& z : all_stages())
+    on_ranks({.dp = 2}, [&](GroupFactory& f) {
+      Rank r({.dp = 2}, f, z);
+      r.store.init(3, 1);
+      const StageVisit order[] = {{0, false}, {0, true}};
+      r.store.set_order(order, order);
+      std::vector<double> norms(kScopes);
+      const char *scopes[] = {"embed", "layers.0", "head"};
+      const auto step = [&] {
+        r.store.begin_step();
+        for (int k : {0, 1, 2, 2, 1, 0}) {
+          ParamScope& s = r.store.scope(scopes[k]);
+          s.acquire({});
+          s.release({});
+        }
+        r.store.begin_backward(0, 0, true);
+        for (int k : {2, 1, 0}) {
+          for (Parameter* p : r.model.scopes[static_cast<size_t>(k)].params) grad_dst(*p);
+          r.store.scope(scopes[k]).grads_ready({});
+        }
+        r.store.reduce_grads(0);
+        r.store.reduce_tied();
+        r.store.finish_reduction();
+        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes}, DType::kF64, {}});
+        r.store.publish();
+      };
+      for (int k = 0; k < 16; ++k) step();  // the groups have a ring of calls to fill
+      suite::CountAllocations count;
+      step();
+      const int64_t made = count.stop();
+      GT_CHECK(made == 0, text(z), ": ", made, " allocations");
     });
 }

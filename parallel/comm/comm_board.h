@@ -1,0 +1,110 @@
+// What the ranks of one machine tell each other about their communication: where each is in its step, the last call
+// that it made in each group, what it waits for and since when, its last 1024 calls. Plain words in memory that all of
+// them see (a shared segment under MPI, the heap among threads), written with relaxed atomics: no lock, no allocation,
+// no system call. Written through rank_status.h and group_trace.h, read by stall_report.h. Knows no transport.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gt {
+
+struct CommCall;
+
+enum class RunPhase : uint32_t { kInit, kFirstStep, kStep, kEval, kSave, kLoad, kDone, kFailed };
+const char* to_string(RunPhase);
+
+int64_t steady_ns();  // one clock for all processes of a machine
+
+// (stage, microbatch) in one word.
+constexpr uint64_t kNowhere = ~uint64_t{0};
+constexpr uint64_t pack_where(int stage, int microbatch) {
+  return uint64_t{static_cast<uint32_t>(stage)} << 32 | static_cast<uint32_t>(microbatch);
+}
+
+// A call in three words. `what`: op | reduce << 8 | dtype << 16 | peer << 32.
+struct CallWords {
+  std::atomic<uint64_t> what{0};
+  std::atomic<int64_t> count{0}, tag{0};
+  void store(const CommCall&);
+  CommCall load() const;
+};
+
+// A cut-off, zero-padded text that may be read while it is written.
+template <size_t kBytes>
+struct TextWords {
+  std::atomic<uint64_t> word[kBytes / 8]{};
+  void store(const std::string&);
+  std::string load() const;
+};
+
+// One rank in one group.
+struct alignas(64) GroupSlot {
+  static constexpr int kRecent = 8;
+  std::atomic<uint64_t> key{0};  // names the group on every rank: leader's world rank << 32 | number of make() call + 1
+  std::atomic<uint64_t> posted{0}, messages{0};  // collectives entered so far; sends and receives
+  std::atomic<int64_t> last_start{0}, last_step{0};
+  std::atomic<uint64_t> last_where{kNowhere};
+  CallWords last;
+  std::atomic<uint32_t> size{0}, rank{0};
+  std::atomic<uint64_t> broken{0};  // its ranks have made different calls: BoardHead says which
+  std::atomic<uint64_t> recent[kRecent]{};  // of collective s at s % kRecent: s + 1 << 32 | hash of the call
+  TextWords<96> label;
+};
+static_assert(sizeof(GroupSlot) == 256);
+
+// One rank.
+struct alignas(64) RankSlot {
+  std::atomic<int64_t> beat{0};  // steady_ns of its monitor's last round; 0: it has none
+  std::atomic<int64_t> pid{0}, step{0};
+  std::atomic<uint64_t> where{kNowhere};  // of the running action
+  std::atomic<RunPhase> phase{RunPhase::kInit};
+  std::atomic<int32_t> world_rank{-1};
+  std::atomic<int64_t> warn_ns{600'000'000'000};  // a wait of this rank that takes longer is reported
+  std::atomic<int64_t> wait_start{0};             // 0: it does not wait
+  std::atomic<uint64_t> wait_key{0}, wait_seq{0}, wait_is_message{0};
+  CallWords wait_call;
+  std::atomic<uint64_t> ops{0};  // calls written to the ring so far
+  TextWords<96> place;
+};
+static_assert(sizeof(RankSlot) == 256);
+
+struct OpEntry {
+  std::atomic<int64_t> time{0}, step{0};
+  std::atomic<uint64_t> key{0}, seq{0}, where{kNowhere};
+  CallWords call;
+};
+static_assert(sizeof(OpEntry) == 64);
+
+// Everything of one rank, in pages of its own.
+struct alignas(64) RankPages {
+  static constexpr int kGroups = 16;
+  static constexpr uint64_t kRing = 1024;
+  RankSlot rank;
+  GroupSlot group[kGroups];
+  OpEntry ring[kRing];
+  GroupSlot* find(uint64_t key);                        // nullptr: this rank is not in that group
+  const OpEntry* find(uint64_t key, uint64_t seq) const;  // collective `seq`, when the ring still has it
+};
+
+// Between the monitors of a machine.
+struct alignas(64) BoardHead {
+  std::atomic<int64_t> reported{0};  // the stall that was reported and still goes on began then; 0: none
+  std::atomic<int32_t> ending{0};    // 1: a monitor writes down what it knows; 2: everybody ends now
+  std::atomic<int32_t> mourned{0};   // a death was reported
+  std::atomic<uint64_t> broken_key{0};  // the group that broke last, and the two calls that did it
+  TextWords<256> broken_calls;
+};
+
+// A view that owns nothing. Index: local rank.
+struct CommBoard {
+  BoardHead* head = nullptr;
+  RankPages* pages = nullptr;
+  int ranks = 0;
+  static size_t bytes(int ranks) { return sizeof(BoardHead) + sizeof(RankPages) * static_cast<size_t>(ranks); }
+  // Over bytes(ranks) bytes, 64-byte aligned, in which head and pages are or will be constructed.
+  static CommBoard at(std::byte* memory, int ranks);
+};
+
+}  // namespace gt

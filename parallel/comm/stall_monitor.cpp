@@ -1,0 +1,215 @@
+#include "parallel/comm/stall_monitor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels/core/check.h"
+#include "parallel/comm/stall_report.h"
+
+namespace gt {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+void write_error(const std::string& text) {
+  const std::string line = "gpttrain: " + text + "\n";
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody listens
+}
+
+}  // namespace
+
+struct StallMonitor::Impl {
+  Impl(const CommBoard& b, int local, StallOptions o) : board(b), me(local), options(std::move(o)) {
+    if (!options.say) options.say = write_error;
+    if (!options.end) options.end = [](int code, const std::string&) { _exit(code); };
+    beat();
+    thread = std::thread([this] { run(); });
+  }
+
+  void run();
+  void beat();
+  bool acting(int64_t now) const;
+  void look_for_deaths(int64_t now);
+  void look_for_stalls(int64_t now);
+  void end_run(const std::vector<RankView>& ranks, int waiter, int64_t now);
+  std::string diagnosis(const std::vector<RankView>& ranks, int waiter, int64_t now) const {
+    return stall_text(ranks, diagnose(ranks, &board), waiter, now, host);
+  }
+
+  const CommBoard board;
+  const int me;  // local rank; -1: all of them
+  StallOptions options;
+  const std::string host = host_name();
+  int64_t awake_since = steady_ns();  // no wait counts from before
+  int64_t last_tick = awake_since;
+  std::vector<int> handles;  // pidfd of each local rank; -1: not opened yet, -2: cannot be
+  bool ended = false;        // `end` was called
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  bool stop = false;
+  std::thread thread;
+};
+
+void StallMonitor::Impl::beat() {
+  const int64_t now = steady_ns();
+  for (int r = 0; r < board.ranks; ++r)
+    if (me < 0 || r == me) board.pages[r].rank.beat.store(now, kRelaxed);
+}
+
+// The lowest rank that still beats speaks for the machine.
+bool StallMonitor::Impl::acting(int64_t now) const {
+  if (me < 0) return true;
+  for (int r = 0; r < me; ++r) {
+    const RankSlot& s = board.pages[r].rank;
+    const RunPhase p = s.phase.load(kRelaxed);
+    const bool over = p == RunPhase::kDone || p == RunPhase::kFailed;
+    const int64_t b = s.beat.load(kRelaxed);
+    if (!over && b != 0 && static_cast<double>(now - b) * 1e-9 < kFrozenSeconds) return false;
+  }
+  return true;
+}
+
+void StallMonitor::Impl::run() {
+  std::unique_lock lock(mutex);
+  while (!stop) {
+    wake.wait_for(lock, std::chrono::duration<double>(options.tick_seconds));
+    if (stop) return;
+    const int64_t now = steady_ns();
+    // This process was stopped for a while, perhaps with all others: their waits begin anew.
+    if (static_cast<double>(now - last_tick) * 1e-9 > kFrozenSeconds) awake_since = now;
+    last_tick = now;
+    beat();
+    if (board.head->ending.load(std::memory_order_acquire) == 2 && !ended) {
+      ended = true;
+      options.end(static_cast<int>(Exit::kHang), "");
+    }
+    if (ended) continue;
+    if (me >= 0) look_for_deaths(now);
+    if (acting(now)) look_for_stalls(now);
+  }
+}
+
+void StallMonitor::Impl::look_for_deaths(int64_t now) {
+  handles.resize(static_cast<size_t>(board.ranks), -1);
+  for (int r = 0; r < board.ranks; ++r) {
+    const RankSlot& s = board.pages[r].rank;
+    const int64_t pid = s.pid.load(kRelaxed);
+    int& handle = handles[static_cast<size_t>(r)];
+    const RunPhase phase = s.phase.load(kRelaxed);
+    if (r == me || pid <= 0 || phase == RunPhase::kDone || phase == RunPhase::kFailed) continue;
+    if (handle == -1) {
+      handle = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+      if (handle < 0 && errno != ESRCH) handle = -2;
+    }
+    pollfd p{handle, POLLIN, 0};
+    const bool dead = handle >= 0 ? poll(&p, 1, 0) > 0 : kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
+    if (!dead) continue;
+    // It may have been ending well between our two looks.
+    const RunPhase last = s.phase.load(kRelaxed);
+    if (last == RunPhase::kDone || last == RunPhase::kFailed) continue;
+    if (board.head->mourned.exchange(1) == 0) {
+      const std::vector<RankView> ranks = read_board(board, now);
+      const RankView& v = ranks[static_cast<size_t>(r)];
+      std::string text = cat(who(v, host), " died: ", to_string(v.phase), ", ", where_text(v.step, v.where));
+      const GroupView* g = nullptr;
+      for (const GroupView& other : v.groups)
+        if (g == nullptr || other.last_start > g->last_start) g = &other;
+      if (v.waits)
+        text += cat("; it waited in ", to_string(v.wait_call), " #", v.wait_seq);
+      else if (g != nullptr && g->posted + g->messages > 0)
+        text += cat("; last call: ", g->label, " ", to_string(g->last));
+      options.say(text);
+    }
+    // A launcher ends the other ranks within about a second; where it does not, we do.
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    ended = true;
+    options.end(static_cast<int>(Exit::kInternal), "");
+    return;
+  }
+}
+
+void StallMonitor::Impl::look_for_stalls(int64_t now) {
+  std::vector<RankView> ranks = read_board(board, now);
+  const double awake = static_cast<double>(now - awake_since) * 1e-9;
+  for (RankView& r : ranks) r.waited_s = std::min(r.waited_s, awake);
+  const auto late = longest_wait(ranks);
+  if (!late) {
+    if (const int64_t since = board.head->reported.exchange(0); since != 0)
+      options.say(cat("the ranks go on after ", (now - since) / 1000000000, " s"));
+    return;
+  }
+  const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
+  int64_t none = 0;
+  if (board.head->reported.compare_exchange_strong(none, begun)) options.say(diagnosis(ranks, *late, now));
+  if (options.abort_seconds <= 0) return;
+  if (const auto lost = longest_wait(ranks, 1, options.abort_seconds)) {
+    int running = 0;
+    if (board.head->ending.compare_exchange_strong(running, 1)) end_run(ranks, *lost, now);
+  }
+}
+
+void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter, int64_t now) {
+  std::string text = diagnosis(ranks, waiter, now);
+  text = cat("hang: the run ends (comm.stall_abort_s ", options.abort_seconds, "); ", text);
+  if (!options.run_dir.empty()) {
+    const std::string folder = cat(options.run_dir, "/hang-", std::time(nullptr));
+    std::error_code ec;
+    std::filesystem::create_directories(folder, ec);
+    dump_board(board, ranks, now, folder);
+    std::ofstream report(folder + "/report.txt");
+    report << text << "\n";
+    report.close();
+    text += report.good() ? cat("\n  every rank's last calls: ", folder) : cat("\n  could not be written to ", folder);
+  }
+  options.say(text);
+  board.head->ending.store(2, std::memory_order_release);
+  // The other monitors of this machine see it within a tick and end with the same code.
+  std::this_thread::sleep_for(std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds));
+  ended = true;
+  options.end(static_cast<int>(Exit::kHang), text);
+}
+
+StallMonitor::StallMonitor(const CommBoard& board, int local_rank, StallOptions options)
+    : impl_(std::make_unique<Impl>(board, local_rank, std::move(options))) {}
+
+StallMonitor::~StallMonitor() {
+  if (impl_->me >= 0) {
+    auto& phase = impl_->board.pages[impl_->me].rank.phase;
+    RunPhase p = phase.load(kRelaxed);
+    if (p != RunPhase::kFailed) phase.store(RunPhase::kDone, kRelaxed);
+  }
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+  }
+  impl_->wake.notify_all();
+  impl_->thread.join();
+  for (const int h : impl_->handles)
+    if (h >= 0) close(h);
+}
+
+void StallMonitor::failed() {
+  if (impl_->me >= 0) impl_->board.pages[impl_->me].rank.phase.store(RunPhase::kFailed, kRelaxed);
+}
+
+}  // namespace gt

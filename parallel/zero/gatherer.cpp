@@ -1,0 +1,81 @@
+#include "parallel/zero/gatherer.h"
+
+#include <algorithm>
+
+namespace gt {
+
+ValueGatherer::ValueGatherer(const Mesh& mesh, Stream compute, int prefetch)
+    : mesh_(mesh), compute_(compute), prefetch_(static_cast<size_t>(prefetch)) {
+  GT_CHECK(prefetch >= 0, "prefetch ", prefetch);
+  live_.reserve(prefetch_ + 2);
+}
+
+void ValueGatherer::allocate(int64_t bytes, const Backend& backend) {
+  pool_ = TwoEndedPool(Buffer(bytes, compute_.device, *backend.device));
+  pool_.reserve(prefetch_ + 2);
+}
+
+void ValueGatherer::begin(const Order* order) {
+  drop_all();
+  order_ = order;
+  next_ = 0;
+  if (order_ == nullptr) return;
+  for (size_t k = 0; k < std::min(prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
+}
+
+void ValueGatherer::acquire(ScopeState& s) {
+  if (current_ != &s) advance(s);
+  s.gathering.wait(compute_);
+  ++s.users;
+}
+
+void ValueGatherer::release(ScopeState& s) {
+  GT_CHECK(s.users > 0, s.spec.name, " is released more often than acquired");
+  --s.users;  // its bytes go when the window has moved on
+}
+
+void ValueGatherer::advance(ScopeState& s) {
+  if (order_ != nullptr) {
+    GT_CHECK(next_ < order_->size() && (*order_)[next_] == &s, "scope ", s.spec.name, " is used where the order has ",
+             next_ < order_->size() ? (*order_)[next_]->spec.name : "nothing");
+    ++next_;
+  }
+  current_ = &s;
+  for (size_t k = live_.size(); k-- > 0;)
+    if (!in_window(*live_[k])) drop(*live_[k]);
+  gather(s);
+  if (order_ == nullptr) return;
+  for (size_t k = next_; k < std::min(next_ + prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
+}
+
+bool ValueGatherer::in_window(const ScopeState& s) const {
+  if (&s == current_) return true;
+  if (order_ == nullptr) return false;
+  const auto from = order_->begin() + static_cast<ptrdiff_t>(next_);
+  const auto to = order_->begin() + static_cast<ptrdiff_t>(std::min(next_ + prefetch_, order_->size()));
+  return std::find(from, to, &s) != to;
+}
+
+void ValueGatherer::gather(ScopeState& s) {
+  if (s.gathered) return;
+  s.gathered = pool_.alloc({s.layout.size}, DType::kF32);
+  s.gathering = mesh_.group(Axis::kDp).all_gather(s.value_shard(), s.gathered, compute_);
+  s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
+  live_.push_back(&s);
+}
+
+void ValueGatherer::drop(ScopeState& s) {
+  GT_CHECK(s.users == 0, s.spec.name, " is still in use");
+  s.gathering.wait(compute_);
+  pool_.free(s.gathered);
+  s.gathered = {};
+  s.hide_values();
+  live_.erase(std::find(live_.begin(), live_.end(), &s));
+}
+
+void ValueGatherer::drop_all() {
+  while (!live_.empty()) drop(*live_.back());
+  current_ = nullptr;
+}
+
+}  // namespace gt

@@ -1,0 +1,28 @@
+// What a user chooses about ZeRO (Rajbhandari et al. 2020) and what follows from it. Values only.
+#pragma once
+#include <cstdint>
+
+namespace gt {
+
+// When the ranks of the data-parallel group add up their gradients: after every microbatch, so that whole gradients
+// exist only while they are written and travel, or once a step, so that they exist all the time and travel once.
+enum class GradReduce : uint8_t { kAuto, kEach, kEnd };
+
+struct ZeroOptions {
+  int stage = 1;                    // 0: nothing is shared out; 1: optimizer state; 2: gradients too; 3: parameters too
+  int64_t bucket_bytes = 25 << 20;  // scopes are merged until a bucket holds this much gradient
+  bool overlap = true;              // reduce while the backward goes on; off: wait for each reduction
+  GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; below, gradients stay whole and kEnd is all there is
+  int prefetch = 1;                            // stage 3: scopes gathered ahead of the one in use
+  int64_t persist_numel = 100000;              // stage 3: scopes of fewer elements on this rank stay whole
+};
+
+// kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch
+// (then both send the same); else kEnd, which sends 2a instead of (m + 1)a elements. 0 microbatches: not known.
+constexpr GradReduce grad_reduce_of(const ZeroOptions& o, int pp, int microbatches = 0) {
+  if (o.stage < 2) return GradReduce::kEnd;
+  if (o.grad_reduce != GradReduce::kAuto) return o.grad_reduce;
+  return o.stage == 3 || pp == 1 || microbatches == 1 ? GradReduce::kEach : GradReduce::kEnd;
+}
+
+}  // namespace gt

@@ -1,0 +1,168 @@
+#include "parallel/zero/reducer.h"
+
+#include <algorithm>
+
+namespace gt {
+
+GradReducer::GradReducer(const ScopeList& scopes, const ZeroOptions& options, const Mesh& mesh, const Backend& backend,
+                         Stream compute)
+    : scopes_(scopes), options_(options), mesh_(mesh), backend_(backend), compute_(compute) {}
+
+void GradReducer::allocate(int64_t bytes) {
+  pool_ = Pool(Buffer(bytes, compute_.device, *backend_.device));
+  bucket_.reserve(scopes_.size());
+  flying_.reserve(scopes_.size());
+}
+
+void GradReducer::begin_step() {
+  for (auto& s : scopes_) {
+    s->phase = s->grads_sharded ? Phase::kIdle : Phase::kOpen;
+    s->last_backward = s->accumulated = false;
+    for (Parameter* p : s->spec.params) p->grad_dirty = false;
+  }
+  bucket_.clear();
+  bucket_fill_ = 0;
+}
+
+void GradReducer::begin_backward(int stage, bool last) {
+  for (auto& s : scopes_)
+    if (s->spec.stage == stage) s->last_backward = last;
+}
+
+void GradReducer::open(ScopeState& s) {
+  GT_CHECK(s.grads_sharded, s.spec.name, " has lost its gradients");
+  if (s.phase == Phase::kReady) launch_bucket();
+  if (s.phase == Phase::kReducing || backward_over_) drain();
+  s.open = pool_.alloc({s.layout.size}, DType::kF32);
+  const Tensor padding = s.open.slice(s.elements(), s.layout.pad);
+  backend_.device->zero(padding.data, padding.bytes(), compute_);
+  for (Parameter* p : s.spec.params) p->grad_dirty = false;
+  s.show_grads(s.open);
+  s.phase = Phase::kOpen;
+}
+
+void GradReducer::ready(ScopeState& s) {
+  const bool now = s.grads_sharded || (s.last_backward && options_.overlap);
+  if (now && s.phase == Phase::kOpen) {
+    s.phase = Phase::kReady;
+    if (s.grads_sharded) s.hide_grads();
+    bucket_.push_back(&s);
+    bucket_fill_ += s.layout.size * size_of(DType::kF32);
+    if (bucket_fill_ >= options_.bucket_bytes) launch_bucket();
+  }
+  if (!s.grads_sharded || !s.ends_backward) return;
+  launch_bucket();  // nothing of this microbatch waits for the next one
+  backward_over_ = true;
+}
+
+// A scope's gradients are final on this rank and about to be added up over the data-parallel ranks: the one place for
+// what must be done to them before.
+void GradReducer::complete_gradients(ScopeState& s) {
+  for (const Parameter* p : s.spec.params)
+    GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
+  sum_partial(s);
+}
+
+// Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One
+// collective for each run of such neighbours in the flat buffer; elements are added in rank order, so neither runs nor
+// buckets nor the moment change a bit.
+void GradReducer::sum_partial(ScopeState& s) {
+  const std::vector<Parameter*>& params = s.spec.params;
+  const auto partial = [&](size_t i) { return params[i]->shard.kind == ShardSpec::Kind::kPartial; };
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  ProcessGroup& tp = mesh_.group(Axis::kTp);
+  summing_.clear();
+  for (size_t begin = 0, end = 0; begin < params.size(); begin = end) {
+    for (end = begin + 1; end < params.size() && partial(end) == partial(begin);) ++end;
+    if (!partial(begin)) continue;
+    const int64_t at = s.layout.offset[begin], to = s.layout.offset[end - 1] + params[end - 1]->local_shape.numel();
+    summing_.push_back(tp.all_reduce(whole.slice(at, to - at), ReduceOp::kSum, compute_));
+  }
+  for (Work& w : summing_) w.wait(compute_);
+}
+
+void GradReducer::launch(ScopeState& s) {
+  complete_gradients(s);
+  s.phase = Phase::kReducing;
+  ProcessGroup& group = mesh_.group(Axis::kDp);
+  if (!s.grads_sharded) {
+    s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
+    return;
+  }
+  // The first sum of a step goes straight to the shard, later ones are added to it when they land.
+  s.reducing = group.reduce_scatter(s.open, s.accumulated ? s.own(s.open) : s.grad_shard(), compute_);
+  flying_.push_back(&s);
+}
+
+void GradReducer::launch_bucket() {
+  if (bucket_.empty()) return;
+  drain();
+  for (ScopeState* s : bucket_) launch(*s);
+  bucket_.clear();
+  bucket_fill_ = 0;
+  if (!options_.overlap) drain();
+}
+
+void GradReducer::land(ScopeState& s) {
+  s.reducing.wait(compute_);
+  if (s.accumulated) backend_.ops->axpy({.x = s.own(s.open), .y = s.grad_shard()}, compute_);
+  s.accumulated = true;
+  pool_.free(s.open);
+  s.open = {};
+  s.phase = Phase::kIdle;
+}
+
+void GradReducer::drain() {
+  for (ScopeState* s : flying_) land(*s);
+  flying_.clear();
+  backward_over_ = false;
+}
+
+void GradReducer::reduce_stage(int stage) {
+  launch_bucket();
+  // Reverse execution order, like the buckets: every rank of the group launches in the same order.
+  for (auto it = scopes_.rbegin(); it != scopes_.rend(); ++it) {
+    ScopeState& s = **it;
+    if (s.spec.stage != stage) continue;
+    if (s.phase == Phase::kOpen) launch(s);
+    if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_gradients(s);  // none came: says which
+  }
+}
+
+void GradReducer::reduce_tied() {
+  drain();
+  const auto wait = [&](ScopeState& s) {
+    s.reducing.wait(compute_);
+    if (!s.grads_sharded) s.phase = Phase::kReduced;
+  };
+  for (auto& s : scopes_) {
+    if (s->owner != nullptr) {  // both copies on this rank: owner + copy, the order of first + last stage
+      wait(*s->owner);
+      wait(*s);
+      backend_.ops->axpy({.x = s->grad_shard(), .y = s->owner->grad_shard()}, compute_);
+    } else if (mesh_.ends().size() == 2 && s->copy == nullptr) {
+      const Parameter& p = *s->spec.params.front();
+      if (p.tied_to.empty() && !p.tied_owner) continue;
+      wait(*s);
+      mesh_.ends().all_reduce(s->grad_shard(), ReduceOp::kSum, compute_).wait(compute_);
+    }
+  }
+}
+
+void GradReducer::finish() {
+  launch_bucket();
+  drain();
+  for (auto& s : scopes_) {
+    const bool reduced =
+        s->grads_sharded ? s->accumulated : s->phase == Phase::kReducing || s->phase == Phase::kReduced;
+    GT_CHECK(reduced, "gradients of ", s->spec.name, " were never reduced");
+    s->reducing.wait(compute_);
+    s->phase = Phase::kReduced;
+  }
+  if (options_.stage != 0) return;
+  for (auto& s : scopes_)
+    if (!s->owner) s->reducing = mesh_.group(Axis::kDp).all_gather(s->grad_shard(), s->held_grads(), compute_);
+  for (auto& s : scopes_) s->reducing.wait(compute_);
+}
+
+}  // namespace gt

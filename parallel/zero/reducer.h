@@ -1,0 +1,53 @@
+// Private to parallel/zero. Adds up gradients over the data-parallel ranks by reduce-scatter, in buckets of whole
+// scopes in reverse execution order, beside the backward.
+//
+// Whole gradients (stages 0 and 1, GradReduce::kEnd): one reduction a step, in place; this rank's part of the flat
+// buffer is the result. Sharded gradients (kEach): a scope's whole gradients exist from their first writer to the end
+// of their reduction, which is added to the shard that this rank keeps. One bucket is on its way while the next one
+// fills.
+#pragma once
+#include "kernels/backend.h"
+#include "parallel/mesh.h"
+#include "parallel/zero/options.h"
+#include "parallel/zero/scope_state.h"
+
+namespace gt {
+
+class GradReducer {
+ public:
+  GradReducer(const ScopeList&, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
+  void allocate(int64_t bytes);  // room for whole gradients of sharded scopes
+
+  void begin_step();
+  void begin_backward(int stage, bool last);
+  void open(ScopeState&);        // the first writer of a scope is about to write
+  void ready(ScopeState&);       // every contribution of this microbatch is in
+  void reduce_stage(int stage);  // launches what has not been launched
+  void reduce_tied();            // adds the two copies' gradients, first-stage + last-stage order
+  void finish();                 // everything has landed
+
+  int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of whole gradients at once
+
+ private:
+  using Phase = ScopeState::Phase;
+  void complete_gradients(ScopeState&);
+  void sum_partial(ScopeState&);
+  void launch(ScopeState&);
+  void launch_bucket();
+  void land(ScopeState&);
+  void drain();
+
+  const ScopeList& scopes_;
+  const ZeroOptions options_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  Stream compute_;
+  Pool pool_;
+  std::vector<ScopeState*> bucket_;  // final for this microbatch, not launched yet
+  std::vector<Work> summing_;        // of sum_partial(); kept for its storage
+  std::vector<ScopeState*> flying_;  // sharded scopes on their way
+  int64_t bucket_fill_ = 0;          // bytes
+  bool backward_over_ = false;       // what flies was launched by a backward that has ended
+};
+
+}  // namespace gt

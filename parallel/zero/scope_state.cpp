@@ -1,0 +1,73 @@
+#include "parallel/zero/scope_state.h"
+
+#include "parallel/zero/gatherer.h"
+#include "parallel/zero/reducer.h"
+
+namespace gt {
+namespace {
+
+FlatLayout layout_of(const ScopeSpec& spec, int shards) {
+  std::vector<int64_t> numels;
+  for (const Parameter* p : spec.params) numels.push_back(p->local_shape.numel());
+  return flat_layout(numels, shards);
+}
+
+// Without bytes but with its shape: whoever uses it outside its scope is caught by the first access.
+Tensor nowhere(const Parameter& p, Device device) { return {nullptr, p.local_shape, DType::kF32, device}; }
+
+}  // namespace
+
+ScopeState::ScopeState(ScopeSpec s, int rank, int size, GradReducer& r, ValueGatherer& g)
+    : spec(std::move(s)), layout(layout_of(spec, size)), dp_rank(rank), reducer(r), gatherer(g) {
+  for (Parameter* p : spec.params) p->scope = this;
+}
+
+Tensor ScopeState::held_values() const {
+  return owner ? owner->held_values() : values.tensor({values_sharded ? layout.shard : layout.size}, DType::kF32);
+}
+
+Tensor ScopeState::held_grads() const {
+  return grads.tensor({grads_sharded ? layout.shard : layout.size}, DType::kF32);
+}
+
+void ScopeState::show_values(Tensor flat, int64_t version) {
+  for (size_t i = 0; i < spec.params.size(); ++i) {
+    Parameter& p = *spec.params[i];
+    p.value = flat.slice(layout.offset[i], p.local_shape.numel()).view(p.local_shape);
+    p.version = version;
+  }
+  if (copy) copy->show_values(flat, version);
+}
+
+void ScopeState::hide_values() {
+  for (Parameter* p : spec.params) p->value = nowhere(*p, grads.device());
+  if (copy) copy->hide_values();
+}
+
+void ScopeState::show_grads(Tensor flat) {
+  for (size_t i = 0; i < spec.params.size(); ++i) {
+    Parameter& p = *spec.params[i];
+    p.grad = flat.slice(layout.offset[i], p.local_shape.numel()).view(p.local_shape);
+  }
+}
+
+void ScopeState::hide_grads() {
+  for (Parameter* p : spec.params) p->grad = nowhere(*p, grads.device());
+}
+
+void ScopeState::acquire(Stream) {
+  if (values_sharded) gatherer.acquire(owner ? *owner : *this);
+}
+
+void ScopeState::release(Stream) {
+  // Gradients that the forward made already (the head's, while its logits are in cache) are a microbatch's own: they go
+  // now, so that every microbatch is reduced alone, in order, whatever the schedule does before its backward.
+  if (grads_sharded && phase == Phase::kOpen) reducer.ready(*this);
+  if (values_sharded) gatherer.release(owner ? *owner : *this);
+}
+
+void ScopeState::open_grads() { reducer.open(*this); }
+
+void ScopeState::grads_ready(Stream) { reducer.ready(*this); }
+
+}  // namespace gt

@@ -1,0 +1,76 @@
+// Private to parallel/zero. One scope on this rank: its place in the flat layout, the buffers that hold it, and where
+// its gathering and its reduction stand. The gatherer and the reducer change it, the store reads it.
+#pragma once
+#include "kernels/core/memory.h"
+#include "parallel/comm/process_group.h"
+#include "parallel/zero/flat_layout.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+class GradReducer;
+class ValueGatherer;
+
+struct ScopeState final : ParamScope {
+  ScopeState(ScopeSpec, int dp_rank, int dp_size, GradReducer&, ValueGatherer&);
+
+  ScopeSpec spec;
+  FlatLayout layout;
+  int dp_rank;
+  GradReducer& reducer;
+  ValueGatherer& gatherer;
+  ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: this scope has no values of its own
+  ScopeState* copy = nullptr;   // the other way round
+  bool ends_backward = false;   // the first scope of its stage: a backward reaches it last
+
+  // What this rank keeps: flat values and gradients, whole or its shard of them, f32.
+  Buffer values, grads;
+  bool values_sharded = false, grads_sharded = false;
+
+  // Gathering: whole values while somebody needs them (values_sharded).
+  Tensor gathered;
+  Work gathering;
+  int users = 0;
+
+  // Reduction. Whole gradients are open from the start of a step; sharded ones are idle until their first writer opens
+  // them, and again once they have been added to the shard.
+  enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
+  Tensor open;  // whole gradients while they exist (grads_sharded)
+  bool last_backward = false;
+  bool accumulated = false;  // grads_sharded: the shard holds something of this step
+  Work reducing;
+
+  bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
+  int64_t elements() const { return layout.size - layout.pad; }
+  int64_t begin() const { return layout.shard * dp_rank; }  // this rank's shard is [begin, begin + layout.shard)
+  Tensor own(Tensor flat) const { return flat.slice(begin(), layout.shard); }
+
+  Tensor held_values() const;  // whole or shard
+  Tensor value_shard() const { return shard_of(held_values(), values_sharded); }
+  Tensor held_grads() const;
+  Tensor grad_shard() const { return shard_of(held_grads(), grads_sharded); }
+  // Elements [from, to) of the flat buffers, which this rank holds.
+  Tensor values_at(int64_t from, int64_t to) const { return held_values().slice(from - value_base(), to - from); }
+  Tensor grads_at(int64_t from, int64_t to) const {
+    return held_grads().slice(from - (grads_sharded ? begin() : 0), to - from);
+  }
+
+  // Parameters see these flat values or gradients, or none.
+  void show_values(Tensor flat, int64_t version);  // the copy's parameters too
+  void hide_values();
+  void show_grads(Tensor flat);
+  void hide_grads();
+
+  void acquire(Stream) override;
+  void release(Stream) override;
+  void open_grads() override;
+  void grads_ready(Stream) override;
+
+ private:
+  Tensor shard_of(Tensor held, bool is_shard) const { return is_shard ? held : own(held); }
+  int64_t value_base() const { return values_sharded ? begin() : 0; }
+};
+
+using ScopeList = std::vector<std::unique_ptr<ScopeState>>;
+
+}  // namespace gt

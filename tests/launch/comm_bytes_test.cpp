@@ -1,0 +1,167 @@
+// What a training step sends, against the closed forms, to the byte; and delays that must change nothing.
+#include <atomic>
+
+#include "launch/verify/mesh_run.h"
+#include "tests/support/delayed_group.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+MeshRun run_of(MeshShape mesh, int zero = 1, bool tied = true) {
+  MeshRun run;
+  run.engine.model = {.layers = 4, .hidden = 32, .heads = 8, .ffn = 96, .vocab = 300, .seq = 16, .tied = tied};
+  run.engine.optim.weight_decay = 0.1f;
+  run.engine.lr = {.type = "constant", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 0, .total_steps = 40};
+  run.engine.partition = "uniform";
+  run.engine.zero.stage = zero;
+  run.mesh = mesh;
+  run.global_batch = 8;
+  run.steps = 2;
+  run.samples = synthetic_samples(16, 16, 300, 5);
+  return run;
+}
+
+// Elements of one rank's flat buffers, padding included, in the scopes of layers [begin, end) of the list.
+struct Scopes {
+  std::vector<int64_t> padded;
+  int64_t table = 0, head = 0;  // of the two tables where they are here
+};
+Scopes scopes_of(const MeshRun& run, int pp_rank) {
+  const GptConfig& c = run.engine.model;
+  const int64_t h = c.hidden, t = run.mesh.tp, f = c.ffn, vp = (c.vocab + 128 * t - 1) / (128 * t) * 128 * t;
+  const auto padded = [&](std::vector<int64_t> numels) {
+    int64_t n = 0;
+    for (int64_t k : numels) n += k;
+    const int64_t unit = 64 * run.mesh.dp;
+    return (n + unit - 1) / unit * unit;
+  };
+  const auto bounds = stage_boundaries(run.engine, run.mesh.pp);
+  const int last = static_cast<int>(c.layers) + 2;
+  Scopes out;
+  for (int k = bounds[static_cast<size_t>(pp_rank)]; k < bounds[static_cast<size_t>(pp_rank) + 1]; ++k) {
+    if (k == 0) {
+      out.table = padded({vp / t * h});
+      out.padded.push_back(out.table);
+      out.padded.push_back(padded({c.seq * h}));
+    } else if (k <= c.layers) {  // norms, qkv, out, up, down; row-parallel biases are whole
+      out.padded.push_back(
+          padded({4 * h, 3 * h * h / t, 3 * h / t, h * h / t, h, f * h / t, f / t, h * f / t, h}));
+    } else if (k < last) {
+      out.padded.push_back(padded({2 * h}));
+    } else {
+      out.head = padded({vp / t * h});
+      out.padded.push_back(out.head);
+    }
+  }
+  return out;
+}
+
+void check_bytes(const MeshRun& run, const MeshResult& result) {
+  const GptConfig& c = run.engine.model;
+  const int64_t t = run.mesh.tp, p = run.mesh.pp, d = run.mesh.dp, b = run.engine.micro_batch;
+  const int64_t m = run.global_batch / (b * d), n = b * c.seq * c.hidden, e = 4;
+  const auto bounds = stage_boundaries(run.engine, run.mesh.pp);
+  for (int rank = 0; rank < run.mesh.world(); ++rank) {
+    const auto& comm = result.ranks[static_cast<size_t>(rank)].comm;
+    const int pp = run.mesh.coord(Axis::kPp, rank);
+    const bool first = pp == 0, last = pp == run.mesh.pp - 1;
+    INFO("tp " << t << " pp " << p << " dp " << d << " zero " << run.engine.zero.stage << " rank " << rank);
+
+    // Tensor parallel: four all-reduces a block and microbatch; one for the embedding, one for the head's input; the
+    // head's statistics, three numbers a token and rank.
+    int64_t blocks = 0;
+    for (int k = bounds[static_cast<size_t>(pp)]; k < bounds[static_cast<size_t>(pp) + 1]; ++k)
+      blocks += k >= 1 && k <= c.layers;
+    const int64_t all_reduces = 4 * blocks + (first ? 1 : 0) + (last ? 1 : 0);
+    const CommCounters& tp = comm.at("tp");
+    if (t > 1) {
+      CHECK(tp.all_reduce == m * (8 * blocks + 2 * (all_reduces - 4 * blocks)) * (t - 1) * n * e / t);
+      CHECK(tp.of(CommOp::kAllReduce).calls == m * all_reduces);
+      CHECK(tp.all_gather == (last ? m * (t - 1) * 3 * b * c.seq * e : 0));
+      CHECK(tp.total() == tp.all_reduce + tp.all_gather);
+    }
+    // Pipeline: b*s*h elements forward to the next stage, and back to the one before, a microbatch.
+    const CommCounters& line = comm.at("pp");
+    if (p > 1) {
+      CHECK(line.send == m * n * e * ((last ? 0 : 1) + (first ? 0 : 1)));
+      CHECK(line.of(CommOp::kSend).calls == m * ((last ? 0 : 1) + (first ? 0 : 1)));
+      CHECK(line.of(CommOp::kRecv).bytes == m * n * e * ((last ? 0 : 1) + (first ? 0 : 1)));
+      CHECK(line.total() == line.send);
+    }
+    // Data parallel: reduce-scatter of gradients, all-gather of gradients (0) or parameters (1): 2a, padding included.
+    // With both uses of a tied table on one rank, two gradients are reduced and one table is gathered.
+    const Scopes scopes = scopes_of(run, pp);
+    int64_t elements = 0;
+    for (int64_t k : scopes.padded) elements += k;
+    const int64_t gathered = elements - (c.tied && p == 1 ? scopes.head : 0);
+    const CommCounters& dp = comm.at("dp");
+    if (d > 1) {
+      CHECK(dp.reduce_scatter == elements * (d - 1) / d * e);
+      CHECK(dp.all_gather == gathered * (d - 1) / d * e);
+      CHECK(dp.of(CommOp::kReduceScatter).calls == static_cast<int64_t>(scopes.padded.size()));
+      CHECK(dp.total() == dp.reduce_scatter + dp.all_gather);
+    }
+    // Tied tables: an all-reduce of the gradient's shard between two ranks.
+    if (p > 1) CHECK(comm.at("ends").total() == (c.tied ? (scopes.table + scopes.head) / d * e : 0));
+    // Everything that the world must agree on travels in one vector.
+    if (run.mesh.world() > 1) CHECK(comm.at("world").of(CommOp::kAllReduce).calls == 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a step's bytes on every group equal the closed forms", "[V9]") {
+  for (const MeshShape mesh : {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.pp = 2}, MeshShape{.pp = 4},
+                               MeshShape{.dp = 2}, MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
+                               MeshShape{.pp = 4, .dp = 2}})
+    for (int zero : {0, 1}) {
+      const MeshRun run = run_of(mesh, zero);
+      check_bytes(run, run_mesh(run));
+    }
+  const MeshRun untied = run_of({.pp = 2, .dp = 2, .tp = 2}, 1, false);
+  check_bytes(untied, run_mesh(untied));
+}
+
+TEST_CASE("a step's counters know calls and time", "[V9]") {
+  const MeshResult r = run_mesh(run_of({.pp = 2, .dp = 2, .tp = 2}));
+  for (const RankRun& rank : r.ranks)
+    for (const auto& [name, c] : rank.comm) {
+      int64_t calls = 0, bytes = 0;
+      for (int k = 0; k < kNumCommOps; ++k) {
+        const CommCounters::Op& op = c.ops[k];
+        calls += op.calls;
+        if (k != static_cast<int>(CommOp::kRecv)) bytes += op.bytes;
+        INFO(name << " op " << k);
+        CHECK((op.calls > 0) == (op.flight_ns > 0));
+        CHECK((op.calls > 0) == (op.blocked_ns > 0));
+      }
+      CHECK(calls == c.calls);
+      CHECK(bytes == c.total());
+    }
+}
+
+TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the communication path", "[Z5]") {
+  const MeshShape mesh{.pp = 2, .dp = 2, .tp = 2};
+  MeshRun calm = run_of(mesh);
+  calm.engine.zero.bucket_bytes = 4 << 10;
+  const MeshResult want = run_mesh(calm);
+  for (uint64_t seed : {11, 12, 13}) {
+    for (bool overlap : {true, false}) {
+      MeshRun run = calm;
+      run.engine.zero.overlap = overlap;
+      std::atomic<int> delays{0};
+      MeshHooks hooks;
+      run.hooks = &hooks;
+      hooks.wrap = [&](GroupFactory& f) { return std::make_unique<DelayedFactory>(f, seed, 25, &delays); };
+      const MeshResult got = run_mesh(run);
+      INFO("seed " << seed << " overlap " << overlap);
+      CHECK(delays == 200);  // 25 on each of 8 ranks
+      CHECK(got.losses == want.losses);
+      CHECK(got.norms == want.norms);
+      CHECK(got.grads == want.grads);
+      CHECK(got.weights == want.weights);
+    }
+  }
+}

@@ -1,0 +1,124 @@
+// Real processes that stop or die: the right one is named, the run ends with the right code, nothing is left behind.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kRun =
+    "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --train.steps 1000000 "
+    "--checkpoint.every 0 --log.every 1000 --log.name x ";
+
+std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<int> children(int pid) {
+  std::istringstream in(slurp(cat("/proc/", pid, "/task/", pid, "/children")));
+  std::vector<int> out;
+  for (int child; in >> child;) out.push_back(child);
+  return out;
+}
+
+// The process of one rank below our launcher `pid`; 0: not there.
+int process_of(int pid, int rank) {
+  const std::string variable = std::string("OMPI_COMM_WORLD_RANK=") + std::to_string(rank) + '\0';
+  for (int mpirun : children(pid))
+    for (int child : children(mpirun))
+      if (slurp(cat("/proc/", child, "/environ")).find(variable) != std::string::npos) return child;
+  return 0;
+}
+
+// Once a few steps are in the log, sends `n` to that rank.
+std::function<void(int)> once_it_trains(const std::string& log, int rank, int n, std::vector<int>& ranks) {
+  return [=, &ranks](int pid) {
+    for (int i = 0; i < 6000 && slurp(log).find("\"step\": 5,") == std::string::npos; ++i) usleep(10000);
+    for (int r = 0; r < 4; ++r) ranks.push_back(process_of(pid, r));
+    if (ranks[static_cast<size_t>(rank)] > 0) kill(ranks[static_cast<size_t>(rank)], n);
+  };
+}
+
+// Neither processes nor shared memory of these ranks.
+void check_nothing_left(const std::vector<int>& pids) {
+  REQUIRE(pids.size() == 4);
+  for (int pid : pids) {
+    CHECK((pid > 0 && kill(pid, 0) != 0));
+    std::error_code ec;
+    for (const auto& e : std::filesystem::directory_iterator("/dev/shm", ec))
+      CHECK(e.path().filename().string().rfind(cat("gpttrain-", pid, "-"), 0) != 0);
+  }
+}
+
+const char* const kPlaces[] = {"pp0 dp0 tp0", "pp0 dp0 tp1", "pp1 dp0 tp0", "pp1 dp0 tp1"};
+
+}  // namespace
+
+TEST_CASE("a stopped process is named, whichever rank it is, and the run ends with 124", "[R12]") {
+  for (int rank = 0; rank < 4; ++rank) {
+    TempDir dir;
+    std::vector<int> pids;
+    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2 --comm.stall_warn_s 4 --comm.stall_abort_s 5", dir.path(), 100,
+                               once_it_trains(dir / "runs/x/log.jsonl", rank, SIGSTOP, pids));
+    INFO(r.out);
+    CHECK(r.code == 124);
+    CHECK(r.says(cat("stalled: not arrived: rank ", rank, "\n")));
+    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kPlaces[rank], "): frozen, no sign of life for")));
+    CHECK(r.says("last call: "));
+    CHECK(r.says("has waited 4."));
+    CHECK(r.says("hang: the run ends"));
+    CHECK(std::count(r.out.begin(), r.out.end(), '\n') < 60);  // one report, not one a rank
+    int rings = 0;
+    for (const auto& run : std::filesystem::directory_iterator(dir / "runs/x"))
+      if (run.path().filename().string().rfind("hang-", 0) == 0)
+        for (const auto& f : std::filesystem::directory_iterator(run.path()))
+          rings += f.path().filename().string().rfind("rank-", 0) == 0 && std::filesystem::file_size(f) > 1000;
+    CHECK(rings == 4);
+    check_nothing_left(pids);
+  }
+}
+
+TEST_CASE("a rank that is killed ends the run at once, named with its place, and leaves nothing behind", "[R11]") {
+  for (int rank : {0, 3}) {
+    TempDir dir;
+    std::vector<int> pids;
+    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100,
+                               once_it_trains(dir / "runs/x/log.jsonl", rank, SIGKILL, pids));
+    INFO(r.out);
+    CHECK(r.code == 128 + SIGKILL);
+    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kPlaces[rank], ") died: step, step ")));
+    check_nothing_left(pids);
+  }
+}
+
+TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
+  TempDir dir;
+  std::vector<int> pids;
+  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
+    once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
+    for (int mpirun : children(pid)) kill(mpirun, SIGSTOP), kill(mpirun, SIGKILL);
+  });
+  INFO(r.out);
+  CHECK(r.code == 128 + SIGKILL);
+  check_nothing_left(pids);
+}
+
+TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
+  TempDir dir;
+  const Outcome r = gpttrain(
+      kRun + "--tp 2 --pp 2 --dp 2 --comm.stall_warn_s 4 --train.steps 40 --checkpoint.every 20", dir.path(), 280);
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK_FALSE(r.says("stalled"));
+  CHECK_FALSE(r.says("died"));
+}

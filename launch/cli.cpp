@@ -55,10 +55,12 @@ constexpr VerbSpec kVerbs[] = {
      ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
     {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
      ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
+    {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
+     ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "verify", "report", "launch"};
+constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -116,6 +118,7 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kExport: use(ExportArgs()); break;
     case Verb::kImport: use(ImportArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
+    case Verb::kVerify: use(VerifyArgs()); break;
   }
   return out;
 }

@@ -32,6 +32,7 @@ enum class Verb {
   kExport,
   kImport,
   kBench,
+  kVerify,
 };
 
 struct Command {
@@ -40,10 +41,11 @@ struct Command {
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
                DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs,
-               CkptVerifyArgs, CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs>
+               CkptVerifyArgs, CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, VerifyArgs>
       args;
-  // train, lr and bench: the checked config. eval and generate leave it at defaults, for the model is the checkpoint's:
-  // load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks the flags.
+  // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
+  // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks
+  // the flags.
   LoadedConfig loaded;
   std::string config_file;                // --config
   std::vector<std::string> config_flags;  // as given

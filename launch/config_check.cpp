@@ -219,7 +219,7 @@ class Checker {
     for (const char* rule : {"flops", "best", "auto", "uniform", "parameters"})
       if (p.partition == rule) return;
     if (p.partition.rfind("type:", 0) == 0) return partition_by_type();
-    int64_t sum = 0, n = 0;
+    int64_t sum = 0, n = 0, empty = -1;  // empty: the last stage between the first and the last without a block
     std::string_view rest = p.partition;
     for (bool more = true; more; ++n) {
       const size_t comma = rest.find(',');
@@ -232,12 +232,19 @@ class Checker {
                                p.partition),
                    even_split());
       sum += blocks;
+      if (blocks == 0 && n > 0 && more) empty = n;
       if (more) rest.remove_prefix(comma + 1);
     }
     const std::string wanted = p.vpp > 1 ? fmt::format("pp x vpp is {}", stages) : fmt::format("pp is {}", p.pp);
     if (n != stages || sum != m.layers)
       bad("parallel.partition",
           fmt::format("{} blocks in {} stages, but model.layers is {} and {}", sum, n, m.layers, wanted), even_split());
+    else if (empty >= 0)
+      bad("parallel.partition",
+          fmt::format("{}: stage {} would hold no layer at all; only the first (embedding) and the last (norm, head) "
+                      "may have 0 blocks",
+                      p.partition, empty),
+          even_split());
   }
 
   void partition_by_type() {

@@ -269,4 +269,18 @@ struct BenchArgs {
   }
 };
 
+struct VerifyArgs {
+  std::string on = "threads";
+  int64_t steps = 3, ranks = 8, sample = 0;
+  bool matrix = false;
+  template <class V>
+  void fields(V& v) {
+    v("on", on, "threads|here", "ranks as threads of this process, or as this command line would train: processes, device");
+    v("steps", steps, "1..100 steps", "optimizer steps compared");
+    v("matrix", matrix, "", "every legal layout instead of the given one");
+    v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
+    v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");
+  }
+};
+
 }  // namespace gt

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/activation_tap.h"
+
 namespace gt {
 
 int64_t GptConfig::block_parameters() const {
@@ -126,6 +128,10 @@ void GptStage::in_scope(Tape& t, const Module& m, Body body) {
   ops::leave(t, scope);
 }
 
+void GptStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
+  if (tap_ != nullptr) tap_->activation(m.name() + part, x.value, mb);
+}
+
 Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
   Block* block = blocks_[i].get();
   const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
@@ -136,12 +142,16 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
     return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
       Block::Stream out;
       in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs); });
+      show(*block, ".attn.out", out.x, mb);
+      show(*block, ".mlp.down", *out.branch, mb);
       return Block::join(tape, out);
     }), {}, {}};
   }
   const ops::Keep keep =
       chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep); });
+  show(*block, ".attn.out", s.x, mb);
+  show(*block, ".mlp.down", *s.branch, mb);
   return s;
 }
 
@@ -151,11 +161,13 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
     in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
+    show(*embed_, "", s.x, mb);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) s = run_block(t, i, s, mb);
   if (norm_) {
     const Var* branch = s.branch ? &*s.branch : nullptr;
     in_scope(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
+    show(*norm_, "", s.x, mb);
     return s.x;
   }
   return Block::join(t, s);
@@ -163,7 +175,10 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
 
 Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   Var x = body(t, input, mb);
-  if (head_) in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+  if (head_) {
+    in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+    show(*head_, "", x, mb);
+  }
   return x;
 }
 

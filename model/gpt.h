@@ -40,6 +40,8 @@ struct GptConfig {
   int total_scopes() const { return static_cast<int>(layers) + 4; }
 };
 
+class ActivationTap;
+
 class Block : public Module {
  public:
   Block(const std::string& name, const GptConfig&, const Build&);
@@ -68,6 +70,7 @@ class GptStage : public Stage {
 
   std::vector<ScopeSpec> scopes();
   void bind(ParamStore&);  // before the first forward
+  void show_to(ActivationTap* tap) { tap_ = tap; }  // of every forward from now on; nullptr: nobody
   // Logits [1, local padded vocab] that follow position `row` of mb; a stage that holds the whole model (generation).
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row);
 
@@ -79,6 +82,7 @@ class GptStage : public Stage {
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
+  void show(const Module&, const char* part, const Var&, const MicroBatch&);
   GptConfig config_;
   TensorAxis axis_;
   int stage_;
@@ -88,6 +92,7 @@ class GptStage : public Stage {
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<Norm> norm_;
   std::vector<Named> named_;
+  ActivationTap* tap_ = nullptr;
 };
 
 }  // namespace gt

@@ -1,7 +1,7 @@
 // What a training step sends, against the closed forms, to the byte; and delays that must change nothing.
 #include <atomic>
 
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/support/delayed_group.h"
 #include "tests/support/test.h"
 
@@ -155,7 +155,9 @@ TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the com
       MeshRun run = calm;
       run.engine.zero.overlap = overlap;
       std::atomic<int> delays{0};
-      run.between = [&](GroupFactory& f) { return std::make_unique<DelayedFactory>(f, seed, 25, &delays); };
+      MeshHooks hooks;
+      run.hooks = &hooks;
+      hooks.wrap = [&](GroupFactory& f) { return std::make_unique<DelayedFactory>(f, seed, 25, &delays); };
       const MeshResult got = run_mesh(run);
       INFO("seed " << seed << " overlap " << overlap);
       CHECK(delays == 200);  // 25 on each of 8 ranks

@@ -116,6 +116,9 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--pp 16", "--pp: 16 stages for 15 layers (embedding, 12 blocks, norm, head); pp may be 1 to 15"},
       {"--pp 2 --parallel.partition 4,4",
        "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
+      {"--pp 4 --parallel.partition 4,0,4,4",
+       "--parallel.partition: 4,0,4,4: stage 1 would hold no layer at all; only the first (embedding) and the last (norm, "
+       "head) may have 0 blocks; for example 3,3,3,3"},
       {"--pp 2 --parallel.partition halves",
        "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
        "\"halves\"; for example 6,6"},

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

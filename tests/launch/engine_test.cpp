@@ -7,8 +7,8 @@
 #include <limits>
 #include <thread>
 
+#include "launch/verify/mesh_run.h"
 #include "parallel/comm/thread_group.h"
-#include "tests/launch/mesh_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -1,5 +1,5 @@
 // The layout does not change the result: every tp x pp x dp up to 8 ranks against one rank.
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;

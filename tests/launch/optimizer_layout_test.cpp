@@ -2,7 +2,7 @@
 // around changes no bit of any optimizer.
 #include <cmath>
 
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -3,8 +3,8 @@
 
 #include "kernels/core/memory.h"
 #include "launch/engine_options.h"
+#include "launch/verify/mesh_run.h"
 #include "parallel/comm/null_group.h"
-#include "tests/launch/mesh_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "launch/schedule_file.h"
+#include "launch/verify/mesh_run.h"
 #include "parallel/pipeline/simulate.h"
-#include "tests/launch/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -7,7 +7,7 @@
 
 #include "launch/engine_options.h"
 #include "parallel/comm/null_group.h"
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -1,7 +1,7 @@
 // ZeRO stages do not change the result: 0 to 3 bit for bit where gradients are reduced once a step, close where they
 // are reduced every microbatch, under every axis, schedule and recomputation; and each run uses the memory that was
 // planned and sends what was planned.
-#include "tests/launch/mesh_run.h"
+#include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -1,0 +1,75 @@
+#include "launch/verify/activations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/rng.h"
+
+namespace gt {
+namespace {
+
+constexpr uint64_t kSigns = 0x5EED0F516E5ull;
+
+template <class T>
+void project(const T* x, int64_t first, int64_t n, std::array<double, 8>& sums) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t bits = splitmix64(kSigns ^ static_cast<uint64_t>(first + i));
+    const double v = static_cast<double>(x[i]);
+    for (size_t j = 0; j < sums.size(); ++j) sums[j] += (bits >> j & 1) != 0 ? v : -v;
+  }
+}
+
+double distance(const std::array<double, 8>& a, const std::array<double, 8>& b) {
+  double diff = 0, norm = 0;
+  for (size_t j = 0; j < a.size(); ++j) {
+    diff += (a[j] - b[j]) * (a[j] - b[j]);
+    norm += b[j] * b[j];
+  }
+  const double e = std::sqrt(diff) / std::max(std::sqrt(norm), 1e-30);
+  return std::isfinite(e) ? e : std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+void ActivationRecorder::activation(const std::string& module, Tensor x, const MicroBatch& mb) {
+  if (x.device.kind != DeviceKind::kCpu || (x.dtype != DType::kF32 && x.dtype != DType::kF64)) return;
+  if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
+  std::vector<Fingerprint>& entry = seen_[{module, mb.first_sample}];
+  if (!entry.empty()) return;  // made again in the backward
+  Fingerprint f;
+  f.tp_rank = tp_rank_;
+  f.rows = x.shape.rows();
+  f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
+  const int64_t first = f.rows < f.all_rows ? tp_rank_ * x.numel() : 0;
+  if (x.dtype == DType::kF32)
+    project(x.as<float>(), first, x.numel(), f.sums);
+  else
+    project(x.as<double>(), first, x.numel(), f.sums);
+  entry.push_back(f);
+}
+
+double activation_error(const std::vector<Fingerprint>& layout, const std::vector<Fingerprint>& reference) {
+  constexpr double kMissing = std::numeric_limits<double>::infinity();
+  if (layout.empty() || reference.empty()) return kMissing;
+  double worst = 0;
+  if (layout.size() == reference.size()) {  // cut the same way
+    for (size_t i = 0; i < layout.size(); ++i)
+      worst =
+          std::max(worst, layout[i].rows == reference[i].rows ? distance(layout[i].sums, reference[i].sums) : kMissing);
+    return worst;
+  }
+  const Fingerprint& whole = reference.front();
+  if (whole.rows != whole.all_rows) return kMissing;
+  Fingerprint sum;
+  for (const Fingerprint& f : layout) {
+    if (f.rows == whole.rows) worst = std::max(worst, distance(f.sums, whole.sums));
+    if (f.rows == whole.rows) continue;
+    sum.rows += f.rows;
+    for (size_t j = 0; j < f.sums.size(); ++j) sum.sums[j] += f.sums[j];
+  }
+  if (sum.rows == 0) return worst;
+  return sum.rows == whole.rows ? std::max(worst, distance(sum.sums, whole.sums)) : kMissing;
+}
+
+}  // namespace gt

@@ -1,0 +1,81 @@
+// Ranks' records become one result: pieces find their place in the logical tensors, copies are held against them.
+#include <algorithm>
+#include <limits>
+
+#include "launch/verify/mesh_run.h"
+
+namespace gt {
+namespace {
+
+void scatter(const Piece& p, Logical& out) {
+  std::vector<float>& full = out[logical_name(p.view.name)];
+  full.resize(static_cast<size_t>(p.view.full.numel()), std::numeric_limits<float>::quiet_NaN());
+  for (size_t i = 0; i < p.values.size(); ++i)
+    if (const int64_t at = logical_offset(p.view, p.view.begin + static_cast<int64_t>(i)); at >= 0)
+      full[static_cast<size_t>(at)] = p.values[i];
+}
+
+// The padding of a vocabulary must be 0, every other element that of the owner.
+bool same(const Piece& p, const std::vector<float>& full) {
+  for (size_t i = 0; i < p.values.size(); ++i) {
+    const int64_t at = logical_offset(p.view, p.view.begin + static_cast<int64_t>(i));
+    if (p.values[i] != (at >= 0 ? full[static_cast<size_t>(at)] : 0.f)) return false;
+  }
+  return true;
+}
+
+bool in_group(const Piece& p, const char* group) { return p.view.name.rfind(group, 0) == 0; }
+
+void find_stale(const std::vector<RankRecord>& records, std::vector<Snapshot>& steps, MeshResult& out) {
+  for (size_t r = 0; r < records.size(); ++r)
+    for (const Piece& p : records[r].pieces) {
+      if (!in_group(p, "master/") || p.step == kBefore) continue;
+      const std::string name = logical_name(p.view.name);
+      std::vector<int>& ranks = out.holders[name];
+      if (std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) == ranks.end())
+        ranks.push_back(static_cast<int>(r));
+      const Logical& owner = steps[static_cast<size_t>(p.step)].weights;
+      const auto it = owner.find(name);
+      const bool known = std::any_of(out.stale.begin(), out.stale.end(), [&](const StaleCopy& s) {
+        return s.name == name && s.rank == static_cast<int>(r) && s.step == p.step;
+      });
+      if (!known && (it == owner.end() || !same(p, it->second)))
+        out.stale.push_back({name, static_cast<int>(r), p.step});
+    }
+}
+
+}  // namespace
+
+MeshResult assemble(const MeshRun& run, std::vector<RankRecord> records) {
+  MeshResult out;
+  out.losses = records.front().losses;
+  out.norms = records.front().norms;
+  out.eval_loss = records.front().eval_loss;
+  std::vector<Snapshot> steps(static_cast<size_t>(run.steps));
+  for (const RankRecord& r : records) {
+    for (const Piece& p : r.pieces) {
+      if (!p.view.save) continue;
+      if (p.step == kBefore) {
+        scatter(p, out.initial);
+        continue;
+      }
+      Snapshot& s = steps[static_cast<size_t>(p.step)];
+      const bool grad = in_group(p, "grad/"), value = in_group(p, "master/");
+      scatter(p, grad ? s.grads : value ? s.weights : s.state);
+      const std::string name = logical_name(p.view.name);
+      if (value && std::find(out.order.begin(), out.order.end(), name) == out.order.end()) out.order.push_back(name);
+    }
+    for (const auto& [key, prints] : r.activations)
+      out.activations[key].insert(out.activations[key].end(), prints.begin(), prints.end());
+    for (const std::string& m : r.module_order)
+      if (std::find(out.modules.begin(), out.modules.end(), m) == out.modules.end()) out.modules.push_back(m);
+  }
+  find_stale(records, steps, out);
+  out.grads = steps.front().grads;
+  out.weights = steps.back().weights;
+  out.state = steps.back().state;
+  out.steps = std::move(steps);
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,147 @@
+#include "launch/verify/compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gt {
+namespace {
+
+class Comparer {
+ public:
+  Comparer(const MeshResult& layout, const MeshResult& reference, const Limits& limits)
+      : a_(layout), b_(reference), limits_(limits) {}
+
+  std::vector<Difference> run() {
+    for (size_t k = 0; k < b_.losses.size(); ++k) {
+      step_ = static_cast<int>(k);
+      if (k == 0) activations();
+      scalar(Seen::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
+      const Snapshot &a = a_.steps.at(k), &b = b_.steps[k];
+      if (!b.grads.empty()) tensors(Seen::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
+      heed_gradients(b.grads);
+      const bool astray = limits_.free && k > 0;
+      if (!astray) scalar(Seen::kNorm, "grad norm", a_.norms, b_.norms, limits_.norm);
+      if (!astray && !b.weights.empty()) tensors(Seen::kParameter, b_.order, a.weights, b.weights);
+      if (!astray && !b.state.empty()) tensors(Seen::kState, names(b.state), a.state, b.state);
+      copies();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Difference& add(Seen seen, const std::string& name, double error, double limit) {
+    Difference& d = out_.emplace_back();
+    d.seen = seen;
+    d.name = name;
+    d.step = step_ + 1;
+    d.error = error;
+    d.limit = limit;
+    d.bad = !(error <= limit);
+    return d;
+  }
+
+  void scalar(Seen seen, const char* name, const std::vector<double>& a, const std::vector<double>& b, double limit) {
+    const auto k = static_cast<size_t>(step_);
+    double e = std::numeric_limits<double>::infinity();
+    if (k < a.size() && std::isfinite(a[k])) e = std::abs(a[k] - b[k]) / std::max(std::abs(b[k]), 1e-30);
+    add(seen, name, e, limit);
+  }
+
+  static std::vector<std::string> names(const Logical& l) {
+    std::vector<std::string> out;
+    for (const auto& [name, unused] : l) out.push_back(name);
+    return out;
+  }
+
+  void tensors(Seen seen, const std::vector<std::string>& order, const Logical& a, const Logical& b) {
+    static const std::vector<float> kNone;
+    for (const std::string& name : order) {
+      const auto ia = a.find(name), ib = b.find(name);
+      const std::vector<float>&x_a = ia == a.end() ? kNone : ia->second, &x_b = ib == b.end() ? kNone : ib->second;
+      const TensorDistance d =
+          seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b) : distance(x_a, x_b);
+      Difference& x = add(seen, name, d.relative, limits_.tensor);
+      x.ulp = d.ulp;
+      if (limits_.cosine > 0) x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length);
+      if (const auto h = a_.holders.find(seen == Seen::kState ? logical_name(name) : name); h != a_.holders.end())
+        x.ranks = h->second;
+    }
+  }
+
+  // Which elements have had a gradient to speak of.
+  void heed_gradients(const Logical& grads) {
+    for (const auto& [name, g] : grads) {
+      std::vector<char>& heeded = heeded_[name];
+      heeded.resize(g.size());
+      double squares = 0;
+      for (float x : g) squares += double{x} * x;
+      const double least = 1e-3 * std::sqrt(squares / static_cast<double>(std::max<size_t>(g.size(), 1)));
+      for (size_t i = 0; i < g.size(); ++i)
+        if (g[i] != 0 && std::abs(g[i]) >= least) heeded[i] = 1;
+    }
+  }
+
+  TensorDistance parameter(const std::string& name, const std::vector<float>& a, std::vector<float> b) const {
+    const Logical& earlier = step_ == 0 ? b_.initial : b_.steps[static_cast<size_t>(step_) - 1].weights;
+    const auto heeded = heeded_.find(name);
+    const auto before = earlier.find(name);
+    if (heeded == heeded_.end() || before == earlier.end() || a.size() != b.size()) return distance(a, b);
+    float update = 0;
+    for (size_t i = 0; i < b.size(); ++i) update = std::max(update, std::abs(b[i] - before->second[i]));
+    for (size_t i = 0; i < b.size(); ++i)
+      if (heeded->second[i] == 0 && std::abs(a[i] - b[i]) <= 2.5f * update) b[i] = a[i];
+    return distance(a, b);
+  }
+
+  void activations() {
+    for (const std::string& module : b_.modules) {
+      Difference worst;
+      for (auto it = b_.activations.lower_bound({module, INT64_MIN});
+           it != b_.activations.end() && it->first.first == module; ++it) {
+        const auto found = a_.activations.find(it->first);
+        const double e = found == a_.activations.end() ? std::numeric_limits<double>::infinity()
+                                                       : activation_error(found->second, it->second);
+        if (worst.sample < 0 || e > worst.error) worst.sample = it->first.second, worst.error = e;
+      }
+      add(Seen::kActivation, module, worst.error, limits_.tensor).sample = worst.sample;
+    }
+  }
+
+  void copies() {
+    for (const StaleCopy& s : a_.stale)
+      if (s.step == step_) add(Seen::kCopy, s.name, std::numeric_limits<double>::infinity(), 0).ranks = {s.rank};
+  }
+
+  const MeshResult &a_, &b_;
+  const Limits& limits_;
+  int step_ = 0;
+  std::map<std::string, std::vector<char>> heeded_;
+  std::vector<Difference> out_;
+};
+
+}  // namespace
+
+const char* name_of(Seen s) {
+  constexpr const char* kNames[] = {"output",          "loss", "gradient", "gradient norm", "parameter",
+                                    "optimizer state", "copy"};
+  return kNames[static_cast<size_t>(s)];
+}
+
+Limits exact_limits() { return {0, 0, 0}; }
+
+Limits limits_for(DType compute) {
+  if (compute == DType::kF32) return {};
+  return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .cosine = 0.999, .length = 0.01};
+}
+
+std::vector<Difference> compare(const MeshResult& layout, const MeshResult& reference, const Limits& limits) {
+  return Comparer(layout, reference, limits).run();
+}
+
+const Difference* first_bad(const std::vector<Difference>& all) {
+  const auto it = std::find_if(all.begin(), all.end(), [](const Difference& d) { return d.bad; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+}  // namespace gt

@@ -1,0 +1,191 @@
+#include "launch/verify/layouts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "kernels/core/check.h"
+#include "launch/config_check.h"
+
+namespace gt {
+namespace {
+
+// In this order every prefix of a legal layout, the rest at its default, is legal too.
+constexpr const char* kAxes[] = {
+    "parallel.tp", "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
+    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce"};
+
+bool counts_ranks(const std::string& key) {
+  return key == "parallel.tp" || key == "parallel.pp" || key == "parallel.dp";
+}
+
+// "0..3 …" of a domain; false when it is no closed range of whole numbers.
+bool range_of(const std::string& domain, int64_t& low, int64_t& high) {
+  const size_t dots = domain.find("..");
+  if (dots == std::string::npos) return false;
+  const char* end = domain.data() + domain.size();
+  return std::from_chars(domain.data(), domain.data() + dots, low).ec == std::errc() &&
+         std::from_chars(domain.data() + dots + 2, end, high).ec == std::errc();
+}
+
+std::vector<std::string> values_of(const Option& o, int64_t most) {
+  std::vector<std::string> out;
+  if (is_flag(o)) return {"false", "true"};
+  for (const std::string& c : choices(o))
+    if (std::none_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; }) && c != "auto")
+      out.push_back(c);  // FILE is no value, auto none of its own
+  int64_t low = 0, high = 0;
+  if (out.empty() && range_of(o.domain, low, high))
+    for (int64_t v = counts_ranks(o.key()) ? std::max<int64_t>(low, 1) : low; v <= std::min(high, most); ++v)
+      out.push_back(std::to_string(v));
+  return out;
+}
+
+void set(Config& c, const std::string& key, const std::string& value) {
+  for (const Option& o : list_options(c))
+    if (o.key() == key) {
+      const std::string bad = set_from_words(o, {value});
+      GT_CHECK(bad.empty(), key, " ", value, ": ", bad);
+      return;
+    }
+  GT_CHECK(false, "no option ", key);
+}
+
+constexpr const char* kGradReduce = "zero.grad_reduce";
+
+std::string text_of(Config c, const std::string& key) {
+  for (const Option& o : list_options(c))
+    if (o.key() == key) return value_text(o);
+  return "";
+}
+
+// Gradients are added over the replicas microbatch by microbatch, not once a step.
+bool reduces_each(const Config& c) {
+  const std::string how = text_of(c, kGradReduce);
+  if (c.zero.stage < 2 || how.empty()) return false;
+  return how == "each" || (how == "auto" && (c.zero.stage == 3 || c.parallel.pp == 1));
+}
+
+// What "auto" stands for, so that one layout has one text.
+void settle(Config& c) {
+  c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  if (const std::string how = text_of(c, kGradReduce); !how.empty())
+    set(c, kGradReduce, reduces_each(c) ? "each" : "end");
+}
+
+Config checked(const Config& c) {
+  CheckedLayout r = check_layout(c, {});
+  if (r.problems.empty()) return std::move(r.config);
+  Problems all;
+  for (const Problem& p : r.problems) all.add(p.where, p.key, p.reason, p.fix);
+  all.throw_if_any();
+  return c;
+}
+
+void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t depth, int64_t max_ranks,
+            std::vector<std::pair<std::string, std::string>>& settings, std::vector<Config>& out) {
+  if (depth == axes.size()) {
+    out.push_back(check_layout(base, settings).config);
+    return;
+  }
+  for (const std::string& value : axes[depth].values) {
+    settings.emplace_back(axes[depth].key, value);
+    int64_t ranks = 1;
+    for (const auto& [key, v] : settings)
+      if (counts_ranks(key)) ranks *= std::stoll(v);
+    if (ranks <= max_ranks && check_layout(base, settings).problems.empty())
+      extend(base, axes, depth + 1, max_ranks, settings, out);
+    settings.pop_back();
+  }
+}
+
+}  // namespace
+
+Config one_rank(const Config& c) {
+  Config r = c;
+  r.train.grad_accum = c.train.grad_accum * std::max<int64_t>(c.parallel.dp, 1);
+  r.parallel = ParallelConfig();
+  r.parallel.dp = 1;
+  r.zero = ZeroConfig();
+  r.zero.stage = 0;
+  return checked(r);
+}
+
+Config flat(const Config& c) {
+  Config r = c;
+  r.parallel = ParallelConfig();
+  r.parallel.tp = c.parallel.tp;
+  r.parallel.dp = c.parallel.dp;
+  r.parallel.cp = c.parallel.cp;
+  r.parallel.ep = c.parallel.ep;
+  r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  r.zero = ZeroConfig();
+  r.zero.stage = reduces_each(c) ? 2 : 0;  // the order of additions is kept
+  if (reduces_each(c)) set(r, kGradReduce, "each");
+  return checked(r);
+}
+
+std::vector<LayoutAxis> layout_axes(const Config& c, int64_t max_ranks) {
+  Config copy = c;
+  std::vector<LayoutAxis> out;
+  const std::vector<Option> options = list_options(copy);
+  for (const char* key : kAxes)
+    for (const Option& o : options)
+      if (o.key() == key) out.push_back({key, values_of(o, o.section == "parallel" ? max_ranks : INT64_MAX)});
+  return out;
+}
+
+CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::string, std::string>>& settings) {
+  static const std::map<std::string, std::string> kNowhere;
+  CheckedLayout out{base, {}};
+  out.config.train.global_batch = 0;
+  for (const auto& [key, value] : settings) set(out.config, key, value);
+  Problems problems;
+  std::vector<std::string> notes;
+  resolve_and_check(out.config, {.origin = kNowhere}, problems, notes);
+  out.problems = problems.list();
+  if (out.problems.empty()) settle(out.config);
+  return out;
+}
+
+std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks) {
+  Config plain = base;
+  const std::string partition = plain.parallel.partition;
+  plain.parallel = ParallelConfig();
+  if (partition.find(',') == std::string::npos) plain.parallel.partition = partition;  // a list fits one pp
+  plain.parallel.dp = 1;
+  plain.zero = ZeroConfig();
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::vector<Config> all, out;
+  extend(plain, layout_axes(plain, max_ranks), 0, max_ranks, settings, all);
+  std::set<std::string> known;
+  for (Config& c : all)
+    if (known.insert(config_json(c)).second) out.push_back(std::move(c));
+  const auto reference = [](const Config& c) {
+    return std::tuple(c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
+  };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const Config& a, const Config& b) { return reference(a) < reference(b); });
+  return out;
+}
+
+std::string layout_text(const Config& c) {
+  const ParallelConfig& p = c.parallel;
+  std::string out = fmt::format("tp {} pp {} dp {}", p.tp, p.pp, p.dp);
+  if (p.cp > 1) out += fmt::format(" cp {}", p.cp);
+  if (p.ep > 1) out += fmt::format(" ep {}", p.ep);
+  if (p.pp > 1) out += " " + p.schedule;
+  if (p.vpp > 1) out += fmt::format(" vpp {}", p.vpp);
+  out += fmt::format(" m {}", c.train.grad_accum);
+  if (p.partition != "flops") out += " partition " + p.partition;
+  if (c.sequence_parallel()) out += " sequence_parallel";
+  out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
+  if (p.recompute != "none") out += " recompute " + p.recompute;
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,24 @@
+// Logical tensors by name and how far two of them are apart.
+#pragma once
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gt {
+
+using Logical = std::map<std::string, std::vector<float>>;  // name -> flattened logical tensor
+
+struct TensorDistance {
+  double relative = 0;  // ||a - b|| / ||b||; infinity when sizes differ or something is not finite
+  double ulp = 0;       // largest |a - b| in units in the last place of b's largest element
+  double cosine = 1;    // of the angle between them
+  double length = 1;    // ||a|| / ||b||
+};
+TensorDistance distance(const std::vector<float>& a, const std::vector<float>& b);
+
+double relative_error(const std::vector<float>& a, const std::vector<float>& b);
+// The worst tensor and its error; names missing on either side count as infinite.
+std::pair<std::string, double> worst_error(const Logical& a, const Logical& b);
+
+}  // namespace gt

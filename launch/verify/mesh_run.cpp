@@ -1,0 +1,224 @@
+#include "launch/verify/mesh_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <thread>
+
+#include "kernels/core/rng.h"
+#include "launch/comm_log.h"
+#include "parallel/comm/thread_group.h"
+
+namespace gt {
+namespace {
+
+// The microbatches of one step and data-parallel rank: microbatch k takes ordinals base + (k * dp + i) * b ….
+struct Batches {
+  std::vector<std::vector<int32_t>> storage;
+  std::vector<MicroBatch> list;
+};
+int64_t length(const MeshRun& run, int microbatch) {
+  return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
+}
+Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
+  Batches out;
+  const int64_t b = run.engine.micro_batch;
+  for (int k = 0; k < m; ++k) {
+    const int64_t s = length(run, k);
+    std::vector<int32_t> tokens, targets;
+    const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + mesh.coord(Axis::kDp)) * b;
+    for (int64_t j = 0; j < b; ++j) {
+      const auto& x = run.samples[static_cast<size_t>((first + j) % static_cast<int64_t>(run.samples.size()))];
+      tokens.insert(tokens.end(), x.begin(), x.begin() + s);
+      targets.insert(targets.end(), x.begin() + 1, x.begin() + 1 + s);
+    }
+    MicroBatch mb;
+    mb.batch = b;
+    mb.seq = s;
+    mb.first_sample = first;
+    out.storage.push_back(std::move(tokens));
+    mb.tokens = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
+    out.storage.push_back(std::move(targets));
+    mb.targets = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
+    if (run.hooks != nullptr && run.hooks->batch) run.hooks->batch(mesh, mb);
+    out.list.push_back(mb);
+  }
+  return out;
+}
+
+// Random numbers instead of the zeros and ones that biases and norms begin with, equal under every layout.
+Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backend& backend, Stream stream) {
+  RankRecord now;
+  add_pieces(now, 0, views, 1, true, backend, stream);
+  Logical out;
+  for (const Piece& p : now.pieces) {
+    std::vector<float>& full = out[logical_name(p.view.name)];
+    full.resize(static_cast<size_t>(p.view.full.numel()));
+    const uint64_t key = stream_key(seed, "verify/" + logical_name(p.view.name));
+    for (int64_t i = 0; i < static_cast<int64_t>(p.values.size()); ++i) {
+      const int64_t at = logical_offset(p.view, p.view.begin + i);
+      if (at < 0) continue;
+      const float extra =
+          p.view.full.rank == 1 ? static_cast<float>(0.1 * philox_normal(key, static_cast<uint64_t>(at))) : 0.f;
+      full[static_cast<size_t>(at)] = p.values[static_cast<size_t>(i)] + extra;
+    }
+  }
+  return out;
+}
+
+void begin(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream) {
+  engine.init_weights();
+  if (run.weights == nullptr && !run.stir) return;
+  const std::vector<ShardView> views = engine.store().value_views();
+  write_views(views, run.weights != nullptr ? *run.weights : stirred(views, engine.options().seed, backend, stream),
+              backend, stream);
+  engine.store().publish();
+}
+
+// One rank's steps and what is to be seen of them.
+RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream, RankRun& done) {
+  const Mesh& mesh = engine.mesh();
+  const int m = engine.options().microbatches;
+  RankRecord out;
+  ActivationRecorder tap(mesh.coord(Axis::kTp));
+  if (run.every_step) add_pieces(out, kBefore, engine.store().value_views(), 1, false, backend, stream);
+  for (int k = 0; k < run.steps; ++k) {
+    const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
+    for (GptStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
+    Batches batches = make_batches(run, k, mesh, m);
+    int64_t targets = 0;
+    for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+    std::map<std::string, CommCounters> before;
+    for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
+    const StepResult r = engine.step(batches.list, targets);
+    for (const auto& g : mesh.groups()) done.comm[g.name] = difference(g.group->counters(), before[g.name]);
+    out.losses.push_back(r.loss);
+    out.norms.push_back(r.grad_norm);
+    if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);
+    if (k == 0 || run.every_step)
+      add_pieces(out, k, engine.store().grad_views(), 1.f / static_cast<float>(m * run.mesh.dp), false, backend,
+                 stream);
+    if (last || run.every_step) add_pieces(out, k, engine.checkpoint_views(), 1, true, backend, stream);
+    if (run.follow != nullptr && !last) {
+      const Snapshot& right = run.follow->at(static_cast<size_t>(k));
+      Logical both = right.weights;
+      both.insert(right.state.begin(), right.state.end());
+      write_views(engine.checkpoint_views(), both, backend, stream);
+      engine.store().publish();
+    }
+  }
+  out.activations = tap.seen();
+  out.module_order = tap.order();
+  return out;
+}
+
+struct RankPlans {
+  RankRun run;
+  std::vector<TrustRatio> ratios;
+  EnginePlan planned, measured;
+};
+
+RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFactory& given, const Backend& backend,
+                    RankPlans& plans) {
+  const auto wrapped = run.hooks != nullptr && run.hooks->wrap ? run.hooks->wrap(given) : nullptr;
+  const Mesh mesh(run.mesh, wrapped ? *wrapped : given);
+  const Stream stream = backend.device->open_stream(0, options.threads);
+  RankRecord record;
+  {
+    plans.planned = plan_memory(options, run.mesh, mesh.rank());
+    Engine engine(options, mesh, backend, stream, plans.planned);
+    begin(run, engine, backend, stream);
+    record = train(run, engine, backend, stream, plans.run);
+    plans.ratios = engine.optimizer().trust_ratios(stream);
+    for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
+    plans.run.slots = engine.executor().slots();
+    plans.run.peak_live = engine.executor().peak_live();
+    plans.run.data_parallel = mesh.group(Axis::kDp).counters();
+    if (run.evaluate) {
+      Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
+      record.eval_loss = engine.evaluate(batches.list);
+    }
+    plans.measured = engine.measured_plan();
+  }
+  backend.device->close_stream(stream);
+  return record;
+}
+
+EngineOptions options_of(const MeshRun& run) {
+  EngineOptions o = run.engine;
+  GT_CHECK(run.global_batch % (o.micro_batch * run.mesh.dp) == 0, "global batch ", run.global_batch, ", micro_batch ",
+           o.micro_batch, ", dp ", run.mesh.dp);
+  o.microbatches = static_cast<int>(run.global_batch / (o.micro_batch * run.mesh.dp));
+  return o;
+}
+
+}  // namespace
+
+MeshResult run_mesh(const MeshRun& run) {
+  const EngineOptions options = options_of(run);
+  const int world = run.mesh.world();
+  std::vector<RankRecord> records(static_cast<size_t>(world));
+  std::vector<RankPlans> plans(static_cast<size_t>(world));
+  ThreadWorld ranks(world, run.deadline);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(world));
+  std::vector<std::thread> team;
+  for (int r = 0; r < world; ++r)
+    team.emplace_back([&, r] {
+      const auto i = static_cast<size_t>(r);
+      try {
+        const auto factory = ranks.factory(r);
+        const Backend& backend = run.hooks != nullptr && run.hooks->backend ? *run.hooks->backend : cpu_backend();
+        records[i] = run_rank(run, options, *factory, backend, plans[i]);
+      } catch (const Error& e) {
+        errors[i] = std::current_exception();
+        ranks.abort(r, e.what(), e.code());
+      } catch (const std::exception& e) {
+        errors[i] = std::current_exception();
+        ranks.abort(r, e.what());
+      }
+    });
+  for (std::thread& t : team) t.join();
+  if (const int first = ranks.failed_rank(); first >= 0 && errors[static_cast<size_t>(first)])
+    std::rethrow_exception(errors[static_cast<size_t>(first)]);
+  for (const std::exception_ptr& e : errors)
+    if (e) std::rethrow_exception(e);
+  MeshResult result = assemble(run, std::move(records));
+  for (RankPlans& p : plans) {
+    result.ranks.push_back(std::move(p.run));
+    for (const TrustRatio& t : p.ratios) {
+      const auto [at, fresh] = result.ratios.emplace(t.tensor, t.ratio);
+      if (!fresh && at->second != t.ratio) at->second = std::numeric_limits<float>::quiet_NaN();
+    }
+    result.planned.push_back(p.planned);
+    result.measured.push_back(p.measured);
+  }
+  return result;
+}
+
+MeshResult run_mesh_here(const MeshRun& run, GroupFactory& factory, const Backend& backend) {
+  RankPlans plans;
+  const RankRecord mine = run_rank(run, options_of(run), factory, backend, plans);
+  std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
+  for (size_t r = 0; r < everyone.size(); ++r) everyone[r] = static_cast<int>(r);
+  const auto world = factory.make(everyone);
+  std::vector<RankRecord> all = gather_records(*world, mine);
+  return all.empty() ? MeshResult{} : assemble(run, std::move(all));
+}
+
+std::vector<std::vector<int32_t>> synthetic_samples(int count, int64_t seq, int64_t vocab, uint64_t seed) {
+  std::vector<std::vector<int32_t>> out;
+  const uint64_t key = stream_key(seed, "test/samples");
+  for (int n = 0; n < count; ++n) {
+    std::vector<int32_t> x;
+    int64_t last = 1;
+    for (int64_t k = 0; k <= seq; ++k) {
+      const auto w = philox(key, static_cast<uint64_t>(k), static_cast<uint64_t>(n));
+      last = w[0] % 4 != 0 ? (last * 7 + 3) % vocab : w[1] % vocab;  // mostly predictable
+      x.push_back(static_cast<int32_t>(last));
+    }
+    out.push_back(std::move(x));
+  }
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,111 @@
+#include "launch/verify/shrink.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "launch/schedule_file.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kHeadDim = 8, kWidth = 256, kRows = 16, kMicroBatch = 2, kMicrobatches = 8;
+// A prime: the padded table has 384 rows alone and 512 over 2 or 4 tensor ranks, the last of which then holds nothing
+// but padding. With more rows than this every tp up to 4 would pad alike, and a fault of the padding would cancel out.
+constexpr int64_t kVocab = 379;
+constexpr double kMostLr = 0.01;  // more would throw a small model to where rounding errors decide
+
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// "8,0,4" -> "2,0,1": empty stages stay empty, larger ones stay larger.
+std::vector<int64_t> small_partition(const std::string& list, int64_t least) {
+  std::vector<int64_t> blocks;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    blocks.push_back(std::stoll(list.substr(at, comma - at)));
+    at = comma + 1;
+  }
+  int64_t fewest = INT64_MAX;
+  for (int64_t n : blocks)
+    if (n > 0) fewest = std::min(fewest, n);
+  for (int64_t& n : blocks)
+    if (n > 0) n = std::min(n, n > fewest ? least + 1 : least);
+  return blocks;
+}
+
+void shrink_depth(Config& c, const ShrinkGoal& goal) {
+  const bool pairs = c.parallel.recompute != "none";  // a recomputed block before one that keeps what it made
+  const int64_t each = pairs ? 2 : 1, old_each = (c.model.layers + goal.stages - 1) / goal.stages;
+  if (c.parallel.recompute_layers > 0) c.parallel.recompute_layers = c.parallel.recompute_layers < old_each ? 1 : each;
+  if (c.parallel.partition.find_first_of("0123456789") == 0) {
+    const std::vector<int64_t> blocks = small_partition(c.parallel.partition, each);
+    c.parallel.partition = fmt::format("{}", fmt::join(blocks, ","));
+    c.model.layers = 0;
+    for (int64_t n : blocks) c.model.layers += n;
+  } else {
+    c.model.layers = std::min(c.model.layers, std::max<int64_t>(2, each * goal.stages));
+  }
+  c.parallel.recompute_layers = std::min(c.parallel.recompute_layers, c.model.layers);
+}
+
+void shrink_width(Config& c, const ShrinkGoal& goal) {
+  ModelConfig& m = c.model;
+  const int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // many heads: narrower ones
+  const int64_t hidden = m.heads * std::min(m.hidden / m.heads, wanted);
+  const double scale = static_cast<double>(hidden) / static_cast<double>(m.hidden);
+  const auto ffn = static_cast<int64_t>(static_cast<double>(m.ffn) * scale + 0.5);
+  m.ffn = std::min(m.ffn, round_up(std::max<int64_t>(ffn, 1), goal.tp));
+  m.hidden = hidden;
+  m.vocab = std::min(m.vocab, kVocab);
+  m.seq = std::min(m.seq, goal.seq);
+  m.loss_chunk = std::max<int64_t>(
+      1, std::min(c.train.micro_batch, kMicroBatch) * m.seq / 2);  // two chunks of logits: their gradients are a sum
+  if (m.dropout > 0) m.dropout = 0.1;
+  if (m.attn_dropout > 0) m.attn_dropout = 0.1;
+}
+
+void shrink_batch(Config& c, const ShrinkGoal& goal) {
+  TrainSection& t = c.train;
+  t.micro_batch = std::min(t.micro_batch, kMicroBatch);
+  if (goal.microbatches > 0)
+    t.grad_accum = goal.microbatches;
+  else if (!is_schedule_file(c.parallel.schedule))  // a file is written for one number of microbatches
+    t.grad_accum = std::min(std::max(t.grad_accum, c.parallel.pp + 1), kMicrobatches);
+}
+
+}  // namespace
+
+ShrinkGoal goal_of(const Config& c) {
+  return {c.parallel.pp * c.parallel.vpp, c.parallel.tp, kRows * c.parallel.tp * 2 * c.parallel.cp};
+}
+
+ShrinkGoal goal_of(const Config& c, int64_t max_ranks) {
+  ShrinkGoal goal{max_ranks, 1};
+  for (int64_t t = 2; t <= max_ranks; ++t)
+    if (c.model.heads % t == 0) goal.tp = std::lcm(goal.tp, t);
+  goal.seq = round_up(kRows, goal.tp);
+  goal.microbatches = 5;  // more than the stages, fewer, and no multiple of them: one number is all of these somewhere
+  return goal;
+}
+
+Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::string>& notes) {
+  Config c = given;
+  shrink_depth(c, goal);
+  shrink_width(c, goal);
+  shrink_batch(c, goal);
+  // The learning rate is one number for all ranks. A curve would begin next to 0, where updates hide in rounding.
+  c.schedule = ScheduleConfig();
+  c.schedule.type = "constant";
+  c.optim.lr = std::min(c.optim.lr, kMostLr);
+  c.train.steps = 2 * goal.steps;
+  c.train.eval_every = 0;
+  Config before = given;
+  const std::vector<Option> old = list_options(before), now = list_options(c);
+  for (size_t i = 0; i < now.size(); ++i)
+    if (value_text(old[i]) != value_text(now[i]))
+      notes.push_back(fmt::format("{} {} -> {}", now[i].key(), value_text(old[i]), value_text(now[i])));
+  return c;
+}
+
+}  // namespace gt

@@ -1,0 +1,90 @@
+#include "launch/verify/verifier.h"
+
+#include "launch/engine_options.h"
+#include "launch/verify/layouts.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kKeep = int64_t{1} << 29;  // bytes of references held
+
+int64_t bytes_of(const std::map<std::string, MeshResult>& known) {
+  int64_t n = 0;
+  for (const auto& [key, r] : known)
+    for (const Snapshot& s : r.steps)
+      for (const Logical* l : {&s.grads, &s.weights, &s.state})
+        for (const auto& [name, values] : *l) n += static_cast<int64_t>(values.size() * sizeof(float));
+  return n;
+}
+
+DType computes_in(const Config& c) {
+  if (c.precision.amp == "O0") return DType::kF32;
+  return c.precision.dtype == "fp16" ? DType::kF16 : DType::kBF16;
+}
+
+}  // namespace
+
+const Difference* Verdict::bad() const {
+  const Difference* first = first_bad(close);
+  return first != nullptr ? first : first_bad(exact);
+}
+
+MeshRun Verifier::plain_run(const Config& c) const {
+  MeshRun run;
+  run.engine = engine_options(c, 1);
+  run.mesh = mesh_shape(c);
+  run.global_batch = c.train.global_batch;
+  run.steps = options_.steps;
+  run.stir = true;
+  run.every_step = options_.follow;
+  run.activations = true;
+  run.deadline = std::chrono::minutes(5);
+  run.samples = synthetic_samples(static_cast<int>(run.global_batch) * options_.steps, c.model.seq, c.model.vocab,
+                                  static_cast<uint64_t>(c.train.seed));
+  return run;
+}
+
+const MeshResult& Verifier::single(const Config& layout) {
+  const Config c = one_rank(layout);
+  const std::string key = config_json(c);
+  const auto it = singles_.find(key);
+  if (it != singles_.end()) return it->second;
+  if (bytes_of(singles_) > kKeep) singles_.clear();
+  ++runs_;
+  return singles_.emplace(key, run_mesh(plain_run(c))).first->second;
+}
+
+const MeshResult& Verifier::twin(const Config& layout) {
+  const Config c = flat(layout);
+  const std::string key = config_json(c);
+  const auto it = twins_.find(key);
+  if (it != twins_.end()) return it->second;
+  if (bytes_of(twins_) > kKeep) twins_.clear();
+  ++runs_;
+  return twins_.emplace(key, run_mesh(run_of(c))).first->second;
+}
+
+MeshRun Verifier::run_of(const Config& layout) {
+  MeshRun run = plain_run(layout);
+  const MeshResult& right = single(layout);
+  if (options_.follow) run.follow = &right.steps;
+  return run;
+}
+
+Verdict Verifier::check(const Config& layout, const MeshHooks* hooks) {
+  MeshRun run = run_of(layout);
+  run.hooks = hooks;
+  return judge(layout, run_mesh(run));
+}
+
+Verdict Verifier::judge(const Config& layout, const MeshResult& run) {
+  Verdict v;
+  Limits limits = limits_for(computes_in(layout));
+  limits.free = !options_.follow;
+  v.close = compare(run, single(layout), limits);
+  for (Difference& d : compare(run, twin(layout), exact_limits()))
+    if (d.bad) v.exact.push_back(std::move(d));
+  return v;
+}
+
+}  // namespace gt

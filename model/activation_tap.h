@@ -1,0 +1,19 @@
+// A look at what flows between the layers of a forward pass, for verification. A stage shows the residual stream as it
+// makes it; what is done with it is the tap's business. Without a tap a stage does nothing for it.
+#pragma once
+#include <string>
+
+#include "kernels/core/batch.h"
+
+namespace gt {
+
+class ActivationTap {
+ public:
+  virtual ~ActivationTap() = default;
+  // The residual stream or branch that `module` has just made, [rows, hidden] with the rows of the microbatch that this
+  // rank holds (all, or its share under sequence parallelism); "head": f64 [1], the microbatch's sum of token losses.
+  // A block that is recomputed is shown again.
+  virtual void activation(const std::string& module, Tensor x, const MicroBatch& mb) = 0;
+};
+
+}  // namespace gt

@@ -1,0 +1,101 @@
+#include "tests/launch/faults.h"
+
+#include <cstring>
+
+namespace gt {
+namespace {
+
+class FaultyGroup final : public ProcessGroup {
+ public:
+  FaultyGroup(std::unique_ptr<ProcessGroup> inner, const SkippedCall& fault)
+      : ProcessGroup(inner->rank(), inner->size()), inner_(std::move(inner)), fault_(fault) {}
+  std::string_view backend() const override { return inner_->backend(); }
+  Work all_reduce(Tensor t, ReduceOp op, Stream s) override {
+    return skips(SkippedCall::Op::kAllReduce) ? Work() : inner_->all_reduce(t, op, s);
+  }
+  Work all_gather(Tensor shard, Tensor full, Stream s) override {
+    return skips(SkippedCall::Op::kAllGather) ? Work() : inner_->all_gather(shard, full, s);
+  }
+  Work reduce_scatter(Tensor full, Tensor shard, Stream s) override {
+    return skips(SkippedCall::Op::kReduceScatter) ? Work() : inner_->reduce_scatter(full, shard, s);
+  }
+  Work broadcast(Tensor t, int root, Stream s) override { return inner_->broadcast(t, root, s); }
+  Work send(Tensor t, int to, int tag, Stream s) override { return inner_->send(t, to, tag, s); }
+  Work recv(Tensor t, int from, int tag, Stream s) override { return inner_->recv(t, from, tag, s); }
+  void barrier() override { inner_->barrier(); }
+  void poll() override { inner_->poll(); }
+
+ protected:
+  void wait(uint64_t, Stream) override {}  // tickets are those of the inner group
+
+ private:
+  bool skips(SkippedCall::Op op) {
+    if (op != fault_.op || label().rfind(fault_.group + " ", 0) != 0) return false;
+    return fault_.every || calls_++ == fault_.call;
+  }
+  std::unique_ptr<ProcessGroup> inner_;
+  SkippedCall fault_;
+  int calls_ = 0;
+};
+
+class FaultyFactory final : public GroupFactory {
+ public:
+  FaultyFactory(GroupFactory& inner, const SkippedCall& fault) : inner_(inner), fault_(fault) {}
+  int world_rank() const override { return inner_.world_rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::string_view backend() const override { return inner_.backend(); }
+  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
+    return std::make_unique<FaultyGroup>(inner_.make(ranks), fault_);
+  }
+
+ private:
+  GroupFactory& inner_;
+  SkippedCall fault_;
+};
+
+// Ranks are threads that live for one run, so a thread's count is a rank's count.
+int doubled_call = 0;
+thread_local int bias_calls = 0;
+
+}  // namespace
+
+std::unique_ptr<GroupFactory> skip_call(GroupFactory& inner, const SkippedCall& fault) {
+  return std::make_unique<FaultyFactory>(inner, fault);
+}
+
+const Backend& doubled_row_bias(int call) {
+  doubled_call = call;
+  static OpTable table = *cpu_backend().ops;
+  table.add_bias = [](const AddBias& a, Stream s) {
+    cpu_backend().ops->add_bias(a, s);
+    if (bias_calls++ == doubled_call) cpu_backend().ops->add_bias({.x = a.out, .bias = a.bias, .out = a.out}, s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
+const Backend& padded_logits_zero() {
+  static OpTable table = *cpu_backend().ops;
+  table.cross_entropy_stats = [](const CrossEntropyStats& a, Stream s) {
+    CrossEntropyStats wrong = a;
+    wrong.vocab = a.first_col + a.logits.shape.cols();
+    cpu_backend().ops->cross_entropy_stats(wrong, s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
+const Backend& forgotten_weight_decay() {
+  static OpTable table = *cpu_backend().ops;
+  table.adamw = [](const AdamW& a, Stream s) {
+    AdamW wrong = a;
+    wrong.weight_decay = 0;
+    cpu_backend().ops->adamw(wrong, s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
+}  // namespace gt

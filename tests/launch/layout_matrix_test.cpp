@@ -1,0 +1,177 @@
+// Layouts drawn at random from all that there are: each legal one equals one rank, bit by bit its twin without
+// pipeline, recomputation and ZeRO, and each illegal one is refused with a reason and a way out. GPT_TEST_SEED draws
+// others, GPT_TEST_LAYOUTS more.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+
+#include "launch/engine_options.h"
+#include "launch/verify/layouts.h"
+#include "launch/verify/report.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+constexpr int64_t kRanks = 8;
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::stoull(text);
+}
+
+Config tiny(std::vector<std::string> flags) {
+  const std::vector<std::string> model{"--model.layers",
+                                       "6",
+                                       "--model.hidden",
+                                       "16",
+                                       "--model.heads",
+                                       "4",
+                                       "--model.vocab",
+                                       "379",
+                                       "--model.seq",
+                                       "8",
+                                       "--model.loss_chunk",
+                                       "6",
+                                       "--train.micro_batch",
+                                       "1",
+                                       "--train.grad_accum",
+                                       "2",
+                                       "--train.steps",
+                                       "40",
+                                       "--optim.lr",
+                                       "0.003",
+                                       "--schedule.warmup_steps",
+                                       "3"};
+  flags.insert(flags.end(), model.begin(), model.end());
+  return load_config({.file = "", .flags = flags}).config;
+}
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// One value for each axis, at most kRanks ranks together, and what else a user chooses. Mostly values that go together,
+// or nearly all draws would be illegal.
+Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_64& random) {
+  const auto one_in = [&](uint64_t n) { return random() % n == 0; };
+  std::map<std::string, std::string> s;
+  const auto number = [&](const char* key) { return std::stoll(s.at(key)); };
+  do {
+    for (const LayoutAxis& a : axes) s[a.key] = a.values[random() % a.values.size()];
+  } while (number("parallel.tp") * number("parallel.pp") * number("parallel.dp") > kRanks);
+  if (!one_in(4)) s["parallel.vpp"] = s["parallel.schedule"] == "interleaved" ? std::to_string(1 + random() % 3) : "1";
+  if (one_in(2)) s["parallel.sequence_parallel"] = "false";
+  s["train.grad_accum"] = std::to_string(1 + random() % 6);
+  s["model.dropout"] = one_in(2) ? "0.1" : "0";
+  s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
+  s["model.tied"] = one_in(2) ? "true" : "false";
+  if (one_in(4)) s["parallel.partition"] = "uniform";
+  if (one_in(4)) {
+    std::vector<int64_t> blocks(static_cast<size_t>(one_in(4) ? 2 : number("parallel.pp") * number("parallel.vpp")), 0);
+    for (int64_t i = 0; i < layers; ++i) ++blocks[random() % blocks.size()];
+    s["parallel.partition"] = fmt::format("{}", fmt::join(blocks, ","));
+  }
+  if (one_in(s["parallel.recompute"] == "none" ? 8 : 2)) s["parallel.recompute_layers"] = "1";
+  s["zero.bucket_bytes"] = one_in(2) ? "1" : "4000";
+  s["zero.overlap"] = one_in(2) ? "true" : "false";
+  return {s.begin(), s.end()};
+}
+
+std::string text_of(const Settings& s) {
+  std::string out;
+  for (const auto& [key, value] : s) out += fmt::format(" --{} {}", key, value);
+  return out;
+}
+
+void require_way_out(const Settings& s, const std::vector<Problem>& problems) {
+  INFO("gpttrain" << text_of(s));
+  for (const Problem& p : problems) {
+    INFO(p.key << ": " << p.reason << "; " << p.fix);
+    CHECK_FALSE(p.reason.empty());
+    CHECK_FALSE(p.fix.empty());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and illegal ones are refused with a way out") {
+  const uint64_t seed = from_environment("GPT_TEST_SEED", 1), wanted = from_environment("GPT_TEST_LAYOUTS", 64);
+  const Config base = tiny({});
+  const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
+  std::mt19937_64 random(seed);
+  std::set<std::string> done;
+  Verifier verifier({.steps = 20, .follow = false});
+  size_t refused = 0, drawn = 0;
+  double worst = 0, loss = 0;
+  while (done.size() < wanted && drawn++ < 500 * wanted) {
+    const Settings settings = draw(axes, base.model.layers, random);
+    const CheckedLayout layout = check_layout(base, settings);
+    if (!layout.problems.empty()) {
+      if (++refused <= 4 * wanted) require_way_out(settings, layout.problems);
+      continue;
+    }
+    if (!done.insert(config_json(layout.config)).second) continue;
+    INFO("GPT_TEST_SEED=" << seed << ": gpttrain" << text_of(settings));
+    const Verdict v = verifier.check(layout.config);
+    const Difference* d = v.bad();
+    INFO((d ? describe(*d, mesh_shape(layout.config)) : "equal"));
+    CHECK(d == nullptr);
+    for (const Difference& c : v.close) {
+      if (c.seen == Seen::kGradient) worst = std::max(worst, c.error);
+      if (c.seen == Seen::kLoss) loss = std::max(loss, c.error);
+    }
+  }
+  std::cout << fmt::format(
+      "layout matrix: seed {}, {} layouts of {} drawn, {} refused, {} runs to compare with; largest "
+      "relative error of a gradient {:.1e}, of a loss in 20 steps {:.1e}\n",
+      seed, done.size(), drawn, refused, verifier.reference_runs(), worst, loss);
+  CHECK(done.size() == wanted);
+  CHECK(refused > 0);
+  CHECK(worst <= 2e-6);
+}
+
+TEST_CASE("the matrix is every legal combination of the axes, once") {
+  const Config base = tiny({});
+  const std::vector<LayoutAxis> axes = layout_axes(base, 2);
+  CHECK(axes.size() >= 8);
+  std::set<std::string> expected;
+  std::vector<size_t> at(axes.size(), 0);
+  for (bool more = true; more;) {  // all combinations, legal or not
+    Settings s;
+    int64_t ranks = 1;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      s.emplace_back(axes[i].key, axes[i].values[at[i]]);
+      if (axes[i].key == "parallel.tp" || axes[i].key == "parallel.pp" || axes[i].key == "parallel.dp")
+        ranks *= std::stoll(s.back().second);
+    }
+    if (ranks <= 2)
+      if (CheckedLayout c = check_layout(base, s); c.problems.empty()) { expected.insert(config_json(c.config)); }
+    size_t i = 0;
+    while (i < at.size() && ++at[i] == axes[i].values.size()) at[i++] = 0;
+    more = i < at.size();
+  }
+  std::set<std::string> found;
+  for (const Config& c : legal_layouts(base, 2)) CHECK(found.insert(config_json(c)).second);
+  CHECK(found.size() == expected.size());
+  for (const std::string& c : found) {
+    INFO(c << "\n is none of these, among others:\n" << *expected.begin());
+    REQUIRE(expected.count(c) == 1);
+  }
+  CHECK(found.size() > 30);
+}
+
+TEST_CASE("references of a layout are legal and keep what must be kept") {
+  for (const Config& c : legal_layouts(tiny({}), 4)) {
+    const Config one = one_rank(c), twin = flat(c);
+    REQUIRE(one.world() == 1);
+    REQUIRE(one.train.global_batch == c.train.global_batch);
+    REQUIRE(twin.world() == c.parallel.tp * c.parallel.dp);
+    REQUIRE(twin.train.global_batch == c.train.global_batch);
+    REQUIRE(twin.train.grad_accum == c.train.grad_accum);
+    REQUIRE(config_json(one_rank(twin)) == config_json(one));
+  }
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Suites that are too long for every change. One line a goal: its figure and its time; ends with 1 when one failed.
+#   tests/nightly.sh                      builds preset cpu, runs every goal
+#   tests/nightly.sh matrix mpi           only these
+#   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
+#   GPT_TEST_SEED=7                       draws other layouts (default: the date)
+#   GPT_NIGHTLY_SAMPLE=50                 so many layouts of a matrix
+# To add a goal: a line `goal NAME 'PATTERN' COMMAND…` below; the last line of output that matches PATTERN is its
+# figure.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+seed=${GPT_TEST_SEED:-$(date +%Y%m%d)}
+sample=${GPT_NIGHTLY_SAMPLE:-0}
+build=${GPT_BUILD:-}
+if [ -z "$build" ]; then
+  build=build/cpu
+  cmake --preset cpu >/dev/null && cmake --build --preset cpu -j "$(nproc)" >/dev/null ||
+    { echo "nightly: the build failed"; exit 1; }
+fi
+gpttrain=$build/gpttrain
+logs=$build/nightly
+mkdir -p "$logs"
+wanted=" $* "
+failed=0
+
+# goal NAME PATTERN COMMAND…
+goal() {
+  local name=$1 pattern=$2 log=$logs/$1.log begin=$SECONDS figure
+  shift 2
+  [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || return 0
+  local verdict=ok
+  "$@" >"$log" 2>&1 || verdict=FAILED
+  figure=$(grep -E "$pattern" "$log" | tail -1)
+  [ -n "$figure" ] || verdict=FAILED
+  [ $verdict = ok ] || { failed=1; figure="$figure (see $log)"; }
+  printf '%-7s %-14s %5d s  %s\n' "$verdict" "$name" $((SECONDS - begin)) "$figure"
+}
+
+# Every command must succeed; says how many did.
+each() {
+  local n=0
+  while IFS= read -r words; do
+    [ -n "$words" ] || continue
+    # shellcheck disable=SC2086
+    "$gpttrain" verify $words </dev/null || { echo "failed: gpttrain verify $words"; return 1; }
+    n=$((n + 1))
+  done
+  echo "$n layouts equal one rank"
+}
+
+matrix="$gpttrain verify --config configs/tiny.json --device.kind cpu --matrix --sample $sample --train.seed $seed"
+goal matrix 'equal, .* different' $matrix
+goal matrix-untied 'equal, .* different' $matrix --model.tied false
+goal matrix-uneven 'equal, .* different' $matrix --model.layers 7 --model.heads 6 --model.hidden 60 \
+  --parallel.partition uniform
+goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
+  "layouts drawn at random train as one rank does for 20 steps, and illegal ones are refused with a way out"
+
+shipped() {
+  local c layout
+  for c in demo gpt2-124m gpt2-355m gpt2-774m gpt2-1558m; do
+    local tp=2
+    [ $c != gpt2-1558m ] || tp=5  # 25 heads
+    for layout in "--tp $tp --pp 2 --dp 2" "--pp 4 --dp 2 --parallel.recompute full" \
+      "--pp 2 --vpp 2 --parallel.schedule interleaved --dp 3"; do
+      echo "--config configs/$c.json --device.kind cpu --data.train mock --train.global_batch 0" \
+        "--train.micro_batch 2 --train.grad_accum 2 $layout"
+    done
+  done
+}
+goal shipped 'layouts equal' each < <(shipped)
+
+goal mpi 'layouts equal' each <<'LAYOUTS'
+--config configs/tiny.json --device.kind cpu --on here --tp 2
+--config configs/tiny.json --device.kind cpu --on here --pp 2 --parallel.schedule zb-h1
+--config configs/tiny.json --device.kind cpu --on here --dp 4
+--config configs/tiny.json --device.kind cpu --on here --tp 2 --pp 2 --dp 2
+--config configs/tiny.json --device.kind cpu --on here --tp 4 --pp 2 --model.tied false
+LAYOUTS
+exit $failed

@@ -36,13 +36,13 @@ class SaveAttempt {
   SaveAttempt(Vfs&, const std::string& dir, const TrainState&, const SaveOptions&, const Mesh&, const DeviceApi&,
               Stream);
 
-  // Collective: what each rank holds is told to all, the folder is made. Throws the same error everywhere.
+  // Collective: what each rank holds is told to all, the attempt gets its name. Throws the same error everywhere.
   void plan(std::span<const ShardView>);
   void begin();
   // This rank: copies what it will write, so that training may go on. Afterwards write() reads the copy.
   void snapshot(Staging&);
   int64_t stored_bytes() const;  // that this rank writes
-  // This rank: its shard and index, synced. Throws IoError, kNumerical.
+  // This rank: the folder where it is missing, its shard and index, synced. Throws IoError, kNumerical.
   void write();
   // Rank 0, after all ranks wrote: checks what they wrote, seals it, renames it. Throws IoError.
   void commit(const std::vector<AuxFile>&);

@@ -114,7 +114,8 @@ void SaveAttempt::merge(const std::vector<std::string>& tables) {
   for (auto& [name, t] : all) m_.tensors.push_back(std::move(t));
 }
 
-// Rank 0 chooses a number that no earlier attempt of this step left behind, and makes the folder.
+// Rank 0 chooses a number that no earlier attempt of this step left behind. Nothing is synced here: that may take a busy
+// disk seconds, and training stands still.
 void SaveAttempt::begin() {
   uint32_t attempt = 0;
   const auto name = [&] {
@@ -122,15 +123,12 @@ void SaveAttempt::begin() {
   };
   all_or_none(mesh_, [&] {
     if (mesh_.rank() != 0) return;
-    make_directory(vfs_, dir_);
     try {
       clean_attempts(vfs_, dir_);
     } catch (const IoError&) {  // leftovers that cannot be removed are no reason not to save
     }
     std::error_code ec;
     while (std::filesystem::exists(std::filesystem::symlink_status(name(), ec))) ++attempt;
-    temp_ = name();
-    make_directory(vfs_, temp_);
   });
   attempt = static_cast<uint32_t>(std::stoul(broadcast_bytes(mesh_.world(), std::to_string(attempt), 0)));
   temp_ = name();
@@ -162,6 +160,7 @@ void SaveAttempt::snapshot(Staging& staging) {
 }
 
 void SaveAttempt::write() {
+  make_directory(vfs_, temp_);  // by whoever comes first
   ShardJob job{
       temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}, options_.require_finite};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);

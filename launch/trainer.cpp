@@ -63,7 +63,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   agree(world, [&] {
     if (!speaks() || run_.dry_run) return;
     open_run_folder();
-    lock_folder();
+    if (!run_.range_test) lock_folder();  // which saves nothing
   });
   agree(world, [&] { open_data(); });
   require_equal_order();

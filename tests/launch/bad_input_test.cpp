@@ -181,7 +181,10 @@ TEST_CASE("verbs that read refuse what is not there and what is not what it shou
   expect(dir, "data prepare --input nowhere.txt --tokenizer tok.model --output e", 2, {"nowhere.txt"});
   expect(dir, "data prepare --input text.txt --tokenizer text.txt --output e", 2, {"text.txt"});
   expect(dir, "schedule --schedule 1f2b --pp 2", 2, {"1f2b"});
-  expect(dir, "plan --tp 2", 2, {"not built yet"});
+  expect(dir, "export --load x", 2, {"--output: missing"});
+  expect(dir, "export --load nowhere --output y", 2, {"nowhere"});
+  expect(dir, "import --from nowhere --output y", 2, {"nowhere"});
+  expect(dir, "import --from text.txt --output y", 65, {"text.txt"});
 }
 
 TEST_CASE("machines that lack something say what") {

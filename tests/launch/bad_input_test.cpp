@@ -185,7 +185,6 @@ TEST_CASE("verbs that read refuse what is not there and what is not what it shou
   expect(dir, "export --load nowhere --output y", 2, {"nowhere"});
   expect(dir, "import --from nowhere --output y", 2, {"nowhere"});
   expect(dir, "import --from text.txt --output y", 65, {"text.txt"});
-  expect(dir, "plan --tp 2", 2, {"not built yet"});
 }
 
 TEST_CASE("machines that lack something say what") {

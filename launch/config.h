@@ -58,7 +58,8 @@ struct ParallelConfig {
     v("recompute_layers", recompute_layers, "0..65536 blocks",
       "recompute the first so many blocks of each stage; 0: all");
     v("dynamic_shapes", dynamic_shapes, "",
-      "announce each tensor between stages by a header of 48 bytes, so that microbatches may differ in shape");
+      "announce each tensor between stages by a header of 48 bytes, so that microbatches may differ in shape; "
+      "the data loader's never do");
   }
 };
 

@@ -31,7 +31,12 @@ namespace {
 
 // Allocations of one warm step of a rank on backends that compute and move nothing: oneDNN takes memory in every call.
 int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
-  o.model = {.layers = 4, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8, .recompute = o.model.recompute};
+  o.model.layers = 4;
+  o.model.hidden = 16;
+  o.model.heads = 4;
+  o.model.ffn = 32;
+  o.model.vocab = 60;
+  o.model.seq = 8;
   o.micro_batch = 2;
   o.microbatches = 3;
   NullFactory nobody(rank, shape.world());
@@ -56,8 +61,8 @@ int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
 }  // namespace
 
 TEST_CASE("a warm training step allocates nothing on any rank") {
-  for (const MeshShape shape : {MeshShape{}, MeshShape{.dp = 2}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
-                                MeshShape{.pp = 2, .tp = 4}})
+  for (const MeshShape shape : {MeshShape{}, MeshShape{.dp = 2}, MeshShape{.tp = 2},
+                                MeshShape{.pp = 2, .dp = 2, .tp = 2}, MeshShape{.pp = 2, .tp = 4}})
     for (const bool sequence_parallel : {false, true})
       for (const char* schedule : {"1f1b", "zb-h1"})
         for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -70,4 +75,21 @@ TEST_CASE("a warm training step allocates nothing on any rank") {
           o.model.recompute = how;
           for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == kCounted);
         }
+}
+
+TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and any ZeRO stage allocates nothing") {
+  for (const char* optimizer : {"lamb", "sgd", "lion", "adam"})
+    for (const int stage : {0, 1, 2, 3}) {
+      INFO(optimizer << " zero " << stage);
+      EngineOptions o;
+      o.optim.type = optimizer;
+      o.zero.stage = stage;
+      o.schedule = "interleaved";
+      o.vpp = 2;
+      o.dynamic_shapes = true;
+      o.sequence_parallel = true;
+      o.model.dropout = o.model.attn_dropout = 0.1;
+      const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
+      for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == kCounted);
+    }
 }

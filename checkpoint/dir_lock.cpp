@@ -30,7 +30,12 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+// Where a process number means something: this boot of the machine and, in containers, this space of process numbers.
+std::string boot_id() {
+  char space[64] = "";
+  const ssize_t n = ::readlink("/proc/self/ns/pid", space, sizeof space - 1);
+  return first_line("/proc/sys/kernel/random/boot_id") + "/" + std::string(space, n > 0 ? static_cast<size_t>(n) : 0);
+}
 
 // Ticks after boot at which a process began, "" when there is none: pids come back, pairs of them do not.
 std::string start_time(int64_t pid) {
@@ -160,7 +165,8 @@ void DirLock::touch_until_stopped() {
     ++counter_;
     const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
     try {
-      if (read_owner(path_).token != token_) return;  // taken away: writing would steal it back
+      const Owner now = read_owner(path_);
+      if (now.readable && now.token != token_) return;  // taken away: writing would steal it back
       write(mine);
       ::rename(mine.c_str(), path_.c_str());
     } catch (const Error&) {  // a full disk ends no training; an owner on this machine is known by its process

@@ -31,6 +31,13 @@ int64_t best_step(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& 
   return -1;
 }
 
+// Weights that were brought here from elsewhere: no training makes them again.
+bool was_imported(Vfs& vfs, const std::string& path) {
+  try {
+    return open_step(vfs, path).manifest.state.origin == "import";
+  } catch (const Error&) { return false; }
+}
+
 }  // namespace
 
 PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool attempts) {
@@ -54,6 +61,8 @@ PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool 
       plan.keep.push_back(entry(name, "best validation loss"));
     else if (r.keep_every > 0 && n % r.keep_every == 0)
       plan.keep.push_back(entry(name, cat("every ", r.keep_every, " steps")));
+    else if (was_imported(vfs, path))
+      plan.keep.push_back(entry(name, "imported"));
     else
       plan.remove.push_back(entry(name, cat("older than the ", keep, " newest")));
   }

@@ -56,8 +56,9 @@ std::vector<std::string> steps_to_verify(const CkptVerifyArgs& args) {
   std::error_code ec;
   GT_REQUIRE(std::filesystem::is_directory(path, ec), Exit::kUsage, path,
              ": no such folder; give a step, a run directory or its checkpoints folder");
-  if (std::filesystem::path(path).filename().string().find("step-") != std::string::npos ||
-      std::filesystem::exists(path + "/manifest.json", ec))
+  const std::string name = std::filesystem::path(path).filename().string();
+  const bool aside = name[0] == '.' && name.find("step-") != std::string::npos;  // .abandoned-step-…
+  if (step_number(name) || aside || std::filesystem::exists(path + "/manifest.json", ec))
     return {path};
   std::vector<std::string> out;
   for (const auto& [n, step] : list_steps(checkpoints_of(path))) out.push_back(step);

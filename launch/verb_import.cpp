@@ -10,6 +10,8 @@
 #include <random>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/dir_lock.h"
+#include "checkpoint/steps.h"
 #include "checkpoint/weights.h"
 #include "kernels/backend.h"
 #include "launch/gpt2_weights.h"
@@ -224,9 +226,10 @@ std::string random_uuid() {
 
 Exit run_import(const Command& command) {
   const auto& args = command.get<ImportArgs>();
-  std::error_code ec;
-  GT_REQUIRE(!fs::exists(args.output + "/step-000000000", ec), Exit::kUsage, args.output,
-             ": holds a step 0 already; give another --output");
+  const auto there = list_steps(args.output);
+  GT_REQUIRE(there.empty(), Exit::kUsage, args.output, ": holds step ", there.empty() ? 0 : there.front().first,
+             " of a run already; give another --output");
+  const DirLock lock(args.output);
   Vfs vfs;
   Origin origin = open_origin(vfs, args);
   Config config;
@@ -254,7 +257,8 @@ Exit run_import(const Command& command) {
   const Mesh mesh(MeshShape{}, factory);
   const SaveReport report =
       save_checkpoint(args.output, state, loaded.views, aux, options, mesh, *cpu_backend().device, {});
-  for (const std::string& w : origin.warnings) fmt::print(stderr, "warning: {}\n", w);
+  for (const auto& list : {origin.warnings, report.warnings})
+    for (const std::string& w : list) fmt::print(stderr, "warning: {}\n", w);
   int64_t elements = 0;
   for (const auto& v : loaded.values) elements += static_cast<int64_t>(v.size());
   fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),

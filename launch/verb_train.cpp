@@ -19,7 +19,8 @@ void make_range_test(TrainRun& run) {
     c.schedule.range_steps = std::max<int64_t>(1, c.train.steps - 1);
     c.schedule.range_rate = kEnd / kBegin - 1;
   }
-  if (run.loaded.origin.count("log.name") == 0) c.log.name += "-lr-range";
+  c.log.name += "-lr-range";
+  c.checkpoint.dir.clear();
   c.checkpoint.resume = "never";
   run.range_test = run.force = true;
 }

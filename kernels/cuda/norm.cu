@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
     for (int k = 0; k < K; ++k) {
       const int c = (k * 32 * W + lane) * V;
       if (c >= p.cols) continue;
-      float w[V] = {};
-      if (p.dx != nullptr) p.gamma.template get<V>(c, w);
+      float w[V];
+      p.gamma.template get<V>(c, w);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         x[k][j] = (x[k][j] - mean) * rstd;
@@ -187,7 +187,6 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
         sx += g[k][j] * x[k][j];
       }
     }
-    if (p.dx == nullptr) continue;
     s = group_sum<W>(s, shared) / static_cast<float>(p.cols);
     sx = group_sum<W>(sx, shared) / static_cast<float>(p.cols);
 #pragma unroll
@@ -419,7 +418,9 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
     if (n == 0) return;
     by_drop(a.drop, [&](auto drops) {
       constexpr bool kDrops = decltype(drops)::value;
-      const bool fits = aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
+      // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
+      const bool fits = a.dx &&
+                        aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
                         by_row_shape<T>(cols, [&](auto shape) {
                           constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
                           parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), 264) : std::min<int64_t>(n, 528);

@@ -161,7 +161,7 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
   const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
   int64_t none = 0;
   if (board.head->reported.compare_exchange_strong(none, begun)) options.say(diagnosis(ranks, *late, now));
-  if (options.abort_seconds <= 0) return;
+  if (options.abort_seconds <= 0 || late_on_files(diagnose(ranks, &board), ranks)) return;
   if (const auto lost = longest_wait(ranks, 1, options.abort_seconds)) {
     int running = 0;
     if (board.head->ending.compare_exchange_strong(running, 1)) end_run(ranks, *lost, now);

@@ -169,6 +169,13 @@ Diagnosis diagnose(const std::vector<RankView>& ranks, const CommBoard* board) {
   return d;
 }
 
+bool late_on_files(const Diagnosis& d, const std::vector<RankView>& ranks) {
+  return d.kind == StallKind::kLate && std::all_of(d.ranks.begin(), d.ranks.end(), [&](int r) {
+    const RankView& v = ranks[static_cast<size_t>(r)];
+    return !v.frozen && (v.phase == RunPhase::kSave || v.phase == RunPhase::kLoad);
+  });
+}
+
 std::optional<int> longest_wait(const std::vector<RankView>& ranks, double factor, double at_least) {
   std::optional<int> worst;
   double most = 0;

@@ -58,6 +58,9 @@ struct Diagnosis {
 // one reaches are late. If there is none: from the least rank with edges follow the least edge, a circle is a deadlock.
 Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullptr);
 
+// Whether all that is late is ranks that live and read or write checkpoints: slow disks are no hang.
+bool late_on_files(const Diagnosis&, const std::vector<RankView>&);
+
 // The rank that waits longest, by how far it is beyond its limit; nothing when none is beyond `factor` x its limit and
 // `at_least` seconds.
 std::optional<int> longest_wait(const std::vector<RankView>&, double factor = 1, double at_least = 0);

@@ -76,18 +76,21 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
       blocks += k >= 1 && k <= c.layers;
     const int64_t all_reduces = 4 * blocks + (first ? 1 : 0) + (last ? 1 : 0);
     const CommCounters& tp = comm.at("tp");
+    const int64_t messages = m * ((last ? 0 : 1) + (first ? 0 : 1));  // sent, and as many received
+    const int64_t piece = n * e / t;  // tp ranks hold the same boundary: each sends its part, receivers gather
     if (t > 1) {
       CHECK(tp.all_reduce == m * (8 * blocks + 2 * (all_reduces - 4 * blocks)) * (t - 1) * n * e / t);
       CHECK(tp.of(CommOp::kAllReduce).calls == m * all_reduces);
-      CHECK(tp.all_gather == (last ? m * (t - 1) * 3 * b * c.seq * e : 0));
+      CHECK(tp.all_gather == (last ? m * (t - 1) * 3 * b * c.seq * e : 0) + messages * (t - 1) * piece);
       CHECK(tp.total() == tp.all_reduce + tp.all_gather);
     }
-    // Pipeline: b*s*h elements forward to the next stage, and back to the one before, a microbatch.
+    // Pipeline: b*s*h/t elements forward to the next stage, and back to the one before, a microbatch.
     const CommCounters& line = comm.at("pp");
     if (p > 1) {
-      CHECK(line.send == m * n * e * ((last ? 0 : 1) + (first ? 0 : 1)));
-      CHECK(line.of(CommOp::kSend).calls == m * ((last ? 0 : 1) + (first ? 0 : 1)));
-      CHECK(line.of(CommOp::kRecv).bytes == m * n * e * ((last ? 0 : 1) + (first ? 0 : 1)));
+      const int64_t before = BoundaryOptions().preamble_bytes();  // of debug builds
+      CHECK(line.send == messages * (piece + before));
+      CHECK(line.of(CommOp::kSend).calls == messages * (before ? 2 : 1));
+      CHECK(line.of(CommOp::kRecv).bytes == messages * (piece + before));
       CHECK(line.total() == line.send);
     }
     // Data parallel: reduce-scatter of gradients, all-gather of gradients (0) or parameters (1): 2a, padding included.

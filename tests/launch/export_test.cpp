@@ -114,7 +114,7 @@ TEST_CASE("a GPT-2 written by transformers predicts the same here") {
     CHECK(worst(logits_of(*model, p.tokens), p.logits) < 2e-5);
   }
   CHECK(must("ckpt verify in", dir).says("good"));
-  CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds a step 0 already"));
+  CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds step 0 of a run already"));
 }
 
 TEST_CASE("export gives back what was imported, bit for bit, and export of that the same bytes, by every way") {

@@ -222,14 +222,14 @@ TEST_CASE("a range test lets the rate grow, proposes a peak and saves nothing") 
   CHECK(r.code == 0);
   CHECK(r.says("largest lr"));
   CHECK(r.says("is proposed"));
-  const std::vector<double> lr = logged(dir / "runs/x", "lr");
+  const std::vector<double> lr = logged(dir / "runs/x-lr-range", "lr");
   REQUIRE(lr.size() == 40);
   CHECK(lr.front() == Approx(1e-4));
   CHECK(lr.back() == Approx(0.1));
-  CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints"));
-  const std::string csv = read_file(dir / "runs/x/lr_range.csv");
+  CHECK_FALSE(std::filesystem::exists(dir / "runs/x-lr-range/checkpoints"));
+  const std::string csv = read_file(dir / "runs/x-lr-range/lr_range.csv");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 41);
-  // Without a name it is beside the run, not in it; wild rates end it early.
+  // Beside the run, not in it, with a name or without; wild rates end it early.
   const Outcome wild = gpttrain(
       kTiny + "--optim.type sgd --optim.lr 100 --optim.grad_clip 0 --train.steps 400 --lr_range_test", dir.path());
   INFO(wild.out);

@@ -1,31 +1,11 @@
 // From its third step on a training step takes no heap memory, on any rank of any layout: the engine, the tape, the
 // parameter store and the executor.
-#include <cstdlib>
-#include <new>
-
 #include "launch/engine.h"
 #include "parallel/comm/null_group.h"
+#include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
 
 using namespace gt;
-
-namespace {
-thread_local bool counting = false;
-thread_local int64_t allocations = 0;
-}  // namespace
-
-#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
-__attribute__((noinline)) void* operator new(size_t bytes) {
-  if (counting) ++allocations;
-  if (void* p = std::malloc(bytes > 0 ? bytes : 1)) return p;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
-__attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
-constexpr int64_t kCounted = 1;  // what one new adds
-#else
-constexpr int64_t kCounted = 0;
-#endif
 
 namespace {
 
@@ -50,12 +30,9 @@ int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
   mb.tokens = mb.targets = tokens.tensor({mb.batch, mb.seq}, DType::kI32);
   const std::vector<MicroBatch> batch(static_cast<size_t>(o.microbatches), mb);
   for (int k = 0; k < 2; ++k) engine.step(batch, 48);
-  allocations = 0;
-  counting = true;
-  ::operator delete(::operator new(1));  // the counter counts
+  CountAllocations count;
   engine.step(batch, 48);
-  counting = false;
-  return allocations;
+  return count.stop();
 }
 
 }  // namespace
@@ -73,7 +50,7 @@ TEST_CASE("a warm training step allocates nothing on any rank") {
           o.schedule = schedule;
           o.sequence_parallel = sequence_parallel;
           o.model.recompute = how;
-          for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == kCounted);
+          for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
         }
 }
 
@@ -90,6 +67,6 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
       o.sequence_parallel = true;
       o.model.dropout = o.model.attn_dropout = 0.1;
       const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
-      for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == kCounted);
+      for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
     }
 }

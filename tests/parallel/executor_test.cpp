@@ -8,8 +8,8 @@
 #include "parallel/comm/null_group.h"
 #include "parallel/comm/self_group.h"
 #include "parallel/pipeline/simulate.h"
-#include "tests/parallel/count_allocations.h"
 #include "tests/parallel/toy_ranks.h"
+#include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -162,7 +162,7 @@ TEST_CASE("a warm executor allocates nothing") {
         Rank rank(make_schedule(c.name, p, c.v, 6, true), mesh, kGenerous, 0, {r % 2 == 0, true});
         const Batches b(6, 0);
         rank.step(b);
-        suite::CountAllocations count;
+        CountAllocations count;
         rank.step(b);
         CHECK(count.stop() == 0);
       }

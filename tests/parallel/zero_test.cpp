@@ -10,7 +10,7 @@
 #include "parallel/zero/init.h"
 #include "parallel/zero/param_store.h"
 #include "tests/parallel/comm_suite.h"
-#include "tests/parallel/count_allocations.h"
+#include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -547,7 +547,7 @@ TEST_CASE("a warm step of a store allocates nothing") {
         r.store.publish();
       };
       for (int k = 0; k < 16; ++k) step();  // the groups have a ring of calls to fill
-      suite::CountAllocations count;
+      CountAllocations count;
       step();
       const int64_t made = count.stop();
       GT_CHECK(made == 0, text(z), ": ", made, " allocations");

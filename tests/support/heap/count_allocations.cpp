@@ -1,4 +1,4 @@
-#include "tests/parallel/count_allocations.h"
+#include "tests/support/heap/count_allocations.h"
 
 #include <cstdlib>
 #include <new>
@@ -23,7 +23,7 @@ constexpr int64_t kCounted = 1;  // what one new adds
 constexpr int64_t kCounted = 0;
 #endif
 
-namespace gt::suite {
+namespace gt {
 
 CountAllocations::CountAllocations() {
   allocations = 0;
@@ -38,4 +38,4 @@ int64_t CountAllocations::stop() {
   return allocations - kCounted;
 }
 
-}  // namespace gt::suite
+}  // namespace gt

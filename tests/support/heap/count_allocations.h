@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-namespace gt::suite {
+namespace gt {
 
 class CountAllocations {
  public:
@@ -13,4 +13,4 @@ class CountAllocations {
   int64_t stop();
 };
 
-}  // namespace gt::suite
+}  // namespace gt

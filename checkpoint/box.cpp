@@ -55,7 +55,7 @@ struct Mover {
   size_t dim;
   int64_t part;   // local extent of one fused block
   int64_t block;  // global extent of one fused block
-  std::vector<Piece>& out;
+  std::vector<BoxPiece>& out;
 
   void add(Box b, int64_t at) {
     const int64_t first = b.at[dim] / part, last = (b.at[dim] + b.extent[dim] - 1) / part;
@@ -84,7 +84,7 @@ struct Mover {
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const ShardView& v) {
+std::vector<BoxPiece> pieces_of(const ShardView& v) {
   const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
   const auto dim = split ? static_cast<size_t>(v.shard.dim) : 0;
   GT_CHECK(v.full.rank >= 1 && v.full.rank == v.local.rank && static_cast<int>(dim) < v.full.rank && v.begin >= 0 &&
@@ -101,7 +101,7 @@ std::vector<Piece> pieces_of(const ShardView& v) {
   }
   const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
   const int64_t block = split ? whole / v.shard.blocks : whole;
-  std::vector<Piece> out;
+  std::vector<BoxPiece> out;
   Mover mover{v, dim, split ? block / v.tp_size : whole, block, out};
   int64_t at = 0;
   for (const Box& b : flat_to_boxes(v.local, v.begin, v.begin + v.data.numel())) {

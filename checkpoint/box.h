@@ -27,7 +27,7 @@ Box intersect(const Box&, const Box&);
 std::vector<Box> flat_to_boxes(const Shape&, int64_t begin, int64_t end);
 
 // A rectangle of the logical tensor and where its elements, contiguous and row-major, begin in a view's data.
-struct Piece {
+struct BoxPiece {
   Box box;
   int64_t at = 0;  // elements
 };
@@ -35,7 +35,7 @@ struct Piece {
 // A view as rectangles of the logical tensor: its flat range as local rectangles, cut at the edges of fused blocks (Q,
 // K, V), moved to their global places. Vocabulary padding is left out, so the pieces may hold fewer elements than the
 // view. Throws kInternal when the view's shapes do not agree with each other.
-std::vector<Piece> pieces_of(const ShardView&);
+std::vector<BoxPiece> pieces_of(const ShardView&);
 
 // "" when the boxes are disjoint and fill the shape; else what is wrong and where.
 std::string coverage_error(const Shape&, std::vector<Box>);

@@ -15,7 +15,7 @@ namespace {
 // order.
 class Overlap {
  public:
-  Overlap(const SliceRecord& from, const Box& overlap, const Piece& to, const ShardView& view)
+  Overlap(const SliceRecord& from, const Box& overlap, const BoxPiece& to, const ShardView& view)
       : overlap_(overlap),
         from_(from.box),
         to_(to.box),
@@ -138,7 +138,7 @@ namespace {
 
 struct Want {
   const ShardView* view;
-  Piece piece;
+  BoxPiece piece;
 };
 
 // What the views want, by tensor; padding is cleared on the way.
@@ -153,7 +153,7 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
     GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full && tensors[id->second].dtype == v.data.dtype,
              v.name, ": not the tensor of the checkpoint");
     int64_t held = 0;
-    for (const Piece& p : pieces_of(v)) {
+    for (const BoxPiece& p : pieces_of(v)) {
       out[id->second].push_back({&v, p});
       held += p.box.numel();
     }

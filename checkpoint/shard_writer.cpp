@@ -137,7 +137,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
     }
     GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full),
              " and of ", to_string(tensor.set.global));
-    for (const Piece& p : pieces_of(v)) parts.push_back({p.box, v.data.data + p.at * size_of(v.data.dtype)});
+    for (const BoxPiece& p : pieces_of(v)) parts.push_back({p.box, v.data.data + p.at * size_of(v.data.dtype)});
   }
   std::vector<StoredTensor> out;
   for (auto& [name, entry] : by_name) {

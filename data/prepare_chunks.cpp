@@ -159,7 +159,7 @@ void ChunkReader::append(std::string_view text, const LineReader::Line& line, bo
     c->pieces.push_back({c->text.size(), 0, false, json, state_.input, line.number, line.begin});
   state_.open = true;
   c->text.append(text);
-  Piece& p = c->pieces.back();
+  TextChunk& p = c->pieces.back();
   p.size += text.size();
   if (whole_ && static_cast<int64_t>(p.size) > options_.max_doc_mb << 20) {
     c->text.resize(p.begin);

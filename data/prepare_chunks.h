@@ -16,7 +16,7 @@ struct ReadState {                        // between two chunks: enough to go on
   bool skipping = false;                  // the rest of the open document is dropped
 };
 
-struct Piece {
+struct TextChunk {
   size_t begin = 0, size = 0;  // in Chunk::text
   bool ends = false;           // the document ends behind it
   bool json = false;
@@ -25,7 +25,7 @@ struct Piece {
 
 struct Chunk {
   std::string text;
-  std::vector<Piece> pieces;
+  std::vector<TextChunk> pieces;
   ReadState after;
   int64_t read_bytes = 0, disk_done = 0;  // text bytes of this chunk; bytes of all inputs read so far, on disk
   int64_t dropped = 0, bad = 0;

@@ -37,7 +37,7 @@ class PieceEncoder {  // one thread's
   }
 
  private:
-  void piece(const Piece& p, size_t index, EncodedChunk* c) {
+  void piece(const TextChunk& p, size_t index, EncodedChunk* c) {
     std::string_view text = std::string_view(c->in.text).substr(p.begin, p.size);
     const size_t valid = utf8_valid_prefix(text);
     if (valid != text.size()) {
@@ -79,7 +79,7 @@ class PieceEncoder {  // one thread's
     pack_tokens(ids_, type_, c->packed.data() + at);
     c->parts.push_back({static_cast<int64_t>(ids_.size()), p.ends});
   }
-  std::string where(const Piece& p) const {
+  std::string where(const TextChunk& p) const {
     return cat(inputs_[static_cast<size_t>(p.input)].path, " line ", p.line + 1, " byte ", p.byte);
   }
 

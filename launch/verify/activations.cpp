@@ -35,9 +35,9 @@ double distance(const std::array<double, 8>& a, const std::array<double, 8>& b) 
 void ActivationRecorder::activation(const std::string& module, Tensor x, const MicroBatch& mb) {
   if (x.device.kind != DeviceKind::kCpu || (x.dtype != DType::kF32 && x.dtype != DType::kF64)) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
-  std::vector<Fingerprint>& entry = seen_[{module, mb.first_sample}];
+  std::vector<ActivationPrint>& entry = seen_[{module, mb.first_sample}];
   if (!entry.empty()) return;  // made again in the backward
-  Fingerprint f;
+  ActivationPrint f;
   f.tp_rank = tp_rank_;
   f.rows = x.shape.rows();
   f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
@@ -49,7 +49,7 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   entry.push_back(f);
 }
 
-double activation_error(const std::vector<Fingerprint>& layout, const std::vector<Fingerprint>& reference) {
+double activation_error(const std::vector<ActivationPrint>& layout, const std::vector<ActivationPrint>& reference) {
   constexpr double kMissing = std::numeric_limits<double>::infinity();
   if (layout.empty() || reference.empty()) return kMissing;
   double worst = 0;
@@ -59,10 +59,10 @@ double activation_error(const std::vector<Fingerprint>& layout, const std::vecto
           std::max(worst, layout[i].rows == reference[i].rows ? distance(layout[i].sums, reference[i].sums) : kMissing);
     return worst;
   }
-  const Fingerprint& whole = reference.front();
+  const ActivationPrint& whole = reference.front();
   if (whole.rows != whole.all_rows) return kMissing;
-  Fingerprint sum;
-  for (const Fingerprint& f : layout) {
+  ActivationPrint sum;
+  for (const ActivationPrint& f : layout) {
     if (f.rows == whole.rows) worst = std::max(worst, distance(f.sums, whole.sums));
     if (f.rows == whole.rows) continue;
     sum.rows += f.rows;

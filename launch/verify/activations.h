@@ -13,14 +13,14 @@
 
 namespace gt {
 
-struct Fingerprint {
+struct ActivationPrint {
   int tp_rank = 0;
   int64_t rows = 0, all_rows = 0;  // seen by this rank; of the microbatch
   std::array<double, 8> sums{};
 };
 
 // (module, first sample of the microbatch) -> one entry a tp rank.
-using Activations = std::map<std::pair<std::string, int64_t>, std::vector<Fingerprint>>;
+using Activations = std::map<std::pair<std::string, int64_t>, std::vector<ActivationPrint>>;
 
 // Takes fingerprints of host tensors in f32 or f64; others pass unseen.
 class ActivationRecorder final : public ActivationTap {
@@ -38,6 +38,6 @@ class ActivationRecorder final : public ActivationTap {
 
 // Relative difference of one module's output for one microbatch: the worst over ranks that hold it whole, or that of
 // the sum of its row shards. Infinity when something is missing or not finite.
-double activation_error(const std::vector<Fingerprint>& layout, const std::vector<Fingerprint>& reference);
+double activation_error(const std::vector<ActivationPrint>& layout, const std::vector<ActivationPrint>& reference);
 
 }  // namespace gt

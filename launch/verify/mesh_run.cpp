@@ -51,7 +51,7 @@ Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backen
   RankRecord now;
   add_pieces(now, 0, views, 1, true, backend, stream);
   Logical out;
-  for (const Piece& p : now.pieces) {
+  for (const HeldTensor& p : now.pieces) {
     std::vector<float>& full = out[logical_name(p.view.name)];
     full.resize(static_cast<size_t>(p.view.full.numel()));
     const uint64_t key = stream_key(seed, "verify/" + logical_name(p.view.name));

@@ -73,7 +73,7 @@ std::vector<std::byte> pack(const RankRecord& r) {
   Writer w;
   w.put(r.losses), w.put(r.norms), w.put(r.eval_loss);
   w.put(r.pieces.size());
-  for (const Piece& p : r.pieces) {
+  for (const HeldTensor& p : r.pieces) {
     ShardView view = p.view;
     w.put(p.step);
     view_fields(view, [&](auto& field) { w.put(field); });
@@ -91,7 +91,7 @@ RankRecord unpack(std::span<const std::byte> bytes) {
   RankRecord r;
   in.get(r.losses), in.get(r.norms), in.get(r.eval_loss);
   r.pieces.resize(in.count(1));
-  for (Piece& p : r.pieces) {
+  for (HeldTensor& p : r.pieces) {
     in.get(p.step);
     view_fields(p.view, [&](auto& field) { in.get(field); });
     in.get(p.values);
@@ -112,7 +112,7 @@ void add_pieces(RankRecord& out, int step, const std::vector<ShardView>& views, 
   for (const ShardView& v : views) {
     if (!v.save && !copies) continue;
     GT_CHECK(v.data.dtype == DType::kF32, v.name, " is ", name_of(v.data.dtype), ", expected f32");
-    Piece p{step, v, std::vector<float>(static_cast<size_t>(v.data.numel()))};
+    HeldTensor p{step, v, std::vector<float>(static_cast<size_t>(v.data.numel()))};
     p.view.data = {};
     backend.device->copy(p.values.data(), v.data.data, v.data.bytes(), stream);
     backend.device->synchronize(stream);

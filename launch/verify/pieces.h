@@ -15,7 +15,7 @@ namespace gt {
 
 // A view and the values it showed in one step.
 constexpr int kBefore = -1;  // the first step
-struct Piece {
+struct HeldTensor {
   int step = 0;
   ShardView view;  // data is empty
   std::vector<float> values;
@@ -24,7 +24,7 @@ struct Piece {
 struct RankRecord {
   std::vector<double> losses, norms;
   double eval_loss = 0;
-  std::vector<Piece> pieces;
+  std::vector<HeldTensor> pieces;
   Activations activations;
   std::vector<std::string> module_order;
 };

@@ -89,7 +89,7 @@ TEST_CASE("pieces name exactly the logical elements that logical_offset() names"
     std::set<std::pair<int64_t, int64_t>> want, found;  // logical element, element of the view
     for (int64_t k = 0; k < v.data.numel(); ++k)
       if (const int64_t e = logical_offset(v, v.begin + k); e >= 0) want.emplace(e, k);
-    for (const Piece& p : pieces_of(v))
+    for (const BoxPiece& p : pieces_of(v))
       for (int64_t k = 0; k < p.box.numel(); ++k)
         found.emplace((p.box.at[0] + k / p.box.extent[1]) * v.full[1] + p.box.at[1] + k % p.box.extent[1], p.at + k);
     INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks

@@ -11,6 +11,7 @@
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/signals_blocked.h"
 
 namespace gt::cpu {
 
@@ -310,6 +311,7 @@ void gemm(const Gemm& g, Stream stream) {
     job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, job.version, context.pool);
 
   const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
+  const SignalsBlocked here;  // the pool's workers never take any
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker worker(job, cache, thread);

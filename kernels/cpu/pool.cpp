@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/cpu/signals_blocked.h"
+
 namespace gt::cpu {
 namespace {
 
@@ -44,6 +46,7 @@ ThreadPool::ThreadPool(int threads, bool may_spin)
       errors_(static_cast<size_t>(threads_)) {
   if (threads_ > 1) live_threads += threads_;
   workers_.reserve(static_cast<size_t>(threads_ - 1));
+  const SignalsBlocked in_workers;
   for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 

@@ -1,8 +1,8 @@
 // gpttrain: one binary, many verbs. Parses, dispatches, turns errors into one message and an exit code.
 #include <fmt/format.h>
 
-#include "launch/cli.h"
-#include "launch/verbs.h"
+#include "launch/config/cli.h"
+#include "launch/verbs/verbs.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "launch/console.h"
+#include "launch/logs/console.h"
 
 #if __has_include("launch/git_hash.h")
 #include "launch/git_hash.h"  // written by the build (launch/git_hash.cmake)

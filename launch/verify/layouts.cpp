@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "kernels/core/check.h"
-#include "launch/config_check.h"
+#include "launch/config/config_check.h"
 
 namespace gt {
 namespace {

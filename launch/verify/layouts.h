@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/config.h"
+#include "launch/config/config.h"
 
 namespace gt {
 

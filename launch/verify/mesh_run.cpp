@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "kernels/core/rng.h"
-#include "launch/comm_log.h"
+#include "launch/logs/comm_log.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {

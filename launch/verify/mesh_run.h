@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/engine.h"
+#include "launch/train/engine.h"
 #include "launch/verify/activations.h"
 #include "launch/verify/logical.h"
 #include "launch/verify/pieces.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "launch/engine_options.h"
+#include "launch/train/engine_options.h"
 #include "launch/verify/layouts.h"
 
 namespace gt {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "launch/schedule_file.h"
+#include "launch/config/schedule_file.h"
 
 namespace gt {
 namespace {

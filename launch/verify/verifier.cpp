@@ -1,6 +1,6 @@
 #include "launch/verify/verifier.h"
 
-#include "launch/engine_options.h"
+#include "launch/train/engine_options.h"
 #include "launch/verify/layouts.h"
 
 namespace gt {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/config.h"
+#include "launch/config/config.h"
 #include "launch/verify/compare.h"
 
 namespace gt {

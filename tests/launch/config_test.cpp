@@ -1,6 +1,6 @@
 // The config: every way in which one can be wrong is found, all at once, with a fix that works; a right one survives a
 // round trip.
-#include "launch/config.h"
+#include "launch/config/config.h"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "launch/config_check.h"
+#include "launch/config/config_check.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -117,7 +117,8 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--pp 2 --parallel.partition 4,4",
        "--parallel.partition: 8 blocks in 2 stages, but model.layers is 12 and pp is 2; for example 6,6"},
       {"--pp 4 --parallel.partition 4,0,4,4",
-       "--parallel.partition: 4,0,4,4: stage 1 would hold no layer at all; only the first (embedding) and the last (norm, "
+       "--parallel.partition: 4,0,4,4: stage 1 would hold no layer at all; only the first (embedding) and the last "
+       "(norm, "
        "head) may have 0 blocks; for example 3,3,3,3"},
       {"--pp 2 --parallel.partition halves",
        "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
@@ -148,8 +149,9 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--model.kv_heads 4",
        "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
       {"--zero 4", "--zero: 4 is outside 0..3"},
-      {"--zero.grad_reduce each", "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "
-                                  "zero.stage 2 or 3, or grad_reduce auto or end"},
+      {"--zero.grad_reduce each",
+       "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "
+       "zero.stage 2 or 3, or grad_reduce auto or end"},
       {"--zero.grad_reduce never", "--zero.grad_reduce: expected auto or each or end, found \"never\""},
       {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 scopes"},
       {"--zero.offload optimizer --device.kind cuda",

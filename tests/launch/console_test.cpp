@@ -1,9 +1,9 @@
 // Golden text of the console.
-#include "launch/console.h"
+#include "launch/logs/console.h"
 
 #include <cmath>
 
-#include "launch/progress.h"
+#include "launch/logs/progress.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -9,7 +9,7 @@
 
 #include "checkpoint/weights.h"
 #include "kernels/core/sha256.h"
-#include "launch/loaded_model.h"
+#include "launch/verbs/loaded_model.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -9,9 +9,9 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "launch/json_text.h"
-#include "launch/log_jsonl.h"
-#include "launch/tensorboard_sink.h"
+#include "launch/config/json_text.h"
+#include "launch/logs/log_jsonl.h"
+#include "launch/logs/tensorboard_sink.h"
 #include "tests/support/test.h"
 
 using namespace gt;

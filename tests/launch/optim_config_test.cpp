@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/config_optim.h"
+#include "launch/config/config_optim.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -184,10 +184,11 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   CHECK(other.code == 2);
   CHECK(other.says("holds the state of lamb, this run wants adamw"));
   CHECK(other.says("--optim.type lamb"));
-  const Outcome changed = gpttrain(
-      kTiny + "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb "
-              "--checkpoint.allow_change schedule optim",
-      dir.path());
+  const Outcome changed =
+      gpttrain(kTiny +
+                   "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb "
+                   "--checkpoint.allow_change schedule optim",
+               dir.path());
   INFO(changed.out);
   CHECK(changed.code == 0);
   CHECK(changed.says("the learning-rate schedule changed"));

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "kernels/core/memory.h"
-#include "launch/engine_options.h"
+#include "launch/train/engine_options.h"
 #include "launch/verify/mesh_run.h"
 #include "parallel/comm/null_group.h"
 #include "tests/support/test.h"

@@ -2,7 +2,7 @@
 // equal to one pipeline rank; and each rank does what the simulator said, with as many activations alive.
 #include <filesystem>
 
-#include "launch/schedule_file.h"
+#include "launch/config/schedule_file.h"
 #include "launch/verify/mesh_run.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/launch/process.h"

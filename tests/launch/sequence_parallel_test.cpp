@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launch/engine_options.h"
-#include "parallel/comm/null_group.h"
+#include "launch/train/engine_options.h"
 #include "launch/verify/mesh_run.h"
+#include "parallel/comm/null_group.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -74,10 +74,10 @@ TEST_CASE("with sequence parallelism every layout of up to 8 ranks equals one ra
   for (const bool tied : {true, false}) {
     const MeshResult one = run_mesh(run_of({}, tied));
     CHECK(one.losses.back() < 0.99 * one.losses.front());
-    for (const MeshShape& mesh : {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2},
-                                  MeshShape{.pp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
-                                  MeshShape{.pp = 2, .tp = 4}, MeshShape{.pp = 4, .tp = 2},
-                                  MeshShape{.dp = 2, .tp = 4}}) {
+    for (const MeshShape& mesh :
+         {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .tp = 2},
+          MeshShape{.pp = 2, .dp = 2, .tp = 2}, MeshShape{.pp = 2, .tp = 4}, MeshShape{.pp = 4, .tp = 2},
+          MeshShape{.dp = 2, .tp = 4}}) {
       INFO(text(mesh) << (tied ? " tied" : " untied"));
       const MeshResult r = run_mesh(run_of(mesh, tied));
       check_close(r, one);

@@ -1,6 +1,6 @@
 // Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises
 // MPI.
-#include "launch/spawn.h"
+#include "launch/ranks/spawn.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
-#include "launch/signals.h"
+#include "launch/ranks/signals.h"
 #include "tests/support/test.h"
 
 using namespace gt;

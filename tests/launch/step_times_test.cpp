@@ -1,8 +1,8 @@
 // The breakdown of a step: bubbles measured and predicted, and the warning about slow data.
-#include "launch/step_times.h"
+#include "launch/logs/step_times.h"
 
-#include "launch/data_wait.h"
-#include "launch/predict.h"
+#include "launch/logs/data_wait.h"
+#include "launch/logs/predict.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -89,8 +89,8 @@ TEST_CASE("waiting for data more than one per cent of twenty steps is said once,
     if (const auto text = slow.step(0.0101, 1)) {
       ++said;
       at = k;
-      CHECK_THAT(*text, Contains("1.0 % of the last 20 steps") && Contains("train.micro_batch") &&
-                            Contains("device.threads"));
+      CHECK_THAT(*text,
+                 Contains("1.0 % of the last 20 steps") && Contains("train.micro_batch") && Contains("device.threads"));
     }
   CHECK(said == 1);
   CHECK(at == DataWaitWatch::kIgnored + DataWaitWatch::kSteps - 1);

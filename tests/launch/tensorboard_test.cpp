@@ -1,5 +1,5 @@
 // TensorBoard event files byte for byte, and CRC-32C.
-#include "launch/tensorboard.h"
+#include "launch/logs/tensorboard.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,4 @@
 // Traces: the event format that chrome://tracing and ui.perfetto.dev read, from the simulator and from real runs.
-#include "launch/trace_json.h"
-
 #include <zlib.h>
 
 #include <algorithm>
@@ -9,7 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "launch/trace_session.h"
+#include "launch/logs/trace_json.h"
+#include "launch/logs/trace_session.h"
 #include "parallel/comm/thread_group.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
@@ -31,7 +30,7 @@ std::string unpacked(const std::string& path) {
 }
 
 struct Seen {
-  std::map<std::string, int> slices;          // by name without numbers: "F", "B", "opt", …
+  std::map<std::string, int> slices;  // by name without numbers: "F", "B", "opt", …
   int arrows = 0, counters = 0;
   std::set<int> processes;
   std::map<std::pair<int, int>, std::string> threads;

@@ -1,5 +1,5 @@
 // The verbs that do not train, called as main calls them: a command line in, exit code and everything printed out.
-#include "launch/verbs.h"
+#include "launch/verbs/verbs.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,8 +13,8 @@
 
 #include "data/token_file.h"
 #include "data/tokenizer.h"
-#include "launch/output.h"
-#include "launch/signals.h"
+#include "launch/ranks/signals.h"
+#include "launch/verbs/output.h"
 #include "launch/version.h"
 #include "tests/data/support.h"
 
@@ -380,8 +380,7 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
 
 TEST_CASE("schedule writes the simulated step as a trace") {
   const TempDir dir;
-  const std::string said =
-      output_of({"schedule", "--pp", "2", "--microbatches", "3", "--trace", dir / "step.json"});
+  const std::string said = output_of({"schedule", "--pp", "2", "--microbatches", "3", "--trace", dir / "step.json"});
   CHECK_THAT(said, Contains("ui.perfetto.dev") && Contains("step.json"));
   CHECK_THAT(read_file(dir / "step.json"),
              Contains("\"traceEvents\"") && Contains("\"F m2 s1\"") && Contains("\"ph\":\"s\""));

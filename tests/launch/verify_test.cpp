@@ -1,7 +1,7 @@
 // gpttrain verify as a user drives it, and the rules by which it makes a model small.
 #include <fmt/format.h>
 
-#include "launch/config_check.h"
+#include "launch/config/config_check.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "launch/verify/shrink.h"

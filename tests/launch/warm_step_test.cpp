@@ -1,6 +1,6 @@
 // From its third step on a training step takes no heap memory, on any rank of any layout: the engine, the tape, the
 // parameter store and the executor.
-#include "launch/engine.h"
+#include "launch/train/engine.h"
 #include "parallel/comm/null_group.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"

@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "launch/banner.h"
-#include "launch/engine_options.h"
+#include "launch/logs/banner.h"
+#include "launch/train/engine_options.h"
 #include "parallel/zero/flat_layout.h"
 #include "tests/support/test.h"
 
@@ -46,8 +46,8 @@ Scopes scopes_of(const EngineOptions& o, const MeshShape& mesh, int rank) {
       out.size.push_back(table);
       out.size.push_back(flat({c.seq * h}));
     } else if (i <= c.layers) {
-      out.size.push_back(flat({h, h, 3 * h * h / t, 3 * h / t, h * h / t, h, h, h, h * c.ffn / t, c.ffn / t,
-                               c.ffn * h / t, h}));
+      out.size.push_back(
+          flat({h, h, 3 * h * h / t, 3 * h / t, h * h / t, h, h, h, h * c.ffn / t, c.ffn / t, c.ffn * h / t, h}));
     } else {
       out.size.push_back(i == c.layers + 1 ? flat({h, h}) : table);
     }
@@ -217,7 +217,7 @@ TEST_CASE("small buckets and no overlap keep one scope of whole gradients, overl
   const int64_t two = plan_memory(o, mesh, 0).zero.gradients;
   CHECK(two >= 2 * block * 4);
   CHECK(two <= 2 * block * 4 + norm + table + 4096);  // alignment
-  o.zero.bucket_bytes = block * 4 * 3;  // three blocks travel while three fill
+  o.zero.bucket_bytes = block * 4 * 3;                // three blocks travel while three fill
   CHECK(plan_memory(o, mesh, 0).zero.gradients > 5 * block * 4);
 }
 
@@ -239,9 +239,7 @@ TEST_CASE("evaluation and a larger prefetch take the memory of their windows") {
 }
 
 TEST_CASE("the start block says what a stage holds and sends, and what the other way to reduce would") {
-  const auto bytes = [](const EngineOptions& o, const MeshShape& mesh) {
-    return zero_text(o, mesh);
-  };
+  const auto bytes = [](const EngineOptions& o, const MeshShape& mesh) { return zero_text(o, mesh); };
   const std::string one = bytes(options_of(kSmall, 1, kAuto), {.dp = 4});
   CHECK_THAT(one, Catch::StartsWith("stage 1: a rank holds ") && Catch::Contains("a step (reduce-scatter "));
   CHECK(one.find("grad_reduce") == std::string::npos);
@@ -262,9 +260,9 @@ TEST_CASE("the config's ZeRO keys reach the engine") {
   CHECK(plain.grad_reduce == kAuto);
   CHECK(plain.prefetch == 1);
   CHECK(plain.persist_numel == 100000);
-  const ZeroOptions all = options({"--zero", "3", "--zero.grad_reduce", "end", "--zero.prefetch", "2",
-                                   "--zero.persist_numel", "7", "--zero.overlap", "false", "--zero.bucket_bytes", "9",
-                                   "--zero.offload", "optimizer"});
+  const ZeroOptions all =
+      options({"--zero", "3", "--zero.grad_reduce", "end", "--zero.prefetch", "2", "--zero.persist_numel", "7",
+               "--zero.overlap", "false", "--zero.bucket_bytes", "9", "--zero.offload", "optimizer"});
   CHECK(all.stage == 3);
   CHECK(all.grad_reduce == kEnd);
   CHECK(all.prefetch == 2);

@@ -1,0 +1,294 @@
+#include "launch/config/cli.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "launch/config/config_alias.h"
+#include "launch/version.h"
+
+namespace gt {
+namespace {
+
+enum class ConfigFlags { kNone, kNow, kLater };  // kLater: collected, checked by whoever loads the config
+
+struct VerbSpec {
+  const char* name;
+  Verb verb;
+  const char* meaning;
+  const char* plain = nullptr;  // the field that takes a word without a flag
+  ConfigFlags config = ConfigFlags::kNone;
+  const char* example = nullptr;  // what follows "gpttrain VERB"
+};
+
+constexpr VerbSpec kVerbs[] = {
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
+     "--input books/ --vocab 8192 --output tok.model"},
+    {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
+     ConfigFlags::kNone, "--tokenizer tok.model --pieces < text.txt"},
+    {"tokenizer decode", Verb::kTokenizerDecode, "token numbers to text", nullptr, ConfigFlags::kNone,
+     "--tokenizer tok.model < ids.txt"},
+    {"data prepare", Verb::kDataPrepare, "text or JSON lines to token files", nullptr, ConfigFlags::kNone,
+     "--input corpus.jsonl.gz --tokenizer tok.model --output data/corpus"},
+    {"data inspect", Verb::kDataInspect, "what a token file holds", "path", ConfigFlags::kNone,
+     "data/corpus --tokenizer tok.model --doc 0"},
+    {"eval", Verb::kEval, "loss and perplexity of a checkpoint", nullptr, ConfigFlags::kLater, "--load runs/demo"},
+    {"generate", Verb::kGenerate, "text from a checkpoint", nullptr, ConfigFlags::kLater,
+     "--load runs/demo --prompt \"Once upon a time\" --max-tokens 64 --top-k 40"},
+    {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations", nullptr,
+     ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
+    {"lr", Verb::kLr, "draw the learning-rate curve of a config before it runs", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --schedule.type one_cycle_torch"},
+    {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
+    {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"ckpt verify", Verb::kCkptVerify, "read checkpoints to the last byte and say what is wrong", "dir",
+     ConfigFlags::kNone, "runs/demo --all"},
+    {"ckpt diff", Verb::kCkptDiff, "compare two checkpoints tensor by tensor, whatever layouts wrote them",
+     "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
+    {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
+     "runs/demo --keep 2 --dry-run"},
+    {"export", Verb::kExport, "weights of a checkpoint as a Hugging Face folder or an HDF5 file", nullptr,
+     ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
+    {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
+     ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
+    {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
+     ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
+    {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
+};
+
+constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
+
+constexpr const char* kShortHelp =
+    "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
+    "  ./launch/demo.sh                        fetch text, make tokens, train, write a story: start here\n"
+    "  gpttrain --config configs/demo.json --tp 2 --pp 4 --dp 2\n"
+    "  gpttrain --help                         all verbs\n"
+    "  gpttrain train --help                   all options of a training run\n";
+
+std::string overview() {
+  std::string out = "usage: gpttrain [verb] [flags]\n\nverbs (gpttrain VERB --help):\n";
+  for (const VerbSpec& v : kVerbs) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  return out + "\n  --version          versions of the program and its libraries\n";
+}
+
+// "tokenizer", "data", "ckpt": what begins several verbs; empty when `name` is no such word.
+std::string group_help(const std::string& name) {
+  std::string out;
+  for (const VerbSpec& v : kVerbs)
+    if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  return out.empty() ? out
+                     : fmt::format("usage: gpttrain {} verb [flags]\n\nverbs (gpttrain VERB --help):\n{}", name, out);
+}
+
+std::vector<std::string> verb_names() {
+  std::vector<std::string> out;
+  for (const VerbSpec& v : kVerbs) out.emplace_back(v.name);
+  return out;
+}
+
+// Fills args with the verb's struct and lists its options, which point into it.
+std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
+  std::vector<Option> out;
+  const auto use = [&](auto fresh) {
+    using T = decltype(fresh);
+    OptionCollector collect{out, ""};
+    args.emplace<T>().fields(collect);
+  };
+  switch (verb) {
+    case Verb::kShowText: break;
+    case Verb::kTrain: use(TrainArgs()); break;
+    case Verb::kTokenizerTrain: use(TokenizerTrainArgs()); break;
+    case Verb::kTokenizerEncode: use(TokenizerEncodeArgs()); break;
+    case Verb::kTokenizerDecode: use(TokenizerDecodeArgs()); break;
+    case Verb::kDataPrepare: use(DataPrepareArgs()); break;
+    case Verb::kDataInspect: use(DataInspectArgs()); break;
+    case Verb::kEval: use(EvalArgs()); break;
+    case Verb::kGenerate: use(GenerateArgs()); break;
+    case Verb::kSchedule: use(ScheduleArgs()); break;
+    case Verb::kLr: use(LrArgs()); break;
+    case Verb::kCkptLs: use(CkptArgs()); break;
+    case Verb::kCkptInspect: use(CkptInspectArgs()); break;
+    case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
+    case Verb::kCkptDiff: use(CkptDiffArgs()); break;
+    case Verb::kCkptPrune: use(CkptPruneArgs()); break;
+    case Verb::kExport: use(ExportArgs()); break;
+    case Verb::kImport: use(ImportArgs()); break;
+    case Verb::kBench: use(BenchArgs()); break;
+    case Verb::kVerify: use(VerifyArgs()); break;
+  }
+  return out;
+}
+
+std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) {
+  std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
+                                spec.plain ? fmt::format(" [{}]", spec.plain) : "");
+  out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
+  if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
+  if (spec.config == ConfigFlags::kNone) return out;
+  out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+  out += config_help();
+  return out + "\nother spellings:\n" + alias_help();
+}
+
+const VerbSpec* find_verb(const std::string& name) {
+  for (const VerbSpec& v : kVerbs)
+    if (name == v.name) return &v;
+  return nullptr;
+}
+
+[[noreturn]] void unknown_verb(const std::string& name, bool group) {
+  std::string text =
+      group ? fmt::format("gpttrain {}: expected one of:", name) : fmt::format("gpttrain {}: unknown verb;", name);
+  if (group) {
+    for (const std::string& v : verb_names())
+      if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
+    throw Error(text, Exit::kUsage);
+  }
+  const std::string guess = did_you_mean(name, verb_names());
+  throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
+}
+
+// The verb at the front of `words`, taken off. Flags first means train.
+const VerbSpec& take_verb(std::vector<std::string>& words) {
+  if (words.empty() || words[0][0] == '-') return kVerbs[0];
+  std::string name = words[0];
+  bool group = false;
+  for (const std::string& v : verb_names()) group = group || v.rfind(name + " ", 0) == 0;
+  const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
+  if (two) name += " " + words[1];
+  for (const char* later : kLaterVerbs)
+    GT_REQUIRE(name != later, Exit::kUsage, "gpttrain ", name, ": not built yet in this version; see gpttrain --help");
+  const VerbSpec* spec = find_verb(name);
+  if (!spec) unknown_verb(name, group && !two);
+  words.erase(words.begin(), words.begin() + (two ? 2 : 1));
+  return *spec;
+}
+
+bool wants_help(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
+}
+
+// The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
+std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options,
+                                     std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
+                                     std::string* config_file) {
+  CLI::App app{"", "gpttrain"};
+  app.set_help_flag();
+  app.allow_extras();
+  given.assign(options.size(), {});
+  for (size_t i = 0; i < options.size(); ++i) {
+    CLI::Option* o = app.add_option("--" + options[i].name, given[i]);
+    if (is_flag(options[i]))
+      o->expected(0, 1)->default_str("true");
+    else if (takes_list(options[i]))
+      o->expected(1, 1 << 20);
+    else
+      o->expected(1);
+  }
+  if (config_file) app.add_option("--config", *config_file);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& e) {
+    fail(Exit::kUsage, "gpttrain ", spec.name, ": ", e.what(), "; see gpttrain ", spec.name, " --help");
+  }
+  for (size_t i = 0; i < options.size(); ++i)  // "--quiet" alone
+    if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty()))
+      given[i] = {"true"};
+  return app.remaining();
+}
+
+void store_own(const VerbSpec& spec, const std::vector<Option>& options,
+               const std::vector<std::vector<std::string>>& given, Problems& problems) {
+  for (size_t i = 0; i < options.size(); ++i) {
+    const std::string flag = "--" + options[i].name;
+    if (!given[i].empty()) {
+      if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty())
+        problems.add(flag, options[i].name, bad);
+    } else if (options[i].domain.rfind("required", 0) == 0) {
+      problems.add(flag, options[i].name, "missing: " + options[i].meaning,
+                   fmt::format("see gpttrain {} --help", spec.name));
+    }
+  }
+}
+
+void refuse_extras(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::string>& extras,
+                   Problems& problems) {
+  std::vector<std::string> names;
+  for (const Option& o : options) names.push_back(o.name);
+  for (const std::string& w : extras) {
+    const bool flag = w.rfind("--", 0) == 0;
+    const std::string guess = flag ? did_you_mean(w.substr(2, w.find('=') - 2), names) : "";
+    problems.add(flag ? w : "", w, w[0] == '-' ? "unknown flag" : "unexpected word",
+                 guess.empty() ? fmt::format("see gpttrain {} --help", spec.name) : "did you mean --" + guess + "?");
+  }
+}
+
+}  // namespace
+
+Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
+  Command command;
+  command.words = all;
+  command.env = env;
+  const auto show = [&](std::string text) {
+    command.text = std::move(text);
+    return command;
+  };
+  if (all.empty()) return show(kShortHelp);
+  if (all[0] == "--version") return show(version_text());
+  std::vector<std::string> words = all;
+  if (words[0] == "help" && words.size() > 1) {  // gpttrain help data prepare
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
+  if (words.size() > 1 && wants_help({words[1]}))
+    if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
+  const VerbSpec& spec = take_verb(words);
+  command.name = spec.name;
+  const std::vector<Option> options = bind(spec.verb, command.args);
+  if (wants_help(words)) return show(verb_help(spec, options));
+  command.verb = spec.verb;
+
+  std::vector<std::vector<std::string>> given;
+  const bool config = spec.config != ConfigFlags::kNone;
+  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
+  Problems problems;
+  for (size_t i = 0; i < options.size(); ++i)
+    if (spec.plain && options[i].name == spec.plain && given[i].empty())
+      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
+             (given[i].empty() || takes_list(options[i])))
+        given[i].push_back(extras[0]), extras.erase(extras.begin());
+  store_own(spec, options, given, problems);
+  if (!config)
+    refuse_extras(spec, options, extras, problems);
+  else
+    command.config_flags = extras;
+
+  if (spec.config == ConfigFlags::kNow) {
+    std::vector<std::string> own{"config", "help"};
+    for (const Option& o : options) own.push_back(o.name);
+    try {
+      command.loaded = load_config({.file = command.config_file,
+                                    .flags = extras,
+                                    .external_world = env.launched() ? env.world : 0,
+                                    .needs_data = spec.verb == Verb::kTrain,
+                                    .other_flags = own});
+    } catch (const Error& e) {
+      if (problems.empty()) throw;
+      throw Error(problems.text() + "\n" + e.what(), Exit::kUsage);
+    }
+  }
+  problems.throw_if_any();
+  return command;
+}
+
+Command parse_command(int argc, const char* const* argv) {
+  return parse_command(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), find_rank_env());
+}
+
+}  // namespace gt

@@ -1,0 +1,228 @@
+#include "launch/config/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "launch/config/config_alias.h"
+#include "launch/config/config_check.h"
+
+namespace gt {
+namespace {
+
+struct SectionLister {
+  std::vector<Option>& out;
+  template <class S>
+  void operator()(const char* name, S& section) {
+    OptionCollector collect{out, name};
+    section.fields(collect);
+  }
+};
+
+template <class V>
+void visit_sections(Config& c, V&& v) {
+  v("model", c.model), v("parallel", c.parallel), v("zero", c.zero), v("precision", c.precision);
+  v("optim", c.optim), v("schedule", c.schedule), v("train", c.train), v("data", c.data);
+  v("checkpoint", c.checkpoint), v("log", c.log), v("device", c.device), v("launch", c.launch);
+  v("comm", c.comm);
+}
+
+// Reading one file and one list of flags into a Config, collecting every problem on the way.
+class Reader {
+ public:
+  Reader(LoadedConfig& loaded, const std::vector<std::string>& other_flags)
+      : loaded_(loaded), options_(list_options(loaded.config)), other_flags_(other_flags) {
+    for (const Option& o : options_) {
+      keys_.push_back(o.key());
+      if (sections_.empty() || sections_.back() != o.section) sections_.push_back(o.section);
+    }
+  }
+
+  void file(const std::string& path) {
+    std::error_code ec;
+    if (std::filesystem::is_directory(path, ec))
+      return problems.add("--config", "", path + " is a folder, expected a JSON file");
+    std::ifstream in(path, std::ios::binary);
+    if (!in) return problems.add("--config", "", path + ": cannot be read: " + std::strerror(errno));
+    std::string text(kMaxJsonBytes + 1, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(in.gcount()));
+    JsonValue root;
+    try {
+      root = parse_json(text, path);
+    } catch (const Error& e) { return problems.add("", "", e.what()); }
+    if (root.kind != JsonValue::Kind::kObject)
+      return problems.add(path, "", fmt::format("expected an object of sections, found {}", kind_name(root.kind)));
+    for (size_t i = 0; i < root.keys.size(); ++i) section(path, root.keys[i], root.items[i]);
+  }
+
+  void flags(const std::vector<std::string>& words) {
+    for (size_t i = 0; i < words.size();) {
+      std::string name = words[i++];
+      if (name.rfind("--", 0) != 0 || name.size() < 3) {
+        problems.add("", name, "expected a flag that begins with --", "values follow their flag: --train.steps 100");
+        continue;
+      }
+      std::vector<std::string> values;
+      bool attached = false;
+      if (const size_t eq = name.find('='); eq != std::string::npos) {
+        values.push_back(name.substr(eq + 1));
+        name.resize(eq);
+        attached = true;
+      }
+      std::string key = name.substr(2);
+      const Alias* alias = find_alias(key);
+      const Option* option = find(alias ? alias->key : key);
+      const bool list = option && takes_list(*option);
+      const bool bare = alias && alias->value;
+      while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 &&
+             (values.empty() || list || !option)) {
+        values.push_back(words[i++]);
+      }
+      if (bare) values = {alias->value};
+      if (!option) {
+        unknown(name, key);
+      } else {
+        // The last of several wins, so that a command can be repeated with another value behind it.
+        if (!seen_flags_.insert(option->key()).second)
+          loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
+        if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
+        store(*option, name, set_from_words(*option, values));
+      }
+    }
+  }
+
+  Problems problems;
+
+ private:
+  const Option* find(const std::string& key) const {
+    for (size_t i = 0; i < keys_.size(); ++i)
+      if (keys_[i] == key) return &options_[i];
+    return nullptr;
+  }
+
+  void store(const Option& option, const std::string& where, const std::string& error) {
+    if (error.empty())
+      loaded_.origin[option.key()] = where;
+    else
+      problems.add(where, option.key(), error);
+  }
+
+  void section(const std::string& path, const std::string& name, const JsonValue& value) {
+    const std::string where = fmt::format("{}:{}", path, value.line);
+    if (std::find(sections_.begin(), sections_.end(), name) == sections_.end()) {
+      const std::string guess = did_you_mean(name, sections_);
+      std::string fix =
+          guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
+      for (const std::string& k : keys_)  // {"lr": 1} for {"optim": {"lr": 1}}
+        if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
+      return problems.add(where, name, "unknown section", fix);
+    }
+    if (value.kind != JsonValue::Kind::kObject)
+      return problems.add(where, name, fmt::format("expected an object, found {}", kind_name(value.kind)));
+    for (size_t i = 0; i < value.keys.size(); ++i) {
+      const std::string key = name + "." + value.keys[i];
+      const std::string at = fmt::format("{}:{}", path, value.items[i].line);
+      if (const Option* option = find(key))
+        store(*option, at, set_from_json(*option, value.items[i]));
+      else
+        unknown(at, key);
+    }
+  }
+
+  // In the same section first, then everywhere.
+  void unknown(const std::string& where, const std::string& key) {
+    const size_t dot = key.find('.');
+    std::string guess;
+    if (dot != std::string::npos) {
+      std::vector<std::string> names;
+      for (const Option& o : options_)
+        if (o.section == key.substr(0, dot)) names.push_back(o.name);
+      guess = did_you_mean(key.substr(dot + 1), names);
+      if (!guess.empty()) guess = key.substr(0, dot + 1) + guess;
+    }
+    std::vector<std::string> last_parts;
+    for (const Option& o : options_) last_parts.push_back(o.name);
+    const std::string last = key.substr(dot == std::string::npos ? 0 : dot + 1);
+    for (const Option& o : options_)
+      if (guess.empty() && o.name == last) guess = o.key();
+    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, other_flags_);
+    if (guess.empty()) guess = did_you_mean(key, keys_);
+    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, alias_names());
+    if (guess.empty() && dot == std::string::npos)
+      if (const std::string name = did_you_mean(last, last_parts); !name.empty())
+        for (const Option& o : options_)
+          if (guess.empty() && o.name == name) guess = o.key();
+    const std::string dashes = where[0] == '-' ? "--" : "";
+    problems.add(where, key, dashes.empty() ? "unknown key" : "unknown flag",
+                 guess.empty() ? "see gpttrain train --help" : fmt::format("did you mean {}{}?", dashes, guess));
+  }
+
+  LoadedConfig& loaded_;
+  std::vector<Option> options_;
+  std::vector<std::string> keys_, sections_, other_flags_;
+  std::set<std::string> seen_flags_;
+};
+
+std::string default_name(const std::string& file, const ModelConfig& m) {
+  if (const std::string stem = std::filesystem::path(file).stem().string(); !stem.empty()) return stem;
+  return fmt::format("{}-{}x{}", m.arch, m.layers, m.hidden);
+}
+
+}  // namespace
+
+std::vector<Option> list_options(Config& config) {
+  std::vector<Option> out;
+  visit_sections(config, SectionLister{out});
+  return out;
+}
+
+LoadedConfig load_config(const ConfigSource& source) {
+  LoadedConfig loaded;
+  Reader reader(loaded, source.other_flags);
+  if (!source.file.empty()) reader.file(source.file);
+  reader.flags(source.flags);
+  if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
+  resolve_and_check(loaded.config, {loaded.origin, source.external_world, source.needs_data}, reader.problems,
+                    loaded.notes);
+  reader.problems.throw_if_any();
+  return loaded;
+}
+
+std::string config_json(const Config& config) {
+  Config copy = config;
+  std::string out = "{", section;
+  for (const Option& o : list_options(copy)) {
+    if (o.section != section) {
+      out += fmt::format("{}\n  \"{}\": {{\n", section.empty() ? "" : "\n  },", o.section);
+      section = o.section;
+    } else {
+      out += ",\n";
+    }
+    out += fmt::format("    \"{}\": {}", o.name, to_json(o));
+  }
+  return out + "\n  }\n}\n";
+}
+
+std::string config_help(const std::vector<std::string>& only) {
+  Config defaults;
+  std::string out, section;
+  std::vector<Option> block;
+  const std::vector<Option> all = list_options(defaults);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (only.empty() || std::find(only.begin(), only.end(), all[i].section) != only.end()) block.push_back(all[i]);
+    if (!block.empty() && (i + 1 == all.size() || all[i + 1].section != all[i].section)) {
+      out += fmt::format("\n{}:\n{}", all[i].section, help_lines(block));
+      block.clear();
+    }
+  }
+  return out;
+}
+
+}  // namespace gt

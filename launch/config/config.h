@@ -1,0 +1,335 @@
+// Every option of a run, one struct a section; each lists its fields once (launch/config/options.h) and that list
+// serves the JSON file,
+// --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's
+// business. In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "launch/config/options.h"
+
+namespace gt {
+
+struct ModelConfig {
+  std::string arch = "gpt2";
+  int64_t layers = 12, hidden = 768, heads = 12, kv_heads = 0, ffn = 0, vocab = 50257, seq = 1024, loss_chunk = 0;
+  bool tied = true;
+  double dropout = 0, attn_dropout = 0, init_std = 0.02;
+  template <class V>
+  void fields(V& v) {
+    v("arch", arch, "gpt2|llama|bert", "architecture");
+    v("layers", layers, "1..4096 blocks", "transformer blocks");
+    v("hidden", hidden, "1..1048576", "width of the residual stream");
+    v("heads", heads, "1..65536", "attention heads; must divide hidden");
+    v("kv_heads", kv_heads, "0..65536", "key and value heads; 0: as many as heads");
+    v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
+    v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
+    v("seq", seq, "1..1048576 tokens", "context length");
+    v("tied", tied, "", "input and output embedding share one table");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
+    v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
+    v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
+  }
+};
+
+struct ParallelConfig {
+  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
+  bool dynamic_shapes = false;
+  std::string sequence_parallel = "auto", schedule = "1f1b", partition = "flops", recompute = "none";
+  template <class V>
+  void fields(V& v) {
+    v("tp", tp, "1..1024 ranks", "tensor parallel: each layer split over this many neighbouring ranks");
+    v("pp", pp, "1..1024 stages", "pipeline parallel: layers split into this many stages");
+    v("dp", dp, "0..65536 replicas", "data parallel; 0: 1, or world / (tp x pp) under a launcher");
+    v("vpp", vpp, "1..64 chunks", "model chunks a pipeline rank; more than 1 with schedule interleaved or a file");
+    v("cp", cp, "1..1024 ranks", "context parallel: the sequence split over ranks");
+    v("ep", ep, "1..1024 ranks", "expert parallel");
+    v("sequence_parallel", sequence_parallel, "auto|true|false",
+      "cut tokens over the tp ranks between tensor-parallel layers; auto: where tp > 1 divides model.seq");
+    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a written one");
+    v("partition", partition, "flops|uniform|parameters|RULE",
+      "layers of each of the pp x vpp stages: balance FLOPs, layer counts, parameters, layers whose type matches "
+      "type:REGEX, or blocks a stage as in 4,4");
+    v("recompute", recompute, "none|selective|full",
+      "computed again in the backward instead of kept: nothing, outputs of norms and GELUs, whole blocks");
+    v("recompute_layers", recompute_layers, "0..65536 blocks",
+      "recompute the first so many blocks of each stage; 0: all");
+    v("dynamic_shapes", dynamic_shapes, "",
+      "announce each tensor between stages by a header of 48 bytes, so that microbatches may differ in shape; "
+      "the data loader's never do");
+  }
+};
+
+struct ZeroConfig {
+  int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
+  bool overlap = true;
+  std::string grad_reduce = "auto", offload = "none";
+  template <class V>
+  void fields(V& v) {
+    v("stage", stage, "0..3",
+      "what data-parallel ranks share out: 1 optimizer state, 2 gradients too, 3 parameters too");
+    v("bucket_bytes", bucket_bytes, "1.. bytes", "gradients reduced in one go");
+    v("overlap", overlap, "", "reduce gradients during the backward pass");
+    v("grad_reduce", grad_reduce, "auto|each|end",
+      "stages 2 and 3 reduce gradients after each microbatch (memory) or at the end of the step (traffic); auto: end "
+      "at "
+      "stage 2 with a pipeline, else each");
+    v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
+    v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
+    v("offload", offload, "none|optimizer", "keep optimizer state in host memory; on a CPU it is there anyway");
+  }
+};
+
+struct PrecisionConfig {
+  std::string amp = "O0", dtype = "fp32", loss_scale = "none";
+  bool fp8 = false;
+  template <class V>
+  void fields(V& v) {
+    v("amp", amp, "O0|O1|O2|O3", "mixed precision level; O0 is FP32");
+    v("dtype", dtype, "fp32|fp16|bf16", "low-precision type of the amp level");
+    v("loss_scale", loss_scale, "none|dynamic|NUMBER", "loss scaling for fp16");
+    v("fp8", fp8, "", "matrix products in fp8");
+  }
+};
+
+struct OptimConfig {
+  std::string type = "adamw", lamb_variant = "paper";
+  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1, momentum = 0, dampening = 0;
+  double lamb_min_coeff = 0.01, lamb_max_coeff = 10, lamb_min_norm = 0, lamb_max_norm = 0;
+  bool bias_correction = true, nesterov = false;
+  bool lamb_eps_inside_sqrt = false, lamb_grad_averaging = true, lamb_adam_w_mode = true, lamb_nvlamb = false;
+  std::vector<double> betas = {0.9, 0.95};
+  std::vector<std::string> no_decay;
+  template <class V>
+  void fields(V& v) {
+    v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer; it sets defaults of eps, betas and weight_decay");
+    v("lr", lr, ">0..100", "peak learning rate");
+    v("betas", betas, "0..<1", "decay of the first and second moment");
+    v("eps", eps, ">0..1", "added to the root of the second moment");
+    v("weight_decay", weight_decay, "0..10",
+      "decoupled (adamw, lamb, lion) or added to the gradient (adam, sgd); not on biases and norms");
+    v("no_decay", no_decay, "", "regular expressions: parameters whose names they find get no weight decay either");
+    v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
+    v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: correct the moments' start at 0");
+    v("momentum", momentum, "0..<1", "sgd: share of the last step in this one");
+    v("dampening", dampening, "0..1", "sgd: share of the gradient that momentum leaves out");
+    v("nesterov", nesterov, "", "sgd: Nesterov's momentum");
+    v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "which LAMB: their steps differ threefold");
+    v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");
+    v("lamb_max_norm", lamb_max_norm, "0..", "lamb paper: upper limit of it; 0: none");
+    v("lamb_min_coeff", lamb_min_coeff, "0..", "lamb deepspeed: lower limit of the trust ratio");
+    v("lamb_max_coeff", lamb_max_coeff, ">0..", "lamb deepspeed: upper limit of it");
+    v("lamb_eps_inside_sqrt", lamb_eps_inside_sqrt, "", "lamb deepspeed: eps inside the root");
+    v("lamb_grad_averaging", lamb_grad_averaging, "", "lamb apex: the first moment averages");
+    v("lamb_adam_w_mode", lamb_adam_w_mode, "", "lamb apex: decoupled weight decay; off: added to the gradient");
+    v("lamb_nvlamb", lamb_nvlamb, "", "lamb apex: trust ratio also where there is no weight decay");
+  }
+};
+
+struct ScheduleConfig {
+  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log";
+  int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
+  int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
+  int64_t range_steps = 2000;
+  double min_lr = 0, start_lr = 0, pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
+  double min_momentum = 0.85, max_momentum = 0.95, warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+  double decay_lr_rate = 0, decay_mom_rate = 0, range_rate = 1;
+  bool three_phase = false, cycle_momentum = true, ds_exact = false, range_staircase = false;
+  template <class V>
+  void fields(V& v) {
+    v("type", type,
+      "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
+      "lr_range_test",
+      "how the learning rate goes; `gpttrain lr` draws it");
+    v("warmup_steps", warmup_steps, "0.. steps", "rise from start_lr to optim.lr");
+    v("start_lr", start_lr, "0..100", "where the rise begins (not reached: step 1 is above it)");
+    v("min_lr", min_lr, "0..100", "where the decay ends; one_cycle: both ends of the cycle");
+    v("total_steps", total_steps, "0.. steps", "length of the curve; 0: train.steps");
+    v("decay_steps", decay_steps, "0.. steps", "wsd: of the decay at the end; 0: a tenth of total_steps");
+    v("decay_shape", decay_shape, "linear|cosine|exponential|minus_sqrt", "wsd: of the decay");
+    v("pct_start", pct_start, ">0..<1", "one_cycle_torch: share of the rise");
+    v("anneal", anneal, "cos|linear", "one_cycle_torch: form of rise and fall");
+    v("div_factor", div_factor, ">0..", "one_cycle_torch: optim.lr / this is the beginning");
+    v("final_div_factor", final_div_factor, ">0..", "one_cycle_torch: the beginning / this is the end");
+    v("three_phase", three_phase, "", "one_cycle_torch: as long down as up, then to the end");
+    v("cycle_momentum", cycle_momentum, "", "one_cycle_torch, one_cycle: momentum (beta1) falls as the rate rises");
+    v("min_momentum", min_momentum, "0..<1", "one_cycle_torch, one_cycle: its lower end");
+    v("max_momentum", max_momentum, "0..<1", "one_cycle_torch, one_cycle: its upper end");
+    v("ds_exact", ds_exact, "", "DeepSpeed's schedules number for number, defects included");
+    v("warmup_type", warmup_type, "log|linear", "warmup, warmup_decay, warmup_cosine: form of the rise");
+    v("warmup_min_ratio", warmup_min_ratio, "0..1", "warmup_cosine: beginning, as a share of optim.lr");
+    v("cos_min_ratio", cos_min_ratio, "0..1", "warmup_cosine: end, as a share of optim.lr");
+    v("first_steps", first_steps, "1.. steps", "one_cycle: of the rise");
+    v("second_steps", second_steps, "-1.. steps", "one_cycle: of the fall; -1: as many");
+    v("first_stairs", first_stairs, "0..", "one_cycle: rise by so many stairs; 0: a slope");
+    v("second_stairs", second_stairs, "-1..", "one_cycle: fall by so many; -1: as the rise");
+    v("decay_step_size", decay_step_size, "0.. steps", "one_cycle: unit of the decay after the cycle; 0: none");
+    v("decay_lr_rate", decay_lr_rate, "0..", "one_cycle: lr = min_lr / (1 + this a unit)");
+    v("decay_mom_rate", decay_mom_rate, "0..", "one_cycle: momentum likewise (ds_exact: it grows)");
+    v("range_steps", range_steps, "1.. steps", "lr_range_test: start_lr x (1 + range_rate x step / this)");
+    v("range_rate", range_rate, ">0..", "lr_range_test: growth");
+    v("range_staircase", range_staircase, "", "lr_range_test: in stairs of range_steps");
+  }
+};
+
+struct TrainSection {
+  int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
+  bool deterministic = true;
+  template <class V>
+  void fields(V& v) {
+    v("steps", steps, "1.. steps", "optimizer steps of the whole run");
+    v("micro_batch", micro_batch, "0.. sequences", "sequences a rank passes through the model at once; 0: derived");
+    v("global_batch", global_batch, "0.. sequences", "sequences a step, = micro_batch x grad_accum x dp; 0: derived");
+    v("grad_accum", grad_accum, "0.. microbatches", "microbatches a step and replica; 0: derived");
+    v("seed", seed, "0..", "weights and data order");
+    v("eval_every", eval_every, "0.. steps", "evaluate every this many steps; 0: never");
+    v("eval_steps", eval_steps, "1.. steps", "global batches of one evaluation");
+    v("deterministic", deterministic, "", "same inputs, same bits");
+  }
+};
+
+struct DataConfig {
+  std::vector<DataSource> train, valid;
+  std::string tokenizer, split = "969,30,1", order = "epoch";
+  bool allow_change = false;
+  template <class V>
+  void fields(V& v) {
+    v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
+    v("valid", valid, "PREFIX", "token files to evaluate on; without them data.split cuts data.train");
+    v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
+    v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
+    v("order", order, "epoch|megatron|sequential", "order of the samples");
+    v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
+  }
+};
+
+struct CheckpointConfig {
+  std::string dir, resume = "auto", when_busy = "wait";
+  int64_t every = 500, keep = 3, keep_every = 0;
+  bool keep_best = true, async = true;
+  std::vector<std::string> allow_change;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
+    v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
+    v("keep", keep, "2..1000", "newest checkpoints kept");
+    v("keep_every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep_best", keep_best, "", "and the one of the best validation loss");
+    v("async", async, "", "write while training goes on, from a copy in host memory");
+    v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
+    v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
+  }
+};
+
+struct LogConfig {
+  std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
+  int64_t every = 1, lamb_every = 0;
+  bool tensorboard = true, comm = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "", "folder of all runs");
+    v("name", name, "", "the run's folder below log.dir; empty: the config file's name, or gpt2-LxH");
+    v("every", every, "1.. steps", "steps between two lines and two points of a curve");
+    v("lamb_every", lamb_every, "0.. steps", "lamb: log the trust ratio of every tensor so often; 0: never");
+    v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("comm", comm, "", "at the end a table of the communication of the training steps: calls, bytes, time");
+    v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+    v("trace_steps", trace_steps, "FIRST:END",
+      "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
+    v("trace_ranks", trace_ranks, "pp|all", "whom to trace: the pipeline of (dp 0, tp 0), or every rank");
+  }
+};
+
+struct DeviceConfig {
+  std::string kind = "auto", isa = "auto";
+  int64_t threads = 0;
+  template <class V>
+  void fields(V& v) {
+    v("kind", kind, "auto|cpu|cuda", "where to compute");
+    v("threads", threads, "0..1024 threads", "host threads a rank; 0: cores / local ranks, at least 1");
+    v("isa", isa, "auto|scalar|avx2|avx512|avx512_bf16", "instruction set of the CPU kernels");
+  }
+};
+
+struct LaunchConfig {
+  std::string ranks = "processes", hostfile, include, exclude;
+  int64_t max_restarts = 0, grace_s = 300;
+  template <class V>
+  void fields(V& v) {
+    v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
+    v("hostfile", hostfile, "", "machines to run on");
+    v("include", include, "", "hosts and slots to use");
+    v("exclude", exclude, "", "hosts and slots to leave out");
+    v("max_restarts", max_restarts, "0..", "restarts after a failure");
+    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
+  }
+};
+
+struct CommConfig {
+  double stall_warn_s = 0, stall_abort_s = 600;
+  template <class V>
+  void fields(V& v) {
+    v("stall_warn_s", stall_warn_s, "0..86400 seconds",
+      "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
+    v("stall_abort_s", stall_abort_s, "0..1000000 seconds",
+      "a wait that takes longer ends the run with exit code 124 and RUN/hang-TIME; 0: never");
+  }
+};
+
+struct Config {
+  ModelConfig model;
+  ParallelConfig parallel;
+  ZeroConfig zero;
+  PrecisionConfig precision;
+  OptimConfig optim;
+  ScheduleConfig schedule;
+  TrainSection train;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  DeviceConfig device;
+  LaunchConfig launch;
+  CommConfig comm;
+
+  // Of a checked config. Nothing is cut over one rank, whatever the option says.
+  bool sequence_parallel() const {
+    return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
+  }
+  int64_t world() const { return parallel.tp * parallel.pp * parallel.dp; }
+  std::string run_dir() const { return log.dir + "/" + log.name; }
+  std::string checkpoint_dir() const { return checkpoint.dir.empty() ? run_dir() + "/checkpoints" : checkpoint.dir; }
+};
+
+// All options in the order of the sections; the targets point into `config`.
+std::vector<Option> list_options(Config& config);
+
+struct ConfigSource {
+  std::string file;                // --config; "" = none
+  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file, the
+                                   // last of several over those before
+  int external_world = 0;          // ranks of an external launcher; 0: none
+  bool needs_data = false;         // data.train must be given (the verb train)
+  std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
+};
+
+struct LoadedConfig {
+  Config config;                              // checked, everything filled in
+  std::map<std::string, std::string> origin;  // key -> "configs/x.json:14" or "--tp"; absent: default or derived
+  std::vector<std::string> notes;             // translations and derived values, for the start banner
+};
+
+// Reads file and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no
+// config key is an unknown key with a suggestion. Touches nothing but the file.
+LoadedConfig load_config(const ConfigSource& source);
+
+// The effective config as JSON with all defaults; load_config reads it back to the same text.
+std::string config_json(const Config& config);
+
+// --help of the config sections; `only`: the sections wanted, empty for all.
+std::string config_help(const std::vector<std::string>& only = {});
+
+}  // namespace gt

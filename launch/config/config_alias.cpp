@@ -1,0 +1,85 @@
+#include "launch/config/config_alias.h"
+
+#include <fmt/format.h>
+
+namespace gt {
+namespace {
+
+// The values that Megatron spells by leaving a flag out or in are given here; the rest take the next word.
+constexpr Alias kAliases[] = {
+    {"tp", "parallel.tp", nullptr, false},
+    {"pp", "parallel.pp", nullptr, false},
+    {"dp", "parallel.dp", nullptr, false},
+    {"vpp", "parallel.vpp", nullptr, false},
+    {"cp", "parallel.cp", nullptr, false},
+    {"ep", "parallel.ep", nullptr, false},
+    {"zero", "zero.stage", nullptr, false},
+    {"amp", "precision.amp", nullptr, false},
+    {"comm_log", "log.comm", "true", false},
+    {"tensor-model-parallel-size", "parallel.tp"},
+    {"pipeline-model-parallel-size", "parallel.pp"},
+    {"context-parallel-size", "parallel.cp"},
+    {"expert-model-parallel-size", "parallel.ep"},
+    {"sequence-parallel", "parallel.sequence_parallel", "true"},
+    {"recompute-granularity", "parallel.recompute"},
+    {"recompute-num-layers", "parallel.recompute_layers"},
+    {"num-layers", "model.layers"},
+    {"hidden-size", "model.hidden"},
+    {"ffn-hidden-size", "model.ffn"},
+    {"num-attention-heads", "model.heads"},
+    {"num-query-groups", "model.kv_heads"},
+    {"seq-length", "model.seq"},
+    {"vocab-size", "model.vocab"},
+    {"hidden-dropout", "model.dropout"},
+    {"attention-dropout", "model.attn_dropout"},
+    {"init-method-std", "model.init_std"},
+    {"untie-embeddings-and-output-weights", "model.tied", "false"},
+    {"micro-batch-size", "train.micro_batch"},
+    {"global-batch-size", "train.global_batch"},
+    {"train-iters", "train.steps"},
+    {"eval-interval", "train.eval_every"},
+    {"eval-iters", "train.eval_steps"},
+    {"seed", "train.seed"},
+    {"optimizer", "optim.type"},
+    {"lr", "optim.lr"},
+    {"adam-eps", "optim.eps"},
+    {"weight-decay", "optim.weight_decay"},
+    {"clip-grad", "optim.grad_clip"},
+    {"min-lr", "schedule.min_lr"},
+    {"lr-decay-style", "schedule.type"},
+    {"lr-warmup-iters", "schedule.warmup_steps"},
+    {"use-distributed-optimizer", "zero.stage", "1"},
+    {"overlap-grad-reduce", "zero.overlap", "true"},
+    {"train-data-path", "data.train"},
+    {"data-path", "data.train"},
+    {"valid-data-path", "data.valid"},
+    {"tokenizer-model", "data.tokenizer"},
+    {"split", "data.split"},
+    {"save", "checkpoint.dir"},
+    {"save-interval", "checkpoint.every"},
+    {"async-save", "checkpoint.async", "true"},
+    {"log-interval", "log.every"},
+};
+
+}  // namespace
+
+const Alias* find_alias(const std::string& flag) {
+  for (const Alias& a : kAliases)
+    if (flag == a.flag) return &a;
+  return nullptr;
+}
+
+std::vector<std::string> alias_names() {
+  std::vector<std::string> out;
+  for (const Alias& a : kAliases) out.emplace_back(a.flag);
+  return out;
+}
+
+std::string alias_help() {
+  std::string out;
+  for (const Alias& a : kAliases)
+    out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
+  return out;
+}
+
+}  // namespace gt

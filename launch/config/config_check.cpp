@@ -1,0 +1,440 @@
+#include "launch/config/config_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <initializer_list>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "launch/config/config_optim.h"
+#include "launch/config/schedule_file.h"
+#include "launch/logs/trace.h"
+#include "parallel/pipeline/partition.h"
+
+namespace gt {
+namespace {
+
+// The one list of what is to come. Building a feature deletes its line or widens `working`; nothing else refuses it.
+const std::vector<NotBuilt> kNotBuilt = {
+    {"model.arch", "gpt2", "this architecture"},
+    {"parallel.cp", "1", "context parallelism"},
+    {"parallel.ep", "1", "expert parallelism"},
+    {"precision.amp", "O0", "mixed precision"},
+    {"precision.dtype", "fp32", "mixed precision"},
+    {"precision.loss_scale", "none", "loss scaling"},
+    {"precision.fp8", "false", "fp8"},
+    {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
+    {"train.deterministic", "true", "a faster mode with other bits"},
+    {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
+    {"launch.include", "", "choosing hosts"},
+    {"launch.exclude", "", "choosing hosts"},
+    {"launch.max_restarts", "0", "the supervisor"},
+};
+
+std::string list_of(std::vector<int64_t> v) {
+  std::sort(v.begin(), v.end());
+  v.erase(std::unique(v.begin(), v.end()), v.end());
+  return fmt::format("{}", fmt::join(v, ", "));
+}
+
+// At most six of `legal`, those nearest to x.
+std::vector<int64_t> nearest(std::vector<int64_t> legal, int64_t x) {
+  std::sort(legal.begin(), legal.end(), [&](int64_t a, int64_t b) {
+    const int64_t da = std::llabs(a - x), db = std::llabs(b - x);
+    return da != db ? da < db : a < b;
+  });
+  if (legal.size() > 6) legal.resize(6);
+  return legal;
+}
+
+template <class F>
+std::vector<int64_t> divisors(int64_t n, F&& also) {
+  std::vector<int64_t> out;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d) continue;
+    if (also(d)) out.push_back(d);
+    if (d != n / d && also(n / d)) out.push_back(n / d);
+  }
+  return out;
+}
+
+// Multiples of m on both sides of x.
+std::vector<int64_t> multiples(int64_t m, int64_t x) {
+  const int64_t below = x / m * m;
+  return below > 0 ? std::vector<int64_t>{below, below + m} : std::vector<int64_t>{below + m};
+}
+
+class Checker {
+ public:
+  Checker(Config& c, const CheckContext& context, Problems& problems, std::vector<std::string>& notes)
+      : c_(c), context_(context), problems_(problems), notes_(notes) {
+    for (const Problem& p : problems.list()) failed_reading_.insert(p.key);
+  }
+
+  void run() {
+    refuse_not_built();
+    model();
+    mesh();
+    tensor_parallel();
+    zero();
+    partition();
+    recompute();
+    batch();
+    schedule();
+    optimizer();
+    files();
+  }
+
+ private:
+  std::string where(const std::string& key) const {
+    const auto it = context_.origin.find(key);
+    return it == context_.origin.end() ? "" : it->second;
+  }
+  bool from_demo(const std::string& key) const { return where(key).find("demo.json") != std::string::npos; }
+  bool from_flag(const std::string& key) const { return where(key).rfind("--", 0) == 0; }
+  void bad(const std::string& key, std::string reason, std::string fix = "") {
+    problems_.add(where(key), key, std::move(reason), std::move(fix));
+  }
+
+  // False when one of these keys could not be read: rules about them would only invent problems.
+  bool known(std::initializer_list<const char*> keys) const {
+    return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return failed_reading_.count(key) > 0; });
+  }
+
+  void refuse_not_built() {
+    const std::vector<Option> options = list_options(c_);
+    for (const NotBuilt& n : kNotBuilt)
+      for (const Option& o : options) {
+        if (o.key() != n.key) continue;
+        const std::string value = value_text(o), working = n.working;
+        if (value == working || ("|" + working + "|").find("|" + value + "|") != std::string::npos) continue;
+        std::string use = working.empty() ? "leave it empty" : "use " + working;
+        for (size_t i; (i = use.find('|')) != std::string::npos;) use.replace(i, 1, " or ");
+        bad(n.key, fmt::format("{} is not built yet in this version ({})", value, n.what), use);
+      }
+    if (c_.model.kv_heads != 0 && c_.model.kv_heads != c_.model.heads)
+      bad("model.kv_heads",
+          fmt::format("{} is not built yet in this version (grouped-query attention)", c_.model.kv_heads),
+          fmt::format("use 0 or {}", c_.model.heads));
+  }
+
+  void model() {
+    ModelConfig& m = c_.model;
+    if (m.kv_heads == 0) m.kv_heads = m.heads;
+    if (m.ffn == 0) m.ffn = 4 * m.hidden;
+    if (m.hidden % m.heads && known({"model.hidden", "model.heads"}))
+      bad("model.heads", fmt::format("hidden {} is not divisible by heads {}", m.hidden, m.heads),
+          fmt::format("heads may be {}, hidden may be {}",
+                      list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
+                      list_of(multiples(m.heads, m.hidden))));
+  }
+
+  void mesh() {
+    ParallelConfig& p = c_.parallel;
+    const int64_t split = p.tp * p.pp, world = context_.external_world;
+    if (!known({"parallel.tp", "parallel.pp", "parallel.dp", "launch.ranks"})) {
+      p.dp = std::max<int64_t>(p.dp, 1);
+      return;
+    }
+    if (world > 1 && c_.launch.ranks == "threads") {
+      bad("launch.ranks",
+          fmt::format("threads: one process holds all ranks, but a launcher started {} processes", world),
+          "start one process, or use --launch.ranks processes");
+      if (p.dp == 0) p.dp = 1;
+      return;
+    }
+    if (p.dp == 0) {
+      p.dp = 1;
+      if (world > 0 && world % split == 0) {
+        p.dp = world / split;
+        if (world > 1) notes_.push_back(fmt::format("dp {} = {} ranks / (tp {} x pp {})", p.dp, world, p.tp, p.pp));
+      } else if (world > 0) {
+        bad("parallel.tp",
+            fmt::format("the launcher started {} ranks, not divisible by tp {} x pp {}", world, p.tp, p.pp),
+            fmt::format("start {} ranks, or choose tp x pp among {}", list_of(multiples(split, world)),
+                        list_of(nearest(divisors(world, [](int64_t) { return true; }), split))));
+      }
+    } else if (world > 0 && split * p.dp != world) {
+      bad("parallel.dp",
+          fmt::format("the launcher started {} ranks, but pp {} x dp {} x cp {} x tp {} = {}", world, p.pp, p.dp, p.cp,
+                      p.tp, split * p.dp),
+          world % split ? fmt::format("start {} ranks", split * p.dp)
+                        : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
+    }
+    if (c_.world() > 65536) bad("parallel.dp", fmt::format("{} ranks; at most 65536", c_.world()));
+  }
+
+  void tensor_parallel() {
+    const ModelConfig& m = c_.model;
+    const int64_t tp = c_.parallel.tp;
+    if (!known({"model.heads", "model.ffn", "model.hidden", "parallel.tp"})) return;
+    const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0; };
+    const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
+    if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
+    if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    sequence_parallel();
+  }
+
+  void sequence_parallel() {
+    const int64_t tp = c_.parallel.tp, seq = c_.model.seq;
+    if (!known({"model.seq", "parallel.sequence_parallel"}) || seq % tp == 0) return;
+    if (c_.parallel.sequence_parallel == "auto")
+      notes_.push_back(fmt::format("no sequence parallelism: model.seq {} is not divisible by tp {}, but {} would be",
+                                   seq, tp, list_of(multiples(tp, seq))));
+    if (c_.parallel.sequence_parallel == "true")
+      bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
+          fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
+  }
+
+  void zero() {
+    const ZeroConfig& z = c_.zero;
+    if (!known({"zero.stage", "zero.grad_reduce", "zero.offload", "device.kind"})) return;
+    if (z.stage < 2 && z.grad_reduce == "each")
+      bad("zero.grad_reduce", fmt::format("each: zero.stage {} keeps whole gradients for the whole step", z.stage),
+          "use zero.stage 2 or 3, or grad_reduce auto or end");
+    if (z.offload != "none" && c_.device.kind == "cuda")
+      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
+          "use none");
+    for (const char* key : {"zero.prefetch", "zero.persist_numel"})
+      if (z.stage < 3 && !where(key).empty())
+        notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
+  }
+
+  void partition() {
+    const ModelConfig& m = c_.model;
+    const ParallelConfig& p = c_.parallel;
+    if (!known({"model.layers", "parallel.pp", "parallel.vpp", "parallel.partition"})) return;
+    const int64_t layers = m.layers + 3, stages = p.pp * p.vpp;  // embedding, blocks, final norm, head
+    const std::string of_layers = fmt::format("for {} layers (embedding, {} blocks, norm, head)", layers, m.layers);
+    if (p.pp > layers)
+      bad("parallel.pp", fmt::format("{} stages {}", p.pp, of_layers), fmt::format("pp may be 1 to {}", layers));
+    else if (stages > layers)
+      bad("parallel.vpp", fmt::format("pp {} x vpp {} = {} stages {}", p.pp, p.vpp, stages, of_layers),
+          fmt::format("vpp may be 1{}{}", layers / p.pp > 1 ? fmt::format(" to {}", layers / p.pp) : "",
+                      layers / p.vpp > 1 ? fmt::format(", or pp 2 to {}", layers / p.vpp) : ""));
+    for (const char* rule : {"flops", "best", "auto", "uniform", "parameters"})
+      if (p.partition == rule) return;
+    if (p.partition.rfind("type:", 0) == 0) return partition_by_type();
+    int64_t sum = 0, n = 0, empty = -1;  // empty: the last stage between the first and the last without a block
+    std::string_view rest = p.partition;
+    for (bool more = true; more; ++n) {
+      const size_t comma = rest.find(',');
+      more = comma != std::string_view::npos;
+      int64_t blocks;
+      if (!parse_int(rest.substr(0, comma), blocks) || blocks < 0 || blocks > m.layers)
+        return bad("parallel.partition",
+                   fmt::format("expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
+                               "\"{}\"",
+                               p.partition),
+                   even_split());
+      sum += blocks;
+      if (blocks == 0 && n > 0 && more) empty = n;
+      if (more) rest.remove_prefix(comma + 1);
+    }
+    const std::string wanted = p.vpp > 1 ? fmt::format("pp x vpp is {}", stages) : fmt::format("pp is {}", p.pp);
+    if (n != stages || sum != m.layers)
+      bad("parallel.partition",
+          fmt::format("{} blocks in {} stages, but model.layers is {} and {}", sum, n, m.layers, wanted), even_split());
+    else if (empty >= 0)
+      bad("parallel.partition",
+          fmt::format("{}: stage {} would hold no layer at all; only the first (embedding) and the last (norm, head) "
+                      "may have 0 blocks",
+                      p.partition, empty),
+          even_split());
+  }
+
+  void partition_by_type() {
+    const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
+    std::vector<LayerCost> layers{{"embedding"}};
+    layers.insert(layers.end(), static_cast<size_t>(c_.model.layers), {"block"});
+    layers.insert(layers.end(), {{"norm"}, {"head"}});
+    if (stages > static_cast<int64_t>(layers.size())) return;  // said already
+    try {
+      gt::partition(c_.parallel.partition, layers, static_cast<int>(stages));
+    } catch (const Error& e) { bad("parallel.partition", e.what()); }
+  }
+
+  // After batch(): a file is written for one number of microbatches.
+  void schedule() {
+    const ParallelConfig& p = c_.parallel;
+    if (!known({"parallel.schedule", "parallel.pp", "parallel.vpp"})) return;
+    if (p.vpp > 1 && p.pp == 1)
+      return bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but parallel.pp is 1", p.vpp),
+                 "use vpp 1, or pp 2 or more with --parallel.schedule interleaved");
+    if (is_schedule_file(p.schedule)) return schedule_file();
+    std::vector<std::string> built = schedule_names();
+    built.erase(std::find(built.begin(), built.end(), "forward"));  // evaluation's
+    if (std::find(built.begin(), built.end(), p.schedule) == built.end()) {
+      const std::string guess = did_you_mean(p.schedule, built);
+      return bad("parallel.schedule",
+                 fmt::format("expected {} or file:PATH, found \"{}\"{}", fmt::join(built, ", "), p.schedule,
+                             guess.empty() ? "" : fmt::format(" (did you mean {}?)", guess)));
+    }
+    if (p.vpp > 1 && p.schedule != "interleaved")
+      bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but schedule {} has one", p.vpp, p.schedule),
+          "use vpp 1, or --parallel.schedule interleaved");
+    if (p.vpp == 1 && p.pp > 1 && p.schedule == "interleaved")
+      notes_.push_back(
+          "schedule interleaved with vpp 1 idles as long as 1f1b and keeps more activations; vpp 2 or more helps");
+  }
+
+  void schedule_file() {
+    const int64_t m = c_.train.grad_accum;
+    if (!known({"model.tied", "train.micro_batch", "train.grad_accum", "train.global_batch"}) || m < 1) return;
+    try {
+      const bool tied = c_.model.tied;
+      require_fits(read_schedule_file(c_.parallel.schedule, tied), c_.parallel.pp, c_.parallel.vpp, m, tied);
+    } catch (const Error& e) { bad("parallel.schedule", e.what()); }
+  }
+
+  std::string even_split() const {
+    std::vector<int64_t> v;
+    const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
+    for (int64_t i = 0; i < std::min<int64_t>(stages, 64); ++i)
+      v.push_back(c_.model.layers / stages + (i < c_.model.layers % stages));
+    return fmt::format("for example {}", fmt::join(v, ","));
+  }
+
+  void recompute() {
+    const ParallelConfig& p = c_.parallel;
+    if (!known({"parallel.recompute", "parallel.recompute_layers", "model.layers"}) || p.recompute_layers == 0) return;
+    if (p.recompute == "none")
+      bad("parallel.recompute_layers", fmt::format("{} blocks, but parallel.recompute is none", p.recompute_layers),
+          "add --parallel.recompute full");
+    else if (p.recompute_layers > c_.model.layers)
+      bad("parallel.recompute_layers",
+          fmt::format("{} blocks of each stage, but model.layers is {}", p.recompute_layers, c_.model.layers),
+          fmt::format("0 (all) to {}", c_.model.layers));
+  }
+
+  // Any two of micro_batch, global_batch, grad_accum give the third; two from flags overrule a third from the file.
+  void batch() {
+    TrainSection& t = c_.train;
+    const int64_t dp = c_.parallel.dp;
+    if (!known({"train.micro_batch", "train.grad_accum", "train.global_batch", "parallel.dp"})) return;
+    constexpr int64_t kMost = int64_t{1} << 40;
+    for (const auto& [key, value] : {std::pair{"train.micro_batch", t.micro_batch},
+                                     {"train.grad_accum", t.grad_accum},
+                                     {"train.global_batch", t.global_batch}})
+      if (value > kMost) return bad(key, fmt::format("{} is more than {}", value, kMost));
+    if (t.micro_batch && t.global_batch && t.grad_accum) {
+      const bool fm = from_flag("train.micro_batch"), fg = from_flag("train.global_batch"),
+                 fa = from_flag("train.grad_accum");
+      if (fm && fg && !fa) t.grad_accum = 0;
+      if (fm && fa && !fg) t.global_batch = 0;
+      if (fg && fa && !fm) t.micro_batch = 0;
+    }
+    if (!t.global_batch) {
+      if (!t.micro_batch) t.micro_batch = 8;
+      if (!t.grad_accum) t.grad_accum = 1;
+      if (t.micro_batch > kMost / t.grad_accum / dp)
+        return bad("train.micro_batch", fmt::format("micro_batch {} x grad_accum {} x dp {} is more than {}",
+                                                    t.micro_batch, t.grad_accum, dp, kMost));
+      t.global_batch = t.micro_batch * t.grad_accum * dp;
+    } else if (t.micro_batch && t.grad_accum) {
+      if (t.global_batch != t.micro_batch * t.grad_accum * dp) mismatch();
+    } else if (t.micro_batch) {
+      third("micro_batch", t.micro_batch, "grad_accum", t.grad_accum);
+    } else {
+      const int64_t share = t.global_batch / dp;  // only global_batch: the largest micro_batch up to 8 that fits
+      if (!t.grad_accum)
+        for (int64_t b = std::min<int64_t>(8, share); b >= 1 && !t.grad_accum; --b)
+          if (share % b == 0) t.grad_accum = share / b;
+      third("grad_accum", std::max<int64_t>(t.grad_accum, 1), "micro_batch", t.micro_batch);
+    }
+  }
+
+  void mismatch() {
+    const TrainSection& t = c_.train;
+    const int64_t dp = c_.parallel.dp, unit = t.micro_batch * dp;
+    std::string fix = fmt::format("nearest: global_batch {}", t.micro_batch * t.grad_accum * dp);
+    if (t.global_batch % unit == 0)
+      fix += fmt::format(", or grad_accum {}", t.global_batch / unit);
+    else
+      fix += fmt::format(", or global_batch {} with grad_accum left out", list_of(multiples(unit, t.global_batch)));
+    if (t.global_batch % (t.grad_accum * dp) == 0)
+      fix += fmt::format(", or micro_batch {}", t.global_batch / (t.grad_accum * dp));
+    bad("train.global_batch",
+        fmt::format("global_batch {} ≠ micro_batch {} × grad_accum {} × dp {}", t.global_batch, t.micro_batch,
+                    t.grad_accum, dp),
+        fix);
+  }
+
+  void third(const char* given, int64_t value, const char* wanted, int64_t& out) {
+    const int64_t dp = c_.parallel.dp, global = c_.train.global_batch;
+    if (value > global || global % (value * dp))
+      return bad(
+          "train.global_batch",
+          fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, wanted, dp, wanted),
+          fmt::format("nearest: {}", list_of(multiples(value * dp, global))));
+    out = global / (value * dp);
+  }
+
+  void optimizer() {
+    const auto problem = [&](const std::string& key, std::string reason, std::string fix) {
+      bad(key, std::move(reason), std::move(fix));
+    };
+    check_optimizer(c_, {.where = [&](const std::string& key) { return where(key); },
+                         .known = [&](const char* key) { return known({key}); },
+                         .bad = problem,
+                         .notes = notes_});
+  }
+
+  void sources(const char* key, const std::vector<DataSource>& list) {
+    namespace fs = std::filesystem;
+    std::error_code ec;
+    for (const DataSource& s : list)
+      for (const char* end : {".bin", ".idx"})
+        if (s.path != "mock" && !fs::exists(s.path + end, ec)) {
+          bad(key, fmt::format("{}{}: no such file", s.path, end),
+              from_demo(key) ? "./launch/demo.sh makes it"
+                             : "give the prefix that `gpttrain data prepare --output` wrote");
+          break;
+        }
+  }
+
+  void files() {
+    const CheckpointConfig& k = c_.checkpoint;
+    int64_t step;
+    if (k.resume != "auto" && k.resume != "never" && (!parse_int(k.resume, step) || step < 0))
+      bad("checkpoint.resume", fmt::format("expected auto, never or a step, found \"{}\"", k.resume));
+    try {
+      const TraceWindow w = parse_trace_window(c_.log.trace_steps);
+      if (w.first > c_.train.steps)
+        notes_.push_back(fmt::format("log.trace_steps {} is after the last step, {}: nothing will be traced",
+                                     c_.log.trace_steps, c_.train.steps));
+    } catch (const Error& e) { bad("log.trace_steps", e.what()); }
+    if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == "..")
+      bad("log.name", fmt::format("\"{}\" is not the name of a folder", c_.log.name), "the folder above it is log.dir");
+    if (!context_.needs_data) return;
+    if (c_.data.train.empty() && known({"data.train"}))
+      bad("data.train", "missing: what to train on",
+          "give the prefix that `gpttrain data prepare --output` wrote, or mock for random tokens");
+    sources("data.train", c_.data.train);
+    sources("data.valid", c_.data.valid);
+    std::error_code ec;
+    if (!c_.data.tokenizer.empty() && !std::filesystem::exists(c_.data.tokenizer, ec))
+      bad("data.tokenizer", c_.data.tokenizer + ": no such file",
+          from_demo("data.tokenizer") ? "./launch/demo.sh makes it" : "make one with `gpttrain tokenizer train`");
+  }
+
+  Config& c_;
+  const CheckContext& context_;
+  Problems& problems_;
+  std::vector<std::string>& notes_;
+  std::set<std::string> failed_reading_;
+};
+
+}  // namespace
+
+void resolve_and_check(Config& config, const CheckContext& context, Problems& problems,
+                       std::vector<std::string>& notes) {
+  Checker(config, context, problems, notes).run();
+}
+
+const std::vector<NotBuilt>& not_built() { return kNotBuilt; }
+
+}  // namespace gt

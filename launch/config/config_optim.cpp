@@ -1,0 +1,276 @@
+#include "launch/config/config_optim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <regex>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+constexpr const char* kSchedule = "schedule.type";
+constexpr const char* kOptimizer = "optim.type";
+constexpr const char* kVariant = "optim.lamb_variant";
+
+// Which values of `of` use a key; the others refuse it, for nothing would come of it.
+struct Belongs {
+  const char *key, *of, *values;
+};
+constexpr Belongs kBelongs[] = {
+    {"optim.betas", kOptimizer, "adamw|adam|lamb|lion"},
+    {"optim.eps", kOptimizer, "adamw|adam|lamb|adagrad"},
+    {"optim.bias_correction", kOptimizer, "adamw|adam|lamb"},
+    {"optim.momentum", kOptimizer, "sgd"},
+    {"optim.dampening", kOptimizer, "sgd"},
+    {"optim.nesterov", kOptimizer, "sgd"},
+    {"optim.lamb_variant", kOptimizer, "lamb"},
+    {"optim.lamb_min_norm", kVariant, "paper"},
+    {"optim.lamb_max_norm", kVariant, "paper"},
+    {"optim.lamb_min_coeff", kVariant, "deepspeed"},
+    {"optim.lamb_max_coeff", kVariant, "deepspeed"},
+    {"optim.lamb_eps_inside_sqrt", kVariant, "deepspeed"},
+    {"optim.lamb_grad_averaging", kVariant, "apex"},
+    {"optim.lamb_adam_w_mode", kVariant, "apex"},
+    {"optim.lamb_nvlamb", kVariant, "apex"},
+    {"log.lamb_every", kOptimizer, "lamb"},
+    {"schedule.warmup_steps", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|warmup_cosine"},
+    {"schedule.start_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|lr_range_test"},
+    {"schedule.min_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|one_cycle"},
+    {"schedule.total_steps", kSchedule, "cosine|linear|wsd|one_cycle_torch|warmup_decay|warmup_cosine"},
+    {"schedule.decay_steps", kSchedule, "wsd"},
+    {"schedule.decay_shape", kSchedule, "wsd"},
+    {"schedule.pct_start", kSchedule, "one_cycle_torch"},
+    {"schedule.anneal", kSchedule, "one_cycle_torch"},
+    {"schedule.div_factor", kSchedule, "one_cycle_torch"},
+    {"schedule.final_div_factor", kSchedule, "one_cycle_torch"},
+    {"schedule.three_phase", kSchedule, "one_cycle_torch"},
+    {"schedule.cycle_momentum", kSchedule, "one_cycle_torch|one_cycle"},
+    {"schedule.min_momentum", kSchedule, "one_cycle_torch|one_cycle"},
+    {"schedule.max_momentum", kSchedule, "one_cycle_torch|one_cycle"},
+    {"schedule.ds_exact", kSchedule, "one_cycle|warmup|warmup_decay|warmup_cosine|lr_range_test"},
+    {"schedule.warmup_type", kSchedule, "warmup|warmup_decay|warmup_cosine"},
+    {"schedule.warmup_min_ratio", kSchedule, "warmup_cosine"},
+    {"schedule.cos_min_ratio", kSchedule, "warmup_cosine"},
+    {"schedule.first_steps", kSchedule, "one_cycle"},
+    {"schedule.second_steps", kSchedule, "one_cycle"},
+    {"schedule.first_stairs", kSchedule, "one_cycle"},
+    {"schedule.second_stairs", kSchedule, "one_cycle"},
+    {"schedule.decay_step_size", kSchedule, "one_cycle"},
+    {"schedule.decay_lr_rate", kSchedule, "one_cycle"},
+    {"schedule.decay_mom_rate", kSchedule, "one_cycle"},
+    {"schedule.range_steps", kSchedule, "lr_range_test"},
+    {"schedule.range_rate", kSchedule, "lr_range_test"},
+    {"schedule.range_staircase", kSchedule, "lr_range_test"},
+};
+
+bool among(const std::string& value, const std::string& list) {
+  return ("|" + list + "|").find("|" + value + "|") != std::string::npos;
+}
+
+// The defaults of a type, as a user would write them.
+struct TypeDefault {
+  const char *of, *value, *key, *text;
+};
+constexpr TypeDefault kDefaults[] = {
+    {kOptimizer, "adam", "optim.weight_decay", "0"},
+    {kOptimizer, "sgd", "optim.weight_decay", "0"},
+    {kOptimizer, "lion", "optim.betas", "0.9,0.99"},
+    {kOptimizer, "lamb", "optim.betas", "0.9,0.999"},
+    {kOptimizer, "lamb", "optim.weight_decay", "0.01"},
+    {kOptimizer, "lamb", "optim.eps", "1e-6"},
+    {kSchedule, "one_cycle", "schedule.min_momentum", "0.8"},
+    {kSchedule, "one_cycle", "schedule.max_momentum", "0.9"},
+    {kSchedule, "lr_range_test", "schedule.start_lr", "0.001"},
+};
+
+using Bad = std::function<void(const std::string&, std::string, std::string)>;
+
+const Option* find(const std::vector<Option>& options, const std::string& key) {
+  for (const Option& o : options)
+    if (o.key() == key) return &o;
+  return nullptr;
+}
+
+bool is_flag_name(const std::string& where) { return where.rfind("--", 0) == 0; }
+
+void refuse(const Config& c, const Belongs& b, const std::string& value, const std::string& of, bool lamb_missing,
+            const Bad& bad) {
+  std::string users = b.values;
+  for (size_t i; (i = users.find('|')) != std::string::npos;) users.replace(i, 1, ", ");
+  if (lamb_missing)
+    bad(b.key, fmt::format("{} has no effect with optim.type {}", value, c.optim.type),
+        fmt::format("leave it out; it belongs to lamb with lamb_variant {}", users));
+  else
+    bad(b.key, fmt::format("{} has no effect with {} {}", value, b.of, of),
+        fmt::format("leave it out; it belongs to {}", users));
+}
+
+void refuse_strangers(Config& c, const OptimContext& x) {
+  Config fresh;
+  const std::vector<Option> options = list_options(c), defaults = list_options(fresh);
+  for (const Belongs& b : kBelongs) {
+    const std::string of = value_text(*find(options, b.of));
+    const bool lamb_missing = b.of == kVariant && c.optim.type != "lamb";
+    if (!x.known(b.key) || !x.known(b.of) || (among(of, b.values) && !lamb_missing)) continue;
+    const std::string value = value_text(*find(options, b.key)), standard = value_text(*find(defaults, b.key));
+    bool is_default = value == standard;
+    for (const TypeDefault& d : kDefaults)  // of another type: a config.json that was written for it
+      is_default = is_default || (std::string(d.key) == b.key && value == d.text);
+    if (is_default) continue;
+    const std::string where = x.where(b.key);
+    const bool other_type = is_flag_name(x.where(b.of)) || (lamb_missing && is_flag_name(x.where(kOptimizer)));
+    if (!other_type || where.empty() || is_flag_name(where)) {
+      refuse(c, b, value, of, lamb_missing, x.bad);
+      continue;
+    }
+    set_from_words(*find(options, b.key), {standard});
+    x.notes.push_back(fmt::format("{} {} has no effect with {} {}", where, b.key, b.of, of));
+  }
+}
+
+void check_sgd(const OptimConfig& o, const Bad& bad) {
+  if (o.type == "sgd" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
+    bad("optim.nesterov", "Nesterov's momentum needs optim.momentum above 0 and no optim.dampening",
+        "for example --optim.momentum 0.9");
+}
+
+void check_lamb(const OptimConfig& o, const Bad& bad) {
+  if (o.lamb_max_norm != 0 && o.lamb_max_norm < o.lamb_min_norm)
+    bad("optim.lamb_max_norm", fmt::format("{:g} is below optim.lamb_min_norm {:g}", o.lamb_max_norm, o.lamb_min_norm),
+        "");
+  if (o.lamb_max_coeff < o.lamb_min_coeff)
+    bad("optim.lamb_max_coeff",
+        fmt::format("{:g} is below optim.lamb_min_coeff {:g}", o.lamb_max_coeff, o.lamb_min_coeff), "");
+}
+
+void check_patterns(const OptimConfig& o, const Bad& bad) {
+  for (const std::string& p : o.no_decay) try {
+      if (p.size() > 1000) throw std::regex_error(std::regex_constants::error_complexity);
+      std::regex{p};
+    } catch (const std::regex_error& e) {
+      bad("optim.no_decay", fmt::format("\"{}\" is no regular expression: {}", p.substr(0, 60), e.what()),
+          "for example embed, ^layers\\.0\\.");
+    }
+}
+
+void check_schedule(const Config& c, const OptimContext& x) {
+  const auto& [where, known, bad, notes] = x;
+  const ScheduleConfig& s = c.schedule;
+  if (known("schedule.min_lr") && known("optim.lr") && s.min_lr > c.optim.lr)
+    bad("schedule.min_lr", fmt::format("{:g} is above optim.lr {:g}", s.min_lr, c.optim.lr),
+        fmt::format("at most {:g}", c.optim.lr));
+  if (s.min_momentum > s.max_momentum)
+    bad("schedule.max_momentum",
+        fmt::format("{:g} is below schedule.min_momentum {:g}", s.max_momentum, s.min_momentum), "");
+  if (s.type == "lr_range_test" && s.start_lr == 0)
+    bad("schedule.start_lr", "a range test that begins at 0 stays there", "for example 1e-5");
+  try {
+    make_lr_schedule(lr_options(c));
+  } catch (const Error& e) {  // "schedule.decay_steps: …"
+    const std::string what = e.what();
+    const size_t colon = what.find(": ");
+    bad(what.substr(0, colon), what.substr(colon + 2), "");
+  }
+}
+
+}  // namespace
+
+OptimizerOptions optimizer_options(const Config& c) {
+  const OptimConfig& from = c.optim;
+  OptimizerOptions o;
+  o.type = from.type;
+  o.beta1 = static_cast<float>(from.betas[0]);
+  o.beta2 = static_cast<float>(from.betas[1]);
+  o.eps = static_cast<float>(from.eps);
+  o.weight_decay = static_cast<float>(from.weight_decay);
+  o.bias_correction = from.bias_correction;
+  o.momentum = static_cast<float>(from.momentum);
+  o.dampening = static_cast<float>(from.dampening);
+  o.nesterov = from.nesterov;
+  o.lamb_variant = from.lamb_variant;
+  o.min_coeff = static_cast<float>(from.lamb_min_coeff);
+  o.max_coeff = static_cast<float>(from.lamb_max_coeff);
+  o.eps_inside_sqrt = from.lamb_eps_inside_sqrt;
+  o.grad_averaging = from.lamb_grad_averaging;
+  o.adam_w_mode = from.lamb_adam_w_mode;
+  o.nvlamb = from.lamb_nvlamb;
+  o.min_norm = static_cast<float>(from.lamb_min_norm);
+  o.max_norm = from.lamb_max_norm > 0 ? static_cast<float>(from.lamb_max_norm) : std::numeric_limits<float>::infinity();
+  return o;
+}
+
+LrOptions lr_options(const Config& c) {
+  const ScheduleConfig& s = c.schedule;
+  return {.type = s.type,
+          .peak = c.optim.lr,
+          .min_lr = s.min_lr,
+          .start_lr = s.start_lr,
+          .warmup_steps = s.warmup_steps,
+          .total_steps = s.total_steps > 0 ? s.total_steps : c.train.steps,
+          .decay_steps = s.decay_steps,
+          .decay_shape = s.decay_shape,
+          .pct_start = s.pct_start,
+          .div_factor = s.div_factor,
+          .final_div_factor = s.final_div_factor,
+          .anneal = s.anneal,
+          .three_phase = s.three_phase,
+          .cycle_momentum = s.cycle_momentum,
+          .min_momentum = s.min_momentum,
+          .max_momentum = s.max_momentum,
+          .ds_exact = s.ds_exact,
+          .warmup_type = s.warmup_type,
+          .warmup_min_ratio = s.warmup_min_ratio,
+          .cos_min_ratio = s.cos_min_ratio,
+          .first_steps = s.first_steps,
+          .second_steps = s.second_steps,
+          .first_stairs = s.first_stairs,
+          .second_stairs = s.second_stairs,
+          .decay_step_size = s.decay_step_size,
+          .decay_lr_rate = s.decay_lr_rate,
+          .decay_mom_rate = s.decay_mom_rate,
+          .range_steps = s.range_steps,
+          .range_rate = s.range_rate,
+          .range_staircase = s.range_staircase};
+}
+
+namespace {
+
+void set_type_defaults(Config& c, const OptimContext& x) {
+  const std::vector<Option> options = list_options(c);
+  for (const TypeDefault& d : kDefaults)
+    if (value_text(*find(options, d.of)) == d.value && x.where(d.key).empty())
+      GT_CHECK(set_from_words(*find(options, d.key), {d.text}).empty(), "default of ", d.key);
+  // DeepSpeed's LAMB has its own.
+  if (c.optim.type != "lamb" || c.optim.lamb_variant != "deepspeed") return;
+  if (x.where("optim.eps").empty()) c.optim.eps = 1e-8;
+  if (x.where("optim.weight_decay").empty()) c.optim.weight_decay = 0;
+}
+
+}  // namespace
+
+void check_optimizer(Config& c, const OptimContext& x) {
+  const auto& [where, known, bad, notes] = x;
+  set_type_defaults(c, x);
+  refuse_strangers(c, x);
+  check_sgd(c.optim, bad);
+  check_lamb(c.optim, bad);
+  if (c.optim.type == "lamb" && c.optim.lamb_variant != "deepspeed" && !c.optim.bias_correction)
+    bad("optim.bias_correction", fmt::format("false has no effect with lamb_variant {}", c.optim.lamb_variant),
+        "it belongs to adamw, adam and lamb_variant deepspeed");
+  check_patterns(c.optim, bad);
+  // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
+  if (known("schedule.warmup_steps") && known("train.steps") && c.schedule.warmup_steps >= c.train.steps &&
+      c.schedule.warmup_steps > 0)
+    notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}",
+                                c.train.steps, c.schedule.warmup_steps));
+  if (!known(kSchedule) || !known("train.steps") || !known("schedule.total_steps")) return;
+  check_schedule(c, x);
+  for (const std::string& defect : lr_defects(lr_options(c)))
+    notes.push_back(fmt::format("schedule {} as DeepSpeed has it: {}; schedule.ds_exact false removes this",
+                                c.schedule.type, defect));
+}
+
+}  // namespace gt

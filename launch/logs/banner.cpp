@@ -1,0 +1,236 @@
+#include "launch/logs/banner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launch/config/config_optim.h"
+#include "launch/logs/predict.h"
+#include "launch/logs/progress.h"
+#include "launch/train/engine_options.h"
+#include "launch/version.h"
+
+namespace gt {
+namespace {
+
+std::string layer_name(int i, int64_t layers) {
+  if (i == 0) return "embedding";
+  if (i <= layers) return fmt::format("block {}", i - 1);
+  return i == layers + 1 ? "norm" : "head";
+}
+
+std::string stage_layers(const std::vector<int>& b, int k, int64_t layers) {
+  const int first = b[static_cast<size_t>(k)], last = b[static_cast<size_t>(k) + 1] - 1;
+  if (last < first) return "nothing";
+  return first == last ? layer_name(first, layers) : layer_name(first, layers) + " .. " + layer_name(last, layers);
+}
+
+// A pipeline rank's chunks: "embedding .. block 1 + block 4 .. block 5".
+std::string rank_layers(const std::vector<int>& b, int rank, int ranks, int64_t layers) {
+  std::string out;
+  for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks)
+    out += (out.empty() ? "" : " + ") + stage_layers(b, k, layers);
+  return out;
+}
+
+std::string model_line(const Config& c, const GptConfig& m) {
+  return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
+                     c.model.arch, m.layers, m.hidden, m.heads, m.ffn, m.seq, m.vocab,
+                     padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(m.parameters()));
+}
+
+std::string recompute_text(const ParallelConfig& p) {
+  if (p.recompute == "none") return "";
+  if (p.recompute_layers == 0) return fmt::format(" · recompute {}", p.recompute);
+  return fmt::format(" · recompute {} (first {} of a stage's blocks)", p.recompute, p.recompute_layers);
+}
+
+double bubble(const Config& c, const EngineOptions& o) {
+  return predict_pipeline(o, static_cast<int>(c.parallel.pp)).bubble;
+}
+
+std::string layout_line(const Config& c, const EngineOptions& o) {
+  const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
+  const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
+  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, rows,
+                     c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
+                     recompute_text(c.parallel), c.world());
+}
+
+std::string batch_line(const Config& c) {
+  return fmt::format("global {} = micro {} × microbatches {} × dp {} · {} tokens", c.train.global_batch,
+                     c.train.micro_batch, c.train.grad_accum, c.parallel.dp,
+                     format_thousands(c.train.global_batch * c.model.seq));
+}
+
+std::string optimizer_line(const Config& c) {
+  const OptimConfig& o = c.optim;
+  std::string out = o.type;
+  if (o.type == "lamb") out += fmt::format(" ({})", o.lamb_variant);
+  if (o.type == "sgd") out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
+  if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
+  return out + fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
+                           o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")),
+                           o.grad_clip);
+}
+
+// The curve at its beginning, its highest and its end, whatever the type.
+std::string lr_line(const Config& c) {
+  const auto schedule = make_lr_schedule(lr_options(c));
+  int64_t top = 1;
+  const int64_t stride = std::max<int64_t>(1, c.train.steps / 10000);
+  for (int64_t t = 1; t <= c.train.steps; t += stride)
+    if (schedule->at(t).lr > schedule->at(top).lr) top = t;
+  const double first = schedule->at(1).lr, last = schedule->at(c.train.steps).lr;
+  std::string momentum;
+  if (const double b = schedule->at(1).beta1; b != kOptimizersOwn)
+    momentum = fmt::format("; momentum {:g}, at the peak {:g}", b, schedule->at(top).beta1);
+  return fmt::format("{}{}: {:.4g} at step 1, {:.4g} at step {}, {:.4g} at step {}{}", c.schedule.type,
+                     c.schedule.ds_exact ? " (as DeepSpeed)" : "", first, schedule->at(top).lr, top, last,
+                     c.train.steps, momentum);
+}
+
+std::string data_line(const BannerFacts& f, double epochs) {
+  if (f.config.data.train.front().path == "mock") return "synthetic tokens (mock)";
+  return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()),
+                     f.config.model.seq, epochs,
+                     f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
+}
+
+// A rank copies its own dp share of values and optimizer state.
+int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
+  return m.weights / (zero_stage < 3 ? dp : 1) + m.optimizer / (zero_stage < 1 ? dp : 1);
+}
+
+// Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
+std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) {
+  const auto peak = [&](const EngineOptions& with) {
+    int64_t most = 0;
+    for (int k = 0; k < mesh.pp; ++k)
+      most = std::max(most, plan_memory(with, mesh, k * mesh.dp * mesh.tp).memory.activations);
+    return format_bytes(static_cast<double>(most));
+  };
+  EngineOptions kept = o, fused = o;
+  kept.model.recompute = Recompute::kNone;
+  fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
+  return fmt::format(
+      "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
+      "recomputation {}, with {} instead {}",
+      o.schedule, peak(o), peak(kept), fused.schedule, peak(fused));
+}
+
+bool splits_backward(const Schedule& s) {
+  return std::any_of(s.program.begin(), s.program.end(), [](const Program& p) {
+    return std::any_of(p.begin(), p.end(), [](const Action& a) { return a.act == Act::kBackwardWeight; });
+  });
+}
+
+}  // namespace
+
+std::string memory_line(const MemoryReport& m) {
+  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}, together {}", b(m.weights),
+                     b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers),
+                     m.copies ? ", packed weights " + b(m.copies) : "", b(m.total()));
+}
+
+std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Backend& backend) {
+  const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
+  std::string out;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend);
+    out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage",
+                       k, rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "",
+                       memory_line(plan.memory));
+  }
+  return out;
+}
+
+void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here,
+                    bool staged_saves) {
+  int64_t largest = 0, worst = 0, sum = 0;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const MemoryReport memory = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory;
+    const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
+    sum += bytes * mesh.dp * mesh.tp;
+    if (bytes > worst) {
+      worst = bytes;
+      largest = k;
+    }
+  }
+  int64_t free_bytes = 0, total_bytes = 0;
+  backend.device->memory(0, &free_bytes, &total_bytes);
+  const auto need = static_cast<double>(sum) * ranks_here / mesh.world();
+  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
+             " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
+             " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
+             memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
+             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
+             staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
+}
+
+// Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
+// data-parallel group in a step.
+std::string zero_cost(const EngineOptions& o, const MeshShape& mesh) {
+  EnginePlan worst;
+  int64_t most = -1;
+  for (int k = 0; k < mesh.pp; ++k) {
+    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
+    const int64_t held = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer;
+    if (held > most) {
+      most = held;
+      worst = plan;
+    }
+  }
+  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  const CommCounters& c = worst.data_parallel;
+  return fmt::format("a rank holds {} and sends {} a step (reduce-scatter {}, all-gather {})", b(most), b(c.total()),
+                     b(c.reduce_scatter), b(c.all_gather));
+}
+
+std::string zero_text(const EngineOptions& o, const MeshShape& mesh) {
+  const GradReduce chosen = grad_reduce_of(o.zero, mesh.pp, o.microbatches);
+  const auto mode = [](GradReduce g) { return g == GradReduce::kEach ? "each" : "end"; };
+  std::string out = fmt::format("stage {}", o.zero.stage);
+  if (o.zero.stage >= 2)
+    out += fmt::format(", gradients reduced {}",
+                       chosen == GradReduce::kEach ? "after each microbatch" : "at the end of the step");
+  out += ": " + zero_cost(o, mesh);
+  if (o.zero.stage < 2 || mesh.pp == 1 || o.microbatches == 1) return out;
+  EngineOptions other = o;
+  other.zero.grad_reduce = chosen == GradReduce::kEach ? GradReduce::kEnd : GradReduce::kEach;
+  return out + fmt::format("\nwith zero.grad_reduce {}: {}", mode(other.zero.grad_reduce), zero_cost(other, mesh));
+}
+
+Rows start_rows(const BannerFacts& f) {
+  const Config& c = f.config;
+  Rows rows;
+  rows.push_back({"gpttrain", fmt::format("{} ({})", program_version(), git_hash())});
+  if (f.resumed_from >= 0) rows.push_back({"resumed", fmt::format("from step {} ({})", f.resumed_from, f.checkpoint)});
+  rows.push_back({"model", model_line(c, f.options.model)});
+  rows.push_back({"layout", layout_line(c, f.options)});
+  if (const double idle = bubble(c, f.options); idle > kMuchBubble)
+    rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches "
+                                        "(train.grad_accum), fewer stages or more chunks "
+                                        "(parallel.vpp with schedule interleaved) shrink that",
+                                        100 * idle)});
+  if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
+    rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c))});
+  rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
+  if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c))});
+  if (c.zero.offload != "none")
+    rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
+  rows.push_back({"batch", batch_line(c)});
+  rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
+  rows.push_back({"optimizer", optimizer_line(c)});
+  rows.push_back({"lr", lr_line(c)});
+  const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
+                        static_cast<double>(std::max<int64_t>(1, f.train.size()));
+  rows.push_back({"data", data_line(f, epochs)});
+  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0),
+                                        f.threads, f.threads == 1 ? "" : "s", f.comm)});
+  rows.push_back({"run", c.run_dir()});
+  return rows;
+}
+
+}  // namespace gt

@@ -1,0 +1,39 @@
+// The start block and the plan table: what will run, where, and how much memory it takes, said before the first step.
+#pragma once
+#include <string>
+
+#include "data/dataset.h"
+#include "launch/config/config.h"
+#include "launch/logs/metrics.h"
+#include "launch/train/engine.h"
+
+namespace gt {
+
+struct BannerFacts {
+  const Config& config;
+  const EngineOptions& options;
+  const Backend& backend;
+  const Dataset& train;
+  const Dataset* valid = nullptr;
+  std::string comm;  // "mpi", "thread", "self"
+  int threads = 1;   // of a rank
+  int64_t resumed_from = -1;
+  std::string checkpoint;  // where from
+};
+
+Rows start_rows(const BannerFacts&);
+
+// One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
+std::string stage_table(const EngineOptions&, const MeshShape&, const Backend&);
+
+// Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
+// `staged_saves`: checkpoints are copied to host memory before they are written.
+void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here, bool staged_saves);
+
+// What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
+// gradients.
+std::string zero_text(const EngineOptions&, const MeshShape&);
+
+std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
+
+}  // namespace gt

@@ -1,0 +1,38 @@
+// log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step.
+// Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
+#pragma once
+#include <string>
+
+#include "launch/logs/metrics.h"
+
+namespace gt {
+
+// One line each, without the newline.
+std::string json_line(const StartInfo& info, double time);
+std::string json_line(const StepRecord& r);
+std::string json_line(const EvalRecord& r);
+std::string json_line(const SavedRecord& r);
+std::string json_line(const EventRecord& r);
+std::string json_line(const ScalarRecord& r);
+std::string json_line(const EndInfo& info, double time);
+
+class JsonlSink : public Sink {
+ public:
+  ~JsonlSink() override;
+  const char* name() const override { return "log.jsonl"; }
+  void start(const StartInfo& info) override;  // opens run_dir/log.jsonl
+  void step(const StepRecord& r) override { add(json_line(r)); }
+  void eval(const EvalRecord& r) override { add(json_line(r)); }
+  void saved(const SavedRecord& r) override { add(json_line(r)); }
+  void event(const EventRecord& r) override { add(json_line(r)); }
+  void scalar(const ScalarRecord& r) override { add(json_line(r)); }
+  void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
+  void flush() override;
+
+ private:
+  void add(const std::string& line);
+  std::string path_, buffer_;
+  int fd_ = -1;
+};
+
+}  // namespace gt

@@ -1,0 +1,72 @@
+#include "launch/logs/step_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gt {
+
+double StepTimes::busy(int stage) const {
+  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) + at(stage, kWeightGradTime);
+}
+
+Timers StepTimes::mean() const {
+  Timers out{};
+  for (int k = 0; k < stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t) out[static_cast<size_t>(t)] += at(k, static_cast<StageTime>(t)) / stages();
+  return out;
+}
+
+double StepTimes::mean_busy() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += busy(k) + at(k, kOptimizerTime);
+  return stages() > 0 ? sum / stages() : 0;
+}
+
+double StepTimes::pipeline_seconds() const {
+  double most = 0;
+  for (int k = 0; k < stages(); ++k) most = std::max(most, at(k, kPipelineTime));
+  return most;
+}
+
+double StepTimes::pipeline_bubble() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += busy(k);
+  const double whole = pipeline_seconds() * stages();
+  return whole > 0 ? 1 - sum / whole : 0;
+}
+
+void StepBreakdown::add(const StepTimes& times, double step_seconds) {
+  constexpr int kIgnored = 2;
+  if (steps_++ < kIgnored) return;
+  sums_.resize(static_cast<size_t>(times.stages() * kNumStageTimes));
+  for (int k = 0; k < times.stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t)
+      sums_[static_cast<size_t>(k * kNumStageTimes + t)] += times.at(k, static_cast<StageTime>(t));
+  seconds_ += step_seconds;
+}
+
+std::string StepBreakdown::table() const {
+  if (sums_.empty()) return "";
+  const StepTimes sums(sums_);
+  const double to_ms = 1e3 / static_cast<double>(steps_ - 2);
+  std::vector<double> other(static_cast<size_t>(sums.stages()), seconds_);
+  std::string out = fmt::format("{:<18}", "ms a step");
+  for (int k = 0; k < sums.stages(); ++k) out += fmt::format("{:>9}", fmt::format("stage{}", k));
+  for (int t = 0; t < kNumStageTimes; ++t) {
+    double all = 0;
+    for (int k = 0; k < sums.stages(); ++k) all += sums.at(k, static_cast<StageTime>(t));
+    if (kTimerNames[t] == nullptr || all == 0) continue;
+    out += fmt::format("\n{:<18}", kTimerNames[t]);
+    for (int k = 0; k < sums.stages(); ++k) {
+      const double x = sums.at(k, static_cast<StageTime>(t));
+      other[static_cast<size_t>(k)] -= x;
+      out += fmt::format("{:9.1f}", x * to_ms);
+    }
+  }
+  out += fmt::format("\n{:<18}", "other");
+  for (double x : other) out += fmt::format("{:9.1f}", x * to_ms);
+  return out;
+}
+
+}  // namespace gt

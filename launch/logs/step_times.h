@@ -1,0 +1,69 @@
+// Where the time of an optimizer step goes: the phases of one rank, and the times of all pipeline ranks, from which
+// follow the step's bubble and its breakdown. Values only; the engine measures and shares them.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gt {
+
+// What a rank does one after the other in a step. Norms: the sums of the world and the clip factor. Gather: publishing
+// the new values, where ZeRO shares them out.
+enum class Phase : uint8_t { kPipeline, kReduce, kNorms, kOptimizer, kGather };
+constexpr int kNumPhases = 5;
+// Where the first phase began and each ended: seconds of std::chrono::steady_clock.
+using PhaseEnds = std::array<double, kNumPhases + 1>;
+
+// Where the seconds of a step went, a mean over the replicas of each pipeline rank; equal on every rank. Times up to
+// kPipeline are of this step; the rest are of the step before, because they travel with the sums in its middle.
+enum StageTime : int {
+  kForwardTime,
+  kBackwardTime,
+  kInputGradTime,
+  kWeightGradTime,  // inside F, B, I, W
+  kWaitTime,        // blocked on neighbours
+  kPipelineTime,    // from the begin of the pipeline's part to the end of the last compute action
+  kReduceTime,      // gradients over the replicas, as far as the step waited for it
+  kNormsTime,
+  kOptimizerTime,
+  kGatherTime,
+  kNumStageTimes
+};
+// What logs call them; kPipelineTime contains others and has no name.
+constexpr const char* kTimerNames[kNumStageTimes] = {
+    "forward", "backward",   "backward_input", "backward_weight", "p2p_wait",
+    nullptr,   "dp_exposed", "grad_norm",      "optimizer",       "zero_gather_wait"};
+using Timers = std::array<double, kNumStageTimes>;
+
+class StepTimes {
+ public:
+  StepTimes() = default;
+  explicit StepTimes(std::span<const double> by_stage) : by_stage_(by_stage) {}
+  int stages() const { return static_cast<int>(by_stage_.size()) / kNumStageTimes; }  // pipeline ranks
+  double at(int stage, StageTime t) const { return by_stage_[static_cast<size_t>(stage * kNumStageTimes + t)]; }
+  double busy(int stage) const;     // inside compute actions
+  Timers mean() const;              // of all pipeline ranks
+  double mean_busy() const;         // of all ranks, the optimizer included
+  double pipeline_seconds() const;  // of the slowest pipeline rank
+  double pipeline_bubble() const;   // 1 - busy / pipeline_seconds, all ranks; what the simulator predicts
+
+ private:
+  std::span<const double> by_stage_;  // [pipeline rank][StageTime]; valid until the engine's next step
+};
+
+// Sums the times of a run's steps and prints them as a table of milliseconds a step: a row a timer, a column a pipeline
+// rank. The first two steps are left out.
+class StepBreakdown {
+ public:
+  void add(const StepTimes&, double step_seconds);
+  std::string table() const;  // "" before the third step
+
+ private:
+  int64_t steps_ = 0;
+  double seconds_ = 0;
+  std::vector<double> sums_;  // [pipeline rank][StageTime]
+};
+
+}  // namespace gt

@@ -1,0 +1,68 @@
+#include "launch/logs/tensorboard_sink.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gt {
+
+void TensorBoardSink::start(const StartInfo& info) {
+  const double now = wall_seconds();
+  file_ = std::make_unique<TensorBoardFile>(info.run_dir, info.first_step, now);
+  const int64_t step = info.first_step - 1;
+  file_->text("run/command", info.command, step, now);
+  file_->text("run/config", "```json\n" + info.config_json + "```", step, now);
+  if (!info.layout.empty()) file_->text("run/layout", "```\n" + info.layout + "\n```", step, now);
+  if (!info.environment.empty()) file_->text("run/environment", "```\n" + info.environment + "\n```", step, now);
+}
+
+void TensorBoardSink::step(const StepRecord& r) {
+  if (r.step % every_ != 0 && r.step != r.total_steps) return;
+  const auto always = [&](std::string_view tag, double x) { file_->scalar(tag, x, r.step, r.time); };
+  const auto known = [&](const char* tag, double x) {
+    if (!std::isnan(x)) always(tag, x);
+  };
+  always("train/loss", r.loss);  // NaN and Inf as they are: they happened
+  always("train/grad_norm", r.grad_norm);
+  always("train/lr", r.lr);
+  known("train/momentum", r.momentum);
+  known("train/clip_coef", r.clip_coef);
+  known("train/loss_scale", r.loss_scale);
+  always("train/skipped_steps", static_cast<double>(r.skipped));
+  always("train/samples", static_cast<double>(r.samples));
+  always("train/tokens", static_cast<double>(r.tokens));
+  always("train/global_batch", static_cast<double>(r.global_batch));
+  always("train/seq", static_cast<double>(r.seq));
+  always("train/epoch", static_cast<double>(r.epoch));
+  known("perf/step_seconds", r.step_seconds);
+  known("perf/tokens_per_second", r.tokens_per_second);
+  known("perf/tflops_per_device", r.tflops_per_device);
+  known("perf/mfu", r.mfu);
+  known("perf/mfu_full", r.mfu_full);
+  known("perf/hfu", r.hfu);
+  known("perf/bubble", r.bubble);
+  known("perf/pipeline_bubble", r.pipeline_bubble);
+  known("perf/bubble_predicted", r.bubble_predicted);
+  known("perf/exposed_comm", r.exposed_comm);
+  known("perf/data_wait", r.data_wait);
+  for (size_t t = 0; t < r.timers.size(); ++t)
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) always(std::string("time/") + kTimerNames[t], r.timers[t]);
+  if (r.slowest_rank >= 0) always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
+  if (r.peak_bytes >= 0) always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
+}
+
+void TensorBoardSink::eval(const EvalRecord& r) {
+  file_->scalar("eval/loss", r.loss, r.step, r.time);
+  file_->scalar("eval/perplexity", std::exp(std::min(20.0, r.loss)), r.step, r.time);
+  file_->scalar("eval/seconds", r.seconds, r.step, r.time);
+}
+
+void TensorBoardSink::saved(const SavedRecord& r) {
+  file_->scalar("time/checkpoint_stall", r.stall_seconds, r.step, r.time);
+  if (!std::isnan(r.write_seconds)) file_->scalar("time/checkpoint_write", r.write_seconds, r.step, r.time);
+}
+
+void TensorBoardSink::flush() {
+  if (file_) file_->flush();
+}
+
+}  // namespace gt

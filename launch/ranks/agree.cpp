@@ -1,0 +1,25 @@
+#include "launch/ranks/agree.h"
+
+namespace gt {
+
+void agree(ProcessGroup& world, const std::function<void()>& body) {
+  std::string message;
+  Exit code = Exit::kOk;
+  try {
+    body();
+  } catch (const Error& e) {
+    message = e.what();
+    code = e.code();
+  } catch (const std::exception& e) {
+    message = e.what();
+    code = Exit::kInternal;
+  }
+  // Lowest failing rank and its code in one number: the smaller rank wins.
+  constexpr int32_t kNobody = INT32_MAX, kCodes = 1000;
+  int32_t first = code == Exit::kOk ? kNobody : world.rank() * kCodes + static_cast<int32_t>(code);
+  world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
+  if (first == kNobody) return;
+  throw AgreedError(message, static_cast<Exit>(first % kCodes), first / kCodes == world.rank());
+}
+
+}  // namespace gt

@@ -1,0 +1,15 @@
+// Brings the ranks of a job into being and runs one function on each: alone, as threads of this process, as a rank that
+// a launcher started, or by starting this program again under mpirun.
+#pragma once
+#include <functional>
+
+#include "launch/config/cli.h"
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+// Runs `body` on every rank that lives in this process and returns the exit code of the job. An error of a rank is
+// printed once, with rank, host and place; the other ranks are brought down with it.
+Exit run_ranks(const Command&, const std::function<Exit(GroupFactory&)>& body);
+
+}  // namespace gt

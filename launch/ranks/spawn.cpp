@@ -1,0 +1,204 @@
+#include "launch/ranks/spawn.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/core/check.h"
+#include "launch/logs/console.h"
+
+namespace gt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string find_in_path(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  const std::string_view all = path ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (size_t i = 0; i <= all.size();) {
+    const size_t end = std::min(all.find(':', i), all.size());
+    const std::string file = std::string(end > i ? all.substr(i, end - i) : ".") + "/" + name;
+    if (access(file.c_str(), X_OK) == 0) return file;
+    i = end + 1;
+  }
+  return "";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// Whether one process may read another's memory: where a container forbids it, Open MPI's shared-memory transport
+// complains at every large message unless it is told not to try.
+bool may_read_other_processes() {
+  char from = 1, to = 0;
+  const iovec local{&to, 1}, remote{&from, 1};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+[[noreturn]] void run_child(const std::vector<std::string>& command,
+                            const std::vector<std::pair<std::string, std::string>>& environment, const sigset_t& mask,
+                            pid_t parent) {
+  setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 0);
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  constexpr char kText[] = "gpttrain: mpirun could not be started\n";
+  if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(127);
+  _exit(127);
+}
+
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+// Waits for mpirun, passing on signals; `signals` are blocked in this thread.
+int supervise(pid_t child, const sigset_t& signals, int grace_s) {
+  int first = 0;
+  bool ending = false;
+  auto deadline = Clock::time_point::max();
+  const auto end_now = [&] {
+    kill(child, ending ? SIGKILL : SIGTERM);
+    ending = true;
+    deadline = Clock::now() + std::chrono::seconds(3);
+  };
+  for (;;) {
+    int status;
+    const pid_t done = waitpid(child, &status, WNOHANG);
+    if (done == child) {
+      const int code = exit_code_of(status);
+      // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost.
+      if (first != 0 && !ending && code == 128 + SIGUSR1) return static_cast<int>(Exit::kInterrupted);
+      return ending && first != 0 ? 128 + first : code;
+    }
+    if (done < 0 && errno != EINTR) return static_cast<int>(Exit::kInternal);
+    const timespec wait{0, 200'000'000};
+    const int n = sigtimedwait(&signals, nullptr, &wait);
+    if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
+      if (first == 0) {
+        first = n;
+        kill(child, SIGUSR1);
+        deadline = Clock::now() + std::chrono::seconds(grace_s);
+      } else if (n != SIGUSR1) {
+        end_now();
+      }
+    } else if (n == SIGUSR2) {
+      kill(child, SIGUSR2);
+    }
+    if (Clock::now() > deadline) end_now();
+  }
+}
+
+std::vector<pid_t> living_children() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream in("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> out;
+  for (pid_t pid; in >> pid;) out.push_back(pid);
+  return out;
+}
+
+// After mpirun: ranks that outlived it (it was killed) have become our children. They get a moment to notice, then they
+// are ended; in a container whose first process reaps nobody they would stay as zombies.
+void end_orphans() {
+  const auto begin = Clock::now();
+  for (bool killed = false;;) {
+    const pid_t done = waitpid(-1, nullptr, WNOHANG);
+    if (done < 0 && errno != EINTR) return;  // none left
+    if (done != 0) continue;
+    const auto waited = Clock::now() - begin;
+    if (waited > std::chrono::seconds(4)) return;
+    if (!killed && waited > std::chrono::seconds(2)) {
+      for (const pid_t pid : living_children()) kill(pid, SIGKILL);
+      killed = true;
+    }
+    const timespec wait{0, 20'000'000};
+    nanosleep(&wait, nullptr);
+  }
+}
+
+}  // namespace
+
+bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != nullptr; }
+
+std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
+                                        const std::vector<std::string>& args) {
+  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
+  // does better.
+  std::vector<std::string> command{mpirun, "-q", "--oversubscribe",     "--bind-to",
+                                   "none", "-n", std::to_string(world), program};
+  command.insert(command.end(), args.begin(), args.end());
+  return command;
+}
+
+std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns) {
+  std::vector<std::pair<std::string, std::string>> env{
+      {"GPTTRAIN_LAUNCHED", "1"},
+      {"GPTTRAIN_COLUMNS", std::to_string(columns)},
+      {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+      {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+      {"OMPI_MCA_plm", "isolated"},  // one machine: no ssh needed
+      {"PMIX_MCA_pcompress_base_silence_warning", "1"},
+  };
+  if (world > cores) env.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+  if (!may_read_other_processes()) env.emplace_back("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  return env;
+}
+
+int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
+  GT_CHECK(world > 1, "one rank needs no launcher");
+  const std::string mpirun = find_in_path("mpirun");
+  GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world,
+             " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
+             "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
+  std::string program = options.program;
+  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const auto command = mpirun_command(world, mpirun, program, args);
+  const auto environment =
+      mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+
+  sigset_t signals, before;
+  sigemptyset(&signals);
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    struct sigaction now {};
+    sigaction(n, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&signals, n);  // nohup ignores SIGHUP; a blocked one would come through
+  }
+  GT_CHECK(sigprocmask(SIG_BLOCK, &signals, &before) == 0);
+  int was_reaper = 0;
+  prctl(PR_GET_CHILD_SUBREAPER, &was_reaper);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) run_child(command, environment, before, parent);
+  if (child < 0) {
+    const std::string reason = std::strerror(errno);
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    fail(Exit::kInternal, "starting mpirun: fork: ", reason);
+  }
+  setpgid(child, child);  // both sides do it: whoever is first
+  const int code = supervise(child, signals, options.grace_s);
+  end_orphans();
+  prctl(PR_SET_CHILD_SUBREAPER, was_reaper);
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  GT_REQUIRE(code != 127, Exit::kUsage, mpirun, " or ", program, " could not be started (exit code 127)");
+  return code;
+}
+
+}  // namespace gt

@@ -1,0 +1,332 @@
+#include "launch/train/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "kernels/null/product_log.h"
+#include "launch/config/no_decay.h"
+#include "launch/config/schedule_file.h"
+#include "parallel/comm/null_group.h"
+#include "parallel/pipeline/partition.h"
+
+namespace gt {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
+  const auto costs = o.model.layer_costs();
+  return partition(o.partition, costs, pp * o.vpp);
+}
+
+Schedule train_schedule(const EngineOptions& o, int pp) {
+  if (is_schedule_file(o.schedule)) {
+    Schedule s = read_schedule_file(o.schedule, o.model.tied);
+    require_fits(s, pp, o.vpp, o.microbatches, o.model.tied);
+    return s;
+  }
+  return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
+}
+
+namespace {
+
+// In which order rank `rank` of a schedule needs the parameters of its stages. Weight gradients alone need none.
+std::vector<StageVisit> visits(const Schedule& s, int rank) {
+  std::vector<StageVisit> out;
+  for (const Action& a : s.program[static_cast<size_t>(rank)])
+    if (a.act == Act::kForward || a.act == Act::kBackward || a.act == Act::kBackwardInput)
+      out.push_back({a.stage, a.act != Act::kForward});
+  return out;
+}
+
+ZeroOptions resolved(ZeroOptions zero, int pp, int microbatches) {
+  zero.grad_reduce = grad_reduce_of(zero, pp, microbatches);
+  return zero;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute,
+               const EnginePlan& plan)
+    : options_(options),
+      mesh_(mesh),
+      backend_(backend),
+      compute_(compute),
+      boundaries_(stage_boundaries(options, mesh.shape().pp)) {
+  const int pp = mesh.shape().pp, m = options.microbatches;
+  GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
+  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel};
+  for (int chunk = 0; chunk < options.vpp; ++chunk) {
+    const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
+    stages_.push_back(
+        std::make_unique<GptStage>(options.model, begin, boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+  }
+  std::vector<ScopeSpec> scopes;
+  std::vector<Stage*> local;
+  for (auto& s : stages_) {
+    for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
+    local.push_back(s.get());
+  }
+  no_decay_found_ = mark_no_decay(scopes, options.no_decay);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options.zero, pp, m),
+                                        mesh, backend, compute, plan.zero);
+  for (auto& s : stages_) s->bind(*store_);
+  lr_ = make_lr_schedule(options.lr);
+  OptimizerOptions optim = options.optim;
+  optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
+  optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
+
+  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
+  const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
+  store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
+  train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
+                                              shapes);
+  if (options.evaluates)
+    eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
+                                               plan.eval, shapes);
+  scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
+  const int64_t sums =
+      options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes;
+  sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
+  losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
+  host_sums_.resize(static_cast<size_t>(sums));
+}
+
+Engine::~Engine() = default;
+
+void Engine::prepare_scalars(int64_t target_tokens) {
+  const int64_t t = applied_ + 1;
+  float host[kNumScalars] = {};
+  optimizer_->fill_scalars(t, lr_->at(t), host);
+  // Gradients hold m*d times the true gradient, so that their size is that of one microbatch's mean.
+  host[kLossSeed] = static_cast<float>(static_cast<double>(options_.microbatches) * mesh_.size(Axis::kDp) /
+                                       static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  if (compute_.device.kind != DeviceKind::kNull) {
+    backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
+    backend_.device->synchronize(compute_);  // `host` lives on this frame
+  }
+}
+
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
+  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
+  const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  phases_[0] = seconds_now();
+  prepare_scalars(target_tokens);
+
+  store_->begin_step();
+  const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
+                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
+  seeded_.assign(microbatches.begin(), microbatches.end());
+  for (MicroBatch& mb : seeded_) {
+    mb.loss_seed = scalars.slice(kLossSeed, 1);
+    mb.train = true;
+  }
+  train_->run(seeded_, losses, hooks);
+  end_phase(Phase::kPipeline);
+  store_->finish_reduction();
+  end_phase(Phase::kReduce);
+
+  store_->norm_squares(sums.slice(0, scopes));
+  share(losses, stop, save_ready);
+  backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes),
+                             .scalars = scalars,
+                             .norm = norm,
+                             .clip = options_.grad_clip,
+                             .denominator = static_cast<float>(m * dp),
+                             .slack = options_.clip_slack},
+                            compute_);
+  end_phase(Phase::kNorms);
+  optimizer_->step(*store_, scalars, compute_);
+  end_phase(Phase::kOptimizer);
+  store_->publish();
+  end_phase(Phase::kGather);
+  return read_back(target_tokens);
+}
+
+void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = seconds_now(); }
+
+// This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
+void Engine::put_stage_times(Tensor out) {
+  std::fill_n(own_times_, kReduceTime, 0.);
+  const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
+  for (const ActionTime& t : train_->timeline()) {
+    const int kind = t.action.act == Act::kForward         ? kForwardTime
+                     : t.action.act == Act::kBackward      ? kBackwardTime
+                     : t.action.act == Act::kBackwardInput ? kInputGradTime
+                                                           : kWeightGradTime;
+    own_times_[kind] += t.end - t.begin;
+  }
+  own_times_[kWaitTime] = train_->wait_seconds();
+  own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
+  for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
+  const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(mine.data, shared_times_, sizeof shared_times_, compute_);
+}
+
+// One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
+// stop, saves that are done, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard),
+// so the sums do not depend on the layout's pipeline axis.
+void Engine::share(Tensor losses, bool stop, bool save_ready) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
+  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumWishes + times);
+  backend_.device->zero(tail.data, tail.bytes(), compute_);
+  if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
+    for (int k = 0; k < m; ++k)
+      backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
+                         compute_);
+  wishes_[kStop] = stop ? 1 : 0;
+  wishes_[kSaveReady] = save_ready ? 1 : 0;
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
+  put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
+  mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
+}
+
+StepResult Engine::read_back(int64_t target_tokens) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  float scalars[kNumScalars + 1] = {};
+  if (compute_.device.kind != DeviceKind::kNull) {
+    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
+    backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
+                          compute_);
+    backend_.device->synchronize(compute_);
+  }
+  StepResult r;
+  for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
+  r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
+  const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
+  r.stop = shared[kStop] > 0;
+  r.save_ready = static_cast<int>(shared[kSaveReady]);
+  r.times = StepTimes(shared.subspan(kNumWishes));
+  r.grad_norm = static_cast<double>(scalars[kNumScalars]);
+  r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
+  r.lr = static_cast<double>(scalars[kLr]);
+  r.momentum = lr_->at(applied_ + 1).beta1;
+  r.skipped = scalars[kSkip] != 0;
+  r.busy_seconds = train_->busy_seconds();
+  r.wait_seconds = train_->wait_seconds();
+  r.phases = phases_;
+  for (int p = kReduceTime; p <= kGatherTime; ++p) {
+    const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
+    own_times_[p] = phases_[phase + 1] - phases_[phase];
+  }
+  for (const ActionTime& t : train_->transfers())
+    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
+      own_times_[kReduceTime] += t.end - t.begin;
+  if (!r.skipped) ++applied_;
+  return r;
+}
+
+double Engine::evaluate(std::span<const MicroBatch> microbatches) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
+  GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
+  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  double total = 0;
+  for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
+    seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
+                   microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
+    for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+    store_->begin_evaluation();
+    eval_->run(seeded_, losses, {});
+    backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
+    share(losses, false, false);
+    if (compute_.device.kind != DeviceKind::kNull) {
+      backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
+                            compute_);
+      backend_.device->synchronize(compute_);
+    }
+    for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(scopes + i)];
+  }
+  return total;
+}
+
+std::vector<ShardView> Engine::checkpoint_views() const {
+  std::vector<ShardView> views = store_->value_views();
+  for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
+  return views;
+}
+
+std::vector<GptStage*> Engine::stages() {
+  std::vector<GptStage*> out;
+  for (auto& s : stages_) out.push_back(s.get());
+  return out;
+}
+
+EnginePlan Engine::measured_plan() const {
+  EnginePlan plan;
+  const auto of = [](const PipelineExecutor& e) {
+    return ExecutorMemory{align_up(e.activation_high_water()), align_up(e.gradient_high_water()), e.boundary_bytes()};
+  };
+  plan.train = of(*train_);
+  if (eval_) plan.eval = of(*eval_);
+  plan.zero = store_->temporary_bytes();
+  plan.slots = train_->slots();
+  plan.memory.weights = store_->value_bytes();
+  plan.memory.gradients = store_->grad_bytes();
+  plan.memory.optimizer = optimizer_->state_bytes();
+  plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
+                            (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
+  plan.memory.buffers =
+      plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes();
+  if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
+  return plan;
+}
+
+namespace {
+
+// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
+                   ZeroMemory zero) {
+  constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
+  const Backend& backend = null_backend();
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const Stream stream = backend.device->open_stream(0, 1);
+  EnginePlan endless;
+  endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
+  EnginePlan plan;
+  {
+    Engine engine(options, mesh, backend, stream, endless);
+    const Shape s{options.micro_batch, options.model.seq};
+    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
+    MicroBatch mb;
+    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
+    mb.batch = options.micro_batch;
+    mb.seq = options.model.seq;
+    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
+    engine.step(batch, options.micro_batch * options.model.seq);
+    const CommCounters sent = mesh.group(Axis::kDp).counters();
+    if (options.evaluates) engine.evaluate(batch);
+    plan = engine.measured_plan();
+    plan.data_parallel = sent;
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
+  }
+  backend.device->close_stream(stream);
+  return plan;
+}
+
+}  // namespace
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+  EnginePlan plan = dry_run(options, shape, rank, target, {});
+  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
+  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
+}
+
+}  // namespace gt

@@ -1,0 +1,143 @@
+// One rank's training machine without files, logs or configuration: model stages, parameter store, optimizer, pipeline
+// executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
+// it.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/batch.h"
+#include "launch/logs/step_times.h"
+#include "model/gpt.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "parallel/mesh.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+struct EngineOptions {
+  GptConfig model;
+  ZeroOptions zero;
+  OptimizerOptions optim;
+  LrOptions lr;
+  std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
+  std::string partition = "flops";
+  int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
+  bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
+  int64_t micro_batch = 1;            // sequences
+  int microbatches = 1;               // a step and data-parallel rank
+  float grad_clip = 1;                // 0: off
+  double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
+  std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
+  uint64_t seed = 1234;
+  int threads = 1;              // host threads of this rank
+  bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
+  bool evaluates = true;        // evaluate() will be called: memory is kept for it
+};
+
+// Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
+struct MemoryReport {
+  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+  int64_t copies = 0;  // of weights, in layouts that the backend reads faster
+  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
+};
+
+// What the executors and the parameter store of one rank need, from a dry run.
+struct EnginePlan {
+  ExecutorMemory train, eval;
+  ZeroMemory zero;
+  MemoryReport memory;
+  int slots = 0;               // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  CommCounters data_parallel;  // what a step sends to the ranks of its data-parallel group; from a dry run only
+};
+
+struct StepResult {
+  double loss = 0;       // mean over the unmasked target tokens of the global batch; equal on every rank
+  double grad_norm = 0;  // before clipping
+  double clip = 1;       // factor that clipping applied
+  double lr = 0;
+  double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
+  bool skipped = false;                       // gradients not finite: nothing was written
+  bool stop = false;                          // some rank asked for a stop
+  int save_ready = 0;                         // ranks that said so
+  double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
+  StepTimes times;                            // of all ranks
+  PhaseEnds phases{};                         // of this rank
+};
+
+class Engine {
+ public:
+  Engine(const EngineOptions&, const Mesh&, const Backend&, Stream compute, const EnginePlan&);
+  ~Engine();
+
+  void init_weights() { store_->init(options_.seed, options_.threads); }
+
+  // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
+  // options.microbatches of them.
+  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
+                  bool save_ready = false);
+
+  // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
+  double evaluate(std::span<const MicroBatch> microbatches);
+
+  int64_t applied_steps() const { return applied_; }
+  void set_applied_steps(int64_t t) { applied_ = t; }
+
+  std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
+  ParamStore& store() { return *store_; }
+  PipelineExecutor& executor() { return *train_; }
+  std::vector<GptStage*> stages();
+  const Mesh& mesh() const { return mesh_; }
+  const EngineOptions& options() const { return options_; }
+  const LrSchedule& lr_schedule() const { return *lr_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  // [k]: parameters of this rank that options().no_decay[k] found.
+  const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
+  const std::vector<int>& boundaries() const { return boundaries_; }
+  EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
+
+ private:
+  void prepare_scalars(int64_t target_tokens);
+  void share(Tensor losses, bool stop, bool save_ready);
+  void put_stage_times(Tensor out);
+  void end_phase(Phase);
+  StepResult read_back(int64_t target_tokens);
+  const EngineOptions options_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  Stream compute_;
+  std::vector<int64_t> no_decay_found_;
+  std::vector<int> boundaries_;                    // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
+  std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<LrSchedule> lr_;
+  std::unique_ptr<PipelineExecutor> train_, eval_;
+  Buffer scalars_, sums_, losses_;
+  std::vector<double> host_sums_;
+  std::vector<MicroBatch> seeded_;
+  enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
+  double wishes_[kNumWishes] = {};
+  double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
+  PhaseEnds phases_{};
+  int64_t applied_ = 0;
+};
+
+// Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
+// `target`: where the engine will really run.
+EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
+
+// Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
+std::vector<int> stage_boundaries(const EngineOptions&, int pp);
+
+// The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
+// a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
+Schedule train_schedule(const EngineOptions&, int pp);
+
+}  // namespace gt

@@ -1,0 +1,96 @@
+#include "launch/train/engine_options.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "launch/config/config_optim.h"
+
+namespace gt {
+
+GptConfig gpt_config(const Config& c) {
+  GptConfig m;
+  m.layers = c.model.layers;
+  m.hidden = c.model.hidden;
+  m.heads = c.model.heads;
+  m.ffn = c.model.ffn;
+  m.vocab = c.model.vocab;
+  m.seq = c.model.seq;
+  m.tied = c.model.tied;
+  m.init_std = static_cast<float>(c.model.init_std);
+  m.dropout = c.model.dropout;
+  m.attn_dropout = c.model.attn_dropout;
+  m.loss_chunk = c.model.loss_chunk;
+  if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
+  if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
+  m.recompute_layers = c.parallel.recompute_layers;
+  return m;
+}
+
+MeshShape mesh_shape(const Config& c) {
+  MeshShape s;
+  s.pp = static_cast<int>(c.parallel.pp);
+  s.dp = static_cast<int>(c.parallel.dp);
+  s.tp = static_cast<int>(c.parallel.tp);
+  return s;
+}
+
+namespace {
+ZeroOptions zero_options(const ZeroConfig& c) {
+  ZeroOptions z;
+  z.stage = static_cast<int>(c.stage);
+  z.bucket_bytes = c.bucket_bytes;
+  z.overlap = c.overlap;
+  if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
+  z.prefetch = static_cast<int>(c.prefetch);
+  z.persist_numel = c.persist_numel;
+  return z;
+}
+}  // namespace
+
+EngineOptions engine_options(const Config& c, int threads) {
+  EngineOptions o;
+  o.model = gpt_config(c);
+  o.zero = zero_options(c.zero);
+  o.optim = optimizer_options(c);
+  o.lr = lr_options(c);
+  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
+  o.no_decay = c.optim.no_decay;
+  o.schedule = c.parallel.schedule;
+  o.partition = c.parallel.partition;
+  o.vpp = static_cast<int>(c.parallel.vpp);
+  o.sequence_parallel = c.sequence_parallel();
+  o.dynamic_shapes = c.parallel.dynamic_shapes;
+  o.micro_batch = c.train.micro_batch;
+  o.microbatches = static_cast<int>(c.train.grad_accum);
+  o.grad_clip = static_cast<float>(c.optim.grad_clip);
+  o.seed = static_cast<uint64_t>(c.train.seed);
+  o.threads = threads;
+  o.evaluates = c.train.eval_every > 0;
+  return o;
+}
+
+int threads_per_rank(const Config& c, int local_ranks) {
+  if (c.device.threads > 0) return static_cast<int>(c.device.threads);
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, cores / std::max(1, local_ranks));
+}
+
+const Backend& choose_backend(const Config& c) {
+  set_cpu_isa(c.device.isa);
+  const bool alone = c.world() == 1;
+  if (c.device.kind == "cpu" || (c.device.kind == "auto" && !alone)) return cpu_backend();
+  GT_REQUIRE(alone, Exit::kUsage, "device.kind: cuda with ", c.world(),
+             " ranks is not built yet (collectives run on host memory); use ", "--device.kind cpu, or one rank");
+  std::string why;
+  const Backend* cuda = cuda_backend(&why);
+  if (cuda != nullptr) {
+    GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
+               " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+    return *cuda;
+  }
+  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
+             ". Use --device.kind cpu, or auto to take what there is");
+  return cpu_backend();
+}
+
+}  // namespace gt

@@ -1,0 +1,22 @@
+// From the config that a user wrote to what one rank's engine needs.
+#pragma once
+#include <string>
+
+#include "launch/config/config.h"
+#include "launch/train/engine.h"
+
+namespace gt {
+
+GptConfig gpt_config(const Config&);
+MeshShape mesh_shape(const Config&);
+EngineOptions engine_options(const Config&, int threads);
+
+// device.threads, or cores / ranks on this machine, at least 1.
+int threads_per_rank(const Config&, int local_ranks);
+
+// The backend that device.kind names; auto takes CUDA when there is a device and one rank (several ranks on GPUs need
+// communication that this version lacks). Sets the CPU's instruction set. Throws kUsage when cuda was asked for and
+// cannot be had, with the reason.
+const Backend& choose_backend(const Config&);
+
+}  // namespace gt

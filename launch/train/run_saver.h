@@ -1,0 +1,55 @@
+// The checkpoints of a run: when a save may start, whether it runs in the background, what is logged of it. Owns the
+// lock of the folder. A save that fails is said and never ends training.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/background_save.h"
+#include "checkpoint/dir_lock.h"
+#include "kernels/backend.h"
+#include "launch/config/config.h"
+#include "launch/logs/metrics.h"
+
+namespace gt {
+
+class RunSaver {
+ public:
+  RunSaver(const Config&, const Mesh&, const Backend&, Stream);
+  void set_log(MetricsWriter* log) { log_ = log; }  // rank 0's; null: says nothing
+
+  // Collective. Writes, or begins to, and returns how long training stood still: seconds. `must`: the last one of a
+  // run, never skipped. Errors other than failed I/O and values that are not finite are thrown.
+  void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
+
+  bool ready() const { return background_.ready(); }  // to be told to the other ranks in the next step
+  // Collective, after each step: `ready_ranks` is how many said so.
+  void after_step(int ready_ranks);
+  // Collective: waits for what is under way.
+  void finish();
+
+  int64_t saved_step() const { return saved_step_; }  // newest committed by this run, or resumed from; -1: none
+  void set_saved_step(int64_t step) { saved_step_ = step; }
+
+ private:
+  void settle(const SaveOutcome&);
+  SaveOptions options() const;
+  const Config& config_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  const Stream stream_;
+  MetricsWriter* log_ = nullptr;
+  Vfs vfs_;
+  BackgroundSave background_;
+  double stall_ = 0;  // of the attempt under way
+  int64_t saved_step_ = -1;
+};
+
+// Keys whose change at a resume changes nothing (data has a check of its own, the cursor) that is computed, or only
+// how: layouts, folders, logs, devices, the number of steps, how often something is looked at. Everything else must be
+// as it was unless `allowed` names it: an exact key ("optim.lr") or a section ("optim"). One line a difference:
+// "optim.lr: 0.001 in the checkpoint, 0.002 now".
+std::vector<std::string> changed_keys(const std::string& saved_config_json, const Config& now,
+                                      const std::vector<std::string>& allowed);
+
+}  // namespace gt

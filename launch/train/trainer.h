@@ -1,0 +1,94 @@
+// The run of one rank: data in, steps, evaluations, checkpoints, records out. The order of a step is Engine::step; what
+// is around it is here. One Trainer per rank; rank 0 also prints and writes the logs.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "data/loader.h"
+#include "launch/config/config.h"
+#include "launch/logs/comm_log.h"
+#include "launch/logs/data_wait.h"
+#include "launch/logs/metrics.h"
+#include "launch/logs/trace_session.h"
+#include "launch/logs/trust_ratio_log.h"
+#include "launch/train/engine.h"
+#include "launch/train/run_saver.h"
+#include "optim/lr_range.h"
+
+namespace gt {
+
+struct TrainRun {
+  LoadedConfig loaded;
+  std::string command;   // as typed, for logs
+  bool dry_run = false;  // stop after the start block
+  bool quiet = false;
+  bool force = false;       // --checkpoint.resume never in a folder that holds a run
+  bool range_test = false;  // a learning-rate range test: stops when the loss diverges, saves nothing, proposes a peak
+};
+
+class Trainer {
+ public:
+  // Collective: every rank of the factory's world constructs its Trainer with the same run.
+  Trainer(const TrainRun&, GroupFactory&);
+  ~Trainer();
+  Exit run();  // kOk, or kInterrupted after a saved stop
+
+ private:
+  void open_device();
+  void open_run_folder();
+  void lock_folder();
+  void write_config() const;
+  void open_data();
+  void require_equal_order();
+  void load_or_init();
+  void accept(const LoadReport&) const;
+  void require_patterns_found();
+  void require_same_optimizer();
+  void note_schedule_change();
+  void start_logs();
+  void one_step();
+  void evaluate();
+  void report_memory();
+  void log_trust_ratios();
+  void save(bool must);
+  void write_trace();
+  void finish(Exit);
+  void report_range(EndInfo&) const;
+  bool speaks() const { return mesh_->rank() == 0; }
+  int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
+
+  const TrainRun run_;
+  const Config& config_;
+  const Backend* backend_ = nullptr;
+  GroupFactory& factory_;
+  std::unique_ptr<Mesh> mesh_;
+  Stream compute_;
+  bool device_open_ = false;
+  int threads_ = 1;
+  EnginePlan plan_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
+  std::unique_ptr<Dataset> train_data_, valid_data_;
+  std::unique_ptr<Loader> loader_, eval_loader_;
+  std::unique_ptr<DirLock> lock_;  // rank 0's
+  std::unique_ptr<MetricsWriter> log_;
+  std::unique_ptr<RunSaver> saver_;
+  std::unique_ptr<TrustRatioLog> trust_ratios_;
+  std::optional<LoadReport> resumed_;
+  TrainState state_;
+  std::vector<RangePoint> range_;     // of a range test: every step
+  std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
+  DataWaitWatch data_wait_;
+  StepBreakdown breakdown_;
+  std::unique_ptr<TraceSession> trace_;  // null: no step is traced
+  std::string timeline_;                 // of the last traced step
+  double predicted_bubble_ = kUnknown;
+  double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
+  int64_t first_step_ = 1;
+  bool stop_ = false, memory_reported_ = false;
+};
+
+}  // namespace gt

@@ -1,0 +1,89 @@
+// gpttrain bench: measured throughput of the given config on synthetic tokens, by one fixed method: warm-up steps, then
+// each step timed; medians count. Everything of a training step is inside (norm, clipping, optimizer); files and logs
+// are outside.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "data/loader.h"
+#include "launch/logs/banner.h"
+#include "launch/logs/progress.h"
+#include "launch/ranks/ranks.h"
+#include "launch/train/engine_options.h"
+#include "launch/verbs/verbs.h"
+
+namespace gt {
+namespace {
+
+struct Timings {
+  std::vector<double> seconds;
+  double at(double share) const {
+    std::vector<double> v = seconds;
+    std::sort(v.begin(), v.end());
+    return v[static_cast<size_t>(share * static_cast<double>(v.size() - 1))];
+  }
+};
+
+Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
+  const Mesh mesh(mesh_shape(c), factory);
+  const Backend& backend = choose_backend(c);
+  const int threads = threads_per_rank(c, factory.local_size());
+  set_cpu_may_spin(factory.local_size() * threads <= static_cast<int>(std::thread::hardware_concurrency()));
+  EngineOptions options = engine_options(c, threads);
+  options.evaluates = false;
+  const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
+  const Stream stream = backend.device->open_stream(0, threads);
+  Timings t;
+  double wait = 0, busy = 0;
+  {
+    Engine engine(options, mesh, backend, stream, plan);
+    engine.init_weights();
+    const auto data = open_dataset({.sources = {{.path = "mock"}}, .seq = c.model.seq, .vocab = c.model.vocab});
+    LoaderConfig l;
+    l.seq = c.model.seq;
+    l.micro_batch = c.train.micro_batch;
+    l.microbatches = static_cast<int>(c.train.grad_accum);
+    l.dp_rank = mesh.coord(Axis::kDp);
+    l.dp_size = mesh.size(Axis::kDp);
+    Loader loader(*data, l, stream.device, *backend.device, stream);
+    for (int64_t k = 0; k < args.warmup + args.steps; ++k) {
+      mesh.world().barrier();
+      const auto begin = std::chrono::steady_clock::now();
+      const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq);
+      if (k < args.warmup) continue;
+      t.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      wait += r.wait_seconds;
+      busy += r.busy_seconds;
+    }
+    if (mesh.rank() == 0) {
+      const double median = t.at(0.5), tokens = static_cast<double>(c.train.global_batch * c.model.seq);
+      const double flops = options.model.train_flops(c.train.global_batch * c.model.seq);
+      fmt::print("{} parameters, tp {} pp {} dp {}, {} x {} tokens a step, {} thread(s) a rank, {}\n",
+                 format_thousands(options.model.parameters()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
+                 c.train.global_batch, c.model.seq, threads, backend.device->describe(0));
+      fmt::print("step      median {:.4f} s   p10 {:.4f}   p90 {:.4f}   ({} steps after {})\n", median, t.at(0.1),
+                 t.at(0.9), args.steps, args.warmup);
+      fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),
+                 flops / median * 1e-9 / mesh.shape().world());
+      fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",
+                 100 * busy / static_cast<double>(args.steps) / median,
+                 100 * wait / static_cast<double>(args.steps) / median);
+      fmt::print("memory    planned  {}\n          measured {}\n", memory_line(plan.memory),
+                 memory_line(engine.measured_plan().memory));
+    }
+  }
+  backend.device->close_stream(stream);
+  return Exit::kOk;
+}
+
+}  // namespace
+
+Exit run_bench(const Command& command) {
+  const auto& args = command.get<BenchArgs>();
+  const Config& config = command.loaded.config;
+  return run_ranks(command, [&](GroupFactory& factory) { return bench_rank(config, args, factory); });
+}
+
+}  // namespace gt

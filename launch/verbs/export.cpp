@@ -1,0 +1,194 @@
+// gpttrain export: a checkpoint as FP32 (or rounded) weights in one HDF5 file or a Hugging Face folder, tensor by
+// tensor. What is written depends on the weights, the model and the tokenizer alone.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/step_reader.h"
+#include "checkpoint/weights.h"
+#include "data/tokenizer.h"
+#include "launch/logs/progress.h"
+#include "launch/verbs/gpt2_weights.h"
+#include "launch/verbs/verbs.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kGpt2Vocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
+
+std::string step_to_export(const ExportArgs& args) {
+  if (args.step < 0) return resolve_step(args.load);
+  for (const std::string& dir : {args.load, args.load + "/checkpoints"})
+    for (const auto& [n, path] : list_steps(dir))
+      if (n == args.step) return path;
+  fail(Exit::kUsage, args.load, ": holds no step ", args.step, "; gpttrain ckpt ls ", args.load, " lists them");
+}
+
+int64_t bytes_from(const std::string& text) {
+  const std::pair<const char*, double> units[] = {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}};
+  for (const auto& [unit, factor] : units) {
+    const std::string end = unit;
+    double n = 0;
+    if (text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0 &&
+        parse_double(text.substr(0, text.size() - end.size()), n) && n * factor >= 1 && n < 1e9)
+      return static_cast<int64_t>(n * factor);
+  }
+  fail(Exit::kUsage, "--max-shard: expected a size as in 500MB or 5GB, found \"", text, "\"");
+}
+
+// A step with the model it belongs to.
+class Source {
+ public:
+  explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
+    const std::string& step = reader_.path();
+    GT_REQUIRE(!read_aux(step, "config.json").empty(), Exit::kUsage, step,
+               ": holds no config.json, so the model is not known");
+    // The layout of training is of no interest here, and the file of its schedule may be gone.
+    model_ =
+        load_config({.file = step + "/config.json",
+                     .flags = {"--parallel.schedule", "1f1b", "--parallel.vpp", "1", "--parallel.partition", "flops"}})
+            .config.model;
+    GT_REQUIRE(model_.arch == "gpt2", Exit::kUsage, step, ": model.arch ", model_.arch, " cannot be exported yet");
+    weights_ = gpt2_weights(model_);
+    for (const Gpt2Weight& w : weights_) {
+      const TensorEntry* t = find(w.native);
+      GT_REQUIRE(t != nullptr, Exit::kDamaged, step, ": has no weights of ", w.native, ", which config.json asks for");
+      GT_REQUIRE(std::equal(w.shape.begin(), w.shape.end(), t->shape.dim.begin(), t->shape.dim.begin() + t->shape.rank),
+                 Exit::kDamaged, step, ": ", t->name, " is ", to_string(t->shape), ", config.json asks for ",
+                 to_string(w.shape));
+    }
+  }
+  const std::string& path() const { return reader_.path(); }
+  const ModelConfig& model() const { return model_; }
+  std::vector<Gpt2Weight>& weights() { return weights_; }
+  Vfs& vfs() { return vfs_; }
+  std::vector<float> read(const std::string& native) { return reader_.read(*find(native)); }
+
+ private:
+  // Each parameter has one authoritative copy: the master, or the low-precision value where there is none.
+  const TensorEntry* find(const std::string& native) const {
+    const TensorEntry* t = reader_.find("master/" + native);
+    return t != nullptr ? t : reader_.find("model/" + native);
+  }
+  Vfs vfs_;
+  StepReader reader_;
+  ModelConfig model_;
+  std::vector<Gpt2Weight> weights_;
+};
+
+// What a reader of the native form needs beside the tensors.
+Notes native_notes(const ModelConfig& m) {
+  const nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
+                                     {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
+  Notes notes{{"model", model.dump()}};
+  if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
+  return notes;
+}
+
+int64_t end_of_text(const Source& source, const std::string& tokenizer) {
+  if (!tokenizer.empty()) return Tokenizer::from_bytes(tokenizer, source.path() + "/tokenizer.model").eod();
+  const std::string origin = read_aux(source.path(), "hf-config.json");
+  if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json").end_of_text;
+  return source.model().vocab == kGpt2Vocab ? kGpt2Vocab - 1 : -1;
+}
+
+// Only what an export could have made is ever replaced.
+void require_replaceable(const std::string& path, bool folder, bool force) {
+  std::error_code ec;
+  if (!fs::exists(fs::symlink_status(path, ec))) return;
+  GT_REQUIRE(force, Exit::kUsage, path, ": exists; give another --output, or --force to replace it");
+  GT_REQUIRE(fs::is_directory(path, ec) == folder, Exit::kUsage, path, ": is ", folder ? "no folder" : "a folder",
+             "; give another --output");
+  if (!folder) return;
+  for (const auto& e : fs::directory_iterator(path)) {
+    const std::string name = e.path().filename().string();
+    const bool ours = name == "config.json" || name == "tokenizer.model" || name.rfind("model", 0) == 0;
+    GT_REQUIRE(ours && e.is_regular_file(), Exit::kUsage, path, ": holds ", name,
+               ", which no export wrote; give another --output");
+  }
+}
+
+// Written beside, synced, then renamed into place: nobody sees half an export.
+void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bool folder) {
+  std::error_code ec;
+  const std::string parent = fs::path(path).parent_path().string();
+  const std::string old = cat(path, ".old-", ::getpid());
+  const bool replaces = folder && fs::exists(path, ec);
+  if (replaces) rename_file(vfs, path, old);
+  rename_file(vfs, temp, path);
+  sync_directory(vfs, parent.empty() ? "." : parent);
+  if (replaces) remove_tree(vfs, old);
+}
+
+int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
+  auto& weights = source.weights();
+  std::sort(weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.native < b.native; });
+  std::vector<OutTensor> tensors;
+  for (const Gpt2Weight& w : weights) tensors.push_back({w.native, w.shape, dtype});
+  GT_REQUIRE(args.naming == "native", Exit::kUsage,
+             "--naming hf: an HDF5 file has native names; use --naming native, "
+             "or --format safetensors");
+  write_h5(source.vfs(), temp, tensors, native_notes(source.model()),
+           [&](size_t k) { return source.read(weights[k].native); });
+  return static_cast<int64_t>(tensors.size());
+}
+
+int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
+  auto& weights = source.weights();
+  const bool hf = args.naming == "hf";
+  const auto name = [&](const Gpt2Weight& w) { return hf ? w.hf : w.native; };
+  std::sort(weights.begin(), weights.end(), [&](const auto& a, const auto& b) { return name(a) < name(b); });
+  std::vector<OutTensor> tensors;
+  for (const Gpt2Weight& w : weights) tensors.push_back({name(w), hf ? w.hf_shape() : w.shape, dtype});
+  make_directory(source.vfs(), temp);
+  write_safetensors(source.vfs(), temp, tensors, hf ? Notes() : native_notes(source.model()),
+                    bytes_from(args.max_shard), [&](size_t k) {
+                      auto values = source.read(weights[k].native);
+                      return hf && weights[k].transposed ? transpose(values, weights[k].shape[0], weights[k].shape[1])
+                                                         : values;
+                    });
+  const std::string tokenizer = read_aux(source.path(), "tokenizer.model");
+  if (!tokenizer.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", tokenizer);
+  const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+  if (hf)
+    write_synced(source.vfs(), temp + "/config.json",
+                 hf_config_json(source.model(), end_of_text(source, tokenizer), torch));
+  sync_directory(source.vfs(), temp);
+  return static_cast<int64_t>(tensors.size());
+}
+
+}  // namespace
+
+Exit run_export(const Command& command) {
+  auto args = command.get<ExportArgs>();
+  const bool folder = args.format == "safetensors";
+  if (args.naming.empty()) args.naming = folder ? "hf" : "native";
+  while (args.output.size() > 1 && args.output.back() == '/') args.output.pop_back();
+  require_replaceable(args.output, folder, args.force);
+  const DType dtype = args.dtype == "f32" ? DType::kF32 : args.dtype == "bf16" ? DType::kBF16 : DType::kF16;
+  Source source(args);
+  const std::string temp = cat(args.output, ".tmp-", ::getpid());
+  int64_t tensors = 0;
+  try {
+    tensors = folder ? export_safetensors(source, args, dtype, temp) : export_hdf5(source, args, dtype, temp);
+    put_in_place(source.vfs(), temp, args.output, folder);
+  } catch (...) {
+    std::error_code ec;
+    fs::remove_all(temp, ec);
+    throw;
+  }
+  fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
+  if (folder && args.naming == "hf")
+    fmt::print("load it with transformers: GPT2LMHeadModel.from_pretrained(\"{}\"){}\n", args.output,
+               fs::exists(args.output + "/tokenizer.model")
+                   ? "\ntokenizer.model is SentencePiece: sentencepiece.SentencePieceProcessor(model_file=…) reads it"
+                   : "");
+  return Exit::kOk;
+}
+
+}  // namespace gt

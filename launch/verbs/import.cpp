@@ -1,0 +1,273 @@
+// gpttrain import: weights of others, or our own export, as a committed step 0 that train, generate and export take.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/dir_lock.h"
+#include "checkpoint/steps.h"
+#include "checkpoint/weights.h"
+#include "kernels/backend.h"
+#include "launch/logs/progress.h"
+#include "launch/verbs/gpt2_weights.h"
+#include "launch/verbs/verbs.h"
+#include "launch/version.h"
+#include "parallel/comm/self_group.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where weights come from, with what is said about their model.
+struct Origin {
+  std::unique_ptr<WeightFile> file;
+  ModelConfig model;
+  bool hf = false;  // Hugging Face's names and orientation
+  std::vector<AuxFile> aux;
+  std::vector<std::string> warnings;
+};
+
+// "layers.7.attn.qkv.weight" without what containers put in front of it.
+std::string bare(const std::string& name, const Origin& o) {
+  const std::string prefix = o.hf ? "transformer." : "model/";
+  return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
+}
+
+// Buffers that old versions of transformers saved: masks, no weights.
+bool is_buffer(const std::string& name) {
+  const auto ends = [&](const std::string& end) {
+    return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+  };
+  return ends(".attn.bias") || ends(".attn.masked_bias") || ends(".rotary_emb.inv_freq");
+}
+
+std::string read_text(const std::string& path, size_t limit) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text(limit + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  GT_REQUIRE(text.size() <= limit, Exit::kDamaged, path, ": more than ", limit, " bytes");
+  return text;
+}
+
+ModelConfig model_from_note(const std::string& text, const std::string& where) {
+  Config c;
+  c.model.ffn = 0;
+  JsonValue json;
+  try {
+    json = parse_json(text, where + ", its note on the model");
+  } catch (const Error& e) { throw Error(e.what(), Exit::kDamaged); }
+  for (const Option& o : list_options(c)) {
+    const JsonValue* v = o.section == "model" ? json.find(o.name) : nullptr;
+    if (v == nullptr) continue;
+    const std::string bad = set_from_json(o, *v);
+    GT_REQUIRE(bad.empty(), Exit::kDamaged, where, ": note on the model, ", o.name, ": ", bad);
+  }
+  return c.model;
+}
+
+// The shape of a GPT-2 from the shapes of its tensors; only the number of heads leaves no trace in them.
+ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string& where) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const WeightInfo& w : o.file->list()) shapes[bare(w.name, o)] = w.shape;
+  const auto dim = [&](const std::string& name, size_t d) {
+    const auto it = shapes.find(name);
+    GT_REQUIRE(it != shapes.end() && it->second.size() == 2, Exit::kDamaged, where, ": holds no matrix ", name,
+               ": no GPT-2 with our names");
+    return it->second[d];
+  };
+  GT_REQUIRE(heads > 0, Exit::kUsage, where, ": does not say how many attention heads the model has; give --heads");
+  ModelConfig m;
+  m.vocab = dim("embed.weight", 0);
+  m.hidden = dim("embed.weight", 1);
+  m.seq = dim("pos_embed.weight", 0);
+  m.ffn = dim("layers.0.mlp.up.weight", 0);
+  m.heads = heads;
+  m.layers = 0;
+  while (shapes.count(fmt::format("layers.{}.norm1.weight", m.layers))) ++m.layers;
+  m.tied = shapes.count("head.weight") == 0;
+  return m;
+}
+
+Origin open_folder(Vfs& vfs, const std::string& path) {
+  Origin o;
+  o.file = open_safetensors(vfs, path);
+  std::error_code ec;
+  if (const std::string note = o.file->note("model"); !note.empty()) {
+    o.model = model_from_note(note, path);
+  } else {
+    GT_REQUIRE(fs::exists(path + "/config.json", ec), Exit::kUsage, path,
+               ": holds no config.json; give the whole Hugging Face folder");
+    const std::string text = read_text(path + "/config.json", kMaxJsonBytes);
+    HfConfig c = parse_hf_config(text, path + "/config.json");
+    o.model = c.model;
+    o.hf = true;
+    o.warnings = c.warnings;
+    o.aux.push_back({.name = "hf-config.json", .path = "", .text = text});
+  }
+  if (fs::exists(path + "/tokenizer.model", ec))
+    o.aux.push_back({.name = "tokenizer.model", .path = path + "/tokenizer.model", .text = ""});
+  return o;
+}
+
+Origin open_origin(Vfs& vfs, const ImportArgs& args) {
+  std::error_code ec;
+  GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
+  if (fs::is_directory(args.from, ec)) return open_folder(vfs, args.from);
+  GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kDamaged, args.from, ": is neither a file nor a folder");
+  std::ifstream in(args.from, std::ios::binary);
+  char head[8] = {};
+  in.read(head, sizeof head);
+  int32_t magic = 0;
+  std::memcpy(&magic, head, sizeof magic);
+  Origin o;
+  if (std::memcmp(head, "\x89HDF\r\n\x1a\n", 8) == 0)
+    o.file = open_h5(vfs, args.from);
+  else if (magic == 20240326)
+    o.file = open_llmc(vfs, args.from);
+  else
+    fail(Exit::kDamaged, args.from,
+         ": is neither HDF5 nor an llm.c GPT-2 (.bin, magic 20240326); a Hugging Face model is given as its folder");
+  const std::string note = o.file->note("model");
+  o.model = note.empty() ? model_from_shapes(o, args.heads, args.from) : model_from_note(note, args.from);
+  return o;
+}
+
+// Which tensor of the file is which of the model; everything that does not match is listed at once.
+std::vector<size_t> match(const Origin& o, const std::vector<Gpt2Weight>& weights, const std::string& where,
+                          std::optional<size_t>& tied_head) {
+  std::map<std::string, size_t> found;
+  std::vector<std::string> problems;
+  for (size_t k = 0; k < o.file->list().size(); ++k) {
+    const std::string name = bare(o.file->list()[k].name, o);
+    if (o.hf && is_buffer(name)) continue;
+    if (!found.emplace(name, k).second) problems.push_back(name + ": is there twice, with and without its prefix");
+  }
+  std::vector<size_t> out;
+  for (const Gpt2Weight& w : weights) {
+    const auto it = found.find(o.hf ? bare(w.hf, o) : w.native);
+    if (it == found.end()) {
+      problems.push_back((o.hf ? w.hf : w.native) + ": missing");
+      continue;
+    }
+    const WeightInfo& info = o.file->list()[it->second];
+    const auto expected = o.hf ? w.hf_shape() : w.shape;
+    if (info.shape != expected)
+      problems.push_back(fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(expected)));
+    if (info.dtype != "f32" && info.dtype != "bf16" && info.dtype != "f16")
+      problems.push_back(fmt::format("{}: {}, expected f32, bf16 or f16", info.name, info.dtype));
+    out.push_back(it->second);
+    found.erase(it);
+  }
+  const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
+  if (o.model.tied && head != found.end()) {  // a second copy of the embedding, to be compared with it
+    const WeightInfo& info = o.file->list()[head->second];
+    if (info.shape == weights[0].shape)
+      tied_head = head->second;
+    else
+      problems.push_back(
+          fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(weights[0].shape)));
+    found.erase(head);
+  }
+  for (const auto& [name, k] : found) problems.push_back(o.file->list()[k].name + ": unknown");
+  constexpr size_t kShown = 40;
+  const size_t all = problems.size();
+  if (all > kShown) problems.resize(kShown), problems.push_back(fmt::format("… and {} more", all - kShown));
+  GT_REQUIRE(all == 0, Exit::kDamaged, where,
+             ": does not fit the model that it describes:", fmt::format("\n  {}", fmt::join(problems, "\n  ")));
+  return out;
+}
+
+struct Loaded {
+  std::vector<std::vector<float>> values;
+  std::vector<ShardView> views;
+};
+
+Loaded load_all(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args) {
+  std::optional<size_t> tied_head;
+  const std::vector<size_t> places = match(o, weights, args.from, tied_head);
+  Loaded out;
+  for (size_t k = 0; k < weights.size(); ++k) {
+    const Gpt2Weight& w = weights[k];
+    std::vector<float> v = o.file->read(places[k]);
+    const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
+    GT_REQUIRE(bad == v.end() || args.allow_nonfinite, Exit::kDamaged, args.from, ": ", w.native, ", element ",
+               bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");
+    if (k == 0 && tied_head)
+      GT_REQUIRE(o.file->read(*tied_head) == v, Exit::kDamaged, args.from,
+                 ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
+    out.values.push_back(o.hf && w.transposed ? transpose(v, w.shape[1], w.shape[0]) : std::move(v));
+  }
+  for (size_t k = 0; k < weights.size(); ++k) {
+    ShardView v;
+    v.name = "master/" + weights[k].native;
+    for (int64_t d : weights[k].shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
+    v.local = v.full;
+    v.shard = weights[k].blocks > 1 ? ShardSpec::split(0, weights[k].blocks) : ShardSpec::replicate();
+    v.data = {reinterpret_cast<std::byte*>(out.values[k].data()), {v.full.numel()}, DType::kF32, {}};
+    out.views.push_back(v);
+  }
+  return out;
+}
+
+std::string random_uuid() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+}  // namespace
+
+Exit run_import(const Command& command) {
+  const auto& args = command.get<ImportArgs>();
+  const auto there = list_steps(args.output);
+  GT_REQUIRE(there.empty(), Exit::kUsage, args.output, ": holds step ", there.empty() ? 0 : there.front().first,
+             " of a run already; give another --output");
+  const DirLock lock(args.output);
+  Vfs vfs;
+  Origin origin = open_origin(vfs, args);
+  Config config;
+  try {
+    config = load_config({.flags = model_flags(origin.model)}).config;
+  } catch (const Error& e) {  // the shape of the model, as the file says it
+    throw Error(args.from + ": " + e.what(), Exit::kDamaged);
+  }
+  const std::vector<Gpt2Weight> weights = gpt2_weights(config.model);
+  const Loaded loaded = load_all(origin, weights, args);
+
+  std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
+  if (!args.tokenizer.empty()) std::erase_if(origin.aux, [](const AuxFile& a) { return a.name == "tokenizer.model"; });
+  aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
+  if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
+  TrainState state;
+  state.origin = "import";
+  state.run_uuid = random_uuid();
+  SaveOptions options;
+  options.retention.keep = 0;
+  options.require_finite = !args.allow_nonfinite;
+  options.git = git_hash();
+  if (config.model.tied) options.ties = {{"master/head.weight", "master/embed.weight"}};
+  SelfFactory factory;
+  const Mesh mesh(MeshShape{}, factory);
+  const SaveReport report =
+      save_checkpoint(args.output, state, loaded.views, aux, options, mesh, *cpu_backend().device, {});
+  for (const auto& list : {origin.warnings, report.warnings})
+    for (const std::string& w : list) fmt::print(stderr, "warning: {}\n", w);
+  int64_t elements = 0;
+  for (const auto& v : loaded.values) elements += static_cast<int64_t>(v.size());
+  fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
+             format_bytes(static_cast<double>(report.bytes)));
+  fmt::print("train on: gpttrain --config {}/config.json --checkpoint.dir {} --data.train PREFIX\n", report.path,
+             args.output);
+  fmt::print("generate: gpttrain generate --load {}{} --prompt \"…\"\n", args.output,
+             aux.size() > 1 && aux.back().name == "tokenizer.model" ? "" : " --tokenizer tok.model");
+  return Exit::kOk;
+}
+
+}  // namespace gt

@@ -1,0 +1,288 @@
+// What each verb is told: one struct a verb, listed like the sections of the config, so that one list serves flags,
+// --help and "did you mean" (launch/config/options.h). Values only; what they mean is the business of verb_*.cpp. A
+// flag
+// --max-tokens is the field "max-tokens"; a domain that begins with "required" must be given.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gt {
+
+struct TrainArgs {
+  bool force = false, quiet = false, dry_run = false, lr_range_test = false;
+  template <class V>
+  void fields(V& v) {
+    v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
+    v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
+    v("dry-run", dry_run, "", "stop after the start block: nothing is started, nothing is written");
+    v("lr_range_test", lr_range_test, "",
+      "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
+      "peak; saves no checkpoint");
+  }
+};
+
+struct TokenizerTrainArgs {
+  std::vector<std::string> input, special;
+  std::string type = "bpe", output;
+  int64_t vocab = 8192, seed = 1234, threads = 0;
+  double sample_mb = 20, coverage = 0.9995;
+  template <class V>
+  void fields(V& v) {
+    v("input", input, "required", "text: files, folders, patterns, - for standard input; gzip is unpacked");
+    v("vocab", vocab, "16..1000000 tokens", "size of the vocabulary");
+    v("type", type, "bpe|unigram", "model");
+    v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
+    v("sample-mb", sample_mb, ">0..10000 MB", "how much of the text the trainer sees, drawn by lines");
+    v("coverage", coverage, ">0.5..1", "share of characters that get pieces; the others are spelled in bytes");
+    v("special", special, "", "further symbols that are never cut, after <|endoftext|> and newline");
+    v("seed", seed, "0..", "which lines are drawn");
+    v("threads", threads, "0..1024 threads", "that read the inputs; 0: all cores");
+  }
+};
+
+struct TokenizerEncodeArgs {
+  std::vector<std::string> text, input;
+  std::string tokenizer, ids_binary;
+  bool pieces = false, untrusted = false;
+  int64_t threads = 0;
+  template <class V>
+  void fields(V& v) {
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("text", text, "", "text to encode, a line each");
+    v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
+    v("pieces", pieces, "", "print pieces instead of numbers");
+    v("ids-binary", ids_binary, "u16|i32", "write little-endian numbers without lines; newlines are encoded too");
+    v("threads", threads, "0..1024 threads", "0: all cores");
+    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
+  }
+};
+
+struct TokenizerDecodeArgs {
+  std::vector<std::string> ids, input;
+  std::string tokenizer, ids_binary;
+  bool pieces = false, untrusted = false;
+  template <class V>
+  void fields(V& v) {
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("ids", ids, "", "token numbers, or pieces with --pieces");
+    v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
+    v("pieces", pieces, "", "read pieces instead of numbers");
+    v("ids-binary", ids_binary, "u16|i32", "read little-endian numbers without lines");
+    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
+  }
+};
+
+struct DataPrepareArgs {
+  std::vector<std::string> input;
+  std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail";
+  int64_t threads = 0, memory_mb = 512, max_doc_mb = 64;
+  bool no_eod = false, strict_utf8 = false, check_cache = false, untrusted = false, force = false;
+  template <class V>
+  void fields(V& v) {
+    v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
+    v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
+    v("json-key", json_key, "", "JSON lines: the field that holds the text");
+    v("split-docs", split_docs, "file|blank-line|line", "text: what ends a document");
+    v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
+    v("threads", threads, "0..1024 threads", "that encode; 0: all cores, as far as memory-mb allows");
+    v("memory-mb", memory_mb, "1..1048576 MB", "bound of the memory used; the output does not depend on it");
+    v("on-bad", on_bad, "fail|skip", "broken JSON, a missing key, a line above max-doc-mb");
+    v("strict-utf8", strict_utf8, "", "invalid UTF-8 is bad too; else its bytes become U+FFFD and are counted");
+    v("max-doc-mb", max_doc_mb, "1..4096 MB", "longest line");
+    v("check-cache", check_cache, "", "encode every 1024th document a second time without the word cache");
+    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
+    v("force", force, "", "start over, whatever is there");
+  }
+};
+
+struct DataInspectArgs {
+  std::string path, tokenizer, split = "all", shares = "969,30,1", data_order = "epoch";
+  int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234;
+  bool order = false;
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "required", "PREFIX of the token files; also as plain word");
+    v("tokenizer", tokenizer, "", "print text too; must be the one that made the tokens");
+    v("doc", doc, "0..", "print this document");
+    v("sample", sample, "0..", "print this sample of seq + 1 tokens");
+    v("order", order, "", "print where samples begin, as CSV");
+    v("samples", samples, "1..", "--order: how many; data.order megatron: of the whole run");
+    v("seq", seq, "1.. tokens", "--sample, --order: length of a sample");
+    v("seed", seed, "0..", "--sample, --order: train.seed of the run");
+    v("data.order", data_order, "epoch|megatron|sequential", "--sample, --order: as in the run");
+    v("split", split, "all|train|valid|test", "--sample, --order: a share of the file, or all as with data.valid");
+    v("data.split", shares, "", "--split: the shares");
+  }
+};
+
+struct EvalArgs {
+  std::string load, split = "valid";
+  int64_t steps = 0;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("split", split, "train|valid|test", "which part of the data");
+    v("steps", steps, "0.. batches", "global batches; 0: the whole split");
+  }
+};
+
+struct GenerateArgs {
+  std::string load, prompt, tokenizer;
+  int64_t max_tokens = 64, top_k = 0, seed = 1;
+  double temperature = 0.8;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("prompt", prompt, "", "the beginning");
+    v("max-tokens", max_tokens, "1..1048576 tokens", "how much to write");
+    v("temperature", temperature, "0..100", "0: always the likeliest token");
+    v("top-k", top_k, "0.. tokens", "choose among the k likeliest; 0: all");
+    v("seed", seed, "0..", "random numbers");
+    v("tokenizer", tokenizer, "", "SentencePiece model; empty: the one of the run");
+  }
+};
+
+struct ScheduleArgs {
+  int64_t pp = 0, vpp = 0, microbatches = 0;
+  std::string schedule = "1f1b", check, trace;
+  std::vector<double> cost = {1, 2};
+  bool tied = false;
+  template <class V>
+  void fields(V& v) {
+    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|forward|FILE", "a pipeline schedule, or file:PATH");
+    v("pp", pp, "0..256 stages", "pipeline ranks; 0: 4, or what the file says");
+    v("vpp", vpp, "0..64 chunks", "model chunks a rank; 0: 1 (interleaved: 2), or what the file says");
+    v("microbatches", microbatches, "0..4096", "microbatches a step; 0: 2 pp, or what the file says");
+    v("cost", cost, ">0..", "time of a forward and of a backward");
+    v("tied", tied, "", "first and last stage share their embedding: adds T");
+    v("check", check, "", "a text schedule: say whether a run would accept it, print nothing else");
+    v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
+  }
+};
+
+struct LrArgs {
+  std::string csv;
+  template <class V>
+  void fields(V& v) {
+    v("csv", csv, "", "write step,lr[,beta1,beta2] of every step to this file; -: to standard output, nothing else");
+  }
+};
+
+struct CkptArgs {
+  std::string dir;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+  }
+};
+
+struct CkptInspectArgs {
+  std::string dir, tensor;
+  bool stats = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder, a step of it, or run directory; also as plain word");
+    v("tensor", tensor, "", "only this tensor, for example master/embed.weight");
+    v("stats", stats, "", "read the tensors: smallest, largest, mean, rms, how many are not finite");
+  }
+};
+
+struct CkptVerifyArgs {
+  std::string dir;
+  bool all = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also as plain word");
+    v("all", all, "", "every step of the folder");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptDiffArgs {
+  std::vector<std::string> checkpoints;
+  double tol = 0;
+  int64_t show = 10;
+  bool json = false;
+  template <class V>
+  void fields(V& v) {
+    v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also as plain words");
+    v("tol", tol, "0..1e9", "largest difference that counts as equal, relative to the tensor's largest magnitude");
+    v("show", show, "1.. tensors", "how many of the worst tensors are printed");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptPruneArgs {
+  std::string dir;
+  int64_t keep = 3, keep_every = 0;
+  bool keep_best = true, dry_run = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("keep", keep, "1..100000", "newest steps kept");
+    v("keep-every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep-best", keep_best, "", "and the step of the best validation loss");
+    v("dry-run", dry_run, "", "say what would be removed, and why; remove nothing");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct ExportArgs {
+  std::string load, format = "safetensors", dtype = "f32", naming, output, max_shard = "5GB";
+  int64_t step = -1;
+  bool force = false;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("step", step, "0..", "this step of the folder; without it the newest good one");
+    v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
+    v("dtype", dtype, "f32|bf16|f16", "of the numbers; rounded to nearest even from FP32");
+    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2 with config.json; without it hf for safetensors");
+    v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
+    v("output", output, "required", "folder (safetensors) or file (hdf5)");
+    v("force", force, "", "replace what is there");
+  }
+};
+
+struct ImportArgs {
+  std::string from, output, tokenizer;
+  int64_t heads = 0;
+  bool allow_nonfinite = false;
+  template <class V>
+  void fields(V& v) {
+    v("from", from, "required", "Hugging Face GPT-2 folder (safetensors), our HDF5 export, or llm.c GPT-2 .bin");
+    v("output", output, "required", "checkpoint folder; step-000000000 is written there");
+    v("tokenizer", tokenizer, "", "SentencePiece model to keep with the weights");
+    v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");
+    v("allow-nonfinite", allow_nonfinite, "", "take weights that hold NaN or infinity");
+  }
+};
+
+struct BenchArgs {
+  int64_t warmup = 5, steps = 20;
+  template <class V>
+  void fields(V& v) {
+    v("warmup", warmup, "0..1000000 steps", "steps before the clock starts");
+    v("steps", steps, "1..1000000 steps", "steps measured");
+  }
+};
+
+struct VerifyArgs {
+  std::string on = "threads";
+  int64_t steps = 3, ranks = 8, sample = 0;
+  bool matrix = false;
+  template <class V>
+  void fields(V& v) {
+    v("on", on, "threads|here",
+      "ranks as threads of this process, or as this command line would train: processes, device");
+    v("steps", steps, "1..100 steps", "optimizer steps compared");
+    v("matrix", matrix, "", "every legal layout instead of the given one");
+    v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
+    v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");
+  }
+};
+
+}  // namespace gt

@@ -47,6 +47,7 @@ bool plain_name(const std::string& s) {
 }
 
 std::string dtype_of(hid_t type) {
+  if (H5Tequal(type, H5T_STD_I8LE) > 0) return "i8";
   if (H5Tget_class(type) != H5T_FLOAT || H5Tget_order(type) != H5T_ORDER_LE) return "";
   if (H5Tequal(type, H5T_IEEE_F32LE) > 0) return "f32";
   size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
@@ -68,7 +69,7 @@ void data_set(Walk& w, hid_t parent, const char* name) {
   if (H5Pget_external_count(props) != 0) refuse(w, name, "its data is in another file");
   if (H5Pget_nfilters(props) != 0) refuse(w, name, "it is filtered");
   const std::string dtype = dtype_of(type);
-  if (dtype.empty()) refuse(w, name, "expected little-endian f32, f16 or bf16");
+  if (dtype.empty()) refuse(w, name, "expected little-endian f32, f16, bf16 or i8");
   hsize_t dims[H5S_MAX_RANK] = {};
   const int rank = H5Sget_simple_extent_dims(space, dims, nullptr);
   if (rank < 0 || rank > 8) refuse(w, name, "expected at most 8 dimensions");
@@ -266,7 +267,9 @@ class H5File : public WeightFile {
   void add(const std::string& path, const std::vector<std::string>& f) {
     WeightInfo w{f[1], f[2], {}};
     const int64_t offset = std::strtoll(f[3].c_str(), nullptr, 10), size = file_.size(),
-                  item = w.dtype == "f32" ? 4 : 2;
+                  item = w.dtype == "f32"  ? 4
+                         : w.dtype == "i8" ? 1
+                                           : 2;
     int64_t room = (size - std::clamp<int64_t>(offset, 0, size)) / item, n = 1;
     for (size_t k = 4; k < f.size(); ++k) {
       const int64_t d = std::strtoll(f[k].c_str(), nullptr, 10);

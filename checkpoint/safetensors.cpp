@@ -20,7 +20,7 @@ constexpr size_t kNameLimit = 512, kTensorLimit = 100000, kMaxDims = 8, kPiece =
 // Bytes of a type by the format's name for it, and our name where it can hold weights.
 const std::map<std::string, std::pair<int64_t, const char*>> kTypes{
     {"F32", {4, "f32"}}, {"F16", {2, "f16"}}, {"BF16", {2, "bf16"}}, {"F64", {8, ""}},     {"BOOL", {1, ""}},
-    {"U8", {1, ""}},     {"I8", {1, ""}},     {"I16", {2, ""}},      {"U16", {2, ""}},     {"I32", {4, ""}},
+    {"U8", {1, ""}},     {"I8", {1, "i8"}},   {"I16", {2, ""}},      {"U16", {2, ""}},     {"I32", {4, ""}},
     {"U32", {4, ""}},    {"I64", {8, ""}},    {"U64", {8, ""}},      {"F8_E4M3", {1, ""}}, {"F8_E5M2", {1, ""}}};
 
 struct Entry {
@@ -192,8 +192,8 @@ class Safetensors : public WeightFile {
   }
   std::vector<float> read(size_t k) override {
     const WeightInfo& w = list_[k];
-    GT_REQUIRE(w.dtype == "f32" || w.dtype == "bf16" || w.dtype == "f16", Exit::kDamaged, file_.path(), ": ", w.name,
-               " is ", w.dtype, ", expected F32, BF16 or F16");
+    GT_REQUIRE(w.dtype == "f32" || w.dtype == "bf16" || w.dtype == "f16" || w.dtype == "i8", Exit::kDamaged,
+               file_.path(), ": ", w.name, " is ", w.dtype, ", expected F32, BF16, F16 or I8");
     return read_values(file_, begin_ + offsets_[k], w.numel(), w.dtype);
   }
 
@@ -256,7 +256,15 @@ class ShardedSafetensors : public WeightFile {
   std::vector<std::pair<size_t, size_t>> place_;
 };
 
-const char* type_name(DType t) { return t == DType::kF32 ? "F32" : t == DType::kBF16 ? "BF16" : "F16"; }
+const char* type_name(DType t) {
+  switch (t) {
+    case DType::kF32: return "F32";
+    case DType::kBF16: return "BF16";
+    case DType::kF16: return "F16";
+    case DType::kI8: return "I8";
+    default: fail(Exit::kInternal, "safetensors: no weights are written as ", name_of(t));
+  }
+}
 
 int64_t bytes_of(const OutTensor& t) {
   int64_t n = size_of(t.dtype);

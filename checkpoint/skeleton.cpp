@@ -76,6 +76,7 @@ Id file_type(DType t) {
     case DType::kI32: return {H5Tcopy(H5T_STD_I32LE), H5Tclose, "type"};
     case DType::kU16: return {H5Tcopy(H5T_STD_U16LE), H5Tclose, "type"};
     case DType::kByte: return {H5Tcopy(H5T_STD_U8LE), H5Tclose, "type"};
+    case DType::kI8: return {H5Tcopy(H5T_STD_I8LE), H5Tclose, "type"};
     case DType::kBF16:
     case DType::kF16: break;
     default: fail(Exit::kInternal, "checkpoints do not store ", name_of(t));

@@ -1,5 +1,6 @@
 #include "checkpoint/weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -30,6 +31,15 @@ std::string WeightFile::note(const std::string&) const { return ""; }
 std::string encode_values(const std::vector<float>& values, size_t begin, size_t end, const OutTensor& t) {
   if (t.dtype == DType::kF32)
     return {reinterpret_cast<const char*>(values.data() + begin), (end - begin) * sizeof(float)};
+  if (t.dtype == DType::kI8) {
+    std::string out(end - begin, '\0');
+    for (size_t k = begin; k < end; ++k) {
+      GT_CHECK(std::fabs(values[k]) <= 127 && values[k] == std::nearbyint(values[k]), t.name, ": element ", k, " is ",
+               values[k], ", expected a whole number of -127 to 127");
+      out[k - begin] = static_cast<char>(static_cast<int8_t>(values[k]));
+    }
+    return out;
+  }
   std::string out((end - begin) * 2, '\0');
   for (size_t k = begin; k < end; ++k) {
     const uint16_t bits = t.dtype == DType::kBF16 ? bf16_from(values[k]) : f16_from(values[k]);
@@ -44,6 +54,12 @@ std::vector<float> read_values(const File& file, int64_t offset, int64_t count, 
   std::vector<float> out(static_cast<size_t>(count));
   if (dtype == "f32") {
     file.read(out.data(), count * 4, offset);
+    return out;
+  }
+  if (dtype == "i8") {
+    std::vector<int8_t> bytes(out.size());
+    file.read(bytes.data(), count, offset);
+    std::copy(bytes.begin(), bytes.end(), out.begin());
     return out;
   }
   std::vector<uint16_t> half(std::min(out.size(), kPiece));

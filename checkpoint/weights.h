@@ -15,7 +15,7 @@ namespace gt {
 
 struct WeightInfo {
   std::string name;
-  std::string dtype;  // "f32", "bf16", "f16", or what the file calls a type that holds no weights
+  std::string dtype;  // "f32", "bf16", "f16", "i8", or what the file calls a type that holds no weights
   std::vector<int64_t> shape;
   int64_t numel() const;
 };
@@ -28,7 +28,7 @@ class WeightFile {
   const std::vector<WeightInfo>& list() const { return list_; }
   // Text that came with the tensors, "" when there is none: "ties", "model".
   virtual std::string note(const std::string& key) const;
-  // Row-major, widened to f32. kDamaged when the type holds no weights; kIo.
+  // Row-major, widened to f32; int8 as it stands, without its scale. kDamaged when the type holds no weights; kIo.
   virtual std::vector<float> read(size_t k) = 0;
 
  protected:
@@ -50,7 +50,7 @@ std::unique_ptr<WeightFile> open_llmc(Vfs&, const std::string& path);
 struct OutTensor {
   std::string name;
   std::vector<int64_t> shape;
-  DType dtype = DType::kF32;  // f32, bf16, f16; a value beyond f16 is kUsage naming the tensor
+  DType dtype = DType::kF32;  // f32, bf16, f16; a value beyond f16 is kUsage naming the tensor. i8: whole numbers
 };
 using Fetch = std::function<std::vector<float>(size_t k)>;
 using Notes = std::vector<std::pair<std::string, std::string>>;

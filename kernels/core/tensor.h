@@ -12,7 +12,7 @@
 namespace gt {
 
 // Values are part of the checkpoint format: append only.
-enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI32, kU16, kByte, kF64, kI64 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI32, kU16, kByte, kF64, kI64, kI8 };
 
 constexpr int64_t size_of(DType t) {
   switch (t) {
@@ -24,7 +24,7 @@ constexpr int64_t size_of(DType t) {
 }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i32", "u16", "byte", "f64", "i64"};
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "f8e4m3", "f8e5m2", "i32", "u16", "byte", "f64", "i64", "i8"};
   return kNames[static_cast<size_t>(t)];
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/int8_rows.h"
 #include "checkpoint/step_reader.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
@@ -65,7 +66,7 @@ class Source {
   }
   const std::string& path() const { return reader_.path(); }
   const ModelConfig& model() const { return model_; }
-  std::vector<Gpt2Weight>& weights() { return weights_; }
+  const std::vector<Gpt2Weight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
   std::vector<float> read(const std::string& native) { return reader_.read(*find(native)); }
 
@@ -125,32 +126,70 @@ void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bo
   if (replaces) remove_tree(vfs, old);
 }
 
+// How one stored tensor comes out of a weight: as it is, or as one half of its int8 form.
+enum class Part { kValues, kInt8, kScale };
+
+struct Exported {
+  const Gpt2Weight* weight = nullptr;
+  Part part = Part::kValues;
+  OutTensor out;
+};
+
+constexpr const char* kScaleSuffix = ".scale";
+
+// What is written of the model, by name: matrices of an int8 export as <name> and <name>.scale, vectors in FP32.
+std::vector<Exported> plan_export(const std::vector<Gpt2Weight>& weights, bool hf, DType dtype) {
+  std::vector<Exported> plan;
+  for (const Gpt2Weight& w : weights) {
+    const std::string name = hf ? w.hf : w.native;
+    const std::vector<int64_t> shape = hf ? w.hf_shape() : w.shape;
+    if (dtype != DType::kI8) {
+      plan.push_back({&w, Part::kValues, {name, shape, dtype}});
+    } else if (w.shape.size() != 2) {
+      plan.push_back({&w, Part::kValues, {name, shape, DType::kF32}});
+    } else {
+      plan.push_back({&w, Part::kInt8, {name, shape, DType::kI8}});
+      plan.push_back({&w, Part::kScale, {name + kScaleSuffix, {shape[0]}, DType::kF32}});
+    }
+  }
+  std::sort(plan.begin(), plan.end(), [](const auto& a, const auto& b) { return a.out.name < b.out.name; });
+  return plan;
+}
+
+std::vector<OutTensor> tensors_of(const std::vector<Exported>& plan) {
+  std::vector<OutTensor> out;
+  for (const Exported& e : plan) out.push_back(e.out);
+  return out;
+}
+
+std::vector<float> values_of(Source& source, const Exported& e) {
+  std::vector<float> values = source.read(e.weight->native);
+  if (e.part == Part::kValues) return values;
+  Int8Rows q = quantize_rows(values, e.weight->shape[0]);
+  return std::move(e.part == Part::kInt8 ? q.values : q.scale);
+}
+
 int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
-  auto& weights = source.weights();
-  std::sort(weights.begin(), weights.end(), [](const auto& a, const auto& b) { return a.native < b.native; });
-  std::vector<OutTensor> tensors;
-  for (const Gpt2Weight& w : weights) tensors.push_back({w.native, w.shape, dtype});
   GT_REQUIRE(args.naming == "native", Exit::kUsage,
              "--naming hf: an HDF5 file has native names; use --naming native, "
              "or --format safetensors");
-  write_h5(source.vfs(), temp, tensors, native_notes(source.model()),
-           [&](size_t k) { return source.read(weights[k].native); });
-  return static_cast<int64_t>(tensors.size());
+  const std::vector<Exported> plan = plan_export(source.weights(), false, dtype);
+  write_h5(source.vfs(), temp, tensors_of(plan), native_notes(source.model()),
+           [&](size_t k) { return values_of(source, plan[k]); });
+  return static_cast<int64_t>(plan.size());
 }
 
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
-  auto& weights = source.weights();
   const bool hf = args.naming == "hf";
-  const auto name = [&](const Gpt2Weight& w) { return hf ? w.hf : w.native; };
-  std::sort(weights.begin(), weights.end(), [&](const auto& a, const auto& b) { return name(a) < name(b); });
-  std::vector<OutTensor> tensors;
-  for (const Gpt2Weight& w : weights) tensors.push_back({name(w), hf ? w.hf_shape() : w.shape, dtype});
+  GT_REQUIRE(!hf || dtype != DType::kI8, Exit::kUsage,
+             "--naming hf: transformers reads no int8 weights with scales; use --naming native");
+  const std::vector<Exported> plan = plan_export(source.weights(), hf, dtype);
   make_directory(source.vfs(), temp);
-  write_safetensors(source.vfs(), temp, tensors, hf ? Notes() : native_notes(source.model()),
+  write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
                     bytes_from(args.max_shard), [&](size_t k) {
-                      auto values = source.read(weights[k].native);
-                      return hf && weights[k].transposed ? transpose(values, weights[k].shape[0], weights[k].shape[1])
-                                                         : values;
+                      const Gpt2Weight& w = *plan[k].weight;
+                      auto values = values_of(source, plan[k]);
+                      return hf && w.transposed ? transpose(values, w.shape[0], w.shape[1]) : values;
                     });
   const std::string tokenizer = read_aux(source.path(), "tokenizer.model");
   if (!tokenizer.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", tokenizer);
@@ -159,7 +198,13 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
     write_synced(source.vfs(), temp + "/config.json",
                  hf_config_json(source.model(), end_of_text(source, tokenizer), torch));
   sync_directory(source.vfs(), temp);
-  return static_cast<int64_t>(tensors.size());
+  return static_cast<int64_t>(plan.size());
+}
+
+DType dtype_from(const std::string& name) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    if (name == name_of(t)) return t;
+  return DType::kI8;
 }
 
 }  // namespace
@@ -167,10 +212,10 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
 Exit run_export(const Command& command) {
   auto args = command.get<ExportArgs>();
   const bool folder = args.format == "safetensors";
-  if (args.naming.empty()) args.naming = folder ? "hf" : "native";
+  const DType dtype = dtype_from(args.dtype);
+  if (args.naming.empty()) args.naming = folder && dtype != DType::kI8 ? "hf" : "native";
   while (args.output.size() > 1 && args.output.back() == '/') args.output.pop_back();
   require_replaceable(args.output, folder, args.force);
-  const DType dtype = args.dtype == "f32" ? DType::kF32 : args.dtype == "bf16" ? DType::kBF16 : DType::kF16;
   Source source(args);
   const std::string temp = cat(args.output, ".tmp-", ::getpid());
   int64_t tensors = 0;

@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/dir_lock.h"
+#include "checkpoint/int8_rows.h"
 #include "checkpoint/steps.h"
 #include "checkpoint/weights.h"
 #include "kernels/backend.h"
@@ -140,9 +141,34 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   return o;
 }
 
+// Where a weight lies in the file. Int8 has its scales beside it.
+struct Place {
+  size_t values = 0;
+  std::optional<size_t> scale;
+};
+
+// "" or why this tensor cannot be the weight; finds the scales of int8 and takes them off the list.
+std::string place_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
+                     const std::vector<int64_t>& expected, Place& place) {
+  const auto it = found.find(name);
+  if (it == found.end()) return "missing";
+  const WeightInfo& info = file.list()[place.values = it->second];
+  found.erase(it);
+  if (info.shape != expected) return fmt::format("{}, expected {}", to_string(info.shape), to_string(expected));
+  if (info.dtype == "f32" || info.dtype == "bf16" || info.dtype == "f16") return "";
+  if (info.dtype != "i8" || info.shape.size() != 2)
+    return fmt::format("{}, expected f32, bf16 or f16, or a matrix of i8", info.dtype);
+  const auto scale = found.find(name + ".scale");
+  if (scale == found.end()) return "i8 without " + name + ".scale";
+  const WeightInfo& s = file.list()[*(place.scale = scale->second)];
+  found.erase(scale);
+  if (s.dtype == "f32" && s.shape == std::vector<int64_t>{info.shape[0]}) return "";
+  return fmt::format("its scale is {} {}, expected f32 [{}]", s.dtype, to_string(s.shape), info.shape[0]);
+}
+
 // Which tensor of the file is which of the model; everything that does not match is listed at once.
-std::vector<size_t> match(const Origin& o, const std::vector<Gpt2Weight>& weights, const std::string& where,
-                          std::optional<size_t>& tied_head) {
+std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights, const std::string& where,
+                         std::optional<size_t>& tied_head) {
   std::map<std::string, size_t> found;
   std::vector<std::string> problems;
   for (size_t k = 0; k < o.file->list().size(); ++k) {
@@ -150,21 +176,12 @@ std::vector<size_t> match(const Origin& o, const std::vector<Gpt2Weight>& weight
     if (o.hf && is_buffer(name)) continue;
     if (!found.emplace(name, k).second) problems.push_back(name + ": is there twice, with and without its prefix");
   }
-  std::vector<size_t> out;
-  for (const Gpt2Weight& w : weights) {
-    const auto it = found.find(o.hf ? bare(w.hf, o) : w.native);
-    if (it == found.end()) {
-      problems.push_back((o.hf ? w.hf : w.native) + ": missing");
-      continue;
-    }
-    const WeightInfo& info = o.file->list()[it->second];
-    const auto expected = o.hf ? w.hf_shape() : w.shape;
-    if (info.shape != expected)
-      problems.push_back(fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(expected)));
-    if (info.dtype != "f32" && info.dtype != "bf16" && info.dtype != "f16")
-      problems.push_back(fmt::format("{}: {}, expected f32, bf16 or f16", info.name, info.dtype));
-    out.push_back(it->second);
-    found.erase(it);
+  std::vector<Place> out(weights.size());
+  for (size_t k = 0; k < weights.size(); ++k) {
+    const Gpt2Weight& w = weights[k];
+    const std::string bad =
+        place_of(*o.file, found, o.hf ? bare(w.hf, o) : w.native, o.hf ? w.hf_shape() : w.shape, out[k]);
+    if (!bad.empty()) problems.push_back(fmt::format("{}: {}", o.hf ? w.hf : w.native, bad));
   }
   const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
   if (o.model.tied && head != found.end()) {  // a second copy of the embedding, to be compared with it
@@ -192,11 +209,12 @@ struct Loaded {
 
 Loaded load_all(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args) {
   std::optional<size_t> tied_head;
-  const std::vector<size_t> places = match(o, weights, args.from, tied_head);
+  const std::vector<Place> places = match(o, weights, args.from, tied_head);
   Loaded out;
   for (size_t k = 0; k < weights.size(); ++k) {
     const Gpt2Weight& w = weights[k];
-    std::vector<float> v = o.file->read(places[k]);
+    std::vector<float> v = o.file->read(places[k].values);
+    if (places[k].scale) v = restore_rows({std::move(v), o.file->read(*places[k].scale)});
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
     GT_REQUIRE(bad == v.end() || args.allow_nonfinite, Exit::kDamaged, args.from, ": ", w.native, ", element ",
                bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");

@@ -239,7 +239,7 @@ struct ExportArgs {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
     v("step", step, "0..", "this step of the folder; without it the newest good one");
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
-    v("dtype", dtype, "f32|bf16|f16", "of the numbers; rounded to nearest even from FP32");
+    v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
     v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2 with config.json; without it hf for safetensors");
     v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");

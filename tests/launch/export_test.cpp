@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/int8_rows.h"
 #include "checkpoint/weights.h"
 #include "kernels/core/sha256.h"
 #include "launch/verbs/loaded_model.h"
@@ -153,6 +154,62 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   const double rounded = worst(logits_of(*model, p.tokens), p.logits);
   CHECK(rounded > 1e-5);
   CHECK(rounded < 0.1);
+}
+
+// exp of the mean loss over all next tokens of the fixture's prompts.
+double perplexity(LoadedModel& m) {
+  double loss = 0;
+  int64_t count = 0;
+  for (const Prompt& p : fixture_prompts()) {
+    for (size_t n = 1; n < p.tokens.size(); ++n, ++count) {
+      const std::vector<float> z = logits_of(m, {p.tokens.begin(), p.tokens.begin() + static_cast<int64_t>(n)});
+      double sum = 0;
+      for (const float x : z) sum += std::exp(static_cast<double>(x));
+      loss += std::log(sum) - static_cast<double>(z[static_cast<size_t>(p.tokens[n])]);
+    }
+  }
+  return std::exp(loss / static_cast<double>(count));
+}
+
+TEST_CASE("an int8 export keeps every matrix within half a step of its row's scale, and can be taken back in") {
+  TempDir dir;
+  must("import --from " + kFixture + " --output in", dir);
+  CHECK(must("export --load in --dtype int8 --output q", dir).says("as int8, native names"));
+  must("export --load in --naming native --output f", dir);
+  must("export --load in --dtype int8 --format hdf5 --output q.h5", dir);
+  CHECK(gpttrain("export --load in --dtype int8 --naming hf --output x", dir.path()).code == 2);
+  const auto exact = tensors_of(dir / "f"), stored = tensors_of(dir / "q");
+  size_t matrices = 0;
+  for (const auto& [name, w] : exact) {
+    INFO(name);
+    const auto scale = stored.find(name + ".scale");
+    if (scale == stored.end()) {
+      CHECK(stored.at(name) == w);
+      continue;
+    }
+    ++matrices;
+    const size_t rows = scale->second.size(), cols = w.size() / rows;
+    const std::vector<float> back = restore_rows({stored.at(name), scale->second});
+    size_t wrong = 0;
+    for (size_t k = 0; k < w.size(); ++k) wrong += std::fabs(back[k] - w[k]) > 0.5001f * scale->second[k / cols];
+    CHECK(wrong == 0);
+  }
+  CHECK(matrices == 2 + 2 * 4);  // two tables, four linears a block
+  CHECK(stored.size() == exact.size() + matrices);
+  must("import --from q --output a", dir);
+  must("import --from q.h5 --output b", dir);
+  CHECK(must("ckpt diff a b", dir).says("equal"));
+  const auto before = load_model(dir / "in", {"--device.kind", "cpu"}),
+             after = load_model(dir / "a", {"--device.kind", "cpu"});
+  CHECK(perplexity(*after) == Approx(perplexity(*before)).epsilon(0.01));
+}
+
+TEST_CASE("rows of zeros and rows far apart keep their int8 scales to themselves") {
+  const Int8Rows q = quantize_rows({0, 0, 0, 1e-3f, -5e-4f, 254e-3f / 254, 127, -63.5f, 62.5f}, 3);
+  CHECK(q.scale == std::vector<float>{1, 1e-3f / 127, 1});
+  CHECK(q.values == std::vector<float>{0, 0, 0, 127, -64, 127, 127, -64, 62});  // halves to even
+  CHECK(restore_rows(q)[6] == 127);
+  CHECK(quantize_rows({}, 0).values.empty());
 }
 
 TEST_CASE("one export, whichever layout wrote the checkpoint, and training goes on from imported weights") {

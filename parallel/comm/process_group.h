@@ -9,7 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/core/check.h"
 #include "kernels/core/tensor.h"
+#include "parallel/comm/comm_spans.h"
 #include "parallel/comm/group_trace.h"
 #include "parallel/comm/rank_status.h"
 
@@ -50,6 +52,11 @@ struct CommCounters {
   Op ops[kNumCommOps];  // by CommOp
   Op& of(CommOp op) { return ops[static_cast<int>(op)]; }
   const Op& of(CommOp op) const { return ops[static_cast<int>(op)]; }
+  int64_t blocked_ns() const {
+    int64_t sum = 0;
+    for (const Op& o : ops) sum += o.blocked_ns;
+    return sum;
+  }
 };
 
 class ProcessGroup {
@@ -78,10 +85,16 @@ class ProcessGroup {
   virtual Work recv(Tensor, int from, int tag, Stream after) = 0;
 
   virtual void barrier() = 0;
+  // This rank fails and is about to free its buffers, with calls in flight. Where other ranks reach into them (threads
+  // of one process), returns when nobody does any more or will again: the groups of all ranks fail with `message`.
+  // Elsewhere nothing happens, and the job has to be ended.
+  virtual void abandon(const std::string& message, Exit code);
   // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
   virtual void poll() {}
 
   const CommCounters& counters() const { return counters_; }
+  // From now on calls and waits are written to `spans` too; nullptr: no longer.
+  void keep_spans(CommSpans* spans) { spans_ = spans; }
   // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
   void set_label(std::string label) {
     label_ = std::move(label);
@@ -92,13 +105,22 @@ class ProcessGroup {
  protected:
   friend class Work;
   virtual void wait(uint64_t ticket, Stream) = 0;
+  // The calling thread was inside a call of `op`, or a wait for one, since `begin` (steady_ns).
+  void was_inside(CommOp op, int64_t bytes, int64_t begin, bool waits) {
+    const int64_t end = steady_ns();
+    counters_.of(op).blocked_ns += end - begin;
+    if (spans_ != nullptr) spans_->add({begin, end, bytes, op, waits});
+  }
   CommCounters counters_;
   GroupTrace trace_;  // set by backends whose ranks can see each other
 
  private:
   int rank_, size_;
+  CommSpans* spans_ = nullptr;
   std::string label_ = "group";
 };
+
+inline void ProcessGroup::abandon(const std::string&, Exit) {}
 
 inline void Work::wait(Stream s) {
   if (group_ != nullptr) group_->wait(ticket_, s);

@@ -1,9 +1,9 @@
 #include "launch/train/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "kernels/core/host.h"
 #include "kernels/null/product_log.h"
 #include "launch/config/no_decay.h"
 #include "launch/config/schedule_file.h"
@@ -11,13 +11,6 @@
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
-namespace {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   const auto costs = o.model.layer_costs();
@@ -112,13 +105,37 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
+// Between begin and end of `call` other ranks may be reading this engine's buffers. When it throws they stop to before
+// anything is freed.
+template <class Call>
+auto Engine::whole(Call call) {
+  try {
+    return call();
+  } catch (const Error& e) {
+    mesh_.world().abandon(e.what(), e.code());
+    throw;
+  } catch (const std::exception& e) {
+    mesh_.world().abandon(e.what(), Exit::kInternal);
+    throw;
+  }
+}
+
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
+  return whole([&] { return run_step(microbatches, target_tokens, stop, save_ready); });
+}
+
+double Engine::evaluate(std::span<const MicroBatch> microbatches) {
+  return whole([&] { return run_evaluation(microbatches); });
+}
+
+StepResult Engine::run_step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop,
+                            bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  phases_[0] = seconds_now();
+  phases_[0] = now();
   prepare_scalars(target_tokens);
 
   store_->begin_step();
@@ -151,7 +168,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   return read_back(target_tokens);
 }
 
-void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = seconds_now(); }
+void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = now(); }
 
 // This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
 void Engine::put_stage_times(Tensor out) {
@@ -162,7 +179,8 @@ void Engine::put_stage_times(Tensor out) {
                      : t.action.act == Act::kBackward      ? kBackwardTime
                      : t.action.act == Act::kBackwardInput ? kInputGradTime
                                                            : kWeightGradTime;
-    own_times_[kind] += t.end - t.begin;
+    own_times_[kind] += t.end - t.begin - t.inside.total();
+    own_times_[kTpTime] += t.inside.tp;
   }
   own_times_[kWaitTime] = train_->wait_seconds();
   own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
@@ -224,11 +242,18 @@ StepResult Engine::read_back(int64_t target_tokens) {
   for (const ActionTime& t : train_->transfers())
     if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
       own_times_[kReduceTime] += t.end - t.begin;
+  for (const ActionTime& t : train_->timeline()) {
+    own_times_[kReduceTime] += t.inside.reductions;
+    own_times_[kGatherTime] += t.inside.gathers;
+  }
   if (!r.skipped) ++applied_;
+#ifndef NDEBUG
+  if (applied_ % 100 == 0) store_->require_equal_copies();
+#endif
   return r;
 }
 
-double Engine::evaluate(std::span<const MicroBatch> microbatches) {
+double Engine::run_evaluation(std::span<const MicroBatch> microbatches) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");

@@ -103,6 +103,10 @@ class Engine {
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
  private:
+  template <class Call>
+  auto whole(Call call);
+  StepResult run_step(std::span<const MicroBatch>, int64_t target_tokens, bool stop, bool save_ready);
+  double run_evaluation(std::span<const MicroBatch>);
   void prepare_scalars(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);

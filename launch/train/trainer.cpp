@@ -4,13 +4,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <thread>
 
 #include "data/index_store.h"
+#include "kernels/core/host.h"
 #include "kernels/core/sha256.h"
 #include "launch/logs/banner.h"
 #include "launch/logs/console.h"
@@ -25,8 +25,6 @@
 namespace gt {
 namespace fs = std::filesystem;
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> v) {
   if (v.empty()) return kUnknown;
@@ -95,10 +93,12 @@ void Trainer::open_device() {
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
-  if (factory_.local_rank() == 0)
-    require_memory(options, mesh_->shape(), *backend_, factory_.local_size(),
+  if (factory_.local_rank() == 0) {
+    stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size(),
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
+  }
+  plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -308,10 +308,11 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape(), *backend_);
+  info.layout = stage_table(options, mesh_->shape(), stage_plans_);
   info.environment = backend_->device->describe(0);
-  info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
-                          threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  info.rows =
+      start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
+                  std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
   log_->start(info);
   if (resumed_)
@@ -398,6 +399,7 @@ void Trainer::one_step() {
   rec.tokens_per_second = rate;
   rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
   if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().world() > 1) rec.exposed_comm = r.times.mean_exposed() / seconds;
   if (mesh_->shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;

@@ -69,6 +69,7 @@ class Trainer {
   bool device_open_ = false;
   int threads_ = 1;
   EnginePlan plan_;
+  std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;

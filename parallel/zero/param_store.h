@@ -104,6 +104,9 @@ class ParamStore {
 
   void publish();  // values changed: gather what is kept whole (stages 1 to 3), new versions
 
+  // Throws when a tied table has drifted apart between first and last stage, naming it. Collective over their ranks.
+  void require_equal_copies();
+
   // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local
   // scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;

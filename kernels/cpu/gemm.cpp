@@ -282,7 +282,7 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.rows = epilogue_rows();
   job.simd = &simd();
   if (job.k == 0) return job;
-  const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && current_isa() >= Isa::kAvx512Bf16);
+  const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.half_result = is_half(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_half(g.aux.dtype));

@@ -107,6 +107,7 @@ class Engine {
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
+  void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
   const EngineOptions options_;
   const Mesh& mesh_;

@@ -133,8 +133,14 @@ enum StepScalar : int {
 };
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
 // scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
-// scalars[kSkip] = 1 if the total is not finite, else 0; norm f32 [1] = total.
-struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denominator = 1; double slack = 1e-6; };
+// scalars[kSkip] = 1 if the total or an entry of `guard` is not finite, else 0; norm f32 [1] = total. guard f64, may be
+// empty: sums over what the norm does not count and that must be finite as well.
+struct ClipFactor {
+  Tensor norm_squares, scalars, norm;
+  float clip = 1, denominator = 1;
+  double slack = 1e-6;
+  Tensor guard;
+};
 
 // Optimizer steps over a flat range. master, grad and state f32 [count]; value: same count in the compute dtype, or
 // empty when master is the value; value = round(master). All read scalars, g = grad * scalars[kGradMultiplier], lr,

@@ -65,10 +65,11 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
           const std::lock_guard lock(mutex);
           const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
           const int first = ranks.failed_rank();
-          const bool victim = !agreed && first >= 0 && first != r;
-          if (!victim && (agreed || !failed)) print_error(e, config, r, world);
-          if (!failed) result = code_of(e);  // a victim's is that of the rank it names
-          failed = failed || !victim;
+          if (agreed || (!failed && (first < 0 || first == r))) {  // the others are its victims
+            print_error(e, config, r, world);
+            if (!failed) result = code_of(e);
+            failed = true;
+          }
         }
         ranks.abort(r, e.what(), code_of(e));
       }

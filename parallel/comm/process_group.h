@@ -85,12 +85,14 @@ class ProcessGroup {
   virtual Work recv(Tensor, int from, int tag, Stream after) = 0;
 
   virtual void barrier() = 0;
-  // This rank fails and is about to free its buffers, with calls in flight. Where other ranks reach into them (threads
-  // of one process), returns when nobody does any more or will again: the groups of all ranks fail with `message`.
-  // Elsewhere nothing happens, and the job has to be ended.
-  virtual void abandon(const std::string& message, Exit code);
   // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
   virtual void poll() {}
+  // For a rank that an error takes out of its work: calls that it has not waited for may still move its buffers. Ranks
+  // that reach each other's memory end the world here, with this message, and it returns when nobody touches them.
+  virtual void abandon(const std::string& why, Exit code) {
+    (void)why;
+    (void)code;
+  }
 
   const CommCounters& counters() const { return counters_; }
   // From now on calls and waits are written to `spans` too; nullptr: no longer.
@@ -119,8 +121,6 @@ class ProcessGroup {
   CommSpans* spans_ = nullptr;
   std::string label_ = "group";
 };
-
-inline void ProcessGroup::abandon(const std::string&, Exit) {}
 
 inline void Work::wait(Stream s) {
   if (group_ != nullptr) group_->wait(ticket_, s);

@@ -1,13 +1,9 @@
 #include "checkpoint/background_save.h"
 
-#include <chrono>
-
 #include "checkpoint/world.h"
+#include "kernels/core/host.h"
 
 namespace gt {
-namespace {
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-}  // namespace
 
 BackgroundSave::BackgroundSave(Vfs& vfs, const Mesh& mesh, const DeviceApi& api, Stream stream)
     : vfs_(vfs), mesh_(mesh), api_(api), stream_(stream), staging_(api) {}

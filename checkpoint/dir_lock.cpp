@@ -11,17 +11,12 @@
 #include <sstream>
 
 #include "checkpoint/vfs.h"
+#include "kernels/core/host.h"
 
 namespace gt {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string host_name() {
-  char host[256] = "?";
-  ::gethostname(host, sizeof host - 1);
-  return host;
-}
 
 std::string first_line(const std::string& path) {
   std::ifstream in(path);

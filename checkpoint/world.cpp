@@ -1,8 +1,8 @@
 #include "checkpoint/world.h"
 
-#include <unistd.h>
-
 #include <cstring>
+
+#include "kernels/core/host.h"
 
 namespace gt {
 namespace {
@@ -45,9 +45,7 @@ void all_or_none(const Mesh& mesh, const std::function<void()>& body) {
   ProcessGroup& g = mesh.world();
   std::string failure;  // exit code as one byte, then the message
   const auto failed = [&](Exit code, const std::string& what) {
-    char host[256] = "?";
-    ::gethostname(host, sizeof host - 1);
-    failure = static_cast<char>(code) + cat("rank ", mesh.rank(), " (", host, ", ", mesh.place(), "): ", what);
+    failure = static_cast<char>(code) + cat("rank ", mesh.rank(), " (", host_name(), ", ", mesh.place(), "): ", what);
   };
   try {
     body();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "launch/config/config_optim.h"
+#include "launch/config/config_precision.h"
 #include "launch/logs/predict.h"
 #include "launch/logs/progress.h"
 #include "launch/train/engine_options.h"
@@ -103,11 +104,11 @@ int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
 }
 
 // Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
-std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) {
-  const auto peak = [&](const EngineOptions& with) {
+std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans,
+                                 const Backend& backend) {
+  const auto peak = [](const StagePlans& of) {
     int64_t most = 0;
-    for (int k = 0; k < mesh.pp; ++k)
-      most = std::max(most, plan_memory(with, mesh, k * mesh.dp * mesh.tp).memory.activations);
+    for (const EnginePlan& p : of) most = std::max(most, p.memory.activations);
     return format_bytes(static_cast<double>(most));
   };
   EngineOptions kept = o, fused = o;
@@ -116,7 +117,8 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh) 
   return fmt::format(
       "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
       "recomputation {}, with {} instead {}",
-      o.schedule, peak(o), peak(kept), fused.schedule, peak(fused));
+      o.schedule, peak(plans), peak(plan_stages(kept, mesh, backend)), fused.schedule,
+      peak(plan_stages(fused, mesh, backend)));
 }
 
 bool splits_backward(const Schedule& s) {
@@ -134,11 +136,17 @@ std::string memory_line(const MemoryReport& m) {
                      m.copies ? ", packed weights " + b(m.copies) : "", b(m.total()));
 }
 
-std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Backend& backend) {
+StagePlans plan_stages(const EngineOptions& o, const MeshShape& mesh, const Backend& backend) {
+  StagePlans out;
+  for (int k = 0; k < mesh.pp; ++k) out.push_back(plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend));
+  return out;
+}
+
+std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans) {
   const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
   std::string out;
   for (int k = 0; k < mesh.pp; ++k) {
-    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend);
+    const EnginePlan& plan = plans[static_cast<size_t>(k)];
     out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage",
                        k, rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "",
                        memory_line(plan.memory));
@@ -146,11 +154,12 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Bac
   return out;
 }
 
-void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend& backend, int ranks_here,
-                    bool staged_saves) {
-  int64_t largest = 0, worst = 0, sum = 0;
-  for (int k = 0; k < mesh.pp; ++k) {
-    const MemoryReport memory = plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend).memory;
+void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
+                    int ranks_here, bool staged_saves) {
+  size_t largest = 0;
+  int64_t worst = 0, sum = 0;
+  for (size_t k = 0; k < plans.size(); ++k) {
+    const MemoryReport& memory = plans[k].memory;
     const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
@@ -164,18 +173,17 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const Backend
   GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
-             memory_line(plan_memory(o, mesh, static_cast<int>(largest) * mesh.dp * mesh.tp, backend).memory),
+             memory_line(plans[largest].memory),
              "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
              staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
 }
 
 // Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
 // data-parallel group in a step.
-std::string zero_cost(const EngineOptions& o, const MeshShape& mesh) {
+std::string zero_cost(const StagePlans& plans) {
   EnginePlan worst;
   int64_t most = -1;
-  for (int k = 0; k < mesh.pp; ++k) {
-    const EnginePlan plan = plan_memory(o, mesh, k * mesh.dp * mesh.tp);
+  for (const EnginePlan& plan : plans) {
     const int64_t held = plan.memory.weights + plan.memory.gradients + plan.memory.optimizer;
     if (held > most) {
       most = held;
@@ -188,18 +196,19 @@ std::string zero_cost(const EngineOptions& o, const MeshShape& mesh) {
                      b(c.reduce_scatter), b(c.all_gather));
 }
 
-std::string zero_text(const EngineOptions& o, const MeshShape& mesh) {
+std::string zero_text(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend) {
   const GradReduce chosen = grad_reduce_of(o.zero, mesh.pp, o.microbatches);
   const auto mode = [](GradReduce g) { return g == GradReduce::kEach ? "each" : "end"; };
   std::string out = fmt::format("stage {}", o.zero.stage);
   if (o.zero.stage >= 2)
     out += fmt::format(", gradients reduced {}",
                        chosen == GradReduce::kEach ? "after each microbatch" : "at the end of the step");
-  out += ": " + zero_cost(o, mesh);
+  out += ": " + zero_cost(plans);
   if (o.zero.stage < 2 || mesh.pp == 1 || o.microbatches == 1) return out;
   EngineOptions other = o;
   other.zero.grad_reduce = chosen == GradReduce::kEach ? GradReduce::kEnd : GradReduce::kEach;
-  return out + fmt::format("\nwith zero.grad_reduce {}: {}", mode(other.zero.grad_reduce), zero_cost(other, mesh));
+  return out + fmt::format("\nwith zero.grad_reduce {}: {}", mode(other.zero.grad_reduce),
+                           zero_cost(plan_stages(other, mesh, backend)));
 }
 
 Rows start_rows(const BannerFacts& f) {
@@ -215,13 +224,13 @@ Rows start_rows(const BannerFacts& f) {
                                         "(parallel.vpp with schedule interleaved) shrink that",
                                         100 * idle)});
   if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
-    rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c))});
-  rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.backend)});
-  if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c))});
+    rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
+  rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
+  if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});
   if (c.zero.offload != "none")
     rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
   rows.push_back({"batch", batch_line(c)});
-  rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
+  rows.push_back({"precision", precision_text(c)});
   rows.push_back({"optimizer", optimizer_line(c)});
   rows.push_back({"lr", lr_line(c)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /

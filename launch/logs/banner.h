@@ -1,6 +1,7 @@
 // The start block and the plan table: what will run, where, and how much memory it takes, said before the first step.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "launch/config/config.h"
@@ -9,9 +10,15 @@
 
 namespace gt {
 
+// What each pipeline rank needs: the plan of its rank with dp and tp place 0. A plan is a dry run of a step: make it
+// once.
+using StagePlans = std::vector<EnginePlan>;
+StagePlans plan_stages(const EngineOptions&, const MeshShape&, const Backend&);
+
 struct BannerFacts {
   const Config& config;
   const EngineOptions& options;
+  const StagePlans& plans;
   const Backend& backend;
   const Dataset& train;
   const Dataset* valid = nullptr;
@@ -24,15 +31,16 @@ struct BannerFacts {
 Rows start_rows(const BannerFacts&);
 
 // One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
-std::string stage_table(const EngineOptions&, const MeshShape&, const Backend&);
+std::string stage_table(const EngineOptions&, const MeshShape&, const StagePlans&);
 
 // Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
 // `staged_saves`: checkpoints are copied to host memory before they are written.
-void require_memory(const EngineOptions&, const MeshShape&, const Backend&, int ranks_here, bool staged_saves);
+void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int ranks_here,
+                    bool staged_saves);
 
 // What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
-// gradients.
-std::string zero_text(const EngineOptions&, const MeshShape&);
+// gradients (the other way is planned here).
+std::string zero_text(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&);
 
 std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 

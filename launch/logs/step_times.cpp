@@ -31,9 +31,15 @@ double StepTimes::pipeline_seconds() const {
 
 double StepTimes::pipeline_bubble() const {
   double sum = 0;
-  for (int k = 0; k < stages(); ++k) sum += busy(k);
+  for (int k = 0; k < stages(); ++k) sum += busy(k) + at(k, kTpTime);
   const double whole = pipeline_seconds() * stages();
   return whole > 0 ? 1 - sum / whole : 0;
+}
+
+double StepTimes::mean_exposed() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += at(k, kTpTime) + at(k, kReduceTime) + at(k, kGatherTime);
+  return stages() > 0 ? sum / stages() : 0;
 }
 
 void StepBreakdown::add(const StepTimes& times, double step_seconds) {

@@ -22,19 +22,20 @@ enum StageTime : int {
   kForwardTime,
   kBackwardTime,
   kInputGradTime,
-  kWeightGradTime,  // inside F, B, I, W
+  kWeightGradTime,  // inside F, B, I, W, but for collectives
   kWaitTime,        // blocked on neighbours
+  kTpTime,          // inside F, B, I, W: in collectives of the tensor-parallel group
   kPipelineTime,    // from the begin of the pipeline's part to the end of the last compute action
-  kReduceTime,      // gradients over the replicas, as far as the step waited for it
+  kReduceTime,      // gradients over the replicas, as far as the rank was occupied with it or waited for it
   kNormsTime,
   kOptimizerTime,
-  kGatherTime,
+  kGatherTime,  // values: ZeRO 3's in F and B, and the phase
   kNumStageTimes
 };
 // What logs call them; kPipelineTime contains others and has no name.
-constexpr const char* kTimerNames[kNumStageTimes] = {
-    "forward", "backward",   "backward_input", "backward_weight", "p2p_wait",
-    nullptr,   "dp_exposed", "grad_norm",      "optimizer",       "zero_gather_wait"};
+constexpr const char* kTimerNames[kNumStageTimes] = {"forward",   "backward",   "backward_input",  "backward_weight",
+                                                     "p2p_wait",  "tp_exposed", nullptr,           "dp_exposed",
+                                                     "grad_norm", "optimizer",  "zero_gather_wait"};
 using Timers = std::array<double, kNumStageTimes>;
 
 class StepTimes {
@@ -43,11 +44,14 @@ class StepTimes {
   explicit StepTimes(std::span<const double> by_stage) : by_stage_(by_stage) {}
   int stages() const { return static_cast<int>(by_stage_.size()) / kNumStageTimes; }  // pipeline ranks
   double at(int stage, StageTime t) const { return by_stage_[static_cast<size_t>(stage * kNumStageTimes + t)]; }
-  double busy(int stage) const;     // inside compute actions
+  double busy(int stage) const;     // computing, inside compute actions
   Timers mean() const;              // of all pipeline ranks
   double mean_busy() const;         // of all ranks, the optimizer included
   double pipeline_seconds() const;  // of the slowest pipeline rank
-  double pipeline_bubble() const;   // 1 - busy / pipeline_seconds, all ranks; what the simulator predicts
+  // 1 - work / pipeline_seconds, all ranks; what the simulator predicts. Work is computing and the tensor-parallel
+  // collectives, which belong to a stage's layers; waiting for other replicas (ZeRO) is not.
+  double pipeline_bubble() const;
+  double mean_exposed() const;  // of all ranks, seconds in collectives of tensor and data parallelism
 
  private:
   std::span<const double> by_stage_;  // [pipeline rank][StageTime]; valid until the engine's next step

@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/crc32c.h"
+#include "kernels/core/host.h"
 
 namespace gt {
 namespace {
@@ -117,10 +118,8 @@ std::string event_text(double wall, int64_t step, std::string_view tag, std::str
 
 TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall) {
   static std::atomic<int> count{0};  // two files of one process within a second need different names
-  char host[256] = "localhost";
-  gethostname(host, sizeof host - 1);
-  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host, getpid(),
-                      count++);
+  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(),
+                      getpid(), count++);
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   GT_REQUIRE(fd_ >= 0, Exit::kIo, path_, ": cannot be created: ", std::strerror(errno));
   add(event_file_version(wall));

@@ -62,17 +62,37 @@ void TraceRecorder::add(int64_t step, const ActionTime& t, double started) {
   add(e);
 }
 
+void TraceRecorder::add(int64_t step, TraceKind kind, const CommSpan& s) {
+  TraceEntry e;
+  e.begin = s.begin;
+  e.duration = s.end - s.begin;
+  e.bytes = s.bytes;
+  e.step = static_cast<int32_t>(step);
+  e.kind = kind;
+  e.op = s.op;
+  e.waits = s.waits;
+  add(e);
+}
+
 void TraceRecorder::add_step(int64_t step, const PipelineExecutor& executor, const PhaseEnds& phases,
-                             double waited_until, double waited_seconds) {
+                             double waited_until, double waited_seconds, const CommSpans& tp, const CommSpans& dp) {
   add(step, TraceKind::kDataWait, waited_until - waited_seconds, waited_until);
   for (const ActionTime& t : executor.timeline()) add(step, t, executor.started());
   for (const ActionTime& t : executor.transfers()) add(step, t, executor.started());
   constexpr TraceKind kPhases[] = {TraceKind::kReduce, TraceKind::kNorms, TraceKind::kOptimizer, TraceKind::kGather};
   for (size_t p = 0; p < 4; ++p) add(step, kPhases[p], phases[p + 1], phases[p + 2]);
+  for (const CommSpan& s : tp.spans()) add(step, TraceKind::kTpCall, s);
+  auto action = executor.timeline().begin();  // both are in order of time; other calls of dp are what G and phases show
+  for (const CommSpan& s : dp.spans()) {
+    while (action != executor.timeline().end() && ns(executor.started() + action->end) < s.end) ++action;
+    if (action == executor.timeline().end()) break;
+    if (ns(executor.started() + action->begin) <= s.begin) add(step, TraceKind::kDpCall, s);
+  }
+  full_ = full_ || tp.full() || dp.full();
 }
 
-size_t trace_entries_per_step(const PipelineExecutor& executor) {
-  return executor.timeline().size() + executor.transfers().size() + 8;
+size_t trace_entries_per_step(const PipelineExecutor& executor, const CommSpans& tp, const CommSpans& dp) {
+  return executor.timeline().size() + executor.transfers().size() + tp.spans().size() + dp.spans().size() + 8;
 }
 
 std::vector<RankTrace> simulated_trace(const Schedule& s, const Report& report, double unit) {
@@ -135,6 +155,8 @@ Report executed_report(std::span<const RankTrace> traces, int64_t step) {
     if (t.dp != 0 || t.tp != 0) continue;
     const auto r = static_cast<size_t>(t.pp);
     for (const TraceEntry& e : t.entries) {
+      // As the logged bubble: waiting for other replicas is no work of a stage.
+      if (e.step == step && e.kind == TraceKind::kDpCall) busy -= static_cast<double>(e.duration) * 1e-6;
       if (e.step != step || !(computes(e.kind) || receives(e.kind))) continue;
       (computes(e.kind) ? report.timeline : report.waiting)[r].push_back(
           {action_of(e), ms(e.begin), ms(e.begin + e.duration)});

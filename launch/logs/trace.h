@@ -30,6 +30,8 @@ enum class TraceKind : uint8_t {
   kOptimizer,
   kGather,  // phases of a step (Phase)
   kDataWait,
+  kTpCall,
+  kDpCall,  // the rank's thread inside a call or wait of that group; dp: inside a compute action
 };
 
 // 48 bytes that travel between ranks as they are.
@@ -40,7 +42,9 @@ struct TraceEntry {
   int32_t step = 0;
   int16_t stage = -1, microbatch = -1;
   TraceKind kind = TraceKind::kForward;
-  uint8_t unused[3] = {};
+  CommOp op{};         // kTpCall, kDpCall: which, and
+  bool waits = false;  // whether it was a wait for an earlier call
+  uint8_t unused = 0;
   int32_t live = 0;  // compute actions: microbatches in flight while it ran
 };
 static_assert(sizeof(TraceEntry) == 48);
@@ -56,9 +60,10 @@ TraceWindow parse_trace_window(const std::string& text);
 class TraceRecorder {
  public:
   explicit TraceRecorder(size_t capacity) { entries_.reserve(capacity); }
-  // Everything of one step; waited_until - waited_seconds .. waited_until: the wait for data before it. Entries that do
-  // not fit are left out.
-  void add_step(int64_t step, const PipelineExecutor&, const PhaseEnds&, double waited_until, double waited_seconds);
+  // Everything of one step; waited_until - waited_seconds .. waited_until: the wait for data before it; tp, dp: where
+  // the thread was inside those groups. Entries that do not fit are left out.
+  void add_step(int64_t step, const PipelineExecutor&, const PhaseEnds&, double waited_until, double waited_seconds,
+                const CommSpans& tp, const CommSpans& dp);
   std::span<const TraceEntry> entries() const { return entries_; }
   bool full() const { return full_; }
 
@@ -66,12 +71,13 @@ class TraceRecorder {
   void add(const TraceEntry& e);
   void add(int64_t step, TraceKind, double begin, double end);
   void add(int64_t step, const ActionTime&, double started);
+  void add(int64_t step, TraceKind, const CommSpan&);
   std::vector<TraceEntry> entries_;
   bool full_ = false;
 };
 
-// Entries of one step of this executor, for the capacity of a recorder.
-size_t trace_entries_per_step(const PipelineExecutor&);
+// Entries of one step like this one, for the capacity of a recorder.
+size_t trace_entries_per_step(const PipelineExecutor&, const CommSpans& tp, const CommSpans& dp);
 
 // One rank's part of a trace.
 struct RankTrace {

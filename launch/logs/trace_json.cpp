@@ -12,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
+#include "parallel/comm/call.h"
 
 namespace gt {
 namespace {
@@ -38,6 +39,8 @@ const Look& look_of(TraceKind k) {
       {"opt", "optimizer", "good", Track::kCompute},
       {"gather", "zero_gather_wait", "rail_load", Track::kDp},
       {"data", "data_wait", "bad", Track::kLoader},
+      {"", "tp_exposed", "rail_load", Track::kTp},
+      {"", "dp_exposed", "rail_load", Track::kDp},
   };
   return kLooks[static_cast<size_t>(k)];
 }
@@ -131,15 +134,16 @@ class Writer {
 
   void slice(const RankTrace& t, const TraceEntry& e) {
     const Look& look = look_of(e.kind);
-    const bool waits = sends(e.kind) && e.bytes == 0;
+    const bool waits = e.waits || (sends(e.kind) && e.bytes == 0);
+    const bool call = e.kind == TraceKind::kTpCall || e.kind == TraceKind::kDpCall;
     const std::string where = e.stage < 0        ? ""
                               : e.microbatch < 0 ? fmt::format(" s{}", e.stage)
                                                  : fmt::format(" m{} s{}", e.microbatch, e.stage);
     event();
     put("{{\"name\":\"{}{}{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":{},"
         "\"cname\":\"{}\",\"args\":{{\"step\":{}",
-        waits ? "wait " : "", look.label, where, look.category, us(e.begin), static_cast<double>(e.duration) * 1e-3,
-        t.rank, static_cast<int>(look.track), look.color, e.step);
+        waits ? "wait " : "", call ? name_of(e.op) : look.label, where, look.category, us(e.begin),
+        static_cast<double>(e.duration) * 1e-3, t.rank, static_cast<int>(look.track), look.color, e.step);
     if (e.microbatch >= 0) put(",\"microbatch\":{}", e.microbatch);
     if (e.stage >= 0) put(",\"stage\":{}", e.stage);
     if (e.bytes > 0) put(",\"bytes\":{}", e.bytes);

@@ -1,12 +1,12 @@
 #include "launch/logs/trace_session.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
+
+#include "kernels/core/host.h"
 
 namespace gt {
 namespace {
@@ -15,8 +15,6 @@ constexpr int kTag = 1;
 constexpr int kPings = 32;
 constexpr size_t kMostEntries = size_t{1} << 20;  // 48 MB
 constexpr size_t kHostChars = 64;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class T>
 Tensor bytes_of(T* data, size_t n) {
@@ -41,7 +39,7 @@ Head head_of(const TraceRecorder& r) {
   Head h;
   h.entries = static_cast<int64_t>(r.entries().size());
   h.truncated = r.full() ? 1 : 0;
-  gethostname(h.host, kHostChars - 1);
+  host_name().copy(h.host, kHostChars - 1);
   return h;
 }
 
@@ -69,9 +67,25 @@ bool TraceSession::traced(int rank) const {
 }
 
 void TraceSession::begin_step(int64_t step) {
-  if (!wants(step) || open() || !traced(mesh_.rank())) return;
+  if (!wants(step) || !traced(mesh_.rank())) return;
+  if (open()) {  // what came since the last step is not of this one
+    tp_->clear();
+    dp_->clear();
+    return;
+  }
   compare_clocks(before_);
+  listen(true);
   recorder_ = std::make_unique<TraceRecorder>(0);  // sized when the first step shows how much there is
+}
+
+void TraceSession::listen(bool on) {
+  constexpr size_t kMostCalls = size_t{1} << 16;  // in one step
+  if (on) {
+    tp_ = std::make_unique<CommSpans>(kMostCalls);
+    dp_ = std::make_unique<CommSpans>(kMostCalls);
+  }
+  mesh_.group(Axis::kTp).keep_spans(on ? tp_.get() : nullptr);
+  mesh_.group(Axis::kDp).keep_spans(on ? dp_.get() : nullptr);
 }
 
 void TraceSession::end_step(int64_t step, const PipelineExecutor& executor, const PhaseEnds& phases,
@@ -79,10 +93,10 @@ void TraceSession::end_step(int64_t step, const PipelineExecutor& executor, cons
   if (!wants(step) || !open()) return;
   if (recorder_->entries().empty()) {
     const auto steps = static_cast<size_t>(std::min<int64_t>(window_.end - step, kMostEntries));
-    const size_t each = trace_entries_per_step(executor);
+    const size_t each = trace_entries_per_step(executor, *tp_, *dp_);
     recorder_ = std::make_unique<TraceRecorder>(std::min(kMostEntries, steps * each));
   }
-  recorder_->add_step(step, executor, phases, waited_until, waited_seconds);
+  recorder_->add_step(step, executor, phases, waited_until, waited_seconds, *tp_, *dp_);
 }
 
 // Rank 0 asks one rank after the other for the time; the quickest answer is the best one, and half of its round trip is
@@ -129,6 +143,7 @@ void TraceSession::shift(RankTrace& t, const Clock& before, const Clock& after) 
 std::vector<RankTrace> TraceSession::gather() {
   std::vector<RankTrace> out;
   if (!open()) return out;
+  listen(false);
   compare_clocks(after_);
   ProcessGroup& world = mesh_.world();
   Head head = head_of(*recorder_);

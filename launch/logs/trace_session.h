@@ -21,6 +21,8 @@ class TraceSession {
   bool wants(int64_t step) const { return window_.has(step); }
   // Before the first traced step, collective over the traced ranks: compares clocks. Other steps: nothing.
   void begin_step(int64_t step);
+  ~TraceSession() { listen(false); }
+
   // After a step.
   void end_step(int64_t step, const PipelineExecutor&, const PhaseEnds&, double waited_until, double waited_seconds);
   bool open() const { return recorder_ != nullptr; }  // steps were recorded and not gathered
@@ -33,6 +35,7 @@ class TraceSession {
     double at = 0, offset = 0, error = 0;  // seconds: when; by how much it is ahead of rank 0's; at most so wrong
   };
   void compare_clocks(std::vector<Clock>& out);
+  void listen(bool on);
   void shift(RankTrace&, const Clock& before, const Clock& after) const;
   bool traced(int rank) const;
 
@@ -42,6 +45,7 @@ class TraceSession {
   std::vector<int> ranks_;             // traced, rank 0 first
   std::vector<Clock> before_, after_;  // rank 0: like ranks_
   std::unique_ptr<TraceRecorder> recorder_;
+  std::unique_ptr<CommSpans> tp_, dp_;  // while the session is open
 };
 
 // The gantt of a trace's last step, for the console.

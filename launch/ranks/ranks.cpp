@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/spawn.h"
 #include "launch/train/engine_options.h"
@@ -33,9 +34,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
   if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
   std::string who;
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // an error of one rank: say which
-    char host[256] = {};
-    gethostname(host, sizeof host - 1);
-    who = fmt::format("rank {} ({} pid {}, {}): ", rank, host, getpid(), mesh_shape(config).place(rank));
+    who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), mesh_shape(config).place(rank));
   }
   fmt::print(stderr, "gpttrain: {}{}\n", who, e.what());
 }
@@ -65,9 +64,12 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
         {
           const std::lock_guard lock(mutex);
           const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
-          if (agreed || !failed) print_error(e, config, r, world);  // the first; its victims follow
-          if (!failed) result = code_of(e);
-          failed = true;
+          const int first = ranks.failed_rank();
+          if (agreed || (!failed && (first < 0 || first == r))) {  // the others are its victims
+            print_error(e, config, r, world);
+            if (!failed) result = code_of(e);
+            failed = true;
+          }
         }
         ranks.abort(r, e.what(), code_of(e));
       }

@@ -3,16 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "kernels/core/host.h"
 #include "launch/version.h"
 
 namespace gt {
-namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
 
 RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backend, Stream stream)
     : config_(config),

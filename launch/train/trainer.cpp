@@ -4,13 +4,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <thread>
 
 #include "data/index_store.h"
+#include "kernels/core/host.h"
 #include "kernels/core/sha256.h"
 #include "launch/logs/banner.h"
 #include "launch/logs/console.h"
@@ -25,8 +25,6 @@
 namespace gt {
 namespace fs = std::filesystem;
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> v) {
   if (v.empty()) return kUnknown;
@@ -95,10 +93,12 @@ void Trainer::open_device() {
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
   const EngineOptions options = engine_options(config_, threads_);
-  if (factory_.local_rank() == 0)
-    require_memory(options, mesh_->shape(), *backend_, factory_.local_size(),
+  if (factory_.local_rank() == 0) {
+    stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size(),
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
-  plan_ = plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
+  }
+  plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = backend_->device->open_stream(0, threads_);
   device_open_ = true;
 }
@@ -240,6 +240,15 @@ void Trainer::note_schedule_change() {
       state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
 }
 
+// A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
+void Trainer::restore_scaler() {
+  if (!engine_->loss_scaler().options().dynamic) {
+    state_.scaler.reset();
+  } else if (state_.scaler) {
+    engine_->loss_scaler().restore({state_.scaler->scale, state_.scaler->clean, state_.scaler->hysteresis});
+  }
+}
+
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
   if (config_.checkpoint.resume != "never") {
@@ -257,12 +266,14 @@ void Trainer::load_or_init() {
     state_ = resumed_->state;
     note_schedule_change();
     engine_->set_applied_steps(state_.applied_steps);
+    restore_scaler();
     engine_->store().publish();
   } else {
     engine_->init_weights();
     state_.run_uuid = shared_uuid(world);
     state_.seed = static_cast<uint64_t>(config_.train.seed);
   }
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
   first_step_ = state_.step + 1;
   if (resumed_) saver_->set_saved_step(state_.step);
 
@@ -308,10 +319,11 @@ void Trainer::start_logs() {
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
-  info.layout = stage_table(options, mesh_->shape(), *backend_);
+  info.layout = stage_table(options, mesh_->shape(), stage_plans_);
   info.environment = backend_->device->describe(0);
-  info.rows = start_rows({config_, options, *backend_, *train_data_, valid_data_.get(), std::string(factory_.backend()),
-                          threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  info.rows =
+      start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
+                  std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
   log_->start(info);
   if (resumed_)
@@ -368,10 +380,14 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
+    state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();
   state_.consumed_tokens += global_tokens();
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
+  skips_->after(r, state_.step, *engine_);
+  state_.skips_in_a_row = skips_->in_a_row();
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
   log_trust_ratios();
@@ -393,11 +409,13 @@ void Trainer::one_step() {
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
   if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
+  if (engine_->loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
   rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
   if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().world() > 1) rec.exposed_comm = r.times.mean_exposed() / seconds;
   if (mesh_->shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;

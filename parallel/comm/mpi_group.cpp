@@ -50,7 +50,11 @@ class MpiGroup final : public ProcessGroup {
   void poll() override { world_.progress(); }
 
  protected:
-  void wait(uint64_t ticket, Stream) override { world_.wait(ticket); }
+  void wait(uint64_t ticket, Stream) override {
+    const int64_t begin = steady_ns();
+    const CommCall call = world_.wait(ticket);
+    was_inside(call.op, call.bytes(), begin, true);
+  }
 
  private:
   Work begin(const CommCall& call, const Tensor& a, const Tensor& b) {
@@ -73,7 +77,7 @@ class MpiGroup final : public ProcessGroup {
     } else {
       begin_collective(w, rank(), size());
     }
-    counters_.of(call.op).blocked_ns += steady_ns() - now;
+    was_inside(call.op, call.bytes(), now, false);
     return Work(this, w.index);
   }
 
@@ -86,7 +90,7 @@ class MpiGroup final : public ProcessGroup {
     trace_.message(call, messages_sent_, now);
     MpiWork& w = started(world_.start(*this, messages_, call, messages_sent_++), now);
     op == CommOp::kSend ? w.send(t.data, t.bytes(), peer, tag) : w.receive(t.data, t.bytes(), peer, tag);
-    counters_.of(op).blocked_ns += steady_ns() - now;
+    was_inside(op, call.bytes(), now, false);
     return Work(this, w.index);
   }
 

@@ -82,7 +82,7 @@ void MpiFactory::Shared::progress() {
   });
 }
 
-void MpiFactory::Shared::wait(uint64_t index) {
+CommCall MpiFactory::Shared::wait(uint64_t index) {
   MpiWork& w = works_[index];
   const int64_t begin = steady_ns(), limit = std::chrono::nanoseconds(deadline).count();
   struct Waiting {  // until it ends, also by an exception
@@ -106,9 +106,9 @@ void MpiFactory::Shared::wait(uint64_t index) {
     else
       std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
   }
-  w.counters->of(w.call.op).blocked_ns += steady_ns() - begin;
   // Kept in falling order, so that a repeated sequence of calls finds the same objects with staging of the right size.
   free_.insert(std::upper_bound(free_.begin(), free_.end(), index, std::greater<>()), index);
+  return w.call;
 }
 
 void MpiFactory::Shared::hang(MpiWork& w) {

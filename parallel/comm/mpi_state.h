@@ -54,7 +54,7 @@ struct MpiFactory::Shared {
   MpiWork& start(const ProcessGroup&, MPI_Comm, const CommCall&, uint64_t seq);
   void open_board(MPI_Comm node);
   void progress();            // advances everything in flight
-  void wait(uint64_t index);  // returns when done; the work object is free again
+  CommCall wait(uint64_t index);  // returns when done; the work object is free again
   [[noreturn]] void hang(MpiWork&);
 
   const std::chrono::milliseconds deadline;

@@ -9,7 +9,9 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/core/check.h"
 #include "kernels/core/tensor.h"
+#include "parallel/comm/comm_spans.h"
 #include "parallel/comm/group_trace.h"
 #include "parallel/comm/rank_status.h"
 
@@ -50,6 +52,11 @@ struct CommCounters {
   Op ops[kNumCommOps];  // by CommOp
   Op& of(CommOp op) { return ops[static_cast<int>(op)]; }
   const Op& of(CommOp op) const { return ops[static_cast<int>(op)]; }
+  int64_t blocked_ns() const {
+    int64_t sum = 0;
+    for (const Op& o : ops) sum += o.blocked_ns;
+    return sum;
+  }
 };
 
 class ProcessGroup {
@@ -80,8 +87,16 @@ class ProcessGroup {
   virtual void barrier() = 0;
   // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
   virtual void poll() {}
+  // For a rank that an error takes out of its work: calls that it has not waited for may still move its buffers. Ranks
+  // that reach each other's memory end the world here, with this message, and it returns when nobody touches them.
+  virtual void abandon(const std::string& why, Exit code) {
+    (void)why;
+    (void)code;
+  }
 
   const CommCounters& counters() const { return counters_; }
+  // From now on calls and waits are written to `spans` too; nullptr: no longer.
+  void keep_spans(CommSpans* spans) { spans_ = spans; }
   // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
   void set_label(std::string label) {
     label_ = std::move(label);
@@ -92,11 +107,18 @@ class ProcessGroup {
  protected:
   friend class Work;
   virtual void wait(uint64_t ticket, Stream) = 0;
+  // The calling thread was inside a call of `op`, or a wait for one, since `begin` (steady_ns).
+  void was_inside(CommOp op, int64_t bytes, int64_t begin, bool waits) {
+    const int64_t end = steady_ns();
+    counters_.of(op).blocked_ns += end - begin;
+    if (spans_ != nullptr) spans_->add({begin, end, bytes, op, waits});
+  }
   CommCounters counters_;
   GroupTrace trace_;  // set by backends whose ranks can see each other
 
  private:
   int rank_, size_;
+  CommSpans* spans_ = nullptr;
   std::string label_ = "group";
 };
 

@@ -17,18 +17,13 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/host.h"
 #include "parallel/comm/stall_report.h"
 
 namespace gt {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 void write_error(const std::string& text) {
   const std::string line = "gpttrain: " + text + "\n";

@@ -85,6 +85,9 @@ class ThreadGroup final : public ProcessGroup {
   Work send(Tensor t, int to, int tag, Stream) override { return post_message(CommOp::kSend, t, to, tag); }
   Work recv(Tensor t, int from, int tag, Stream) override { return post_message(CommOp::kRecv, t, from, tag); }
   void barrier() override { post(CommCall{}, {}, {}).wait({}); }
+  void abandon(const std::string& why, Exit code) override {
+    world_.abort(state_.ranks[static_cast<size_t>(rank())], why, code);
+  }
 
  protected:
   void wait(uint64_t ticket, Stream) override { ticket & 1 ? wait_message(ticket >> 1) : wait_collective(ticket >> 1); }
@@ -180,7 +183,7 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
     else
       state_.wake_all();
   }
-  counters_.of(call.op).blocked_ns += steady_ns() - now;
+  was_inside(call.op, call.bytes(), now, false);
   return Work(this, seq << 1);
 }
 
@@ -227,9 +230,8 @@ void ThreadGroup::wait_collective(uint64_t seq) {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
                    " #", seq, "; all ranks have arrived, but one of them does not finish its part");
       });
-  CommCounters::Op& op = counters_.of(c.call.op);
-  op.flight_ns += c.finished - c.started[static_cast<size_t>(rank())];
-  op.blocked_ns += steady_ns() - begin;
+  counters_.of(c.call.op).flight_ns += c.finished - c.started[static_cast<size_t>(rank())];
+  was_inside(c.call.op, c.call.bytes(), begin, true);
   if (++c.departed == size()) c.used = false;
 }
 
@@ -291,9 +293,8 @@ void ThreadGroup::wait_message(uint64_t index) {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call),
                    "; ", state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
       });
-  CommCounters::Op& op = counters_.of(m.call.op);
-  op.flight_ns += m.finished - m.started;
-  op.blocked_ns += steady_ns() - begin;
+  counters_.of(m.call.op).flight_ns += m.finished - m.started;
+  was_inside(m.call.op, m.call.bytes(), begin, true);
   state_.free_messages.push_back(index);
 }
 

@@ -113,12 +113,26 @@ struct PipelineExecutor::Impl {
     wait_seconds += end - begin;
     moved.push_back({a, begin, end, bytes});
   }
-  void timed(const Action& a, double begin) {
+  struct Begin {
+    double at;
+    Collectives before;
+  };
+  Begin begin_compute() const { return {now(), collectives()}; }
+  Collectives collectives() const {  // so far
+    const CommCounters& dp = mesh.group(Axis::kDp).counters();
+    const double gathers = static_cast<double>(dp.of(CommOp::kAllGather).blocked_ns) * 1e-9;
+    return {static_cast<double>(tp.counters().blocked_ns()) * 1e-9, gathers,
+            static_cast<double>(dp.blocked_ns()) * 1e-9 - gathers};
+  }
+  void timed(const Action& a, const Begin& begin) {
     const double end = now();
+    const Collectives after = collectives();
     int64_t bytes = 0;
     for (const auto& s : slots) bytes += s->arena.used();
-    times.push_back({a, begin, end, 0, live, bytes});
-    busy_seconds += end - begin;
+    times.push_back({a, begin.at, end, 0, live, bytes,
+                     {after.tp - begin.before.tp, after.gathers - begin.before.gathers,
+                      after.reductions - begin.before.reductions}});
+    busy_seconds += end - begin.at;
   }
   template <class Call>
   void called(const Action& a, int64_t bytes, Call call) {
@@ -288,7 +302,7 @@ void PipelineExecutor::Impl::forward(const Action& a) {
         here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
-  const double begin = now();
+  const Begin begin = begin_compute();
   if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
   c.y = stage(a).forward(s.tape, c.x, batch(a));
   if (last(a))
@@ -378,7 +392,7 @@ void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   if (!last(a)) dy = here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
   if (pass == Pass::kFull && hooks->begin_backward)
     hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
-  const double begin = now();
+  const Begin begin = begin_compute();
   if (!last(a) && !here(a.stage + 1)) complete(dy);
   tape.seed(c.y, dy);
   tape.backward(0, pass);
@@ -404,7 +418,7 @@ void PipelineExecutor::Impl::take_input_gradient(const Action& a, Cell& c, Tape&
 void PipelineExecutor::Impl::weight_gradients(const Action& a) {
   Tape& tape = slot(a).tape;
   if (hooks->begin_backward) hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
-  const double begin = now();
+  const Begin begin = begin_compute();
   tape.run_deferred();
   timed(a, begin);
   release(a, cell(a), tape);

@@ -42,6 +42,13 @@ struct ExecutorMemory {
   int64_t boundary_bytes = 0;    // receive and send buffers of all slots; reported, the executor sizes them itself
 };
 
+// Seconds that this rank's thread spent in calls and waits of collectives.
+struct Collectives {
+  double tp = 0;                  // of the tensor-parallel group
+  double gathers = 0, reductions = 0;  // of the data-parallel group
+  double total() const { return tp + gathers + reductions; }
+};
+
 // One executed action, host clock, for bubble, timeline and trace. A compute action: from its begin to its end, with
 // what was alive while it ran. A send: the call, and once more where the executor had to wait for it. A receive: the
 // time blocked on it (none when it had arrived). G and T: the call of the hook.
@@ -51,6 +58,7 @@ struct ActionTime {
   int64_t bytes = 0;             // sent, or received when the wait was over
   int live = 0;                  // compute: microbatches in flight on this rank, this one included
   int64_t activation_bytes = 0;  // compute: used of all slots' arenas when it ended (B: before its release)
+  Collectives inside;            // compute: what of it was no computing
 };
 
 class PipelineExecutor {
@@ -75,7 +83,7 @@ class PipelineExecutor {
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
   std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time
-  double busy_seconds() const;                   // time inside compute actions in the last run
+  double busy_seconds() const;                   // time inside compute actions in the last run, collectives too
   double wait_seconds() const;                   // time blocked in receives and sends in the last run
 
  private:

@@ -18,6 +18,11 @@ Fill positive();                       // squares of normal numbers, for second 
 Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends drawn when there is room
 Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so that the op has to write there
 
+constexpr DType kHalves[] = {DType::kBF16, DType::kF16};
+// What one rounding to this type may change, relative; f32: what sums of our lengths lose.
+constexpr double unit_of(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 1e-5; }
+inline std::string suffix(DType t) { return t == DType::kF32 ? "" : cat(" ", name_of(t)); }
+
 enum class Access : uint8_t { kIn, kOut, kInOut };
 
 // The bytes of every block of a case, guards included, in the order of the case's blocks.
@@ -30,7 +35,6 @@ class OpCase {
   double flops = 0;
   double untouched = 0;     // bytes of the tensors that the op has no reason to read
   bool big = false;         // for the benchmark only: the reference would take minutes
-  bool half = false;        // has bf16 or f16 operands: only for backends that compute in them
   bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
   int skew = 0;  // every tensor starts this many elements after an aligned address, as slices of flat buffers do
 
@@ -124,7 +128,6 @@ class CaseOf final : public OpCase {
   CaseOf& add(Field f, const char* label, Shape s, DType t, Access access, Fill fill) {
     bound_.emplace_back(f, blocks_.size());
     blocks_.push_back({label, s, t, access, std::move(fill)});
-    half |= t == DType::kBF16 || t == DType::kF16;
     return *this;
   }
   Args bind(const std::vector<std::byte*>& data, Device device) const {

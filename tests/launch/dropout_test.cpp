@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "launch/verify/mesh_run.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -28,31 +28,6 @@ MeshRun run_of(MeshShape mesh, double p = 0.1, double attention = 0.1) {
   return run;
 }
 
-void check_bitwise(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.grads == b.grads);
-  CHECK(a.weights == b.weights);
-  CHECK(a.eval_loss == b.eval_loss);
-}
-
-void check_close(const MeshResult& r, const MeshResult& one) {
-  CHECK(r.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
-  CHECK(r.norms[0] == Approx(one.norms[0]).epsilon(1e-6));
-  const auto [name, error] = worst_error(r.grads, one.grads);
-  INFO("worst gradient: " << name);
-  CHECK(error <= 1e-5);
-  for (size_t k = 0; k < one.losses.size(); ++k) CHECK(r.losses[k] == Approx(one.losses[k]).epsilon(1e-5));
-}
-
-void check_planned(const MeshResult& r) {
-  for (size_t rank = 0; rank < r.planned.size(); ++rank) {
-    INFO("rank " << rank);
-    CHECK(r.planned[rank].memory.total() == r.measured[rank].memory.total());
-    CHECK(r.planned[rank].train.gradient_bytes == r.measured[rank].train.gradient_bytes);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("with dropout every kind of layout and microbatch stays close to one rank") {
@@ -65,7 +40,7 @@ TEST_CASE("with dropout every kind of layout and microbatch stays close to one r
       run.engine.micro_batch = micro;
       const MeshResult r = run_mesh(run);
       check_close(r, one);
-      check_planned(r);
+      check_planned(r, run.steps);
     }
 }
 
@@ -91,7 +66,7 @@ TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal
       run.engine.model.recompute = w.recompute;
       const MeshResult r = run_mesh(run);
       check_bitwise(r, flat);
-      check_planned(r);
+      check_planned(r, run.steps);
     }
   }
 }

@@ -3,12 +3,9 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <thread>
 
-#include "launch/verify/mesh_run.h"
-#include "parallel/comm/thread_group.h"
+#include "tests/launch/engine_ranks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -27,87 +24,6 @@ EngineOptions small(MeshShape shape) {
   o.microbatches = 2;
   if (shape.pp == 2) o.partition = "1,1";
   return o;
-}
-
-// A rank's microbatches of step `step`, with some targets masked.
-struct Batches {
-  std::vector<std::vector<int32_t>> storage;
-  std::vector<MicroBatch> list;
-  Batches(const EngineOptions& o, int step, int dp_rank, int dp, int count) {
-    const auto samples = synthetic_samples(64, kSeq, kVocab, 3);
-    for (int k = 0; k < count; ++k) {
-      std::vector<int32_t> tokens, targets;
-      for (int64_t j = 0; j < o.micro_batch; ++j) {
-        const auto& x = samples[static_cast<size_t>((step * 16 + (k * dp + dp_rank) * o.micro_batch + j) % 64)];
-        tokens.insert(tokens.end(), x.begin(), x.begin() + kSeq);
-        targets.insert(targets.end(), x.begin() + 1, x.begin() + 1 + kSeq);
-        targets[targets.size() - 2] = -1;
-      }
-      MicroBatch mb;
-      mb.batch = o.micro_batch;
-      mb.seq = kSeq;
-      const Shape s{o.micro_batch, kSeq};
-      storage.push_back(std::move(tokens));
-      mb.tokens = {reinterpret_cast<std::byte*>(storage.back().data()), s, DType::kI32, {}};
-      storage.push_back(std::move(targets));
-      mb.targets = {reinterpret_cast<std::byte*>(storage.back().data()), s, DType::kI32, {}};
-      list.push_back(mb);
-    }
-  }
-};
-
-struct Rank {
-  const Mesh& mesh;
-  Engine& engine;
-  StepResult step(int k, bool stop = false) {
-    const EngineOptions& o = engine.options();
-    Batches b(o, k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), o.microbatches);
-    return engine.step(b.list, targets(o.microbatches), stop);
-  }
-  double evaluate(int k, int count) {
-    Batches b(engine.options(), k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), count);
-    return engine.evaluate(b.list);
-  }
-  int64_t targets(int count) const { return count * mesh.size(Axis::kDp) * engine.options().micro_batch * (kSeq - 1); }
-  std::vector<float> own_values() const {  // what this rank updates
-    std::vector<float> out;
-    for (const UpdateRange& u : engine.store().ranges())
-      out.insert(out.end(), u.value.as<float>(), u.value.as<float>() + u.value.numel());
-    return out;
-  }
-  std::vector<float> state() const {  // everything a checkpoint holds of this rank, whose padding may be anything
-    std::vector<float> out;
-    for (const ShardView& v : engine.checkpoint_views())
-      if (v.save) out.insert(out.end(), v.data.as<float>(), v.data.as<float>() + v.data.numel());
-    return out;
-  }
-};
-
-// Runs body on every rank. Assertions inside are GT_CHECK: the test framework is not made for threads.
-void on_ranks(const EngineOptions& options, MeshShape shape, const std::function<void(Rank&)>& body) {
-  ThreadWorld ranks(shape.world(), std::chrono::seconds(60));
-  std::vector<std::string> errors(static_cast<size_t>(shape.world()));
-  std::vector<std::thread> team;
-  for (int r = 0; r < shape.world(); ++r)
-    team.emplace_back([&, r] {
-      try {
-        auto factory = ranks.factory(r);
-        const Mesh mesh(shape, *factory);
-        const Stream stream = cpu_backend().device->open_stream(0, 1);
-        {
-          Engine engine(options, mesh, cpu_backend(), stream, plan_memory(options, shape, r));
-          engine.init_weights();
-          Rank rank{mesh, engine};
-          body(rank);
-        }
-        cpu_backend().device->close_stream(stream);
-      } catch (const std::exception& e) {
-        errors[static_cast<size_t>(r)] = e.what();
-        ranks.abort(r, e.what());
-      }
-    });
-  for (std::thread& t : team) t.join();
-  for (const std::string& e : errors) CHECK(e == "");
 }
 
 // The layouts once more, where there is a pipeline also chunked and with split backwards.
@@ -151,12 +67,12 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all and c
         EngineOptions o = small(shape);
         o.zero.stage = stage;
         std::vector<std::vector<float>> clean(static_cast<size_t>(shape.world()));
-        on_ranks(o, shape, [&](Rank& r) {
+        on_engines(o, shape, [&](EngineRank& r) {
           r.step(0);
           r.step(1);
           clean[static_cast<size_t>(r.mesh.rank())] = r.state();
         });
-        on_ranks(o, shape, [&](Rank& r) {
+        on_engines(o, shape, [&](EngineRank& r) {
           GT_CHECK(!r.step(0).skipped, "a clean step was skipped");
           const bool mine = r.mesh.rank() == shape.world() - 1;
           float none = 0, *weight = mine ? planted(r.engine) : &none;
@@ -183,7 +99,7 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all and c
 TEST_CASE("one rank's wish to stop is everybody's result") {
   for (const MeshShape& shape : kLayouts)
     for (int who = 0; who < shape.world(); who += std::max(1, shape.world() - 1))
-      on_ranks(small(shape), shape, [&](Rank& r) {
+      on_engines(small(shape), shape, [&](EngineRank& r) {
         GT_CHECK(!r.step(0).stop, "nobody wished to stop");
         GT_CHECK(r.step(1, r.mesh.rank() == who).stop, "rank ", who, "'s wish was lost");
         GT_CHECK(!r.step(2).stop, "the wish outlived its step");
@@ -194,12 +110,12 @@ TEST_CASE("evaluation gives the training loss of the same weights and tokens and
   for (const MeshShape& shape : kLayouts) {
     INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp);
     std::vector<std::vector<float>> alone(static_cast<size_t>(shape.world()));
-    on_ranks(small(shape), shape, [&](Rank& r) {
+    on_engines(small(shape), shape, [&](EngineRank& r) {
       for (int k = 0; k < 3; ++k) r.step(k);
       alone[static_cast<size_t>(r.mesh.rank())] = r.state();
     });
     double first = 0;
-    on_ranks(small(shape), shape, [&](Rank& r) {
+    on_engines(small(shape), shape, [&](EngineRank& r) {
       const int m = r.engine.options().microbatches;
       for (int k = 0; k < 3; ++k) {
         const double sum = r.evaluate(k, m);
@@ -223,7 +139,7 @@ TEST_CASE("loss, norm, clip factor and rate of a step are equal on every rank") 
   EngineOptions o = small(shape);
   o.grad_clip = 0.05f;
   std::vector<StepResult> results(8);
-  on_ranks(o, shape, [&](Rank& r) {
+  on_engines(o, shape, [&](EngineRank& r) {
     r.engine.set_applied_steps(1);  // as after a resume: the next step is step 2
     results[static_cast<size_t>(r.mesh.rank())] = r.step(0);
   });
@@ -238,8 +154,8 @@ TEST_CASE("loss, norm, clip factor and rate of a step are equal on every rank") 
 }
 
 TEST_CASE("a wrong number of microbatches is refused") {
-  on_ranks(small({}), {}, [](Rank& r) {
-    Batches three(r.engine.options(), 0, 0, 1, 3);
+  on_engines(small({}), {}, [](EngineRank& r) {
+    EngineBatches three(r.engine.options(), 0, 0, 1, 3);
     for (const bool train : {true, false}) {
       std::string error;
       try {
@@ -264,7 +180,7 @@ TEST_CASE("memory planned without computing equals what a real run uses, byte fo
       for (const EngineOptions& with : schedules_for(o, shape)) {
         INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " " << with.schedule << " vpp "
                    << with.vpp);
-        on_ranks(with, shape, [&](Rank& r) {
+        on_engines(with, shape, [&](EngineRank& r) {
           const EnginePlan plan = plan_memory(with, shape, r.mesh.rank());
           r.step(0);
           r.evaluate(0, with.microbatches);
@@ -293,7 +209,7 @@ TEST_CASE("copies of weights that the CPU keeps in a layout of its own are plann
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2}}) {
     EngineOptions o = small(shape);
     o.model.ffn = 2048;  // rows of 1024 floats or more lie whole pages apart: always worth a copy
-    on_ranks(o, shape, [&](Rank& r) {
+    on_engines(o, shape, [&](EngineRank& r) {
       const int64_t planned = plan_memory(o, shape, r.mesh.rank()).memory.copies;
       r.step(0);
       r.evaluate(0, o.microbatches);

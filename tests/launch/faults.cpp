@@ -23,6 +23,7 @@ class FaultyGroup final : public ProcessGroup {
   Work send(Tensor t, int to, int tag, Stream s) override { return inner_->send(t, to, tag, s); }
   Work recv(Tensor t, int from, int tag, Stream s) override { return inner_->recv(t, from, tag, s); }
   void barrier() override { inner_->barrier(); }
+  void abandon(const std::string& message, Exit code) override { inner_->abandon(message, code); }
   void poll() override { inner_->poll(); }
 
  protected:

@@ -1,5 +1,5 @@
 // The layout does not change the result: every tp x pp x dp up to 8 ranks against one rank.
-#include "launch/verify/mesh_run.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -18,25 +18,6 @@ MeshRun small_run(MeshShape mesh, int steps = 20) {
   run.steps = steps;
   run.samples = synthetic_samples(8 * 20, 16, 300, 5);
   return run;
-}
-
-void check_close(const MeshResult& r, const MeshResult& one) {
-  CHECK(r.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
-  CHECK(r.norms[0] == Approx(one.norms[0]).epsilon(1e-6));
-  const auto [name, error] = worst_error(r.grads, one.grads);
-  INFO("worst gradient: " << name);
-  CHECK(error <= 1e-5);
-  for (size_t k = 0; k < one.losses.size(); ++k) {
-    INFO("step " << k);
-    CHECK(r.losses[k] == Approx(one.losses[k]).epsilon(1e-5));
-  }
-}
-
-void check_bitwise(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.grads == b.grads);
-  CHECK(a.weights == b.weights);
 }
 
 const std::vector<MeshShape>& layouts() {

@@ -2,7 +2,7 @@
 // around changes no bit of any optimizer.
 #include <cmath>
 
-#include "launch/verify/mesh_run.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -22,13 +22,6 @@ MeshRun small_run(const char* type, MeshShape mesh, int steps, int zero = 1) {
   run.steps = steps;
   run.samples = synthetic_samples(8 * 4, 16, 300, 5);
   return run;
-}
-
-void check_bitwise(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.weights == b.weights);
-  CHECK(a.ratios == b.ratios);
 }
 
 std::string name_of(const MeshShape& m) {
@@ -70,6 +63,44 @@ TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bit for bi
   }
 }
 
+TEST_CASE("LAMB's trust ratios do not depend on ZeRO 2 and 3 nor on sequence parallelism") {
+  struct Way {
+    int stage;
+    GradReduce reduce;
+    int64_t persist;
+  };
+  // 5000 keeps the smaller scopes whole and shards the others.
+  const Way ways[] = {{2, GradReduce::kEnd, 0},  {2, GradReduce::kEach, 0},   {3, GradReduce::kEnd, 0},
+                      {3, GradReduce::kEach, 0}, {3, GradReduce::kEnd, 5000}, {3, GradReduce::kEach, 5000}};
+  for (const char* variant : {"paper", "apex", "deepspeed"}) {
+    const auto with = [&](MeshShape mesh, int steps, Way way, bool sequence_parallel) {
+      MeshRun run = small_run("lamb", mesh, steps);
+      run.engine.optim.lamb_variant = variant;
+      run.engine.zero.stage = way.stage;
+      run.engine.zero.grad_reduce = way.reduce;
+      run.engine.zero.persist_numel = way.persist;
+      run.engine.sequence_parallel = sequence_parallel;
+      if (mesh.dp == 3) run.global_batch = 6;
+      return run_mesh(run);
+    };
+    const MeshResult first = with({}, 1, {1, GradReduce::kAuto, 0}, false);
+    for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.dp = 3}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
+      for (bool sequence_parallel : {false, true}) {
+        if ((sequence_parallel && mesh.tp == 1) || (mesh.dp == 3 && variant != std::string("paper"))) continue;
+        const MeshResult end = with(mesh, 3, {1, GradReduce::kEnd, 0}, sequence_parallel);
+        const MeshResult each = with(mesh, 3, {2, GradReduce::kEach, 0}, sequence_parallel);
+        CHECK(each.losses.back() == Approx(end.losses.back()).epsilon(1e-5));
+        if (mesh.dp == 2)
+          check_ratios(with(mesh, 1, {3, GradReduce::kEach, 0}, sequence_parallel).ratios, first.ratios, 1e-6);
+        for (const Way& way : ways) {
+          INFO(variant << " " << name_of(mesh) << " zero " << way.stage << " each " << (way.reduce == GradReduce::kEach)
+                       << " persist " << way.persist << " sequence parallel " << sequence_parallel);
+          check_bitwise(with(mesh, 3, way, sequence_parallel), way.reduce == GradReduce::kEach ? each : end);
+        }
+      }
+  }
+}
+
 TEST_CASE("every optimizer under one-cycle is bitwise equal across pp and ZeRO stages and close across tp and dp") {
   for (const std::string& type : optimizer_names()) {
     const MeshResult one = run_mesh(small_run(type.c_str(), {}, 4)),
@@ -78,7 +109,12 @@ TEST_CASE("every optimizer under one-cycle is bitwise equal across pp and ZeRO s
     CHECK(one.losses[3] < one.losses[0]);
     for (size_t k = 0; k < 4; ++k) CHECK(base.losses[k] == Approx(one.losses[k]).epsilon(type == "lion" ? 1e-4 : 1e-5));
     check_bitwise(run_mesh(small_run(type.c_str(), {.pp = 2, .dp = 2, .tp = 2}, 4)), base);
-    check_bitwise(run_mesh(small_run(type.c_str(), {.dp = 2, .tp = 2}, 4, 0)), base);
+    for (int stage : {0, 2, 3}) {
+      MeshRun run = small_run(type.c_str(), {.dp = 2, .tp = 2}, 4, stage);
+      run.engine.zero.grad_reduce = stage == 0 ? GradReduce::kAuto : GradReduce::kEnd;
+      run.engine.zero.persist_numel = 0;
+      check_bitwise(run_mesh(run), base);
+    }
   }
 }
 

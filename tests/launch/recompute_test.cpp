@@ -3,8 +3,8 @@
 
 #include "kernels/core/memory.h"
 #include "launch/train/engine_options.h"
-#include "launch/verify/mesh_run.h"
 #include "parallel/comm/null_group.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -43,25 +43,6 @@ MeshRun with(MeshRun run, Mode mode) {
   return run;
 }
 
-void check_bitwise(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.grads == b.grads);
-  CHECK(a.weights == b.weights);
-  CHECK(a.eval_loss == b.eval_loss);
-}
-
-void check_planned(const MeshResult& r) {
-  for (size_t rank = 0; rank < r.planned.size(); ++rank) {
-    INFO("rank " << rank);
-    const EnginePlan &plan = r.planned[rank], &real = r.measured[rank];
-    CHECK(plan.train.activation_bytes == real.train.activation_bytes);
-    CHECK(plan.train.gradient_bytes == real.train.gradient_bytes);
-    CHECK(plan.eval.activation_bytes == real.eval.activation_bytes);
-    CHECK(plan.memory.total() == real.memory.total());
-  }
-}
-
 void check_modes(MeshShape mesh, const std::vector<std::string>& schedules) {
   for (bool tied : {true, false}) {
     const MeshResult none = run_mesh(run_of(mesh, tied));
@@ -74,7 +55,7 @@ void check_modes(MeshShape mesh, const std::vector<std::string>& schedules) {
         INFO(schedule << (tied ? " tied " : " untied ") << text(mode));
         const MeshResult r = run_mesh(with(run, mode));
         check_bitwise(r, none);
-        check_planned(r);
+        check_planned(r, run.steps);
         for (size_t rank = 0; rank < r.measured.size(); ++rank)
           CHECK(r.measured[rank].train.activation_bytes < same.measured[rank].train.activation_bytes);
       }
@@ -166,7 +147,7 @@ TEST_CASE("recomputation is bitwise equal to none with several chunks a rank and
         INFO(schedule << (tied ? " tied " : " untied ") << text(mode));
         const MeshResult r = run_mesh(with(run, mode));
         check_bitwise(r, none);
-        check_planned(r);
+        check_planned(r, run.steps);
       }
     }
 }
@@ -179,7 +160,7 @@ TEST_CASE("a stage of more ranks and microbatches than blocks recomputes what it
     INFO(text(mode));
     const MeshResult r = run_mesh(with(run, mode));
     check_bitwise(r, none);
-    check_planned(r);
+    check_planned(r, run.steps);
   }
 }
 

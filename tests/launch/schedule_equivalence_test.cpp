@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "launch/config/schedule_file.h"
-#include "launch/verify/mesh_run.h"
 #include "parallel/pipeline/simulate.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -33,14 +33,6 @@ MeshRun tiny_run(MeshShape mesh, int microbatches, bool tied) {
   run.evaluate = true;
   run.samples = kSamples;
   return run;
-}
-
-void require_bitwise(const MeshResult& a, const MeshResult& b) {
-  REQUIRE(a.losses == b.losses);
-  REQUIRE(a.norms == b.norms);
-  REQUIRE(a.grads == b.grads);
-  REQUIRE(a.weights == b.weights);
-  REQUIRE(a.eval_loss == b.eval_loss);
 }
 
 Program compute_of(const Program& p) {
@@ -90,7 +82,7 @@ TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is 
               INFO("tp " << base.tp << " dp " << base.dp << " pp " << pp << " " << s.name << " vpp " << s.vpp << " m "
                          << m << (tied ? " tied" : " untied") << " zero " << zero);
               const MeshResult r = run_mesh(run);
-              require_bitwise(r, flat);
+              check_bitwise(r, flat);
               require_as_simulated(r, run, make_schedule(s.name, pp, s.vpp, m, tied));
             }
       }
@@ -104,7 +96,7 @@ TEST_CASE("one pipeline rank gives the same bits under every schedule") {
       MeshRun run = tiny_run({}, 4, tied);
       run.engine.schedule = name;
       const MeshResult r = run_mesh(run);
-      require_bitwise(r, flat);
+      check_bitwise(r, flat);
       require_as_simulated(r, run, make_schedule(name, 1, 1, 4, tied));
     }
   }
@@ -122,7 +114,7 @@ TEST_CASE("gradients do not depend on where the partition cuts a chunked model")
       CHECK_THROWS_WITH(run_mesh(run), Catch::Contains("5,2,0,2"));
       continue;
     }
-    require_bitwise(run_mesh(run), flat);
+    check_bitwise(run_mesh(run), flat);
   }
 }
 
@@ -142,7 +134,7 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
         run.engine.schedule = file_of(dir, text);
         CHECK(read_schedule_file(run.engine.schedule, tied).program == s.program);
         const MeshResult r = run_mesh(run);
-        require_bitwise(r, made);
+        check_bitwise(r, made);
         require_as_simulated(r, run, s);
       }
     }
@@ -161,7 +153,7 @@ TEST_CASE("a schedule that no generator makes trains the same weights") {
     run.engine.vpp = 2;
     run.engine.schedule = file_of(dir, text);
     const MeshResult r = run_mesh(run);
-    require_bitwise(r, flat);
+    check_bitwise(r, flat);
     require_as_simulated(r, run, read_schedule_file(run.engine.schedule, tied));
   }
 }
@@ -238,7 +230,7 @@ TEST_CASE("microbatches of different lengths train as on one pipeline rank, unde
       run.mesh.pp = 2;
       run.engine.schedule = s.name;
       run.engine.vpp = s.vpp;
-      require_bitwise(run_mesh(run), flat);
+      check_bitwise(run_mesh(run), flat);
     }
     run.vary_length = false;  // and what varies matters
     run.engine.schedule = "1f1b";

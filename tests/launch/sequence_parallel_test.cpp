@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "launch/train/engine_options.h"
-#include "launch/verify/mesh_run.h"
 #include "parallel/comm/null_group.h"
+#include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -32,40 +32,6 @@ MeshRun run_of(MeshShape mesh, bool tied = true, int steps = 20) {
   return run;
 }
 
-void check_close(const MeshResult& r, const MeshResult& one) {
-  CHECK(r.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
-  CHECK(r.norms[0] == Approx(one.norms[0]).epsilon(1e-6));
-  const auto [name, error] = worst_error(r.grads, one.grads);
-  INFO("worst gradient: " << name);
-  CHECK(error <= 1e-5);
-  for (size_t k = 0; k < one.losses.size(); ++k) {
-    INFO("step " << k);
-    CHECK(r.losses[k] == Approx(one.losses[k]).epsilon(1e-5));
-  }
-  CHECK(r.eval_loss == Approx(one.eval_loss).epsilon(1e-5));
-}
-
-void check_bitwise(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(a.norms == b.norms);
-  CHECK(a.grads == b.grads);
-  CHECK(a.weights == b.weights);
-  CHECK(a.eval_loss == b.eval_loss);
-}
-
-void check_planned(const MeshResult& r) {
-  for (size_t rank = 0; rank < r.planned.size(); ++rank) {
-    INFO("rank " << rank);
-    const EnginePlan &plan = r.planned[rank], &real = r.measured[rank];
-    CHECK(plan.train.activation_bytes == real.train.activation_bytes);
-    CHECK(plan.train.gradient_bytes == real.train.gradient_bytes);
-    CHECK(plan.train.boundary_bytes == real.train.boundary_bytes);
-    CHECK(plan.eval.activation_bytes == real.eval.activation_bytes);
-    CHECK(plan.eval.gradient_bytes == real.eval.gradient_bytes);
-    CHECK(plan.memory.total() == real.memory.total());
-  }
-}
-
 std::string text(const MeshShape& m) { return fmt::format("tp {} pp {} dp {}", m.tp, m.pp, m.dp); }
 
 }  // namespace
@@ -81,7 +47,7 @@ TEST_CASE("with sequence parallelism every layout of up to 8 ranks equals one ra
       INFO(text(mesh) << (tied ? " tied" : " untied"));
       const MeshResult r = run_mesh(run_of(mesh, tied));
       check_close(r, one);
-      check_planned(r);
+      check_planned(r, 20);
     }
   }
 }
@@ -112,7 +78,7 @@ TEST_CASE("with sequence parallelism pipelines, schedules, ZeRO stages, buckets 
                                 << " bucket " << bucket << " overlap " << overlap);
             const MeshResult r = run_mesh(run);
             check_bitwise(r, flat);
-            check_planned(r);
+            check_planned(r, run.steps);
           }
     }
 }
@@ -132,7 +98,7 @@ TEST_CASE("with sequence parallelism recomputation is bitwise equal to none and 
           run.engine.model.recompute_layers = layers;
           const MeshResult r = run_mesh(run);
           check_bitwise(r, none);
-          check_planned(r);
+          check_planned(r, run.steps);
           if (schedule == std::string("1f1b"))
             for (size_t rank = 0; rank < r.measured.size(); ++rank)
               CHECK(r.measured[rank].train.activation_bytes < none.measured[rank].train.activation_bytes);

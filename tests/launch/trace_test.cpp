@@ -30,7 +30,8 @@ std::string unpacked(const std::string& path) {
 }
 
 struct Seen {
-  std::map<std::string, int> slices;  // by name without numbers: "F", "B", "opt", …
+  std::map<std::string, int> slices;            // by name without numbers: "F", "B", "opt", …
+  std::map<std::string, std::set<int>> tracks;  // by category: the threads of its slices
   int arrows = 0, counters = 0;
   std::set<int> processes;
   std::map<std::pair<int, int>, std::string> threads;
@@ -64,6 +65,7 @@ Seen require_valid(const json& trace) {
       REQUIRE(e.at("args").at("step") >= 1);
       const std::string name = e.at("name");
       ++seen.slices[name.substr(0, name.find(' '))];
+      seen.tracks[e.at("cat")].insert(e.at("tid").get<int>());
     } else if (ph == "C") {
       REQUIRE(e.at("args").at("value") >= 0);
       ++seen.counters;
@@ -183,10 +185,19 @@ TEST_CASE("traced steps of a run become a valid trace and a timeline, and train 
   CHECK(seen.slices.at("data") == 2 * 2);
   CHECK(seen.slices.at("G") == 2 * 2);
   CHECK(seen.arrows == 2 * 2 * 4);
+  // Tensor-parallel calls stand on a track of their own: with sequence parallelism every block gathers and scatters.
+  CHECK(seen.threads.at({0, 1}) == "tp");
+  CHECK(seen.tracks.at("tp_exposed") == std::set<int>{1});
+  for (const char* op : {"reduce_scatter", "all_gather"}) CHECK(seen.slices.at(op) >= 2 * 2 * 4 * 4);
   for (const char* key : {"command", "config_sha256", "clock", "clocks"}) CHECK(trace.at("otherData").contains(key));
-  const Outcome all = gpttrain(layout + "--log.name all --log.trace_steps 3 --log.trace_ranks all", dir.path());
+  const Outcome all = gpttrain(layout +
+                                   "--log.name all --log.trace_steps 3 --log.trace_ranks all --zero 3 "
+                                   "--zero.persist_numel 0",
+                               dir.path());
   REQUIRE(all.code == 0);
-  CHECK(require_valid(json::parse(unpacked(dir / "runs/all/trace-3.json.gz"))).processes.size() == 8);
+  const Seen eight = require_valid(json::parse(unpacked(dir / "runs/all/trace-3.json.gz")));
+  CHECK(eight.processes.size() == 8);
+  CHECK(eight.tracks.at("dp_exposed") == std::set<int>{4});  // gathers and reductions inside forwards and backwards
 }
 
 TEST_CASE("a trace of processes works, ends with the run, and bad windows are refused") {

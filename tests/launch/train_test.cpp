@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/check.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -140,4 +141,41 @@ TEST_CASE("a run directory that turns read-only ends its logs, not the training"
   const Outcome r = gpttrain(kTiny + "--train.steps 3 --log.name x", dir.path());
   CHECK(r.code == 2);
   CHECK(r.says("cannot make the run folder"));
+}
+
+TEST_CASE("one rank, and ranks that are threads, never touch MPI") {
+  TempDir dir;
+  const auto without_mpi = [&](const std::string& flags) {  // MPI_Init would fail
+    return shell(cat("OMPI_MCA_pml=there_is_no_such_thing ", GPT_BINARY_DIR, "/gpttrain ", kTiny,
+                     "--train.steps 2 --log.name ", flags),
+                 dir.path());
+  };
+  CHECK(without_mpi("one").code == 0);
+  CHECK(without_mpi("threads --dp 2 --launch.ranks threads").code == 0);
+  CHECK(without_mpi("processes --dp 2").code != 0);
+}
+
+TEST_CASE("a pipeline that would idle much is told before it starts, and what its stages hold") {
+  TempDir dir;
+  const Outcome idle = gpttrain(kTiny + "--pp 4 --train.grad_accum 2 --train.global_batch 2 --dry-run", dir.path());
+  INFO(idle.out);
+  REQUIRE(idle.code == 0);
+  CHECK(idle.says("the pipeline idles 6"));  // 3 / (2 + 3), and what the partition adds
+  for (const char* stage : {"stage 0: embedding", "stage 1: ", "stage 2: ", "stage 3: "}) CHECK(idle.says(stage));
+  const Outcome busy = gpttrain(kTiny + "--pp 2 --train.grad_accum 8 --dry-run", dir.path());
+  REQUIRE(busy.code == 0);
+  CHECK_FALSE(busy.says("the pipeline idles"));
+}
+
+TEST_CASE("recomputation with a split backward is warned of with both peaks, and ZeRO's choice shows both prices") {
+  TempDir dir;
+  const Outcome o = gpttrain(kTiny + "--pp 2 --dp 2 --zero 2 --parallel.schedule zb-h1 --parallel.recompute full "
+                                     "--train.steps 1 --launch.ranks threads --log.name x",
+                             dir.path());
+  INFO(o.out);
+  REQUIRE(o.code == 0);
+  CHECK(o.says("zb-h1 keeps what was recomputed until its weight gradients are done"));
+  CHECK(o.says("with 1f1b instead"));
+  CHECK(o.says("gradients reduced at the end of the step: a rank holds "));
+  CHECK(o.says("with zero.grad_reduce each: a rank holds "));
 }

@@ -239,7 +239,9 @@ TEST_CASE("evaluation and a larger prefetch take the memory of their windows") {
 }
 
 TEST_CASE("the start block says what a stage holds and sends, and what the other way to reduce would") {
-  const auto bytes = [](const EngineOptions& o, const MeshShape& mesh) { return zero_text(o, mesh); };
+  const auto bytes = [](const EngineOptions& o, const MeshShape& mesh) {
+    return zero_text(o, mesh, plan_stages(o, mesh, cpu_backend()), cpu_backend());
+  };
   const std::string one = bytes(options_of(kSmall, 1, kAuto), {.dp = 4});
   CHECK_THAT(one, Catch::StartsWith("stage 1: a rank holds ") && Catch::Contains("a step (reduce-scatter "));
   CHECK(one.find("grad_reduce") == std::string::npos);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/places.h"
+#include "tests/parallel/closed_forms.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -23,30 +24,10 @@ std::string why(const Schedule& s) {
 }
 std::string why(const std::string& text) { return why(parse_schedule(text)); }
 
-// Most live activations on rank r, in chunks.
-int closed_form_peak(const std::string& name, int p, int v, int m, int r) {
-  if (name == "gpipe") return m;
-  if (name == "1f1b") return std::min(p - r, m);
-  if (name == "zb-h1") return std::min(p, m);
-  const int group = m <= p ? m : p + m % p;
-  return std::min(2 * (p - 1 - r) + (v - 1) * group + 1, m * v);
-}
-
-struct Case {
-  const char* name;
-  int v;
-};
-
 }  // namespace
 
 TEST_CASE("every schedule up to 8 ranks, 16 microbatches and 4 chunks is accepted and has the closed-form peaks") {
-  for (const Case c : {Case{"gpipe", 1},
-                       {"1f1b", 1},
-                       {"zb-h1", 1},
-                       {"interleaved", 1},
-                       {"interleaved", 2},
-                       {"interleaved", 3},
-                       {"interleaved", 4}})
+  for (const NamedSchedule c : kNamedSchedules)
     for (int p = 1; p <= 8; ++p)
       for (int m = 1; m <= 16; ++m) {
         CAPTURE(c.name, c.v, p, m);
@@ -54,7 +35,7 @@ TEST_CASE("every schedule up to 8 ranks, 16 microbatches and 4 chunks is accepte
         const Report report = simulate(s);
         bool peaks = true, slots = true;
         for (int r = 0; r < p; ++r) {
-          peaks = peaks && report.peak_in_flight[static_cast<size_t>(r)] == closed_form_peak(c.name, p, c.v, m, r);
+          peaks = peaks && report.peak_in_flight[static_cast<size_t>(r)] == most_in_flight(c.name, p, c.v, m, r);
           slots = slots && assign_places(s, r).slots == report.peak_in_flight[static_cast<size_t>(r)];
         }
         CHECK(peaks);

@@ -18,8 +18,15 @@ struct Delays {
   int left = 200;           // delays still to come
   int one_in = 4;           // of the places that could sleep
   int64_t longest_us = 2000;
+  bool waits_only = false;
   int64_t slept_us = 0;
+  int64_t slept_in[kNumCommOps] = {};  // of it, in calls and waits of this operation
   uint64_t places = 0;
+  void maybe(CommOp op) {
+    const int64_t before = slept_us;
+    maybe();
+    slept_in[static_cast<int>(op)] += slept_us - before;
+  }
   void maybe() {
     const uint64_t r = splitmix64(seed + places++);
     if (left == 0 || r % static_cast<uint64_t>(one_in) != 0) return;
@@ -36,46 +43,63 @@ class DelayedGroup final : public ProcessGroup {
       : ProcessGroup(inner->rank(), inner->size()), inner_(std::move(inner)), delays_(delays) {}
   std::string_view backend() const override { return inner_->backend(); }
   Work all_reduce(Tensor t, ReduceOp op, Stream s) override {
-    return pass([&] { return inner_->all_reduce(t, op, s); });
+    return pass(CommOp::kAllReduce, t, [&] { return inner_->all_reduce(t, op, s); });
   }
-  Work all_gather(Tensor a, Tensor b, Stream s) override { return pass([&] { return inner_->all_gather(a, b, s); }); }
+  Work all_gather(Tensor a, Tensor b, Stream s) override {
+    return pass(CommOp::kAllGather, b, [&] { return inner_->all_gather(a, b, s); });
+  }
   Work reduce_scatter(Tensor a, Tensor b, Stream s) override {
-    return pass([&] { return inner_->reduce_scatter(a, b, s); });
+    return pass(CommOp::kReduceScatter, a, [&] { return inner_->reduce_scatter(a, b, s); });
   }
-  Work broadcast(Tensor t, int root, Stream s) override { return pass([&] { return inner_->broadcast(t, root, s); }); }
-  Work send(Tensor t, int to, int tag, Stream s) override { return pass([&] { return inner_->send(t, to, tag, s); }); }
+  Work broadcast(Tensor t, int root, Stream s) override {
+    return pass(CommOp::kBroadcast, t, [&] { return inner_->broadcast(t, root, s); });
+  }
+  Work send(Tensor t, int to, int tag, Stream s) override {
+    return pass(CommOp::kSend, t, [&] { return inner_->send(t, to, tag, s); });
+  }
   Work recv(Tensor t, int from, int tag, Stream s) override {
-    return pass([&] { return inner_->recv(t, from, tag, s); });
+    return pass(CommOp::kRecv, t, [&] { return inner_->recv(t, from, tag, s); });
   }
+  void abandon(const std::string& message, Exit code) override { inner_->abandon(message, code); }
   void barrier() override {
-    delays_.maybe();
+    if (!delays_.waits_only) delays_.maybe();
     inner_->barrier();
   }
   void poll() override {
-    delays_.maybe();
+    if (!delays_.waits_only) delays_.maybe();
     inner_->poll();
   }
 
  protected:
   void wait(uint64_t ticket, Stream s) override {
-    delays_.maybe();
-    works_[ticket].wait(s);
+    const int64_t begin = steady_ns();
+    Passed& p = passed_[ticket];
+    delays_.maybe(p.op);
+    p.work.wait(s);
     free_.push_back(ticket);
+    was_inside(p.op, p.bytes, begin, true);
   }
 
  private:
+  struct Passed {
+    Work work;
+    CommOp op;
+    int64_t bytes;
+  };
   template <class Call>
-  Work pass(Call call) {
-    delays_.maybe();
-    if (free_.empty()) free_.push_back(works_.size()), works_.emplace_back();
+  Work pass(CommOp op, const Tensor& full, Call call) {
+    const int64_t begin = steady_ns();
+    if (!delays_.waits_only) delays_.maybe(op);
+    if (free_.empty()) free_.push_back(passed_.size()), passed_.emplace_back();
     const uint64_t ticket = free_.back();
     free_.pop_back();
-    works_[ticket] = call();
+    passed_[ticket] = {call(), op, full.bytes()};
+    was_inside(op, full.bytes(), begin, false);
     return Work(this, ticket);
   }
   std::unique_ptr<ProcessGroup> inner_;
   Delays& delays_;
-  std::vector<Work> works_;
+  std::vector<Passed> passed_;
   std::vector<uint64_t> free_;
 };
 
@@ -93,8 +117,11 @@ class DelayedFactory final : public GroupFactory {
   int local_size() const override { return inner_.local_size(); }
   std::string_view backend() const override { return inner_.backend(); }
   RankStatus* status() override { return inner_.status(); }
+  Delays& delays() { return delays_; }
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
-    return std::make_unique<DelayedGroup>(inner_.make(ranks), delays_);
+    auto group = inner_.make(ranks);
+    if (ranks.size() == 1) return group;  // nobody to wait for
+    return std::make_unique<DelayedGroup>(std::move(group), delays_);
   }
   ~DelayedFactory() override {
     if (happened_ != nullptr) *happened_ += most_ - delays_.left;

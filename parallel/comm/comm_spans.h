@@ -1,0 +1,40 @@
+// When one rank's thread was inside the calls and waits of a group, one by one: what CommCounters::Op::blocked_ns adds
+// up. Kept while somebody traces; the memory is there beforehand.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace gt {
+
+enum class CommOp : uint8_t;
+
+struct CommSpan {
+  int64_t begin = 0, end = 0;  // steady_ns
+  int64_t bytes = 0;           // of the call's full tensor
+  CommOp op{};
+  bool waits = false;  // a wait for an earlier call
+};
+
+class CommSpans {
+ public:
+  explicit CommSpans(size_t capacity) { spans_.reserve(capacity); }
+  void add(const CommSpan& s) {
+    if (spans_.size() < spans_.capacity())
+      spans_.push_back(s);
+    else
+      full_ = true;
+  }
+  std::span<const CommSpan> spans() const { return spans_; }
+  bool full() const { return full_; }  // some did not fit and were left out
+  void clear() {
+    spans_.clear();
+    full_ = false;
+  }
+
+ private:
+  std::vector<CommSpan> spans_;
+  bool full_ = false;
+};
+
+}  // namespace gt

@@ -39,7 +39,8 @@ __device__ inline float update_of(const LambRule& r, const Factors& k, float w, 
 }
 
 template <int V, class M>
-__device__ inline void moments_at(const Moments<M>& a, const LambRule& r, const Factors& k, int64_t i, double* squares) {
+__device__ inline void moments_at(const Moments<M>& a, const LambRule& r, const Factors& k, int64_t i,
+                                  double* squares) {
   float w[V], g[V], m[V], v[V];
   load<V>(a.master + i, w);
   load<V>(a.grad + i, g);
@@ -106,7 +107,8 @@ __device__ inline float trust_ratio(const LambRule& r, const double* squares) {
 }
 
 template <int V, class M, class U>
-__device__ inline void apply_at(const Step<M>& a, const LambRule& r, const Factors& k, float step, U* value, int64_t i) {
+__device__ inline void apply_at(const Step<M>& a, const LambRule& r, const Factors& k, float step, U* value,
+                                int64_t i) {
   float w[V], m[V], v[V];
   load<V>(a.master + i, w);
   load<V>(a.m + i, m);

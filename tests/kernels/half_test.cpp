@@ -1,6 +1,6 @@
-// What a CPU op makes of halves: the bits of its f32 form on the widened operands, each result rounded once. So the finite
-// differences of the f32 ops (finite_difference_test.cpp) speak for halves too, whose own rounding is too coarse to
-// difference. Beside parity_test, which compares with the reference at the tolerance of the type.
+// What a CPU op makes of halves: the bits of its f32 form on the widened operands, each result rounded once. So the
+// finite differences of the f32 ops (finite_difference_test.cpp) speak for halves too, whose own rounding is too coarse
+// to difference. Beside parity_test, which compares with the reference at the tolerance of the type.
 #include <cstring>
 #include <deque>
 #include <vector>

@@ -143,7 +143,8 @@ struct ClipFactor {
 };
 
 // Optimizer steps over a flat range. master, grad and state f32 [count]; value: same count in the compute dtype, or
-// empty when master is the value; value = round(master). All read scalars, g = grad * scalars[kGradMultiplier], lr,
+// empty when master is the value; value = round(master). A master of a half type (AMP O3: there are no masters) is the
+// value: widened, stepped in f32 and rounded back. All read scalars, g = grad * scalars[kGradMultiplier], lr,
 // beta1 (b1) and beta2 (b2) there, and write nothing when scalars[kSkip] != 0.
 
 // AdamW (Loshchilov & Hutter 2019), decoupled decay:

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -16,30 +17,32 @@ constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compu
 // What all steps ask of their arguments. False: the step is skipped.
 bool ready(const char* op, const Tensor& master, const Tensor& value, const Tensor& scalars,
            std::initializer_list<Named> others) {
-  require_f32(op, {{"master", master}, {"scalars", scalars}});
+  require_float(op, {"master", master});
+  require_f32(op, {{"scalars", scalars}});
   require_f32(op, others);
   for (const Named& n : others)
     if (n.tensor) require_numel(op, master.numel(), {n});
   require_numel(op, kNumScalars, {{"scalars", scalars}});
   if (value) require_numel(op, master.numel(), {{"value", value}});
-  const DType type = value.dtype;
-  GT_REQUIRE(!value || type == DType::kF32 || type == DType::kBF16 || type == DType::kF16, Exit::kUsage, op,
-             " on the CPU: value is ", name_of(type), "; it can be f32, bf16 or f16");
+  require_float(op, {"value", value});
+  GT_REQUIRE(!value || !is_half(master.dtype), Exit::kUsage, op, " on the CPU: master is ", name_of(master.dtype),
+             " and there is a value beside it; a master of a half type is the value itself");
   return scalars.as<float>()[kSkip] == 0;
 }
 
-// update(i, n) for chunks of the range, each rounded to `value` behind it.
+// update(master, i, n) for chunks of the range, whose masters it is given as floats, each rounded to `value` behind it.
 template <class F>
 void update_chunks(Stream s, const Tensor& master, const Tensor& value, F update) {
   parallel_for(s, master.numel(), kChunk, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    float room[kChunk];
     for (int64_t i = begin; i < end; i += kChunk) {
       const int64_t n = std::min(kChunk, end - i);
-      update(i, n);
-      const float* from = master.as<float>() + i;
+      float* from = const_cast<float*>(read(f, master, i, n, room));
+      update(from, i, n);
+      write(f, master, i, n, from);
       if (!value) continue;
       if (value.dtype == DType::kF32) std::copy(from, from + n, value.as<float>() + i);
-      if (value.dtype == DType::kBF16) f.f32_to_bf16(from, value.as<uint16_t>() + i, n);
-      if (value.dtype == DType::kF16) f.f32_to_f16(from, value.as<uint16_t>() + i, n);
+      write(f, value, i, n, from);
     }
   });
 }
@@ -81,8 +84,8 @@ void adamw(const AdamW& p, Stream s) {
                        p.eps,
                        p.weight_decay,
                        p.adam_l2};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
-    f.adamw(at(p.master, i), at(p.grad, i), at(p.m, i), at(p.v, i), n, args);
+  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
+    f.adamw(master, at(p.grad, i), at(p.m, i), at(p.v, i), n, args);
   });
 }
 
@@ -91,8 +94,8 @@ void sgd(const Sgd& p, Stream s) {
   const float* scalars = p.scalars.as<float>();
   const SgdArgs args{scalars[kLr],   scalars[kBeta1], scalars[kGradShare], scalars[kGradMultiplier],
                      p.weight_decay, p.nesterov};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
-    f.sgd(at(p.master, i), at(p.grad, i), at(p.m, i), n, args);
+  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
+    f.sgd(master, at(p.grad, i), at(p.m, i), n, args);
   });
 }
 
@@ -100,8 +103,8 @@ void lion(const Lion& p, Stream s) {
   if (!ready("lion", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}})) return;
   const float* scalars = p.scalars.as<float>();
   const LionArgs args{scalars[kLr], scalars[kBeta1], scalars[kBeta2], scalars[kGradMultiplier], p.weight_decay};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
-    f.lion(at(p.master, i), at(p.grad, i), at(p.m, i), n, args);
+  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
+    f.lion(master, at(p.grad, i), at(p.m, i), n, args);
   });
 }
 
@@ -114,9 +117,10 @@ void lamb_moments(const LambMoments& p, Stream s) {
     const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), 1);
     double* partial = cpu_context(s).scratch<double>(2 * blocks);
     parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
+      float room[kLambBlock];
       for (int64_t b = begin; b < end; ++b) {
         const int64_t i = b * kLambBlock, n = std::min(kLambBlock, count - i);
-        f.lamb_moments(at(p.master, i), at(p.grad, i), at(p.m, i), at(p.v, i), n, args, partial + 2 * b);
+        f.lamb_moments(read(f, p.master, i, n, room), at(p.grad, i), at(p.m, i), at(p.v, i), n, args, partial + 2 * b);
       }
     });
     for (int64_t b = 0; b < blocks; ++b)
@@ -135,8 +139,8 @@ void lamb_apply(const LambApply& p, Stream s) {
   const auto ratio = static_cast<float>(trust_ratio(p.rule, p.norms.as<double>()));
   if (p.ratio) *p.ratio.as<float>() = ratio;
   const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), ratio);
-  update_chunks(s, p.master, p.value, [&, &f = simd()](int64_t i, int64_t n) {
-    f.lamb_apply(at(p.master, i), at(p.m, i), at(p.v, i), n, args);
+  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
+    f.lamb_apply(master, at(p.m, i), at(p.v, i), n, args);
   });
 }
 

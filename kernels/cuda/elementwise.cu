@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(256)
 }
 
 __global__ void __launch_bounds__(256)
-    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, float* out, float* out2, bool accumulate) {
+    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, float* out, float* out2,
+                   bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   if (c < columns) {

@@ -15,9 +15,11 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kBlockElements = 32768;  // of one partial sum: part of the definition of the result
 
+template <class M>
 struct Moments {
   float *m, *v;
-  const float *master, *grad, *scalars;
+  const M* master;
+  const float *grad, *scalars;
 };
 
 struct Factors {
@@ -36,8 +38,9 @@ __device__ inline float update_of(const LambRule& r, const Factors& k, float w, 
   return m * k.c1 / root + (r.l2 ? 0.0f : r.weight_decay * w);
 }
 
-template <int V>
-__device__ inline void moments_at(const Moments& a, const LambRule& r, const Factors& k, int64_t i, double* squares) {
+template <int V, class M>
+__device__ inline void moments_at(const Moments<M>& a, const LambRule& r, const Factors& k, int64_t i,
+                                  double* squares) {
   float w[V], g[V], m[V], v[V];
   load<V>(a.master + i, w);
   load<V>(a.grad + i, g);
@@ -57,8 +60,8 @@ __device__ inline void moments_at(const Moments& a, const LambRule& r, const Fac
   store<V>(a.v + i, v);
 }
 
-template <int V>
-__global__ void __launch_bounds__(kThreads) moments_kernel(Moments a, LambRule r, double* partial, int64_t n) {
+template <int V, class M>
+__global__ void __launch_bounds__(kThreads) moments_kernel(Moments<M> a, LambRule r, double* partial, int64_t n) {
   __shared__ double shared[kThreads / 32];
   double squares[2] = {0, 0};
   if (a.scalars[kSkip] == 0.0f) {
@@ -88,8 +91,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class M>
 struct Step {
-  float* master;
+  M* master;
   const float *m, *v, *scalars;
   const double* norms;
   float* ratio;
@@ -102,8 +106,9 @@ __device__ inline float trust_ratio(const LambRule& r, const double* squares) {
       fmin(fmax(norm / sqrt(squares[1]), static_cast<double>(r.min_ratio)), static_cast<double>(r.max_ratio)));
 }
 
-template <int V, class U>
-__device__ inline void apply_at(const Step& a, const LambRule& r, const Factors& k, float step, U* value, int64_t i) {
+template <int V, class M, class U>
+__device__ inline void apply_at(const Step<M>& a, const LambRule& r, const Factors& k, float step, U* value,
+                                int64_t i) {
   float w[V], m[V], v[V];
   load<V>(a.master + i, w);
   load<V>(a.m + i, m);
@@ -114,8 +119,8 @@ __device__ inline void apply_at(const Step& a, const LambRule& r, const Factors&
   if (value != nullptr) store<V>(value + i, w);
 }
 
-template <int V, class U>
-__global__ void __launch_bounds__(kThreads) apply_kernel(Step a, LambRule r, U* value, int64_t n) {
+template <int V, class M, class U>
+__global__ void __launch_bounds__(kThreads) apply_kernel(Step<M> a, LambRule r, U* value, int64_t n) {
   const float* s = a.scalars;
   if (s[kSkip] != 0.0f) return;
   const float ratio = trust_ratio(r, a.norms);
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Step a, LambRule r, U* 
 
 void check_ranges(const char* op, int64_t n, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
-    want(op, "master, grad, m or v", *t, DType::kF32);
+    want(op, "grad, m or v", *t, DType::kF32);
     GT_CHECK(t->numel() == n, op, ": ranges of ", n, " and ", t->numel(), " elements");
   }
 }
@@ -141,14 +146,16 @@ void check_ranges(const char* op, int64_t n, std::initializer_list<const Tensor*
 void lamb_moments(const LambMoments& a, Stream s) {
   const int64_t n = a.master.numel(), parts = ceil_div(n, kBlockElements);
   Context& c = enter(s, "lamb_moments");
-  check_ranges("lamb_moments", n, {&a.master, &a.grad, &a.m, &a.v});
+  check_ranges("lamb_moments", n, {&a.grad, &a.m, &a.v});
   if (a.norms) want("lamb_moments", "norms", a.norms, DType::kF64);
   auto* partial = reinterpret_cast<double*>(c.scratch(std::max<int64_t>(parts, 1) * 16));
-  const Moments p{a.m.as<float>(), a.v.as<float>(), a.master.as<float>(), a.grad.as<float>(), a.scalars.as<float>()};
-  if (parts > 0) {
-    auto* kernel = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data}) ? moments_kernel<4> : moments_kernel<1>;
-    kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(p, a.rule, partial, n);
-  }
+  by_dtype("lamb_moments", "master", a.master.dtype, [&](auto t) {
+    using M = decltype(t);
+    const Moments<M> p{a.m.as<float>(), a.v.as<float>(), a.master.as<M>(), a.grad.as<float>(), a.scalars.as<float>()};
+    const bool wide = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data});
+    auto* kernel = wide ? moments_kernel<4, M> : moments_kernel<1, M>;
+    if (parts > 0) kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(p, a.rule, partial, n);
+  });
   if (a.norms) norms_kernel<<<1, kThreads, 0, c.stream>>>(partial, parts, a.norms.as<double>(), a.accumulate);
   leave(c, "lamb_moments");
 }
@@ -156,16 +163,17 @@ void lamb_moments(const LambMoments& a, Stream s) {
 void lamb_apply(const LambApply& a, Stream s) {
   const int64_t n = a.master.numel();
   Context& c = enter(s, "lamb_apply");
-  check_ranges("lamb_apply", n, {&a.master, &a.m, &a.v});
+  check_ranges("lamb_apply", n, {&a.m, &a.v});
   want("lamb_apply", "norms", a.norms, DType::kF64);
   GT_CHECK(!a.value || a.value.numel() == n, "lamb_apply: value has ", a.value.numel(), " elements, master ", n);
-  const Step p{a.master.as<float>(),  a.m.as<float>(),      a.v.as<float>(),
-               a.scalars.as<float>(), a.norms.as<double>(), a.ratio ? a.ratio.as<float>() : nullptr};
-  by_dtype("lamb_apply", "value", a.value ? a.value.dtype : DType::kF32, [&](auto u) {
+  by_master("lamb_apply", a.master, a.value, [&](auto t, auto u) {
+    using M = decltype(t);
     using U = decltype(u);
+    const Step<M> p{a.master.as<M>(),      a.m.as<float>(),      a.v.as<float>(),
+                    a.scalars.as<float>(), a.norms.as<double>(), a.ratio ? a.ratio.as<float>() : nullptr};
     const bool wide = aligned16({a.master.data, a.m.data, a.v.data, a.value.data});
     const int64_t blocks = std::clamp<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1, 1 << 20);
-    auto* kernel = wide ? apply_kernel<4, U> : apply_kernel<1, U>;
+    auto* kernel = wide ? apply_kernel<4, M, U> : apply_kernel<1, M, U>;
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(p, a.rule, a.value.as<U>(), n);
   });
   leave(c, "lamb_apply");

@@ -375,6 +375,8 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
   refused([&](auto& ops, Stream s) { ops.position_grad({x, x, 4}, s); }, "position_grad", "dpos [4, 8] has to be f32");
   refused([&](auto& ops, Stream s) { ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s); },
           "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
+  const Tensor scalars = t.f32({kNumScalars});
+  refused([&](auto& ops, Stream s) { ops.sgd({h, f, {}, x, scalars}, s); }, "sgd", "master is f16");
   const Tensor f8 = t.raw({4, 8}, DType::kF8E4M3);
   const std::string cast = message([&](auto& ops, Stream s) { ops.cast({f, f8}, s); });
   CHECK(cast.find("f8e4m3") != std::string::npos);

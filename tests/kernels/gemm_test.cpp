@@ -163,6 +163,7 @@ std::vector<Options> all_options() {
   return list;
 }
 
+// A version for each type of weight: they may share an address in turn.
 std::vector<Options> few_options() {
   return {{},
           {.trans_a = true, .accumulate = true},
@@ -173,9 +174,9 @@ std::vector<Options> few_options() {
            .epilogue = Epilogue::kGelu,
            .in = DType::kBF16,
            .out = DType::kBF16,
-           .version = 1},
+           .version = 2},
           {.trans_a = true, .accumulate = true, .in = DType::kF16},
-          {.trans_b = true, .bias = true, .in = DType::kF16, .out = DType::kF16, .version = 1}};
+          {.trans_b = true, .bias = true, .in = DType::kF16, .out = DType::kF16, .version = 3}};
 }
 
 Stream stream_of(CpuContext& context) { return {{}, &context}; }

@@ -181,8 +181,12 @@ void add_cross_entropy(OpCases& to) {
   const Logits padding_alone{5, 16, 32, 20, 3};
   add_cross_entropy_stats(to, padding_alone);
   for (const DType t : kHalves) {
-    for (const Logits& l :
-         {Logits{1, 7, 0, 7}, {9, 64, 0, 50}, {7, 33, 33, 65, 2}, {6, 16, 48, 50, 4}, {130, 300, 0, 300}, {0, 33, 0, 33}}) {
+    for (const Logits& l : {Logits{1, 7, 0, 7},
+                            {9, 64, 0, 50},
+                            {7, 33, 33, 65, 2},
+                            {6, 16, 48, 50, 4},
+                            {130, 300, 0, 300},
+                            {0, 33, 0, 33}}) {
       add_cross_entropy_stats(to, l, t);
       for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone})
         add_cross_entropy_grad(to, l, d, t);

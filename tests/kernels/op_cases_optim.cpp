@@ -11,6 +11,7 @@ struct Step {
   bool skip = false;
   DType value = DType::kF32;
   bool with_value = true;
+  DType master = DType::kF32;  // of a half type: without a value beside it
 };
 
 // A learning rate so large that an error in the update is an error of the same size in the master. Multiplier 0.5.
@@ -22,21 +23,22 @@ Fill scalar_values(bool skip) {
 }
 
 std::string text(const Step& s) {
-  return cat(s.skip ? " skipped" : "", s.with_value ? " value " : "", s.with_value ? name_of(s.value) : "");
+  return cat(s.skip ? " skipped" : "", s.with_value ? " value " : "", s.with_value ? name_of(s.value) : "") +
+         (s.master == DType::kF32 ? "" : cat(" master ", name_of(s.master)));
 }
 
 // Master, gradient, scalars and value; the case's own state comes after.
 template <class A>
 CaseOf<A>& step_case(OpCases& to, int64_t count, const Step& s, const std::string& what) {
   auto& c = add_case<A>(to, cat("[", count, "]", what, text(s)));
-  c.inout(&A::master, "master", {count});
+  c.inout(&A::master, "master", {count}, normal(), s.master);
   c.in(&A::scalars, "scalars", {kNumScalars}, scalar_values(s.skip));
   if constexpr (requires { &A::grad; }) c.in(&A::grad, "grad", {count}, normal(3));
   if constexpr (requires { &A::value; }) {
     if (s.with_value && s.skip) c.inout(&A::value, "value", {count}, normal(), s.value);
     if (s.with_value && !s.skip) c.out(&A::value, "value", {count}, s.value);
   }
-  c.tolerance = s.skip ? 0 : s.value == DType::kF32 ? 1e-5 : 1e-3;
+  c.tolerance = s.skip ? 0 : s.value == DType::kF32 ? unit_of(s.master) : 1e-3;
   c.flops = 14.0 * static_cast<double>(count);
   return c;
 }
@@ -56,6 +58,10 @@ void odd_ones(F add) {
   add(129, Step{.value = DType::kF16});
   add(129, Step{.skip = true, .value = DType::kBF16});
   add(1000, Step{.value = DType::kBF16}).skew = 1;
+  for (const DType t : kHalves) {
+    add(9001, Step{.with_value = false, .master = t});
+    add(129, Step{.skip = true, .with_value = false, .master = t});
+  }
   add(1 << 22, Step{.value = DType::kBF16}).big = true;
 }
 
@@ -113,7 +119,7 @@ const std::vector<NamedRule>& lamb_rules() {
 
 void add_lamb(OpCases& to) {
   const auto first = [&](int64_t count, const Step& s, const NamedRule& r, bool norms, bool accumulate) -> auto& {
-    auto& c = step_case<LambMoments>(to, count, {.skip = s.skip, .with_value = false},
+    auto& c = step_case<LambMoments>(to, count, {.skip = s.skip, .with_value = false, .master = s.master},
                                      cat(r.name, norms ? "" : " no norms", accumulate ? " accumulate" : ""));
     c.args.rule = r.rule, c.args.accumulate = accumulate;
     c.inout(&LambMoments::m, "m", {count}, normal(0.3)).inout(&LambMoments::v, "v", {count}, positive());
@@ -137,6 +143,7 @@ void add_lamb(OpCases& to) {
     second(5001, {}, r);
   }
   first(129, {.skip = true}, paper, true, true);
+  for (const DType t : kHalves) first(9001, {.master = t}, paper, true, false);
   first(1000, {}, paper, true, false).skew = 1;
   first(1 << 22, {}, paper, true, false).big = true;
   sweep_sizes([&](int64_t n, const Step& s) { second(n, s, paper); });

@@ -1,0 +1,194 @@
+// What a CPU op makes of halves: the bits of its f32 form on the widened operands, each result rounded once. So the
+// finite differences of the f32 ops (finite_difference_test.cpp) speak for halves too, whose own rounding is too coarse
+// to difference. Beside parity_test, which compares with the reference at the tolerance of the type.
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/rng.h"
+#include "tests/kernels/reference_ops.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+class Memory {
+ public:
+  Tensor make(Shape s, DType t) {
+    auto& bytes = memory_.emplace_back(static_cast<size_t>(s.numel() * size_of(t)) + 8, std::byte{0xFF});
+    return {bytes.data(), s, t, Device{}};
+  }
+  Tensor draw(Shape s, DType t, double scale = 1, double mean = 0) {
+    const Tensor x = make(s, t);
+    const uint64_t key = stream_key(5, cat("half ", memory_.size()));
+    for (int64_t i = 0; i < x.numel(); ++i) set(x, i, mean + scale * philox_normal(key, static_cast<uint64_t>(i)));
+    return x;
+  }
+  Tensor ids(int64_t count, int64_t below) {
+    const Tensor x = make({count}, DType::kI32);
+    for (int64_t i = 0; i < count; ++i) set(x, i, static_cast<double>(i * 7 % below));
+    return x;
+  }
+
+ private:
+  std::deque<std::vector<std::byte>> memory_;
+};
+
+// Runs the op on args and on a copy whose halves are f32; results have to be the same bits after rounding.
+template <class Args>
+class Twin {
+ public:
+  using Field = Tensor Args::*;
+  Twin(Kernel<Args> op, Args args, std::vector<Field> in, std::vector<Field> out) : op_(op), args_(args) {
+    wide_ = args_;
+    for (const auto* fields : {&in, &out}) {
+      for (const Field f : *fields) {
+        const Tensor& t = args_.*f;
+        const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+        wide_.*f = memory_.make(t.shape, half ? DType::kF32 : t.dtype);
+        cpu_backend().ops->cast({t, wide_.*f}, {});
+      }
+    }
+    out_ = std::move(out);
+  }
+  void check(const char* name) {
+    INFO(name);
+    op_(args_, {});
+    op_(wide_, {});
+    for (size_t i = 0; i < out_.size(); ++i) {
+      const Tensor &got = args_.*out_[i], want = memory_.make(got.shape, got.dtype);
+      cpu_backend().ops->cast({wide_.*out_[i], want}, {});
+      INFO("output " << i);
+      const bool same_bits = std::memcmp(got.data, want.data, static_cast<size_t>(got.bytes())) == 0;
+      CHECK(same_bits);
+    }
+  }
+
+ private:
+  Memory memory_;
+  Kernel<Args> op_;
+  Args args_, wide_;
+  std::vector<Field> out_;
+};
+
+template <class F>
+void for_every_half(F f) {
+  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+    try {
+      set_cpu_isa(isa);
+    } catch (const Error&) {
+      break;  // ascending: this processor has no more
+    }
+    for (const DType t : {DType::kBF16, DType::kF16}) {
+      INFO(isa << ' ' << name_of(t));
+      f(t);
+    }
+  }
+  set_cpu_isa("auto");
+}
+
+constexpr DType kF32 = DType::kF32;
+
+}  // namespace
+
+TEST_CASE("half: elementwise ops have the bits of f32, rounded once") {
+  for_every_half([](DType t) {
+    Memory m;
+    const OpTable& ops = *cpu_backend().ops;
+    const Shape s{19, 1131};
+    const Tensor a = m.draw(s, t), b = m.draw(s, t), out = m.draw(s, t), bias = m.draw({1131}, t);
+    const Tensor sums = m.draw({1131}, kF32);
+    Twin<Add>(ops.add, {a, b, out}, {&Add::a, &Add::b}, {&Add::out}).check("add");
+    Twin<Axpy>(ops.axpy, {a, out, 0.3f}, {&Axpy::x}, {&Axpy::y}).check("axpy");
+    Twin<AddBias>(ops.add_bias, {a, bias, out}, {&AddBias::x, &AddBias::bias}, {&AddBias::out}).check("add_bias");
+    Twin<SumRows>(ops.sum_rows, {a, sums, true}, {&SumRows::x}, {&SumRows::out}).check("sum_rows");
+    Twin<Gelu>(ops.gelu, {a, out}, {&Gelu::x}, {&Gelu::out}).check("gelu");
+    Twin<GeluGrad>(ops.gelu_grad, {a, b, out, true}, {&GeluGrad::x, &GeluGrad::dout}, {&GeluGrad::dx}).check("gelu'");
+    Twin<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), 7, 1}}, {&Dropout::x}, {&Dropout::out}).check("dropout");
+  });
+}
+
+TEST_CASE("half: norms have the bits of f32, rounded once, and norm a half sum as it is stored") {
+  for_every_half([](DType t) {
+    Memory m;
+    const OpTable& ops = *cpu_backend().ops;
+    const Shape s{70, 129};
+    const Tensor x = m.draw(s, t, 2, 0.5), gamma = m.draw({129}, kF32, 0.3, 1), beta = m.draw({129}, t);
+    const Tensor out = m.draw(s, t), mean = m.draw({70}, kF32), rstd = m.draw({70}, kF32), dsum = m.draw(s, t);
+    const Tensor dgamma = m.draw({129}, kF32), dbeta = m.draw({129}, kF32), dx = m.draw(s, t), sum = m.draw(s, t);
+    using N = LayerNorm;
+    Twin<N>(ops.layer_norm, {.x = x, .gamma = gamma, .beta = beta, .out = out, .mean = mean, .rstd = rstd},
+            {&N::x, &N::gamma, &N::beta}, {&N::out, &N::mean, &N::rstd})
+        .check("layer_norm");
+    using G = LayerNormGrad;
+    Twin<G>(ops.layer_norm_grad,
+            {.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = out, .dsum = dsum, .dx = dx, .dgamma = dgamma,
+             .dbeta = dbeta, .accumulate_dx = true, .accumulate_dw = true},
+            {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
+        .check("layer_norm_grad");
+
+    // With a branch: the same as the sum first, rounded, and then its norm.
+    const Tensor added = m.make(s, t), alone = m.make(s, t), mean_alone = m.make({70}, kF32);
+    ops.layer_norm({x, dsum, gamma, beta, sum, out, mean, rstd}, {});
+    ops.add({x, dsum, added}, {});
+    ops.layer_norm({.x = added, .gamma = gamma, .beta = beta, .out = alone, .mean = mean_alone, .rstd = rstd}, {});
+    const auto same = [](const Tensor& a, const Tensor& b) {
+      return std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
+    };
+    CHECK(same(sum, added));
+    CHECK(same(out, alone));
+    CHECK(same(mean, mean_alone));
+  });
+}
+
+TEST_CASE("half: attention and its gradient have the bits of f32, rounded once") {
+  for_every_half([](DType t) {
+    Memory m;
+    const OpTable& ops = *cpu_backend().ops;
+    const int64_t batch = 2, seq = 97, heads = 4, kv = 2, dim = 24;
+    const HeadDrop drop{drop_mask(9, 0.2), 0};
+    const Tensor qkv = m.draw({batch * seq, (heads + 2 * kv) * dim}, t), out = m.draw({batch * seq, heads * dim}, t);
+    const Tensor lse = m.draw({batch, heads, seq}, kF32), dout = m.draw(out.shape, t), dqkv = m.draw(qkv.shape, t);
+    using A = Attention;
+    Twin<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop}, {&A::qkv}, {&A::out, &A::lse})
+        .check("attention");
+    using G = AttentionGrad;
+    Twin<G>(ops.attention_grad, {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop},
+            {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
+        .check("attention_grad");
+  });
+}
+
+TEST_CASE("half: tables, cross-entropy and sums have the bits of f32, rounded once") {
+  for_every_half([](DType t) {
+    Memory m;
+    const OpTable& ops = *cpu_backend().ops;
+    const Tensor x = m.draw({60, 1100}, t), pos = m.draw({30, 1100}, t), ids = m.ids(60, 17);
+    const Tensor dtable = m.draw({17, 1100}, kF32), dpos = m.draw({30, 1100}, kF32), dlogits = m.draw(x.shape, t);
+    using E = EmbeddingGrad;
+    Twin<E>(ops.embedding_grad, {.tokens = ids, .dout = x, .dtable = dtable, .accumulate = true}, {&E::dout},
+            {&E::dtable})
+        .check("embedding_grad");
+    Twin<AddPosition>(ops.add_position, {x, pos, 20, 5}, {&AddPosition::pos}, {&AddPosition::x}).check("add_position");
+    using P = PositionGrad;
+    Twin<P>(ops.position_grad, {x, dpos, 20, 5, true}, {&P::dout}, {&P::dpos}).check("position_grad");
+    const Tensor stats = m.draw({60, 3}, kF32), seed = m.draw({1}, kF32), loss = m.draw({60}, kF32);
+    using S = CrossEntropyStats;
+    Twin<S>(ops.cross_entropy_stats, {x, ids, stats, 0, 1000}, {&S::logits}, {&S::stats}).check("cross_entropy_stats");
+    using C = CrossEntropyGrad;
+    Twin<C>(ops.cross_entropy_grad, {x, ids, stats, seed, loss, dlogits, 1, 0, 1000}, {&C::logits, &C::stats, &C::seed},
+            {&C::loss, &C::dlogits})
+        .check("cross_entropy_grad");
+    const Tensor total = m.make({1}, DType::kF64);
+    set(total, 0, 0.5);
+    Twin<Sum>(ops.sum, {x, total}, {&Sum::x}, {}).check("sum");
+    const double half = get(total, 0);
+    const Tensor wide = m.make(x.shape, kF32);
+    ops.cast({x, wide}, {});
+    ops.sum({wide, total}, {});
+    CHECK(half == get(total, 0));
+  });
+}
+
+}  // namespace gt::test

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
+#include "launch/config/deepspeed_flags.h"
 #include "launch/version.h"
 
 namespace gt {
@@ -130,6 +131,7 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
   out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+  if (spec.config == ConfigFlags::kNow) out += deepspeed_help();
   out += config_help();
   return out + "\nother spellings:\n" + alias_help();
 }
@@ -256,8 +258,13 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
 
   std::vector<std::vector<std::string>> given;
   const bool config = spec.config != ConfigFlags::kNone;
-  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   Problems problems;
+  DsFlags deepspeed;
+  if (spec.config == ConfigFlags::kNow) {
+    deepspeed = take_deepspeed_flags(words, env, problems);
+    inline_standard_input(deepspeed, command.words);
+  }
+  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   for (size_t i = 0; i < options.size(); ++i)
     if (spec.plain && options[i].name == spec.plain && given[i].empty())
       while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
@@ -272,11 +279,15 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     std::vector<std::string> own{"config", "help"};
     for (const Option& o : options) own.push_back(o.name);
+    for (const std::string& name : deepspeed_flag_names()) own.push_back(name);
     try {
       command.loaded = load_config({.file = command.config_file,
                                     .flags = extras,
                                     .external_world = env.launched() ? env.world : 0,
                                     .needs_data = spec.verb == Verb::kTrain,
+                                    .deepspeed = deepspeed.config,
+                                    .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                    .world_source = env.source,
                                     .other_flags = own});
     } catch (const Error& e) {
       if (problems.empty()) throw;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
+#include "launch/config/batch.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
@@ -342,6 +343,7 @@ class Checker {
       if (fm && fa && !fg) t.global_batch = 0;
       if (fg && fa && !fm) t.micro_batch = 0;
     }
+    if (context_.deepspeed) return batch_of_deepspeed();
     if (!t.global_batch) {
       if (!t.micro_batch) t.micro_batch = 8;
       if (!t.grad_accum) t.grad_accum = 1;
@@ -360,6 +362,15 @@ class Checker {
           if (share % b == 0) t.grad_accum = share / b;
       third("grad_accum", std::max<int64_t>(t.grad_accum, 1), "micro_batch", t.micro_batch);
     }
+  }
+
+  void batch_of_deepspeed() {
+    const ParallelConfig& p = c_.parallel;
+    TrainSection& t = c_.train;
+    BatchNumbers b{t.global_batch, t.micro_batch, t.grad_accum};
+    const BatchRanks ranks{p.tp, p.pp, p.cp, p.dp, context_.world_source};
+    if (const std::string wrong = solve_batch(b, ranks); !wrong.empty()) return bad("batch", wrong);
+    t.global_batch = b.global, t.micro_batch = b.micro, t.grad_accum = b.accum;
   }
 
   void mismatch() {

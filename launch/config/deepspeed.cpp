@@ -148,18 +148,21 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
   for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     if (t.given(key)) t.out.replaced = {"train.global_batch", "train.micro_batch", "train.grad_accum"};
   if (t.out.has_optimizer)
-    for (const char* key : {"type", "lr", "betas", "eps", "weight_decay", "bias_correction", "momentum", "dampening",
-                            "nesterov", "lamb_variant", "lamb_min_norm", "lamb_max_norm", "lamb_min_coeff",
-                            "lamb_max_coeff", "lamb_eps_inside_sqrt", "lamb_grad_averaging", "lamb_adam_w_mode",
-                            "lamb_nvlamb"})
+    for (const char* key :
+         {"type", "lr", "betas", "eps", "weight_decay", "bias_correction", "momentum", "dampening", "nesterov",
+          "lamb_variant", "lamb_min_norm", "lamb_max_norm", "lamb_min_coeff", "lamb_max_coeff", "lamb_eps_inside_sqrt",
+          "lamb_grad_averaging", "lamb_adam_w_mode", "lamb_nvlamb"})
       t.out.replaced.push_back(std::string("optim.") + key);
   if (t.out.has_scheduler) t.out.replaced.push_back("schedule.");
+  if (t.out.has_precision) t.out.replaced.push_back("precision.");
   // "auto" leaves a key of a replaced block to --config.
-  constexpr std::pair<const char*, const char*> kLeft[] = {
-      {"train_batch_size", "train.global_batch"},      {"train_micro_batch_size_per_gpu", "train.micro_batch"},
-      {"gradient_accumulation_steps", "train.grad_accum"}, {"optimizer.params.lr", "optim.lr"},
-      {"optimizer.params.betas", "optim.betas"},       {"optimizer.params.eps", "optim.eps"},
-      {"optimizer.params.weight_decay", "optim.weight_decay"}};
+  constexpr std::pair<const char*, const char*> kLeft[] = {{"train_batch_size", "train.global_batch"},
+                                                           {"train_micro_batch_size_per_gpu", "train.micro_batch"},
+                                                           {"gradient_accumulation_steps", "train.grad_accum"},
+                                                           {"optimizer.params.lr", "optim.lr"},
+                                                           {"optimizer.params.betas", "optim.betas"},
+                                                           {"optimizer.params.eps", "optim.eps"},
+                                                           {"optimizer.params.weight_decay", "optim.weight_decay"}};
   for (const auto& [theirs, ours] : kLeft)
     if (t.is_auto(theirs)) std::erase(t.out.replaced, std::string(ours));
   for (const std::string& u : file.unknown) t.out.report.push_back(u + ": unknown key, ignored (--allow_unknown_keys)");
@@ -182,9 +185,10 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
   if (!origin.count("schedule.ds_exact"))
     c.schedule.ds_exact = s == "one_cycle" || s == "lr_range_test" || s.rfind("warmup", 0) == 0;
   if (!ds.has_clipping && !origin.count("optim.grad_clip"))
-    notes.push_back(fmt::format("deepspeed: gradient_clipping is absent: {:g}, as in DeepSpeed 0.19.6; 0.16.5 does not "
-                                "clip (gradient_clipping 0)",
-                                c.optim.grad_clip));
+    notes.push_back(
+        fmt::format("deepspeed: gradient_clipping is absent: {:g}, as in DeepSpeed 0.19.6; 0.16.5 does not "
+                    "clip (gradient_clipping 0)",
+                    c.optim.grad_clip));
   if (ds.vocabulary != 0 && ds.vocabulary != c.model.vocab)
     notes.push_back(
         fmt::format("deepspeed: vocabulary_size {} is not model.vocab {}, which counts", ds.vocabulary, c.model.vocab));
@@ -194,9 +198,10 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
     const int64_t block = 4 * h * h + 2 * h * ffn + 9 * h + ffn;
     c.zero.prefetch = std::min<int64_t>(64, (ds.prefetch_numel + block - 1) / block);
     origin["zero.prefetch"] = ds.prefetch_origin;
-    notes.push_back(fmt::format("deepspeed: zero_optimization.stage3_prefetch_bucket_size {} -> zero.prefetch {} "
-                                "(blocks of {} elements)",
-                                ds.prefetch_numel, c.zero.prefetch, block));
+    notes.push_back(
+        fmt::format("deepspeed: zero_optimization.stage3_prefetch_bucket_size {} -> zero.prefetch {} "
+                    "(blocks of {} elements)",
+                    ds.prefetch_numel, c.zero.prefetch, block));
   }
 }
 

@@ -77,7 +77,8 @@ std::string check_value(const DsKey& key, JsonValue& v) {
       return fmt::format("expected true, false, a number or a string, found {}", kind_name(v.kind));
     case DsType::kText:
       if (v.kind != Kind::kString) return fmt::format("expected a string, found {}", kind_name(v.kind));
-      if (key.domain.find('|') == std::string_view::npos || key.path.substr(0, 4) == "amp.") return checked(std::string());
+      if (key.domain.find('|') == std::string_view::npos || key.path.substr(0, 4) == "amp.")
+        return checked(std::string());
       v.text = lower(v.text);
       return checked(std::string());
     case DsType::kBlock:
@@ -185,6 +186,7 @@ std::string encode_base64(std::string_view bytes) {
 
 DsText read_deepspeed_text(const std::string& source) {
   if (source.rfind("base64:", 0) == 0) return {"<base64>", decode_base64(std::string_view(source).substr(7))};
+  if (source.rfind("stdin:", 0) == 0) return {"<stdin>", decode_base64(std::string_view(source).substr(6))};
   if (source != "-") return {source, read_json_file(source)};
   std::string text(kMaxJsonBytes + 1, '\0');
   std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -19,8 +19,8 @@ struct DsValue {
 };
 
 struct DsFile {
-  std::string name;             // the path, "<stdin>", "<base64>"
-  std::vector<DsValue> values;  // in the order of the file; blocks too; of two spellings of one block the first
+  std::string name;                  // the path, "<stdin>", "<base64>"
+  std::vector<DsValue> values;       // in the order of the file; blocks too; of two spellings of one block the first
   std::vector<std::string> unknown;  // accepted because of allow_unknown: "ds.json:3:5: zero_optimization.stag"
 
   // nullptr: absent, null or wrong.
@@ -28,7 +28,8 @@ struct DsFile {
 };
 
 // The text behind --deepspeed_config: a path, "-" for standard input, or "base64:TEXT" (url-safe or not, padded or
-// not). Throws kUsage with the source's name.
+// not); "stdin:TEXT" is what "-" becomes for ranks that have no standard input (deepspeed_flags.h). Throws kUsage with
+// the source's name.
 struct DsText {
   std::string name, text;
 };

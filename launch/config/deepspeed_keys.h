@@ -16,13 +16,13 @@ enum class DsStatus {
 
 enum class DsType {
   kBool,
-  kInt,      // also written 5e8
-  kNumber,   // a finite number
-  kText,     // a string; domain "a|b|c": one of them in any case
-  kPair,     // two numbers
-  kLoose,    // true, false, a number or a string that spells one, as apex takes them
-  kBlock,    // an object whose keys are rows of this table
-  kOpaque,   // anything; never looked into
+  kInt,     // also written 5e8
+  kNumber,  // a finite number
+  kText,    // a string; domain "a|b|c": one of them in any case
+  kPair,    // two numbers
+  kLoose,   // true, false, a number or a string that spells one, as apex takes them
+  kBlock,   // an object whose keys are rows of this table
+  kOpaque,  // anything; never looked into
 };
 
 struct DsKey {

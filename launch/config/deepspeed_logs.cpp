@@ -14,7 +14,8 @@ void monitor(DsTranslation& t, const std::string& block, const char* native) {
   }
   const std::filesystem::path folder = t.text(block + ".output_path", "");
   const std::string job = t.text(block + ".job_name", "DeepSpeedJobName");
-  t.set(enabled, native, (folder.empty() ? std::filesystem::path(".") : folder) / job, "tags of DeepSpeed over samples");
+  t.set(enabled, native, (folder.empty() ? std::filesystem::path(".") : folder) / job,
+        "tags of DeepSpeed over samples");
 }
 
 }  // namespace

@@ -65,7 +65,12 @@ void lamb(DsTranslation& t) {
   t.set(kOptimizer, "optim.type", "lamb", "lamb_variant deepspeed");
   t.quietly(kOptimizer, "optim.lamb_variant", {"deepspeed"});
   set_params(t, "optimizer",
-             {kLr, kBetas, kEps, kDecay, kBiasCorrection, {"max_coeff", "optim.lamb_max_coeff", "10"},
+             {kLr,
+              kBetas,
+              kEps,
+              kDecay,
+              kBiasCorrection,
+              {"max_coeff", "optim.lamb_max_coeff", "10"},
               {"min_coeff", "optim.lamb_min_coeff", "0.01"},
               {"eps_inside_sqrt", "optim.lamb_eps_inside_sqrt", "false"}});
 }
@@ -73,8 +78,8 @@ void lamb(DsTranslation& t) {
 // Optimizers that DeepSpeed knows and we do not have, with the nearest that we do.
 constexpr struct {
   const char *name, *nearest;
-} kMissing[] = {{"adagrad", "Adam"},   {"muon", "AdamW"},       {"onebitadam", "Adam"}, {"zerooneadam", "Adam"},
-                {"onebitlamb", "Lamb"}, {"muadam", "Adam"},      {"muadamw", "AdamW"},   {"musgd", "SGD"}};
+} kMissing[] = {{"adagrad", "Adam"},    {"muon", "AdamW"},  {"onebitadam", "Adam"}, {"zerooneadam", "Adam"},
+                {"onebitlamb", "Lamb"}, {"muadam", "Adam"}, {"muadamw", "AdamW"},   {"musgd", "SGD"}};
 
 void refuse_optimizer(DsTranslation& t, const std::string& type) {
   for (const auto& m : kMissing)
@@ -113,7 +118,8 @@ void warmup(DsTranslation& t, const char* type, const char* peak) {
   scheduler_of(t, type);
   set_peak(t, "warmup_max_lr", peak);
   set_params(t, "scheduler",
-             {{"warmup_min_lr", "schedule.start_lr", "0"}, {"warmup_num_steps", "schedule.warmup_steps", "1000"},
+             {{"warmup_min_lr", "schedule.start_lr", "0"},
+              {"warmup_num_steps", "schedule.warmup_steps", "1000"},
               {"warmup_type", "schedule.warmup_type", "log"}});
 }
 
@@ -169,7 +175,10 @@ void translate_optimizer(DsTranslation& t) {
   else if (name == "sgd") {
     t.set(kOptimizer, "optim.type", "sgd");
     set_params(t, "optimizer",
-               {kLr, kDecay, {"momentum", "optim.momentum", "0"}, {"dampening", "optim.dampening", "0"},
+               {kLr,
+                kDecay,
+                {"momentum", "optim.momentum", "0"},
+                {"dampening", "optim.dampening", "0"},
                 {"nesterov", "optim.nesterov", "false"}});
   } else if (name == "lion") {
     t.set(kOptimizer, "optim.type", "lion");
@@ -192,7 +201,8 @@ void translate_scheduler(DsTranslation& t) {
     scheduler_of(t, "warmup_cosine");
     total_steps(t);
     set_params(t, "scheduler",
-               {{"warmup_num_steps", "schedule.warmup_steps", "1000"}, {"warmup_type", "schedule.warmup_type", "log"},
+               {{"warmup_num_steps", "schedule.warmup_steps", "1000"},
+                {"warmup_type", "schedule.warmup_type", "log"},
                 {"warmup_min_ratio", "schedule.warmup_min_ratio", "0"},
                 {"cos_min_ratio", "schedule.cos_min_ratio", "0.0001"}});
   } else if (name == "onecycle") {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "launch/config/deepspeed_translation.h"
 
@@ -22,8 +23,8 @@ void fp16(DsTranslation& t) {
   t.quietly("fp16.enabled", "precision.dtype", {"fp16"});
   if (scale != 0) {
     t.set("fp16.loss_scale", "precision.loss_scale", t.text("fp16.loss_scale", ""));
-    for (const char* key : {"initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis",
-                            "min_loss_scale"})
+    for (const char* key :
+         {"initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale"})
       if (t.has(std::string("fp16.") + key))
         t.report(std::string("fp16.") + key, "no effect: fp16.loss_scale makes the scale static");
     return;
@@ -33,7 +34,8 @@ void fp16(DsTranslation& t) {
   t.quietly("fp16.enabled", "precision.loss_scale_max", {kNoMaximum});
   const int64_t power = t.integer("fp16.initial_scale_power", 16);
   if (t.given("fp16.initial_scale_power"))
-    t.set("fp16.initial_scale_power", "precision.loss_scale_init", fmt::format("{}", std::ldexp(1.0, static_cast<int>(power))));
+    t.set("fp16.initial_scale_power", "precision.loss_scale_init",
+          fmt::format("{}", std::ldexp(1.0, static_cast<int>(power))));
   scaler_key(t, "fp16.loss_scale_window", "precision.loss_scale_window");
   scaler_key(t, "fp16.hysteresis", "precision.loss_scale_hysteresis");
   scaler_key(t, "fp16.min_loss_scale", "precision.loss_scale_min");
@@ -106,12 +108,12 @@ void amp(DsTranslation& t) {
   t.set(t.has("amp.opt_level") ? "amp.opt_level" : "amp.enabled", "precision.amp", level,
         level == "O0" ? "" : "dtype fp16, as apex has it");
   if (t.integer("amp.num_losses", 1) > 1)
-    t.refuse("amp.num_losses", fmt::format("{}: there is one loss and one global scaler", t.integer("amp.num_losses", 1)),
-             "use 1");
+    t.refuse("amp.num_losses",
+             fmt::format("{}: there is one loss and one global scaler", t.integer("amp.num_losses", 1)), "use 1");
   const std::string patch = loose(t, "amp.patch_torch_functions"), implied = level == "O1" ? "true" : "false";
   if (!patch.empty() && patch != implied)
-    t.refuse("amp.patch_torch_functions", fmt::format("{} does not fit opt_level {}, which implies {}", patch, level, implied),
-             "leave it out");
+    t.refuse("amp.patch_torch_functions",
+             fmt::format("{} does not fit opt_level {}, which implies {}", patch, level, implied), "leave it out");
   if (level == "O0") {  // FP32: nothing to scale
     for (const char* key : {"amp.loss_scale", "amp.keep_batchnorm_fp32", "amp.master_weights"})
       if (t.has(key)) t.report(key, "no effect: opt_level O0 is FP32");
@@ -146,6 +148,7 @@ void translate_precision(DsTranslation& t) {
       t.refuse(enabled, fmt::format("{} and {} are both enabled", on, block), "choose one of them");
     } else {
       on = block;
+      t.out.has_precision = true;
       kRules[i](t);
     }
   }

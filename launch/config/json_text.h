@@ -28,8 +28,7 @@ constexpr int kMaxJsonDepth = 32;
 enum class JsonDialect { kSlashComments, kHashComments };  // kHashComments: # begins a comment too
 
 // Throws kUsage "name:line:column: what was expected and found".
-JsonValue parse_json(std::string_view text, const std::string& name,
-                     JsonDialect dialect = JsonDialect::kSlashComments);
+JsonValue parse_json(std::string_view text, const std::string& name, JsonDialect dialect = JsonDialect::kSlashComments);
 
 // The bytes of a file, one more than parse_json takes at most. Throws kUsage when it is a folder or cannot be read.
 std::string read_json_file(const std::string& path);

@@ -25,7 +25,7 @@ struct VerbSpec {
 };
 
 constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none; launch FLAGS -- FLAGS is the same", nullptr, ConfigFlags::kNow,
      "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
     {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
      "--input books/ --vocab 8192 --output tok.model"},
@@ -61,7 +61,7 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
+constexpr const char* kLaterVerbs[] = {"plan", "report"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -170,6 +170,13 @@ const VerbSpec& take_verb(std::vector<std::string>& words) {
   return *spec;
 }
 
+// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on train itself.
+void as_train(std::vector<std::string>& words) {
+  words[0] = "train";
+  if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
+    if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
+}
+
 bool wants_help(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
@@ -250,6 +257,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
   if (words.size() > 1 && wants_help({words[1]}))
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
+  if (words[0] == "launch") as_train(words);
   const VerbSpec& spec = take_verb(words);
   command.name = spec.name;
   const std::vector<Option> options = bind(spec.verb, command.args);

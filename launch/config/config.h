@@ -291,13 +291,15 @@ struct DeviceConfig {
 
 struct LaunchConfig {
   std::string ranks = "processes", hostfile, include, exclude;
-  int64_t max_restarts = 0, grace_s = 300;
+  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0;
   template <class V>
   void fields(V& v) {
     v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
-    v("hostfile", hostfile, "", "machines to run on");
-    v("include", include, "", "hosts and slots to use");
-    v("exclude", exclude, "", "hosts and slots to leave out");
+    v("hostfile", hostfile, "FILE", "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
+    v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
+    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
+    v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
+    v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
     v("max_restarts", max_restarts, "0..", "restarts after a failure");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
   }

@@ -125,7 +125,15 @@ void DsTranslation::quietly(std::string_view path, const std::string& native, co
 void DsTranslation::report(std::string_view path, const std::string& what) {
   const DsValue* v = file_.find(path);
   const std::string value = v && v->key->type != DsType::kBlock ? " " + shown(v->value) : "";
-  out.report.push_back(fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
+  const std::ptrdiff_t place = v ? v - file_.values.data() : -1;
+  report_.emplace_back(place, fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
+}
+
+std::vector<std::string> DsTranslation::sorted_report() {
+  std::stable_sort(report_.begin(), report_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> lines;
+  for (auto& [place, line] : report_) lines.push_back(std::move(line));
+  return lines;
 }
 
 void DsTranslation::refuse(std::string_view path, const std::string& reason, const std::string& fix) {
@@ -165,6 +173,7 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
                                                            {"optimizer.params.weight_decay", "optim.weight_decay"}};
   for (const auto& [theirs, ours] : kLeft)
     if (t.is_auto(theirs)) std::erase(t.out.replaced, std::string(ours));
+  t.out.report = t.sorted_report();
   for (const std::string& u : file.unknown) t.out.report.push_back(u + ": unknown key, ignored (--allow_unknown_keys)");
   return std::move(t.out);
 }

@@ -154,10 +154,11 @@ class Walker {
     }
     if (!best && elsewhere) return fmt::format("did you mean {}?", elsewhere->path);
     if (!best) return "leave it out, or pass --allow_unknown_keys to have it ignored";
-    const std::string unit = best->domain.find(' ') == std::string_view::npos
-                                 ? ""
-                                 : fmt::format(" (in {})", best->domain.substr(best->domain.find(' ') + 1));
-    return fmt::format("did you mean {}{}?", best->name(), unit);
+    const size_t space = best->domain.find(' ');
+    std::string about = space == std::string_view::npos ? "" : fmt::format("in {}", best->domain.substr(space + 1));
+    if (!best->standard.empty()) about += fmt::format("{}default {}", about.empty() ? "" : ", ", best->standard);
+    if (!about.empty()) about = " (" + about + ")";
+    return fmt::format("did you mean {}?{}", best->name(), about);
   }
 
   DsFile& file_;

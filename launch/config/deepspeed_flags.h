@@ -14,7 +14,9 @@ struct DsFlags {
 };
 
 // --deepspeed_config FILE|-|base64:TEXT, --allow_unknown_keys, --deepspeed (accepted, means nothing),
-// --local_rank N and --local-rank=N (held against what the launcher says). --deepscale* is refused.
+// --local_rank N and --local-rank=N (held against what the launcher says). --deepscale* is refused. -H, -i and -e
+// become --hostfile, --include and --exclude. Flags of DeepSpeed's launcher that have no meaning here are refused or
+// said to have none.
 DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems);
 
 // "--deepspeed_config -" becomes "stdin:TEXT" in every list of words, because ranks have no standard input. Throws

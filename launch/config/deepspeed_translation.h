@@ -1,7 +1,9 @@
 // What the parts of the translation share: reading values with DeepSpeed's defaults, setting our keys, and the report.
 // One function a group of blocks, each in its own file.
 #pragma once
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/config/deepspeed.h"
@@ -32,6 +34,9 @@ class DsTranslation {
   void report(std::string_view path, const std::string& what);  // "KEY VALUE: what"
   void refuse(std::string_view path, const std::string& reason, const std::string& fix = "");
 
+  // The report in the order of the file.
+  std::vector<std::string> sorted_report();
+
   DsConfig out;
 
  private:
@@ -39,6 +44,7 @@ class DsTranslation {
 
   const DsFile& file_;
   Problems& problems_;
+  std::vector<std::pair<std::ptrdiff_t, std::string>> report_;  // place in the file, line
 };
 
 void translate_optimizer(DsTranslation& t);  // and gradient_clipping

@@ -106,6 +106,7 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   // Gradients hold m*d times the true gradient, so that their size is that of one microbatch's mean.
   host[kLossSeed] = static_cast<float>(static_cast<double>(options_.microbatches) * mesh_.size(Axis::kDp) /
                                        static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
   if (compute_.device.kind != DeviceKind::kNull) {
     backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
     backend_.device->synchronize(compute_);  // `host` lives on this frame

@@ -50,7 +50,9 @@ std::string solve_batch(BatchNumbers& b, const BatchRanks& r) {
                        b.global, b.micro == 0 ? "micro" : "accumulation", b.micro, b.accum, d) +
            ranks_text(r) +
            fmt::format("\n  set train_batch_size to {} or more", (b.micro == 0 ? b.accum : b.micro) * d);
-  if (b.micro > kMost / b.accum / d || b.global != b.micro * b.accum * d) return mismatch(b, r);
+  if (b.micro > kMost / b.accum / d)
+    return fmt::format("micro {} x accumulation {} x data-parallel {} is more than {}", b.micro, b.accum, d, kMost);
+  if (b.global != b.micro * b.accum * d) return mismatch(b, r);
   return "";
 }
 

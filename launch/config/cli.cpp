@@ -25,8 +25,8 @@ struct VerbSpec {
 };
 
 constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none; launch FLAGS -- FLAGS is the same", nullptr, ConfigFlags::kNow,
-     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none; launch FLAGS -- FLAGS is the same",
+     nullptr, ConfigFlags::kNow, "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
     {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
      "--input books/ --vocab 8192 --output tok.model"},
     {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,

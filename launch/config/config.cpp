@@ -139,7 +139,8 @@ class Reader {
       const bool meant = std::any_of(ds.replaced.begin(), ds.replaced.end(), [&](const std::string& r) {
         return key == r || (r.back() == '.' && key.rfind(r, 0) == 0);
       });
-      if (!meant || loaded_.origin.erase(key) == 0) continue;
+      const bool left = std::find(ds.left.begin(), ds.left.end(), key) != ds.left.end();
+      if (!meant || left || loaded_.origin.erase(key) == 0) continue;
       GT_CHECK(set_from_words(options_[i], {value_text(defaults[i])}).empty(), "default of ", key);
       list += (list.empty() ? "" : ", ") + key;
     }

@@ -295,7 +295,8 @@ struct LaunchConfig {
   template <class V>
   void fields(V& v) {
     v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
-    v("hostfile", hostfile, "FILE", "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
+    v("hostfile", hostfile, "FILE",
+      "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
     v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
     v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");

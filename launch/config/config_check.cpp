@@ -156,23 +156,22 @@ class Checker {
     if (context_.external_world > 0) {
       for (const char* key : kKeys)
         if (!where(key).empty() && !started_by_launch_ranks())
-          notes_.push_back(fmt::format("{} has no effect: {} says that a launcher started the ranks", key,
-                                       context_.world_source));
+          notes_.push_back(
+              fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context_.world_source));
       return;
     }
-    const auto first = std::find_if(std::begin(kKeys), std::end(kKeys), [&](auto key) { return !where(key).empty(); });
-    const std::string key = first == std::end(kKeys) ? kKeys[0] : *first;
     try {
       const std::vector<HostSlots> hosts = chosen_hosts(l);
       slots_ = total_slots(hosts);
       for (const HostSlots& h : hosts)
         if (c_.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c_.parallel.tp)
-          notes_.push_back(fmt::format("tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
-                                       "over to another machine, or stays incomplete",
-                                       c_.parallel.tp, h.slots.size(), h.host));
+          notes_.push_back(
+              fmt::format("tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
+                          "over to another machine, or stays incomplete",
+                          c_.parallel.tp, h.slots.size(), h.host));
       if (slots_ > 0 && l.ranks == "threads" && !l.hostfile.empty())
         bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
-    } catch (const Error& e) { bad(key, e.what()); }
+    } catch (const Error& e) { problems_.add("", "", e.what()); }  // which names file or flag
   }
 
   void mesh() {
@@ -211,8 +210,9 @@ class Checker {
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
     if (slots_ > 0 && c_.world() > slots_)
-      bad("parallel.tp", fmt::format("tp {} x pp {} x dp {} = {} ranks, but the chosen hosts have {} slots", p.tp, p.pp,
-                                     p.dp, c_.world(), slots_),
+      bad("parallel.tp",
+          fmt::format("tp {} x pp {} x dp {} = {} ranks, but the chosen hosts have {} slots", p.tp, p.pp, p.dp,
+                      c_.world(), slots_),
           "choose more hosts, give them more slots, or use a smaller layout");
     if (c_.world() > 65536) bad("parallel.dp", fmt::format("{} ranks; at most 65536", c_.world()));
   }

@@ -44,6 +44,16 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
   }
 }
 
+// No key goes by without a word: those of a block that is off, and those that rules took up beside another.
+void the_rest(DsTranslation& t, const DsFile& file) {
+  for (const DsValue& v : file.values) {
+    if (v.key->type == DsType::kBlock || t.reported(v.key->path)) continue;
+    const std::string enabled = std::string(v.key->path.substr(0, v.key->path.rfind('.'))) + ".enabled";
+    const bool off = find_deepspeed_key(enabled) && !t.flag(enabled, false);
+    t.report(v.key->path, off ? "no effect: " + enabled + " is not true" : "honoured");
+  }
+}
+
 void say_vocabulary(DsTranslation& t) {
   if (!t.given("vocabulary_size")) return;
   t.out.vocabulary = t.integer("vocabulary_size", 0);
@@ -129,6 +139,11 @@ void DsTranslation::report(std::string_view path, const std::string& what) {
   report_.emplace_back(place, fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
 }
 
+bool DsTranslation::reported(std::string_view path) const {
+  const std::ptrdiff_t place = file_.find(path) - file_.values.data();
+  return std::any_of(report_.begin(), report_.end(), [&](const auto& r) { return r.first == place; });
+}
+
 std::vector<std::string> DsTranslation::sorted_report() {
   std::stable_sort(report_.begin(), report_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> lines;
@@ -164,15 +179,20 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
   if (t.out.has_scheduler) t.out.replaced.push_back("schedule.");
   if (t.out.has_precision) t.out.replaced.push_back("precision.");
   // "auto" leaves a key of a replaced block to --config.
-  constexpr std::pair<const char*, const char*> kLeft[] = {{"train_batch_size", "train.global_batch"},
-                                                           {"train_micro_batch_size_per_gpu", "train.micro_batch"},
-                                                           {"gradient_accumulation_steps", "train.grad_accum"},
-                                                           {"optimizer.params.lr", "optim.lr"},
-                                                           {"optimizer.params.betas", "optim.betas"},
-                                                           {"optimizer.params.eps", "optim.eps"},
-                                                           {"optimizer.params.weight_decay", "optim.weight_decay"}};
+  constexpr std::pair<const char*, const char*> kLeft[] = {
+      {"train_batch_size", "train.global_batch"},
+      {"train_micro_batch_size_per_gpu", "train.micro_batch"},
+      {"gradient_accumulation_steps", "train.grad_accum"},
+      {"optimizer.params.lr", "optim.lr"},
+      {"optimizer.params.betas", "optim.betas"},
+      {"optimizer.params.eps", "optim.eps"},
+      {"optimizer.params.weight_decay", "optim.weight_decay"},
+      {"scheduler.params.warmup_min_lr", "schedule.start_lr"},
+      {"scheduler.params.warmup_num_steps", "schedule.warmup_steps"},
+      {"scheduler.params.total_num_steps", "schedule.total_steps"}};
   for (const auto& [theirs, ours] : kLeft)
-    if (t.is_auto(theirs)) std::erase(t.out.replaced, std::string(ours));
+    if (t.is_auto(theirs)) t.out.left.emplace_back(ours);
+  the_rest(t, file);
   t.out.report = t.sorted_report();
   for (const std::string& u : file.unknown) t.out.report.push_back(u + ": unknown key, ignored (--allow_unknown_keys)");
   return std::move(t.out);

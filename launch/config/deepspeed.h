@@ -21,11 +21,12 @@ struct DsConfig {
   std::string name;  // of the file, "" when none was given
   std::vector<DsSetting> settings;
   // Keys of ours that a block of the file speaks for whole: what --config says of them is set aside.
-  std::vector<std::string> replaced;
-  std::vector<std::string> report;  // "optimizer.type Adam -> optim.type adamw (...)", a line each
-  std::string prefetch_origin;      // of prefetch_numel, as in DsSetting
-  int64_t prefetch_numel = -1;      // elements that ZeRO 3 gathers ahead; -1: not given
-  int64_t vocabulary = 0;           // vocabulary_size, only compared; 0: not given
+  std::vector<std::string> replaced;  // "schedule." is the whole section
+  std::vector<std::string> left;      // but not these, which the file leaves to it by "auto"
+  std::vector<std::string> report;    // "optimizer.type Adam -> optim.type adamw (...)", a line each
+  std::string prefetch_origin;        // of prefetch_numel, as in DsSetting
+  int64_t prefetch_numel = -1;        // elements that ZeRO 3 gathers ahead; -1: not given
+  int64_t vocabulary = 0;             // vocabulary_size, only compared; 0: not given
   bool has_scheduler = false, has_optimizer = false, has_precision = false, has_clipping = false;
 };
 

@@ -33,7 +33,8 @@ constexpr struct {
   bool takes_value;
   const char* why;
 } kLauncher[] = {
-    {"--launcher", true, "ranks are started by Open MPI's mpirun; others start gpttrain themselves (srun gpttrain ...)"},
+    {"--launcher", true,
+     "ranks are started by Open MPI's mpirun; others start gpttrain themselves (srun gpttrain ...)"},
     {"--launcher_args", true, "mpirun takes its options from the environment: OMPI_MCA_..."},
     {"--master_addr", true, "MPI finds its ranks by itself"},
     {"--master_port", true, "MPI finds its ranks by itself"},
@@ -60,7 +61,8 @@ bool refuse_launcher_flag(const std::string& name, bool attached, const std::vec
   return false;
 }
 
-constexpr std::pair<const char*, const char*> kShort[] = {{"-H", "--hostfile"}, {"-i", "--include"}, {"-e", "--exclude"}};
+constexpr std::pair<const char*, const char*> kShort[] = {
+    {"-H", "--hostfile"}, {"-i", "--include"}, {"-e", "--exclude"}};
 
 }  // namespace
 

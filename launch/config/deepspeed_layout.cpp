@@ -43,9 +43,9 @@ void bare_zero(DsTranslation& t) {
 
 void translate_zero(DsTranslation& t) {
   bare_zero(t);
-  // A block without a stage is stage 0, and so is no block at all.
+  // A block without a stage is stage 0; where there is no block our own config stays.
   const bool bare = t.has("zero_optimization") && t.given("zero_optimization")->value.kind == JsonValue::Kind::kBool;
-  if (!bare && !t.has("zero_optimization.stage"))
+  if (!bare && t.has("zero_optimization") && !t.has("zero_optimization.stage"))
     t.set("zero_optimization.stage", "zero.stage", "0", "DeepSpeed's default");
   bucket(t);
   if (t.is_auto(kPrefetch)) t.report(kPrefetch, "the native value of zero.prefetch");

@@ -105,7 +105,8 @@ void require_param(DsTranslation& t, const char* name) {
 // The peak is optim.lr: a schedule's own replaces that of the optimizer.
 void set_peak(DsTranslation& t, const char* name, const char* standard) {
   const std::string path = param("scheduler", name);
-  if (t.is_auto(path) || (!t.given(path) && !standard)) return;
+  if (t.is_auto(path)) return t.report(path, "the native value of optim.lr");
+  if (!t.given(path) && !standard) return;
   const bool optimizers = t.given("optimizer.params.lr") != nullptr;
   const std::string comment = optimizers ? "optimizer.params.lr has no effect: the schedule sets it" : "";
   if (t.given(path))

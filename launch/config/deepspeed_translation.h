@@ -34,6 +34,7 @@ class DsTranslation {
   void report(std::string_view path, const std::string& what);  // "KEY VALUE: what"
   void refuse(std::string_view path, const std::string& reason, const std::string& fix = "");
 
+  bool reported(std::string_view path) const;  // of a key that was given
   // The report in the order of the file.
   std::vector<std::string> sorted_report();
 

@@ -74,8 +74,8 @@ std::vector<std::set<int>> named_slots(const std::vector<HostSlots>& hosts, cons
     for (const std::string_view slot : split(piece.substr(colon + 1), ',')) {
       int64_t n;
       if (!parse_int(slot, n)) malformed();
-      GT_REQUIRE(std::find(at->slots.begin(), at->slots.end(), n) != at->slots.end(), Exit::kUsage, flag,
-                 ": No slot '", slot, "' specified on host '", host, "'");
+      GT_REQUIRE(std::find(at->slots.begin(), at->slots.end(), n) != at->slots.end(), Exit::kUsage, flag, ": No slot '",
+                 slot, "' specified on host '", host, "'");
       out.insert(static_cast<int>(n));
     }
   }
@@ -133,7 +133,8 @@ std::vector<HostSlots> this_machine() {
 
 std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const std::string& include,
                                     const std::string& exclude) {
-  GT_REQUIRE(include.empty() || exclude.empty(), Exit::kUsage, "--include and --exclude: include and exclude are mutually exclusive");
+  GT_REQUIRE(include.empty() || exclude.empty(), Exit::kUsage,
+             "--include and --exclude: include and exclude are mutually exclusive");
   if (include.empty() && exclude.empty()) return hosts;
   const bool keep = !include.empty();
   const auto named = named_slots(hosts, keep ? include : exclude, keep ? "--include" : "--exclude");

@@ -23,8 +23,8 @@ std::vector<HostSlots> this_machine();
 // Ids of the visible GPUs by CUDA_VISIBLE_DEVICES, else by device files; empty: none.
 std::vector<std::string> visible_gpus();
 
-// include or exclude (one of them may be given): NODE[:SLOT[,SLOT…]][@NODE…]. A node alone means all its slots; repeated
-// nodes add up. Throws kUsage: an unknown host or slot, a malformed piece, nothing left.
+// include or exclude (one of them may be given): NODE[:SLOT[,SLOT…]][@NODE…]. A node alone means all its slots;
+// repeated nodes add up. Throws kUsage: an unknown host or slot, a malformed piece, nothing left.
 std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const std::string& include,
                                     const std::string& exclude);
 

@@ -169,8 +169,7 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
                                         const std::vector<std::string>& args, const std::vector<HostSlots>& hosts) {
   // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
   // does better.
-  std::vector<std::string> command{mpirun, "-q", "--oversubscribe",     "--bind-to",
-                                   "none"};
+  std::vector<std::string> command{mpirun, "-q", "--oversubscribe", "--bind-to", "none"};
   if (!hosts.empty()) {
     std::string list;
     for (const HostSlots& h : hosts) list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -14,15 +15,16 @@ constexpr int64_t kSumBlock = 4096;  // elements summed together: part of the re
 
 template <class P>
 void sum_blocks(const char* op, const P& p, Stream s, double (*sum_block)(const float*, int64_t)) {
-  require_f32(op, {{"x", p.x}});
+  require_float(op, {"x", p.x});
   require_dtype(op, DType::kF64, {{"out", p.out}});
   require_numel(op, 1, {{"out", p.out}});
   const int64_t n = p.x.numel(), blocks = (n + kSumBlock - 1) / kSumBlock;
   double* partial = cpu_context(s).scratch<double>(blocks);
-  const float* x = p.x.template as<float>();
-  parallel_for(s, blocks, 4, [=](int64_t begin, int64_t end, int) {
+  parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    float room[kSumBlock];
     for (int64_t b = begin; b < end; ++b) {
-      partial[b] = sum_block(x + b * kSumBlock, std::min(kSumBlock, n - b * kSumBlock));
+      const int64_t at = b * kSumBlock, count = std::min(kSumBlock, n - at);
+      partial[b] = sum_block(read(f, p.x, at, count, room), count);
     }
   });
   double total = 0;
@@ -37,7 +39,7 @@ void sum(const Sum& p, Stream s) { sum_blocks("sum", p, s, simd().sum); }
 void sum_squares(const SumSquares& p, Stream s) { sum_blocks("sum_squares", p, s, simd().sum_squares); }
 
 void clip_factor(const ClipFactor& p, Stream) {
-  require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}});
+  require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}, {"guard", p.guard}});
   require_f32("clip_factor", {{"scalars", p.scalars}, {"norm", p.norm}});
   require_numel("clip_factor", kNumScalars, {{"scalars", p.scalars}});
   require_numel("clip_factor", 1, {{"norm", p.norm}});
@@ -45,9 +47,11 @@ void clip_factor(const ClipFactor& p, Stream) {
   for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += p.norm_squares.as<double>()[i];
   const double denominator = p.denominator, total = std::sqrt(squares) / denominator;
   const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1.0;
+  bool finite = std::isfinite(total);
+  for (int64_t i = 0; p.guard && i < p.guard.numel(); ++i) finite = finite && std::isfinite(p.guard.as<double>()[i]);
   float* scalars = p.scalars.as<float>();
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
-  scalars[kSkip] = std::isfinite(total) ? 0.0f : 1.0f;
+  scalars[kSkip] = finite ? 0.0f : 1.0f;
   *p.norm.as<float>() = static_cast<float>(total);
 }
 

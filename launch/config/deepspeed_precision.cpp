@@ -71,6 +71,8 @@ void amp_truth(DsTranslation& t, const std::string& level, const char* name, con
 void amp_loss_scale(DsTranslation& t, const std::string& level) {
   const std::string value = loose(t, "amp.loss_scale");
   double x;
+  const bool brain = t.text("amp.cast_model_type", "").find("bfloat16") != std::string::npos;
+  if (value.empty() && brain && level != "O1") return;  // the range of FP32: nothing to scale
   if (value.empty() || value == "dynamic") {
     const bool dynamic = value == "dynamic" || level == "O1" || level == "O2";
     if (!value.empty()) t.set("amp.loss_scale", "precision.loss_scale", "dynamic", "loss-scale profile apex");

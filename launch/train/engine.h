@@ -12,6 +12,7 @@
 #include "kernels/core/batch.h"
 #include "launch/logs/step_times.h"
 #include "model/gpt.h"
+#include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "parallel/mesh.h"
@@ -25,6 +26,7 @@ struct EngineOptions {
   ZeroOptions zero;
   OptimizerOptions optim;
   LrOptions lr;
+  LossScaleOptions loss_scale;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
@@ -63,6 +65,7 @@ struct StepResult {
   double clip = 1;       // factor that clipping applied
   double lr = 0;
   double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
+  double loss_scale = 1;                      // of this step's backward
   bool skipped = false;                       // gradients not finite: nothing was written
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
@@ -89,9 +92,11 @@ class Engine {
 
   int64_t applied_steps() const { return applied_; }
   void set_applied_steps(int64_t t) { applied_ = t; }
+  LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
   ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
   PipelineExecutor& executor() { return *train_; }
   std::vector<GptStage*> stages();
   const Mesh& mesh() const { return mesh_; }
@@ -108,7 +113,12 @@ class Engine {
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
+  void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
+  // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
+  double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }
+  // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
+  int64_t losses_at() const { return options_.model.total_scopes() + 1; }
   const EngineOptions options_;
   const Mesh& mesh_;
   const Backend& backend_;
@@ -119,6 +129,7 @@ class Engine {
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
+  LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;

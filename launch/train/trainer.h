@@ -16,6 +16,7 @@
 #include "launch/logs/trust_ratio_log.h"
 #include "launch/train/engine.h"
 #include "launch/train/run_saver.h"
+#include "launch/train/skip_watch.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -44,6 +45,7 @@ class Trainer {
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void restore_scaler();
   void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
@@ -79,6 +81,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;
   std::unique_ptr<TrustRatioLog> trust_ratios_;
+  std::unique_ptr<SkipWatch> skips_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   std::vector<RangePoint> range_;     // of a range test: every step

@@ -132,6 +132,14 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--dp 8 --train.micro_batch 4 --train.grad_accum 8 --train.global_batch 512",
        "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or "
        "grad_accum 16, or micro_batch 8"},
+      {"--train.micro_batch 1099511627776 --train.grad_accum 16777216",
+       "--train.micro_batch: 1099511627776 is more than 1048576"},
+      {"--train.global_batch 4 --train.steps 9223372036854775807",
+       "--train.steps: 9223372036854775807 steps of global_batch 4 x model.seq 1024 are more than 2^62 tokens; at most "
+       "1125899906842624"},
+      {"--train.global_batch 4 --train.eval_steps 9223372036854775807", "--train.eval_steps: 9223372036854775807 steps"},
+      {"--schedule.type wsd --schedule.warmup_steps 9223372036854775807 --schedule.decay_steps 9223372036854775807",
+       "schedule.decay_steps: 9223372036854775807 steps of decay"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
        "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: "
        "480, 512"},
@@ -158,6 +166,12 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
       {"--amp 02", "--amp: expected O0 or O1 or O2 or O3 (the letter O, not zero), found \"02\" (did you mean O2?)"},
+      {"--precision.loss_scale lots",
+       "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28, found \"lots\"; for example "
+       "dynamic, or 1024"},
+      {"--precision.loss_scale -1", "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28"},
+      {"--precision.loss_scale dynamic --precision.loss_scale_init 4 --precision.loss_scale_min 8",
+       "--precision.loss_scale_init: 4 is not from 8 to 1.67772e+07, the loss_scale_min and _max"},
       {"--launch.hostfile hosts", "hosts: cannot be read"},
       {"--launch.include far:0", "--include: Hostname 'far' not found in hostfile"},
   };

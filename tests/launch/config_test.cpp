@@ -139,7 +139,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "1125899906842624"},
       {"--train.global_batch 4 --train.eval_steps 9223372036854775807", "--train.eval_steps: 9223372036854775807 steps"},
       {"--schedule.type wsd --schedule.warmup_steps 9223372036854775807 --schedule.decay_steps 9223372036854775807",
-       "schedule.decay_steps: 9223372036854775807 steps of decay"},
+       "--schedule.decay_steps: 9223372036854775807 steps of decay"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
        "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: "
        "480, 512"},

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
+#include "launch/config/deepspeed_flags.h"
 #include "launch/version.h"
 
 namespace gt {
@@ -24,8 +25,8 @@ struct VerbSpec {
 };
 
 constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
-     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none; launch FLAGS -- FLAGS is the same",
+     nullptr, ConfigFlags::kNow, "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
     {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
      "--input books/ --vocab 8192 --output tok.model"},
     {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
@@ -60,7 +61,7 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
+constexpr const char* kLaterVerbs[] = {"plan", "report"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -130,6 +131,7 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
   out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+  if (spec.config == ConfigFlags::kNow) out += deepspeed_help();
   out += config_help();
   return out + "\nother spellings:\n" + alias_help();
 }
@@ -166,6 +168,13 @@ const VerbSpec& take_verb(std::vector<std::string>& words) {
   if (!spec) unknown_verb(name, group && !two);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));
   return *spec;
+}
+
+// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on train itself.
+void as_train(std::vector<std::string>& words) {
+  words[0] = "train";
+  if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
+    if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
 }
 
 bool wants_help(const std::vector<std::string>& words) {
@@ -248,6 +257,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
   if (words.size() > 1 && wants_help({words[1]}))
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
+  if (words[0] == "launch") as_train(words);
   const VerbSpec& spec = take_verb(words);
   command.name = spec.name;
   const std::vector<Option> options = bind(spec.verb, command.args);
@@ -256,8 +266,13 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
 
   std::vector<std::vector<std::string>> given;
   const bool config = spec.config != ConfigFlags::kNone;
-  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   Problems problems;
+  DsFlags deepspeed;
+  if (spec.config == ConfigFlags::kNow) {
+    deepspeed = take_deepspeed_flags(words, env, problems);
+    inline_standard_input(deepspeed, command.words);
+  }
+  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
   for (size_t i = 0; i < options.size(); ++i)
     if (spec.plain && options[i].name == spec.plain && given[i].empty())
       while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
@@ -272,11 +287,15 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     std::vector<std::string> own{"config", "help"};
     for (const Option& o : options) own.push_back(o.name);
+    for (const std::string& name : deepspeed_flag_names()) own.push_back(name);
     try {
       command.loaded = load_config({.file = command.config_file,
                                     .flags = extras,
                                     .external_world = env.launched() ? env.world : 0,
                                     .needs_data = spec.verb == Verb::kTrain,
+                                    .deepspeed = deepspeed.config,
+                                    .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                    .world_source = env.source,
                                     .other_flags = own});
     } catch (const Error& e) {
       if (problems.empty()) throw;

@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/config_check.h"
+#include "launch/config/deepspeed.h"
 
 namespace gt {
 namespace {
@@ -45,14 +43,10 @@ class Reader {
   }
 
   void file(const std::string& path) {
-    std::error_code ec;
-    if (std::filesystem::is_directory(path, ec))
-      return problems.add("--config", "", path + " is a folder, expected a JSON file");
-    std::ifstream in(path, std::ios::binary);
-    if (!in) return problems.add("--config", "", path + ": cannot be read: " + std::strerror(errno));
-    std::string text(kMaxJsonBytes + 1, '\0');
-    in.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(in.gcount()));
+    std::string text;
+    try {
+      text = read_json_file(path);
+    } catch (const Error& e) { return problems.add("--config", "", e.what()); }
     JsonValue root;
     try {
       root = parse_json(text, path);
@@ -60,6 +54,27 @@ class Reader {
     if (root.kind != JsonValue::Kind::kObject)
       return problems.add(path, "", fmt::format("expected an object of sections, found {}", kind_name(root.kind)));
     for (size_t i = 0; i < root.keys.size(); ++i) section(path, root.keys[i], root.items[i]);
+  }
+
+  // Between file and flags. What it replaces in the file, and what it wins over, is noted.
+  DsConfig deepspeed(const std::string& source, bool allow_unknown) {
+    DsText text;
+    try {
+      text = read_deepspeed_text(source);
+    } catch (const Error& e) { return problems.add("--deepspeed_config", "", e.what()), DsConfig{.name = source}; }
+    DsConfig ds = translate_deepspeed(read_deepspeed(text, allow_unknown, problems), problems);
+    for (const std::string& line : ds.report) loaded_.notes.push_back("deepspeed: " + line);
+    set_aside(ds);
+    for (const DsSetting& s : ds.settings) {
+      const Option* option = find(s.key);
+      GT_CHECK(option != nullptr, "deepspeed sets ", s.key);
+      const std::string before = value_text(*option), from = origin_of(s.key);
+      store(*option, s.origin, set_from_words(*option, s.words));
+      if (!from.empty() && !from_deepspeed(from) && before != value_text(*option))
+        loaded_.notes.push_back(
+            fmt::format("deepspeed: {} {} {} wins over {} of {}", s.origin, s.key, value_text(*option), before, from));
+    }
+    return ds;
   }
 
   void flags(const std::vector<std::string>& words) {
@@ -93,6 +108,9 @@ class Reader {
         if (!seen_flags_.insert(option->key()).second)
           loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
+        if (const std::string from = origin_of(option->key()); from_deepspeed(from))
+          loaded_.notes.push_back(fmt::format("deepspeed: {} {} wins over {} {} {}", name, fmt::join(values, " "), from,
+                                              option->key(), value_text(*option)));
         store(*option, name, set_from_words(*option, values));
       }
     }
@@ -105,6 +123,29 @@ class Reader {
     for (size_t i = 0; i < keys_.size(); ++i)
       if (keys_[i] == key) return &options_[i];
     return nullptr;
+  }
+
+  std::string origin_of(const std::string& key) const {
+    const auto it = loaded_.origin.find(key);
+    return it == loaded_.origin.end() ? "" : it->second;
+  }
+
+  void set_aside(const DsConfig& ds) {
+    Config fresh;
+    const std::vector<Option> defaults = list_options(fresh);
+    std::string list;
+    for (size_t i = 0; i < options_.size(); ++i) {
+      const std::string& key = keys_[i];
+      const bool meant = std::any_of(ds.replaced.begin(), ds.replaced.end(), [&](const std::string& r) {
+        return key == r || (r.back() == '.' && key.rfind(r, 0) == 0);
+      });
+      const bool left = std::find(ds.left.begin(), ds.left.end(), key) != ds.left.end();
+      if (!meant || left || loaded_.origin.erase(key) == 0) continue;
+      GT_CHECK(set_from_words(options_[i], {value_text(defaults[i])}).empty(), "default of ", key);
+      list += (list.empty() ? "" : ", ") + key;
+    }
+    if (!list.empty())
+      loaded_.notes.push_back(fmt::format("deepspeed: {} takes the place of {} of --config", ds.name, list));
   }
 
   void store(const Option& option, const std::string& where, const std::string& error) {
@@ -187,10 +228,15 @@ LoadedConfig load_config(const ConfigSource& source) {
   LoadedConfig loaded;
   Reader reader(loaded, source.other_flags);
   if (!source.file.empty()) reader.file(source.file);
+  DsConfig ds;
+  if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
   reader.flags(source.flags);
+  if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
-  resolve_and_check(loaded.config, {loaded.origin, source.external_world, source.needs_data}, reader.problems,
-                    loaded.notes);
+  resolve_and_check(
+      loaded.config,
+      {loaded.origin, source.external_world, source.needs_data, !source.deepspeed.empty(), source.world_source},
+      reader.problems, loaded.notes);
   reader.problems.throw_if_any();
   return loaded;
 }

@@ -66,7 +66,7 @@ struct ParallelConfig {
 struct ZeroConfig {
   int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
   bool overlap = true;
-  std::string grad_reduce = "auto", offload = "none";
+  std::string grad_reduce = "auto", offload = "none", grad_op = "mean";
   template <class V>
   void fields(V& v) {
     v("stage", stage, "0..3",
@@ -79,7 +79,9 @@ struct ZeroConfig {
       "stage 2 with a pipeline, else each");
     v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
     v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
-    v("offload", offload, "none|optimizer", "keep optimizer state in host memory; on a CPU it is there anyway");
+    v("offload", offload, "none|optimizer|parameters",
+      "keep optimizer state, or parameters too, in host memory; on a CPU they are there anyway");
+    v("grad_op", grad_op, "mean|sum", "gradients of the data-parallel ranks: their mean, or dp times it");
   }
 };
 
@@ -251,8 +253,9 @@ struct CheckpointConfig {
 
 struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
+  std::string level = "info", samples_tensorboard, samples_csv;
   int64_t every = 1, lamb_every = 0;
-  bool tensorboard = true, comm = false;
+  bool tensorboard = true, comm = false, timers = false, memory = false, config = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
@@ -261,6 +264,13 @@ struct LogConfig {
     v("lamb_every", lamb_every, "0.. steps", "lamb: log the trust ratio of every tensor so often; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
     v("comm", comm, "", "at the end a table of the communication of the training steps: calls, bytes, time");
+    v("samples_tensorboard", samples_tensorboard, "FOLDER",
+      "TensorBoard curves under DeepSpeed's names over samples instead of steps; empty: none");
+    v("samples_csv", samples_csv, "FOLDER", "the same numbers, a CSV file a curve; empty: none");
+    v("timers", timers, "", "say every log.every steps where the time went; the curves of log.samples_* get it too");
+    v("memory", memory, "", "say every log.every steps what memory holds");
+    v("config", config, "", "print the effective config at the start; RUN/config.json holds it anyway");
+    v("level", level, "debug|info|warning|error|critical", "from warning on: little is printed, as with --quiet");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
     v("trace_steps", trace_steps, "FIRST:END",
       "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
@@ -281,13 +291,16 @@ struct DeviceConfig {
 
 struct LaunchConfig {
   std::string ranks = "processes", hostfile, include, exclude;
-  int64_t max_restarts = 0, grace_s = 300;
+  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0;
   template <class V>
   void fields(V& v) {
     v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
-    v("hostfile", hostfile, "", "machines to run on");
-    v("include", include, "", "hosts and slots to use");
-    v("exclude", exclude, "", "hosts and slots to leave out");
+    v("hostfile", hostfile, "FILE",
+      "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
+    v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
+    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
+    v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
+    v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
     v("max_restarts", max_restarts, "0..", "restarts after a failure");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
   }
@@ -332,11 +345,14 @@ struct Config {
 std::vector<Option> list_options(Config& config);
 
 struct ConfigSource {
-  std::string file;                // --config; "" = none
-  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; they win over the file, the
-                                   // last of several over those before
-  int external_world = 0;          // ranks of an external launcher; 0: none
-  bool needs_data = false;         // data.train must be given (the verb train)
+  std::string file;                 // --config; "" = none
+  std::vector<std::string> flags;   // "--section.key" and values, as on the command line; they win over the file, the
+                                    // last of several over those before
+  int external_world = 0;           // ranks of an external launcher; 0: none
+  bool needs_data = false;          // data.train must be given (the verb train)
+  std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; wins over `file`. "" = none
+  bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
+  std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world
   std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
 };
 
@@ -346,8 +362,8 @@ struct LoadedConfig {
   std::vector<std::string> notes;             // translations and derived values, for the start banner
 };
 
-// Reads file and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no
-// config key is an unknown key with a suggestion. Touches nothing but the file.
+// Reads files and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no
+// config key is an unknown key with a suggestion. Touches nothing but the files.
 LoadedConfig load_config(const ConfigSource& source);
 
 // The effective config as JSON with all defaults; load_config reads it back to the same text.

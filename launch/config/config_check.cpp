@@ -10,10 +10,13 @@
 #include <tuple>
 
 #include "kernels/core/check.h"
+#include "launch/config/batch.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
+#include "launch/ranks/hostfile.h"
+#include "launch/ranks/spawn.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -33,9 +36,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
-    {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
-    {"launch.include", "", "choosing hosts"},
-    {"launch.exclude", "", "choosing hosts"},
     {"launch.max_restarts", "0", "the supervisor"},
 };
 
@@ -82,6 +82,7 @@ class Checker {
   void run() {
     refuse_not_built();
     model();
+    hosts();
     mesh();
     tensor_parallel();
     zero();
@@ -138,6 +139,32 @@ class Checker {
                       list_of(multiples(m.heads, m.hidden))));
   }
 
+  // Slots that this process may start ranks on; a launcher has chosen already.
+  void hosts() {
+    const LaunchConfig& l = c_.launch;
+    constexpr const char* kKeys[] = {"launch.hostfile", "launch.include", "launch.exclude", "launch.num_nodes",
+                                     "launch.num_slots"};
+    if (context_.external_world > 0) {
+      for (const char* key : kKeys)
+        if (!where(key).empty() && !started_by_launch_ranks())
+          notes_.push_back(
+              fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context_.world_source));
+      return;
+    }
+    try {
+      const std::vector<HostSlots> hosts = chosen_hosts(l);
+      slots_ = total_slots(hosts);
+      for (const HostSlots& h : hosts)
+        if (c_.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c_.parallel.tp)
+          notes_.push_back(
+              fmt::format("tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
+                          "over to another machine, or stays incomplete",
+                          c_.parallel.tp, h.slots.size(), h.host));
+      if (slots_ > 0 && l.ranks == "threads" && !l.hostfile.empty())
+        bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
+    } catch (const Error& e) { problems_.add("", "", e.what()); }  // which names file or flag
+  }
+
   void mesh() {
     ParallelConfig& p = c_.parallel;
     const int64_t split = p.tp * p.pp, world = context_.external_world;
@@ -154,7 +181,10 @@ class Checker {
     }
     if (p.dp == 0) {
       p.dp = 1;
-      if (world > 0 && world % split == 0) {
+      if (slots_ > 0) {
+        p.dp = std::max<int64_t>(1, slots_ / split);
+        notes_.push_back(fmt::format("dp {} = {} slots / (tp {} x pp {})", p.dp, slots_, p.tp, p.pp));
+      } else if (world > 0 && world % split == 0) {
         p.dp = world / split;
         if (world > 1) notes_.push_back(fmt::format("dp {} = {} ranks / (tp {} x pp {})", p.dp, world, p.tp, p.pp));
       } else if (world > 0) {
@@ -170,6 +200,11 @@ class Checker {
           world % split ? fmt::format("start {} ranks", split * p.dp)
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
+    if (slots_ > 0 && c_.world() > slots_)
+      bad("parallel.tp",
+          fmt::format("tp {} x pp {} x dp {} = {} ranks, but the chosen hosts have {} slots", p.tp, p.pp, p.dp,
+                      c_.world(), slots_),
+          "choose more hosts, give them more slots, or use a smaller layout");
     if (c_.world() > 65536) bad("parallel.dp", fmt::format("{} ranks; at most 65536", c_.world()));
   }
 
@@ -334,6 +369,10 @@ class Checker {
       if (fm && fa && !fg) t.global_batch = 0;
       if (fg && fa && !fm) t.micro_batch = 0;
     }
+    if (context_.deepspeed) {
+      batch_of_deepspeed();
+      return countable();
+    }
     if (!t.global_batch) {
       if (!t.micro_batch) t.micro_batch = 8;
       if (!t.grad_accum) t.grad_accum = 1;
@@ -366,6 +405,15 @@ class Checker {
             fmt::format("{} steps of global_batch {} x model.seq {} are more than 2^62 tokens", value, t.global_batch,
                         c_.model.seq),
             fmt::format("at most {}", steps));
+  }
+
+  void batch_of_deepspeed() {
+    const ParallelConfig& p = c_.parallel;
+    TrainSection& t = c_.train;
+    BatchNumbers b{t.global_batch, t.micro_batch, t.grad_accum};
+    const BatchRanks ranks{p.tp, p.pp, p.cp, p.dp, context_.world_source};
+    if (const std::string wrong = solve_batch(b, ranks); !wrong.empty()) return bad("batch", wrong);
+    t.global_batch = b.global, t.micro_batch = b.micro, t.grad_accum = b.accum;
   }
 
   void mismatch() {
@@ -442,6 +490,7 @@ class Checker {
           from_demo("data.tokenizer") ? "./launch/demo.sh makes it" : "make one with `gpttrain tokenizer train`");
   }
 
+  int slots_ = 0;  // 0: nothing restricts them
   Config& c_;
   const CheckContext& context_;
   Problems& problems_;

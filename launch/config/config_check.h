@@ -13,6 +13,8 @@ struct CheckContext {
   const std::map<std::string, std::string>& origin;  // key -> where it was set
   int external_world = 0;
   bool needs_data = false;
+  bool deepspeed = false;         // a DeepSpeed file was read: the batch follows its rules
+  std::string world_source = {};  // who told external_world
 };
 
 // Fills in dp, ffn, kv_heads and the batch numbers, and checks everything. `notes` gets one line for each value that is

@@ -1,9 +1,13 @@
 #include "launch/config/json_text.h"
 
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <set>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "kernels/core/check.h"
 
@@ -40,7 +44,8 @@ void append_utf8(std::string& out, uint32_t c) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const std::string& name) : s_(text), name_(name) {}
+  Parser(std::string_view text, const std::string& name, JsonDialect dialect)
+      : s_(text), name_(name), hash_(dialect == JsonDialect::kHashComments) {}
 
   JsonValue document() {
     JsonValue v = value(1);
@@ -69,7 +74,7 @@ class Parser {
       const char c = s_[i_];
       if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
         next();
-      } else if (c == '/' && s_.substr(i_, 2) == "//") {
+      } else if ((c == '/' && s_.substr(i_, 2) == "//") || (c == '#' && hash_)) {
         while (i_ < s_.size() && s_[i_] != '\n') next();
       } else if (c == '/' && s_.substr(i_, 2) == "/*") {
         if (s_.find("*/", i_ + 2) == std::string_view::npos) error("this comment is never closed: expected */");
@@ -211,14 +216,14 @@ class Parser {
   void object(JsonValue& v, int depth) {
     v.kind = JsonValue::Kind::kObject;
     ++i_;
-    std::set<std::string, std::less<>> seen;
+    std::map<std::string, int, std::less<>> seen;  // key -> line
     for (space(); peek() != '}'; space()) {
       if (peek() != '"') error("expected a key in quotes or }, found " + here());
       const size_t at = i_;
       std::string key = string();
-      if (!seen.insert(key).second) {
+      if (const auto [first, fresh] = seen.emplace(key, line_); !fresh) {
         i_ = at;
-        error("the key \"" + key.substr(0, 80) + "\" is given twice");
+        error(cat("the key \"", key.substr(0, 80), "\" is given twice, first in line ", first->second));
       }
       space();
       if (peek() != ':') error("expected : after the key \"" + key.substr(0, 80) + "\", found " + here());
@@ -240,6 +245,7 @@ class Parser {
 
   std::string_view s_;
   const std::string& name_;
+  const bool hash_;
   size_t i_ = 0, line_start_ = 0;
   int line_ = 1;
 };
@@ -252,11 +258,22 @@ const JsonValue* JsonValue::find(std::string_view key) const {
   return nullptr;
 }
 
-JsonValue parse_json(std::string_view text, const std::string& name) {
+JsonValue parse_json(std::string_view text, const std::string& name, JsonDialect dialect) {
   GT_REQUIRE(text.size() <= kMaxJsonBytes, Exit::kUsage, name, ": ", text.size(),
              " bytes; a config file holds at most ", kMaxJsonBytes);
   if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);
-  return Parser(text, name).document();
+  return Parser(text, name, dialect).document();
+}
+
+std::string read_json_file(const std::string& path) {
+  std::error_code ec;
+  GT_REQUIRE(!std::filesystem::is_directory(path, ec), Exit::kUsage, path, " is a folder, expected a JSON file");
+  std::ifstream in(path, std::ios::binary);
+  GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read: ", std::strerror(errno));
+  std::string text(kMaxJsonBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
 }
 
 const char* kind_name(JsonValue::Kind kind) {

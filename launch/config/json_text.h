@@ -25,8 +25,13 @@ struct JsonValue {
 constexpr size_t kMaxJsonBytes = 1 << 20;
 constexpr int kMaxJsonDepth = 32;
 
+enum class JsonDialect { kSlashComments, kHashComments };  // kHashComments: # begins a comment too
+
 // Throws kUsage "name:line:column: what was expected and found".
-JsonValue parse_json(std::string_view text, const std::string& name);
+JsonValue parse_json(std::string_view text, const std::string& name, JsonDialect dialect = JsonDialect::kSlashComments);
+
+// The bytes of a file, one more than parse_json takes at most. Throws kUsage when it is a folder or cannot be read.
+std::string read_json_file(const std::string& path);
 
 const char* kind_name(JsonValue::Kind kind);  // "a number", "an object", ...
 

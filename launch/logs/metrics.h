@@ -41,7 +41,8 @@ struct StepRecord {
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
-  Timers timers{};  // seconds of the step, a mean over the ranks; all 0: not known
+  Timers timers{};   // seconds of the step, a mean over the ranks; all 0: not known
+  Timers longest{};  // the same of the slowest pipeline rank, timer by timer
 };
 
 struct EvalRecord {

@@ -17,6 +17,14 @@ Timers StepTimes::mean() const {
   return out;
 }
 
+Timers StepTimes::longest() const {
+  Timers out{};
+  for (int k = 0; k < stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t)
+      out[static_cast<size_t>(t)] = std::max(out[static_cast<size_t>(t)], at(k, static_cast<StageTime>(t)));
+  return out;
+}
+
 double StepTimes::mean_busy() const {
   double sum = 0;
   for (int k = 0; k < stages(); ++k) sum += busy(k) + at(k, kOptimizerTime);

@@ -46,6 +46,7 @@ class StepTimes {
   double at(int stage, StageTime t) const { return by_stage_[static_cast<size_t>(stage * kNumStageTimes + t)]; }
   double busy(int stage) const;     // computing, inside compute actions
   Timers mean() const;              // of all pipeline ranks
+  Timers longest() const;           // of the slowest pipeline rank, timer by timer
   double mean_busy() const;         // of all ranks, the optimizer included
   double pipeline_seconds() const;  // of the slowest pipeline rank
   // 1 - work / pipeline_seconds, all ranks; what the simulator predicts. Work is computing and the tensor-parallel

@@ -102,13 +102,16 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(config));
     return run_alone(config, factory, body, &monitor);
   }
-  if (world == 1) {
+  const std::vector<HostSlots> hosts = chosen_hosts(config.launch);
+  if (world == 1 && (hosts.empty() || is_this_machine(hosts[0].host))) {
+    if (const std::string gpus = gpus_of(hosts); !gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
     SelfFactory factory;
     return run_alone(config, factory, body, nullptr);
   }
   if (config.launch.ranks == "threads") return run_threads(config, body);
   SpawnOptions options;
   options.grace_s = static_cast<int>(config.launch.grace_s);
+  options.hosts = hosts;
   return static_cast<Exit>(launch_ranks(world, command.words, options));
 }
 

@@ -50,15 +50,29 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
+// Ranks inherit the cores that were chosen on this machine, when it is the only one.
+void stay_on_cores(const std::vector<HostSlots>& hosts) {
+  if (hosts.size() != 1 || hosts[0].host != "localhost") return;
+  cpu_set_t set, allowed;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  for (const int core : hosts[0].slots)
+    if (core < CPU_SETSIZE && CPU_ISSET(core, &allowed)) CPU_SET(core, &set);
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
+}
+
 [[noreturn]] void run_child(const std::vector<std::string>& command,
                             const std::vector<std::pair<std::string, std::string>>& environment, const sigset_t& mask,
-                            pid_t parent) {
+                            pid_t parent, const std::vector<HostSlots>& hosts) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
   sigprocmask(SIG_SETMASK, &mask, nullptr);
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 0);
+  const std::string gpus = gpus_of(hosts);
+  if (!gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
+  if (gpus.empty()) stay_on_cores(hosts);
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -66,6 +80,10 @@ bool may_read_other_processes() {
   constexpr char kText[] = "gpttrain: mpirun could not be started\n";
   if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(127);
   _exit(127);
+}
+
+bool only_here(const std::vector<HostSlots>& hosts) {
+  return std::all_of(hosts.begin(), hosts.end(), [](const HostSlots& h) { return is_this_machine(h.host); });
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
@@ -136,14 +154,29 @@ void end_orphans() {
 
 }  // namespace
 
+std::string gpus_of(const std::vector<HostSlots>& hosts) {
+  const std::vector<std::string> gpus = visible_gpus();
+  std::string out;
+  if (gpus.empty() || hosts.size() != 1 || !is_this_machine(hosts[0].host)) return out;
+  for (const int slot : hosts[0].slots)
+    if (static_cast<size_t>(slot) < gpus.size()) out += (out.empty() ? "" : ",") + gpus[static_cast<size_t>(slot)];
+  return out;
+}
+
 bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != nullptr; }
 
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
-                                        const std::vector<std::string>& args) {
+                                        const std::vector<std::string>& args, const std::vector<HostSlots>& hosts) {
   // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
   // does better.
-  std::vector<std::string> command{mpirun, "-q", "--oversubscribe",     "--bind-to",
-                                   "none", "-n", std::to_string(world), program};
+  std::vector<std::string> command{mpirun, "-q", "--oversubscribe", "--bind-to", "none"};
+  if (!hosts.empty()) {
+    std::string list;
+    for (const HostSlots& h : hosts) list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
+    command.insert(command.end(), {"-H", list});
+    if (!only_here(hosts)) command.insert(command.end(), {"-x", "GPTTRAIN_LAUNCHED", "-x", "GPTTRAIN_COLUMNS"});
+  }
+  command.insert(command.end(), {"-n", std::to_string(world), program});
   command.insert(command.end(), args.begin(), args.end());
   return command;
 }
@@ -170,9 +203,10 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
              "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const auto command = mpirun_command(world, mpirun, program, args);
-  const auto environment =
-      mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  const auto command = mpirun_command(world, mpirun, program, args, options.hosts);
+  auto environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  if (!options.hosts.empty() && !only_here(options.hosts))
+    std::erase_if(environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });  // others take ssh
 
   sigset_t signals, before;
   sigemptyset(&signals);
@@ -186,7 +220,7 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
   prctl(PR_GET_CHILD_SUBREAPER, &was_reaper);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) run_child(command, environment, before, parent);
+  if (child == 0) run_child(command, environment, before, parent, options.hosts);
   if (child < 0) {
     const std::string reason = std::strerror(errno);
     sigprocmask(SIG_SETMASK, &before, nullptr);

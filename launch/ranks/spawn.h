@@ -6,12 +6,17 @@
 #include <utility>
 #include <vector>
 
+#include "launch/ranks/hostfile.h"
+
 namespace gt {
 
 struct SpawnOptions {
   std::string program;  // default: /proc/self/exe, resolved
   int grace_s = 300;    // from the first signal to the end by force
   int cores = 0;        // 0: those this process may run on
+  // Where ranks go, host by host; empty: this machine, as many as it takes. Slots of this machine are its cores or
+  // GPUs.
+  std::vector<HostSlots> hosts = {};
 };
 
 // True in a rank that launch_ranks started.
@@ -20,7 +25,10 @@ bool started_by_launch_ranks();
 // The command and the environment that start `world` ranks; separate from launch_ranks so that tests and --verbose can
 // see them.
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
-                                        const std::vector<std::string>& args);
+                                        const std::vector<std::string>& args, const std::vector<HostSlots>& hosts = {});
+// What chosen slots mean for ranks of this machine: CUDA_VISIBLE_DEVICES where there are GPUs ("" otherwise), else
+// cores.
+std::string gpus_of(const std::vector<HostSlots>& hosts);
 // Variables for mpirun and the ranks; those the user has set already are left alone. `columns`: width of the terminal
 // behind standard output, 0 = none (mpirun gives its ranks a pseudo-terminal whatever is behind it).
 std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns);

@@ -98,6 +98,7 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   optimizer_->fill_scalars(t, lr_->at(t), host);
   host[kLossSeed] =
       static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
   if (compute_.device.kind != DeviceKind::kNull) {
     backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
     backend_.device->synchronize(compute_);  // `host` lives on this frame

@@ -34,6 +34,7 @@ struct EngineOptions {
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
+  bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
   double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;

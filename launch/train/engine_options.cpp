@@ -65,6 +65,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
+  o.grad_sum = c.zero.grad_op == "sum";
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;

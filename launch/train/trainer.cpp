@@ -17,6 +17,7 @@
 #include "launch/logs/log_jsonl.h"
 #include "launch/logs/predict.h"
 #include "launch/logs/progress.h"
+#include "launch/logs/samples_sink.h"
 #include "launch/logs/tensorboard_sink.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/signals.h"
@@ -298,17 +299,18 @@ void Trainer::start_logs() {
   ConsoleOptions console;
   console.every = config_.log.every;
   console.bar = use_progress_bar(config_.log.progress);
-  console.quiet = run_.quiet;
+  console.quiet = run_.quiet || (config_.log.level != "info" && config_.log.level != "debug");
   sinks.push_back(std::make_unique<ConsoleSink>(console));
   if (!run_.dry_run) {
     sinks.push_back(std::make_unique<JsonlSink>());
     if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
   }
+  StartInfo info;
+  if (!run_.dry_run) add_sample_curves(sinks, info);
   log_ = std::make_unique<MetricsWriter>(std::move(sinks));
   if (mesh_->shape().pp > 1)
     predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
 
-  StartInfo info;
   info.command = run_.command;
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
@@ -321,13 +323,34 @@ void Trainer::start_logs() {
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
   info.environment = backend_->device->describe(0);
+  const Rows folders = std::move(info.rows);
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  info.rows.insert(info.rows.end(), folders.begin(), folders.end());
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
+  if (config_.log.config) info.rows.push_back({"config", info.config_json});
   log_->start(info);
   if (resumed_)
     for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);
+}
+
+// Two x-axes never share a folder: a resumed curve drops what lies after its first x.
+void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info) {
+  const auto folder_of = [&](const std::string& wanted) {
+    std::error_code ec;
+    const bool same = fs::weakly_canonical(wanted, ec) == fs::weakly_canonical(config_.run_dir(), ec);
+    const std::string folder = same ? wanted + "/samples" : wanted;
+    info.rows.push_back(
+        {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
+    return folder;
+  };
+  const SampleAxis axis{state_.step, state_.consumed_samples, config_.train.global_batch};
+  const bool times = config_.log.timers;
+  if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
+  if (const std::string& to = config_.log.samples_csv; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to)), axis, times));
 }
 
 Exit Trainer::run() {
@@ -425,11 +448,27 @@ void Trainer::one_step() {
   if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
   rec.timers = r.times.mean();
+  rec.longest = r.times.longest();
   breakdown_.add(r.times, seconds);
   wait_before_ = loader_->wait_seconds();
   step_ended_ = end;
   recent_rates_.push_back(rate);
   log_->push(rec);
+  if (rec.step % config_.log.every == 0) say_where_time_and_memory_went(rec);
+}
+
+void Trainer::say_where_time_and_memory_went(const StepRecord& rec) {
+  if (config_.log.timers) {
+    std::string text = "time";
+    for (size_t t = 0; t < rec.timers.size(); ++t)
+      if (kTimerNames[t] != nullptr && rec.timers[t] != 0)
+        text += fmt::format("  {} {:.1f}", kTimerNames[t], 1e3 * rec.timers[t]);
+    log_->push(make_event(rec.step, text + fmt::format("  of {:.1f} ms", 1e3 * rec.step_seconds)));
+  }
+  if (config_.log.memory)
+    log_->push(make_event(rec.step,
+                          fmt::format("memory of rank 0: {} | process {}", memory_line(engine_->measured_plan().memory),
+                                      format_bytes(static_cast<double>(resident_bytes())))));
 }
 
 // Collective: every rank knows the ratios of its stage, rank 0 logs them all.

@@ -55,6 +55,8 @@ class Trainer {
   void evaluate();
   void report_memory();
   void log_trust_ratios();
+  void add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info);
+  void say_where_time_and_memory_went(const StepRecord&);
   void save(bool must);
   void write_trace();
   void finish(Exit);

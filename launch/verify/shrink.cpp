@@ -98,6 +98,7 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
   c.schedule = ScheduleConfig();
   c.schedule.type = "constant";
   c.optim.lr = std::min(c.optim.lr, kMostLr);
+  c.zero.grad_op = "mean";  // a sum depends on the number of replicas, which is what layouts differ in
   c.train.steps = 2 * goal.steps;
   c.train.eval_every = 0;
   Config before = given;

@@ -23,6 +23,7 @@ Target ckpt_index();     // rank-00000.idx, its checksums repaired
 Target ckpt_manifest();  // manifest.json, sealed again
 Target config_json();    // --config
 Target data_json();      // what lies beside token files, and the loader's cursor in a checkpoint
+Target deepspeed_json();  // --deepspeed_config
 Target hdf5_gate();      // .h5 of import: the reader is a child process
 Target hf_config();      // config.json of Hugging Face
 Target llmc_header();    // llm.c's .bin

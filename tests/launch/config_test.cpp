@@ -139,7 +139,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "1125899906842624"},
       {"--train.global_batch 4 --train.eval_steps 9223372036854775807", "--train.eval_steps: 9223372036854775807 steps"},
       {"--schedule.type wsd --schedule.warmup_steps 9223372036854775807 --schedule.decay_steps 9223372036854775807",
-       "schedule.decay_steps: 9223372036854775807 steps of decay"},
+       "--schedule.decay_steps: 9223372036854775807 steps of decay"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
        "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: "
        "480, 512"},
@@ -172,8 +172,8 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--precision.loss_scale -1", "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28"},
       {"--precision.loss_scale dynamic --precision.loss_scale_init 4 --precision.loss_scale_min 8",
        "--precision.loss_scale_init: 4 is not from 8 to 1.67772e+07, the loss_scale_min and _max"},
-      {"--launch.hostfile hosts",
-       "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
+      {"--launch.hostfile hosts", "hosts: cannot be read"},
+      {"--launch.include far:0", "--include: Hostname 'far' not found in hostfile"},
   };
   for (const Case& c : cases) {
     INFO(c.flags);
@@ -245,7 +245,7 @@ TEST_CASE("JSON errors say line and column") {
   };
   std::string deep(40, '[');
   const Case cases[] = {
-      {"{\n  \"a\": 1,\n  \"a\": 2 }", "x:3:3: the key \"a\" is given twice"},
+      {"{\n  \"a\": 1,\n  \"a\": 2 }", "x:3:3: the key \"a\" is given twice, first in line 2"},
       {"{\"a\" 1}", "x:1:6: expected : after the key \"a\", found '1'"},
       {"{\"a\": 1 \"b\": 2}", "x:1:9: expected , or }, found '\"'"},
       {"{\"a\": bf16}", "x:1:7: expected a value, found the word bf (strings need quotes)"},

@@ -1,0 +1,37 @@
+#include "launch/config/config.h"
+#include "launch/config/deepspeed_file.h"
+#include "tests/fuzz/target.h"
+
+namespace gt::fuzz {
+namespace {
+
+void run(std::string_view input) {
+  LoadedConfig loaded;
+  const std::string source = "base64:" + encode_base64(input);
+  if (refused([&] { loaded = load_config({.deepspeed = source}); })) return;
+  GT_CHECK(!gt::config_json(loaded.config).empty());
+}
+
+std::vector<std::string> seeds() {
+  return {
+      R"({"train_batch_size": 16, "optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.8, 0.9]}}})",
+      R"({"train_batch_size": 8, // c
+"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3,}}, # d
+"zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "stage3_prefetch_bucket_size": 5e7}})",
+      R"({"train_micro_batch_size_per_gpu": 2, "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 9}},
+"tensorboard": {"enabled": true, "job_name": "x"}, "amp": {"enabled": false, "loss_scale": "128.0"}})",
+      R"({"train_batch_size": 4, "fp16": {"enabled": "auto"}, "zero_optimization": true, "flops_profiler": {}})"};
+}
+
+}  // namespace
+
+Target deepspeed_json() {
+  return {"deepspeed_json",
+          run,
+          seeds,
+          {"\"auto\"", "null", "true", "{}", "[]", "5e8", "-1", "1e999", "99999999999999999999", "\"fp16\"",
+           "\"enabled\"", "\"zero_optimization\"", "\"params\"", "\"type\"", "//", "#", "/*", ",", "NaN"},
+          3000};
+}
+
+}  // namespace gt::fuzz

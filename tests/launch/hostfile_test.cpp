@@ -1,0 +1,171 @@
+// Hostfiles and host filters: the table of DeepSpeed's documentation, every error with its place, and ranks that really
+// start on the slots.
+#include "launch/ranks/hostfile.h"
+
+#include <unistd.h>
+
+#include "kernels/core/check.h"
+#include "launch/config/config.h"
+#include "launch/config/deepspeed_flags.h"
+#include "launch/ranks/spawn.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+const std::vector<HostSlots> kHosts = parse_hostfile("worker-0 slots=4\nworker-1 slots=4\nworker-2 slots=2\n", "hosts");
+
+std::string problems_of(const std::vector<std::string>& flags, int world = 0) {
+  try {
+    load_config({.flags = flags, .external_world = world, .world_source = world > 0 ? "OMPI_COMM_WORLD_RANK" : ""});
+  } catch (const Error& e) { return e.what(); }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
+  const auto hosts = parse_hostfile("# machines\nb slots=2 # two\n\n  a\tslots=1 max_slots=4\r\n", "hosts");
+  REQUIRE(hosts.size() == 2);
+  CHECK(hosts[0] == HostSlots{"b", {0, 1}});
+  CHECK(hosts[1] == HostSlots{"a", {0}});
+  CHECK(total_slots(hosts) == 3);
+  const struct {
+    const char *text, *says;
+  } wrong[] = {
+      {"w0 slots=4\nw0 slots=2\n", "hosts:2: Hostfile contains multiple entries for w0"},
+      {"# x\nw0 slots\n", "hosts:2: Hostfile contains a bad entry: w0 slots;"},
+      {"w0\n", "hosts:1: Hostfile contains a bad entry: w0;"},
+      {"w0 slots=0\n", "bad entry: w0 slots=0"},
+      {"w0 slots=-1\n", "bad entry"},
+      {"w0 slots=1e9\n", "bad entry"},
+      {"w0 slots=99999999\n", "bad entry"},
+      {"w0 slots=4 max_slots=2\n", "bad entry"},
+      {"w0 slots=4 cores=2\n", "bad entry"},
+      {"w0 slots=4 max_slots=8 more\n", "bad entry"},
+      {"slots=4\n", "bad entry"},
+      {"", "hosts: Hostfile is empty or not formatted correctly"},
+      {"# only this\n\n", "Hostfile is empty or not formatted correctly"},
+  };
+  for (const auto& w : wrong) {
+    INFO(w.text);
+    CHECK_THROWS_WITH(parse_hostfile(w.text, "hosts"), Contains(w.says));
+  }
+}
+
+TEST_CASE("filters choose as DeepSpeed's documentation says") {
+  using Slots = std::vector<HostSlots>;
+  CHECK(filter_hosts(kHosts, "", "") == kHosts);
+  CHECK(filter_hosts(kHosts, "worker-1", "") == Slots{{"worker-1", {0, 1, 2, 3}}});
+  CHECK(filter_hosts(kHosts, "worker-0@worker-1:0,2", "") == Slots{{"worker-0", {0, 1, 2, 3}}, {"worker-1", {0, 2}}});
+  CHECK(filter_hosts(kHosts, "", "worker-0:1,3@worker-2") == Slots{{"worker-0", {0, 2}}, {"worker-1", {0, 1, 2, 3}}});
+  // Repeated nodes add up, slots are sorted and counted once, hosts keep the order of the file.
+  CHECK(filter_hosts(kHosts, "worker-1:3,0@worker-0:1@worker-1:0", "") ==
+        Slots{{"worker-0", {1}}, {"worker-1", {0, 3}}});
+  const struct {
+    const char *include, *exclude, *says;
+  } wrong[] = {
+      {"worker-1:9", "", "No slot '9' specified on host 'worker-1'"},
+      {"X", "", "Hostname 'X' not found in hostfile"},
+      {"", "worker-9:1", "Hostname 'worker-9' not found in hostfile"},
+      {"worker-0", "worker-1", "include and exclude are mutually exclusive"},
+      {"", "worker-0@worker-1@worker-2", "no slots left"},
+      {"worker-0:", "", "found \"worker-0:\""},
+      {"worker-0:x", "", "found \"worker-0:x\""},
+      {"worker-0:1,", "", "found \"worker-0:1,\""},
+      {"@worker-0", "", "found \"\""},
+      {"worker-0:99999999999999999999", "", "found \"worker-0:9999"},
+  };
+  for (const auto& w : wrong) {
+    INFO(w.include << " / " << w.exclude);
+    CHECK_THROWS_WITH(filter_hosts(kHosts, w.include, w.exclude), Contains(w.says));
+  }
+}
+
+TEST_CASE("slots give the number of ranks where dp is left out, and limit it where it is given") {
+  TempDir dir;
+  write_file(dir / "hosts", "localhost slots=4\nfar slots=4\n");
+  const std::string file = dir / "hosts";
+  CHECK(load_config({.flags = {"--hostfile", file, "--tp", "2"}}).config.parallel.dp == 4);
+  CHECK(load_config({.flags = {"--hostfile", file, "--include", "far:0,1"}}).config.parallel.dp == 2);
+  CHECK(load_config({.flags = {"--hostfile", file, "--num_nodes", "1", "--num_gpus", "3"}}).config.parallel.dp == 3);
+  CHECK(load_config({.flags = {"--hostfile", file, "--dp", "3"}}).config.parallel.dp == 3);
+  CHECK_THAT(problems_of({"--hostfile", file, "--dp", "9"}),
+             Contains("tp 1 x pp 1 x dp 9 = 9 ranks, but the chosen hosts have 8 slots"));
+  CHECK_THAT(problems_of({"--hostfile", file, "--include", "far:7"}), Contains("No slot '7' specified on host 'far'"));
+  CHECK_THAT(problems_of({"--hostfile", file, "--include", "far", "--num_nodes", "1"}), Contains("do not go with"));
+  CHECK_THAT(problems_of({"--hostfile", file, "--num_nodes", "3"}), Contains("--num_nodes: 3, but there are 2"));
+  CHECK_THAT(problems_of({"--hostfile", dir / "none"}), Contains("cannot be read"));
+  CHECK_THAT(problems_of({"--hostfile", file, "--launch.ranks", "threads"}), Contains("threads live in one process"));
+  CHECK(problems_of({"--hostfile", dir / "none"}, 2) == "accepted");  // a launcher has placed the ranks
+  CHECK(load_config({.flags = {"--include", "localhost:" + std::to_string(this_machine()[0].slots[0])}})
+            .config.parallel.dp == 1);
+}
+
+TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of them is another machine") {
+  const auto line = [](const std::vector<HostSlots>& hosts) {
+    std::string out;
+    for (const std::string& w : mpirun_command(3, "mpirun", "gpttrain", {"--x"}, hosts)) out += w + " ";
+    return out;
+  };
+  CHECK_THAT(line({}), !Contains("-H"));
+  CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 -n 3 gpttrain --x"));
+  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED"));
+}
+
+TEST_CASE("ranks start on the slots of a hostfile that names this machine, after launch and -- too") {
+  TempDir dir;
+  write_file(dir / "hosts", "localhost slots=2 # here\n");
+  write_file(dir / "ds.json", "{\"train_batch_size\": 4}");
+  const std::string tiny =
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+      "--device.kind cpu --log.tensorboard false --checkpoint.every 0 ";
+  const Outcome r =
+      gpttrain("launch -H hosts -- " + tiny + "--deepspeed_config ds.json --train.steps 2 --log.name x", dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("2 ranks"));
+  CHECK(logged(dir / "runs/x", "loss").size() == 2);
+  const std::string core = std::to_string(this_machine()[0].slots[0]);
+  const Outcome one = gpttrain(tiny + "--include localhost:" + core + " --train.steps 1 --log.name y", dir.path());
+  INFO(one.out);
+  CHECK(one.code == 0);
+}
+
+TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused by name") {
+  const auto take = [](std::vector<std::string> words, const RankEnv& env = {}) {
+    Problems problems;
+    const DsFlags flags = take_deepspeed_flags(words, env, problems);
+    std::string out = flags.config + (flags.allow_unknown_keys ? "+" : "") + "|";
+    for (const std::string& w : words) out += w + " ";
+    return problems.empty() ? out : problems.text();
+  };
+  RankEnv third;
+  third.rank = 7, third.world = 8, third.local_rank = 3, third.source = "OMPI_COMM_WORLD_RANK";
+  CHECK(take({"--deepspeed", "--deepspeed_config", "a.json", "--tp", "2"}) == "a.json|--tp 2 ");
+  CHECK(take({"--deepspeed_config=a.json", "--allow_unknown_keys"}) == "a.json+|");
+  CHECK(take({"--local_rank", "3", "--local-rank=3", "--x"}, third) == "|--x ");
+  CHECK(take({"--local_rank=-1"}) == "|");
+  CHECK(take({"-H", "f", "-i", "a", "-e", "b"}) == "|--hostfile f --include a --exclude b ");
+  const struct {
+    std::vector<std::string> words;
+    const char* says;
+  } wrong[] = {
+      {{"--local_rank", "2"}, "--local_rank: 2, but the launcher says local rank 3 (OMPI_COMM_WORLD_RANK)"},
+      {{"--local_rank", "two"}, "expected a whole number from -1, found \"two\""},
+      {{"--deepspeed", "ds.json"}, "--deepspeed: takes no value; did you mean --deepspeed_config ds.json?"},
+      {{"--deepspeed_config"}, "expected a file, - or base64:TEXT, found none"},
+      {{"--deepspeed_config", "--tp", "2"}, "expected a file"},
+      {{"--deepscale_config", "x"}, "--deepscale_config: is DeepSpeed's name of long ago; use --deepspeed_config FILE"},
+      {{"--master_port", "29500"}, "--master_port: is of DeepSpeed's launcher and not built here: MPI finds"},
+      {{"--module"}, "there is no Python to run"},
+      {{"--launcher", "pdsh"}, "Open MPI's mpirun"},
+  };
+  for (const auto& w : wrong) {
+    INFO(w.words[0]);
+    CHECK_THAT(take(w.words, third), Contains(w.says) && Contains("1 problem"));
+  }
+}

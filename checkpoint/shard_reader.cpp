@@ -126,6 +126,7 @@ void read_shard(const File& file, const ShardIndex& index, const std::vector<Ten
 }  // namespace
 
 void clear_view(const ShardView& v, const DeviceApi* api, Stream stream) {
+  if (v.data.bytes() == 0) return;  // a rank that holds nothing has no memory either
   if (v.data.device.kind == DeviceKind::kCpu) {
     std::memset(v.data.data, 0, static_cast<size_t>(v.data.bytes()));
     return;

@@ -44,6 +44,7 @@ void Sha256::block(const uint8_t* p) {
 }
 
 void Sha256::update(const void* data, size_t bytes) {
+  if (bytes == 0) return;  // `data` may be null
   const auto* p = static_cast<const uint8_t*>(data);
   length_ += bytes;
   if (held_ > 0) {

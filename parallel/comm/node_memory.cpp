@@ -14,6 +14,11 @@ static int parts_of(const CommCall& c, int size) {
   return c.op == CommOp::kReduceScatter || c.op == CommOp::kAllGather ? size : 1;
 }
 
+// Tensors without elements may have no memory: memcpy would not take their null.
+static void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 int64_t NodeMemory::slot_bytes(int size) {
   return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64;
 }
@@ -67,7 +72,6 @@ void NodeMemory::write(MpiWork& w) {
   ++round_;
   const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
   std::byte* mine = slot(rank_);
-  auto copy = [](std::byte* to, const std::byte* data, int64_t n) { std::memcpy(to, data, static_cast<size_t>(n)); };
   switch (w.call.op) {
     case CommOp::kAllReduce: copy(mine, w.a.data + from, bytes); break;
     case CommOp::kAllGather: copy(mine, w.b.data + from, bytes); break;
@@ -113,15 +117,15 @@ bool NodeMemory::step(MpiWork& w) {
     } else if (w.call.op == CommOp::kAllGather) {
       for (int r = 0; r < size_; ++r) {
         std::byte* to = w.a.data + r * part + from;
-        if (r != rank_ || to != w.b.data + from) std::memcpy(to, slot(r), static_cast<size_t>(bytes));
+        if (r != rank_ || to != w.b.data + from) copy(to, slot(r), bytes);
       }
     } else if (rank_ != w.call.peer) {
-      std::memcpy(w.a.data + from, slot(w.call.peer), static_cast<size_t>(bytes));
+      copy(w.a.data + from, slot(w.call.peer), bytes);
     }
   }
   if (state_ == State::kReduced) {
     if (!all(&Seat::reduced)) return false;
-    std::memcpy(w.a.data + from, slot(0), static_cast<size_t>(bytes));
+    copy(w.a.data + from, slot(0), bytes);
   }
   state_ = State::kIdle;
   at_ += elements;

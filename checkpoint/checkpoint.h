@@ -57,6 +57,7 @@ struct SaveOptions {
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
   bool require_finite = true;                             // NaN and infinity end the attempt
   std::string git, isa;                                   // of the writer
+  std::function<void()> may_commit;  // asked on rank 0 right before the commit; what it throws ends the attempt
 };
 
 // Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
 #include "launch/ranks/agree.h"
 #include "launch/ranks/spawn.h"
+#include "launch/ranks/stack_watch.h"
 #include "launch/train/engine_options.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
@@ -25,8 +27,20 @@ std::chrono::milliseconds deadline(const Config& config) {
   return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
 }
 
+// Where a supervisor wants to read who was to blame.
+std::string verdict_file() {
+  const char* path = std::getenv("GPTTRAIN_VERDICT");
+  return path != nullptr ? path : "";
+}
+
 StallOptions stall_options(const Config& config) {
-  return {.abort_seconds = config.comm.stall_abort_s, .run_dir = config.run_dir(), .say = {}, .end = {}};
+  return {.abort_seconds = config.comm.stall_abort_s,
+          .run_dir = config.run_dir(),
+          .verdict_file = verdict_file(),
+          .say = {},
+          .dump_requests = dump_requests,
+          .stacks = watched_stacks,
+          .end = {}};
 }
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
@@ -56,6 +70,7 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
   for (int r = 0; r < world; ++r)
     team.emplace_back([&, r] {
       try {
+        const StackWatch watched(r);
         const auto factory = ranks.factory(r);
         const Exit code = body(*factory);
         factory->status()->enter(RunPhase::kDone, factory->status()->slot().step.load());
@@ -95,14 +110,18 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
 Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
+  install_dump_signal();
   if (command.env.launched()) {
     MpiFactory factory(deadline(config));
+    const StackWatch watched(factory.world_rank());
     StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(config));
     return run_alone(config, factory, body, &monitor);
   }
   if (world == 1) {
     SelfFactory factory;
-    return run_alone(config, factory, body, nullptr);
+    const StackWatch watched(0);
+    StallMonitor monitor(factory.board(), 0, stall_options(config));
+    return run_alone(config, factory, body, &monitor);
   }
   if (config.launch.ranks == "threads") return run_threads(config, body);
   SpawnOptions options;

@@ -80,6 +80,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     trace_ = std::make_unique<TraceSession>(*mesh_, w, config_.log.trace_ranks == "all");
   if (speaks()) start_logs();
   saver_->set_log(log_.get());
+  saver_->set_lock(lock_.get());
 }
 
 Trainer::~Trainer() {

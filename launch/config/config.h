@@ -84,13 +84,37 @@ struct ZeroConfig {
 };
 
 struct PrecisionConfig {
-  std::string amp = "O0", dtype = "fp32", loss_scale = "none";
-  bool fp8 = false;
+  std::string amp = "O0", dtype = "fp32", loss_scale = "none", loss_scale_profile = "deepspeed";
+  double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
+  int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
+  bool loss_scale_consecutive_hysteresis = false, fp8 = false;
+  std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
   template <class V>
   void fields(V& v) {
-    v("amp", amp, "O0|O1|O2|O3", "mixed precision level; O0 is FP32");
-    v("dtype", dtype, "fp32|fp16|bf16", "low-precision type of the amp level");
-    v("loss_scale", loss_scale, "none|dynamic|NUMBER", "loss scaling for fp16");
+    v("amp", amp, "O0|O1|O2|O3 (the letter O, not zero)",
+      "mixed precision: O0 FP32; O1 FP32 weights, products in half; O2 half weights with FP32 masters; O3 all half");
+    v("dtype", dtype, "fp32|bf16|fp16", "what half is at O1 to O3: bf16 unless told; fp32 at O0");
+    v("loss_scale", loss_scale, "none|dynamic|NUMBER",
+      "factor of the loss; none: the level's, dynamic with fp16 at O1 and O2, else 1");
+    v("loss_scale_profile", loss_scale_profile, "deepspeed|deepspeed-0.16|apex|megatron|torch",
+      "dynamic: whose rule; it sets init, window, delta, hysteresis, min and max");
+    v("loss_scale_init", loss_scale_init, "0..1e38", "dynamic: scale of the first step; 0: the profile's");
+    v("loss_scale_window", loss_scale_window, "0.. steps", "dynamic: clean steps to a doubling; 0: the profile's");
+    v("loss_scale_delta", loss_scale_delta, "-1.. steps",
+      "dynamic: clean steps after an overflow that do not count; -1: the profile's");
+    v("loss_scale_hysteresis", loss_scale_hysteresis, "0..", "dynamic: overflows to a halving; 0: the profile's");
+    v("loss_scale_min", loss_scale_min, "0..1e38", "dynamic: never below; 0: the profile's");
+    v("loss_scale_max", loss_scale_max, "0..1e38", "dynamic: never above; 0: the profile's");
+    v("loss_scale_consecutive_hysteresis", loss_scale_consecutive_hysteresis, "",
+      "dynamic: a clean step restores the hysteresis");
+    v("max_consecutive_skips", max_consecutive_skips, "1.. steps",
+      "so many steps in a row without finite gradients end the run with exit code 17");
+    v("keep_norm_fp32", keep_norm_fp32, "auto|true|false",
+      "O2, O3: weights of norms stay FP32; auto: at O2 they do, at O3 not");
+    v("master_weights", master_weights, "auto|true|false",
+      "O2, O3: FP32 copies of half weights, which are what is trained; auto: at O2 there are, at O3 not");
+    v("reduce_dtype", reduce_dtype, "fp32|bf16|fp16", "type in which gradients are added up over ranks");
+    v("grad_dtype", grad_dtype, "fp32|bf16", "type in which gradients are accumulated");
     v("fp8", fp8, "", "matrix products in fp8");
   }
 };

@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config_optim.h"
+#include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
 #include "parallel/pipeline/partition.h"
@@ -25,6 +26,19 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.amp", "O0", "mixed precision"},
     {"precision.dtype", "fp32", "mixed precision"},
     {"precision.loss_scale", "none", "loss scaling"},
+    {"precision.loss_scale_profile", "deepspeed", "loss scaling"},
+    {"precision.loss_scale_init", "0", "loss scaling"},
+    {"precision.loss_scale_window", "0", "loss scaling"},
+    {"precision.loss_scale_delta", "-1", "loss scaling"},
+    {"precision.loss_scale_hysteresis", "0", "loss scaling"},
+    {"precision.loss_scale_min", "0", "loss scaling"},
+    {"precision.loss_scale_max", "0", "loss scaling"},
+    {"precision.loss_scale_consecutive_hysteresis", "false", "loss scaling"},
+    {"precision.max_consecutive_skips", "50", "loss scaling"},
+    {"precision.keep_norm_fp32", "auto", "mixed precision"},
+    {"precision.master_weights", "auto", "mixed precision"},
+    {"precision.reduce_dtype", "fp32", "adding up gradients in half precision"},
+    {"precision.grad_dtype", "fp32", "gradients in half precision"},
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
@@ -80,11 +94,12 @@ class Checker {
     mesh();
     tensor_parallel();
     zero();
+    check_precision(c_, rules());
     partition();
     recompute();
     batch();
     schedule();
-    optimizer();
+    check_optimizer(c_, rules());
     files();
   }
 
@@ -373,14 +388,14 @@ class Checker {
     out = global / (value * dp);
   }
 
-  void optimizer() {
+  RuleContext rules() {
     const auto problem = [&](const std::string& key, std::string reason, std::string fix) {
       bad(key, std::move(reason), std::move(fix));
     };
-    check_optimizer(c_, {.where = [&](const std::string& key) { return where(key); },
-                         .known = [&](const char* key) { return known({key}); },
-                         .bad = problem,
-                         .notes = notes_});
+    return {.where = [&](const std::string& key) { return where(key); },
+            .known = [&](const char* key) { return known({key}); },
+            .bad = problem,
+            .notes = notes_};
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {

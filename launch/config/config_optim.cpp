@@ -108,7 +108,7 @@ void refuse(const Config& c, const Belongs& b, const std::string& value, const s
         fmt::format("leave it out; it belongs to {}", users));
 }
 
-void refuse_strangers(Config& c, const OptimContext& x) {
+void refuse_strangers(Config& c, const RuleContext& x) {
   Config fresh;
   const std::vector<Option> options = list_options(c), defaults = list_options(fresh);
   for (const Belongs& b : kBelongs) {
@@ -156,7 +156,7 @@ void check_patterns(const OptimConfig& o, const Bad& bad) {
     }
 }
 
-void check_schedule(const Config& c, const OptimContext& x) {
+void check_schedule(const Config& c, const RuleContext& x) {
   const auto& [where, known, bad, notes] = x;
   const ScheduleConfig& s = c.schedule;
   if (known("schedule.min_lr") && known("optim.lr") && s.min_lr > c.optim.lr)
@@ -238,7 +238,7 @@ LrOptions lr_options(const Config& c) {
 
 namespace {
 
-void set_type_defaults(Config& c, const OptimContext& x) {
+void set_type_defaults(Config& c, const RuleContext& x) {
   const std::vector<Option> options = list_options(c);
   for (const TypeDefault& d : kDefaults)
     if (value_text(*find(options, d.of)) == d.value && x.where(d.key).empty())
@@ -251,7 +251,7 @@ void set_type_defaults(Config& c, const OptimContext& x) {
 
 }  // namespace
 
-void check_optimizer(Config& c, const OptimContext& x) {
+void check_optimizer(Config& c, const RuleContext& x) {
   const auto& [where, known, bad, notes] = x;
   set_type_defaults(c, x);
   refuse_strangers(c, x);

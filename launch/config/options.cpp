@@ -112,7 +112,8 @@ std::string set_string(const Option& option, std::string& out, const std::string
   const bool open = legal.empty() || std::any_of(legal.begin(), legal.end(), is_free_choice);
   if (!open && std::find(legal.begin(), legal.end(), word) == legal.end()) {
     const std::string guess = did_you_mean(word, legal);
-    return fmt::format("expected {}, found {}{}", join(legal, " or "), quote(word),
+    const size_t remark = first_word(option.domain).size();
+    return fmt::format("expected {}{}, found {}{}", join(legal, " or "), option.domain.substr(remark), quote(word),
                        guess.empty() ? "" : fmt::format(" (did you mean {}?)", guess));
   }
   return out = word, "";

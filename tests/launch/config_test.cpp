@@ -157,6 +157,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--zero.offload optimizer --device.kind cuda",
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
+      {"--amp 02", "--amp: expected O0 or O1 or O2 or O3 (the letter O, not zero), found \"02\" (did you mean O2?)"},
       {"--launch.hostfile hosts",
        "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
   };

@@ -34,6 +34,7 @@ struct TrainState {
   double best_loss = 0;  // validation; meaningless while best_step is -1
   int64_t best_step = -1;
   std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  std::string bad_steps_json;  // JSON object: what the run remembers of good and bad steps; empty: nothing
   std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
 };
 

@@ -13,6 +13,7 @@
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
+#include "launch/train/inject.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -101,6 +102,9 @@ class Checker {
     schedule();
     check_optimizer(c_, rules());
     files();
+    try {
+      parse_injections(c_.fault.inject);
+    } catch (const Error& e) { bad("fault.inject", e.what()); }
   }
 
  private:

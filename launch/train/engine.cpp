@@ -133,6 +133,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   end_phase(Phase::kPipeline);
   store_->finish_reduction();
   end_phase(Phase::kReduce);
+  if (probe_) probe_();
 
   store_->norm_squares(sums.slice(0, scopes));
   share(losses, stop, save_ready);
@@ -143,6 +144,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                              .denominator = static_cast<float>(m * dp),
                              .slack = options_.clip_slack},
                             compute_);
+  if (judge_) judge_step(target_tokens);
   end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);
   end_phase(Phase::kOptimizer);
@@ -193,18 +195,43 @@ void Engine::share(Tensor losses, bool stop, bool save_ready) {
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
-StepResult Engine::read_back(int64_t target_tokens) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
-  float scalars[kNumScalars + 1] = {};
+// Sums of the world to the host; the mean loss.
+double Engine::fetch_loss(int64_t target_tokens) {
   if (compute_.device.kind != DeviceKind::kNull) {
-    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
     backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                           compute_);
     backend_.device->synchronize(compute_);
   }
+  double loss = 0;
+  for (const double x : microbatch_losses()) loss += x;
+  return loss / static_cast<double>(std::max<int64_t>(target_tokens, 1));
+}
+
+// The host waits for the norm here; a device of its own idles for as long as the judgement takes.
+void Engine::judge_step(int64_t target_tokens) {
+  const double loss = fetch_loss(target_tokens);
+  float norm = 0;
+  constexpr int64_t kF32Bytes = size_of(DType::kF32);
+  backend_.device->copy(&norm, scalars_.data() + kNumScalars * kF32Bytes, kF32Bytes, compute_);
+  backend_.device->synchronize(compute_);
+  if (!judge_(loss, static_cast<double>(norm))) return;
+  const float skip = 1;
+  backend_.device->copy(scalars_.data() + kSkip * kF32Bytes, &skip, kF32Bytes, compute_);
+  backend_.device->synchronize(compute_);  // `skip` lives on this frame
+}
+
+std::span<const double> Engine::microbatch_losses() const {
+  const auto n = static_cast<size_t>(mesh_.size(Axis::kDp) * options_.microbatches);
+  return std::span<const double>(host_sums_).subspan(static_cast<size_t>(options_.model.total_scopes()), n);
+}
+
+StepResult Engine::read_back(int64_t target_tokens) {
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  float scalars[kNumScalars + 1] = {};
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
   StepResult r;
-  for (int i = 0; i < dp * m; ++i) r.loss += host_sums_[static_cast<size_t>(scopes + i)];
-  r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
+  r.loss = fetch_loss(target_tokens);
   const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);

@@ -86,6 +86,14 @@ class Engine {
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
 
+  // Asked before the update of every step, with numbers that are equal on every rank: (loss, gradient norm before
+  // clipping). True: the update is left out, like one whose gradients are not finite.
+  void set_judge(std::function<bool(double, double)> judge) { judge_ = std::move(judge); }
+  // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
+  void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
+  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
+  std::span<const double> microbatch_losses() const;
+
   int64_t applied_steps() const { return applied_; }
   void set_applied_steps(int64_t t) { applied_ = t; }
 
@@ -104,6 +112,8 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
+  void judge_step(int64_t target_tokens);
+  double fetch_loss(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
@@ -126,6 +136,8 @@ class Engine {
   double wishes_[kNumWishes] = {};
   double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
+  std::function<bool(double, double)> judge_;
+  std::function<void()> probe_;
   int64_t applied_ = 0;
 };
 

@@ -26,6 +26,9 @@ struct VerbSpec {
 constexpr VerbSpec kVerbs[] = {
     {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
      "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"launch", Verb::kTrain,
+     "train with a parent that passes on signals and starts the job again after failures that may pass", nullptr,
+     ConfigFlags::kNow, "--max-restarts 10 --config configs/demo.json --tp 2 --pp 2 --dp 2"},
     {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
      "--input books/ --vocab 8192 --output tok.model"},
     {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
@@ -60,7 +63,7 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "report", "launch"};
+constexpr const char* kLaterVerbs[] = {"plan", "report"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"

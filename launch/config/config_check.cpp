@@ -46,7 +46,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"launch.hostfile", "", "starting ranks on other machines (start them with mpirun or srun)"},
     {"launch.include", "", "choosing hosts"},
     {"launch.exclude", "", "choosing hosts"},
-    {"launch.max_restarts", "0", "the supervisor"},
 };
 
 std::string list_of(std::vector<int64_t> v) {

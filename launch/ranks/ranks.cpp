@@ -33,8 +33,17 @@ std::string verdict_file() {
   return path != nullptr ? path : "";
 }
 
-StallOptions stall_options(const Config& config) {
-  return {.abort_seconds = config.comm.stall_abort_s,
+// Under a supervisor a hung job is worth more ended than waiting for somebody to look at it.
+double stall_abort_seconds(const Command& command) {
+  const Config& c = command.loaded.config;
+  const bool chosen = command.loaded.origin.count("comm.stall_abort_s") > 0;
+  if (chosen || c.launch.max_restarts == 0) return c.comm.stall_abort_s;
+  return (c.comm.stall_warn_s > 0 ? c.comm.stall_warn_s : 10) + 10;
+}
+
+StallOptions stall_options(const Command& command) {
+  const Config& config = command.loaded.config;
+  return {.abort_seconds = stall_abort_seconds(command),
           .run_dir = config.run_dir(),
           .verdict_file = verdict_file(),
           .say = {},
@@ -59,10 +68,11 @@ Exit code_of(const std::exception& e) {
   return error != nullptr ? error->code() : Exit::kInternal;
 }
 
-Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>& body) {
+Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
+  const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
   ThreadWorld ranks(world, deadline(config));
-  StallMonitor monitor(ranks.board(), -1, stall_options(config));
+  StallMonitor monitor(ranks.board(), -1, stall_options(command));
   std::mutex mutex;
   bool failed = false;
   Exit result = Exit::kOk;
@@ -114,16 +124,16 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
   if (command.env.launched()) {
     MpiFactory factory(deadline(config));
     const StackWatch watched(factory.world_rank());
-    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(config));
+    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
     return run_alone(config, factory, body, &monitor);
   }
   if (world == 1) {
     SelfFactory factory;
     const StackWatch watched(0);
-    StallMonitor monitor(factory.board(), 0, stall_options(config));
+    StallMonitor monitor(factory.board(), 0, stall_options(command));
     return run_alone(config, factory, body, &monitor);
   }
-  if (config.launch.ranks == "threads") return run_threads(config, body);
+  if (config.launch.ranks == "threads") return run_threads(command, body);
   SpawnOptions options;
   options.grace_s = static_cast<int>(config.launch.grace_s);
   return static_cast<Exit>(launch_ranks(world, command.words, options));

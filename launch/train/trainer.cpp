@@ -373,9 +373,12 @@ Exit Trainer::run() {
   }
   saver_->finish();
   const bool done = state_.step >= config_.train.steps || (run_.range_test && !stop_);
-  GT_REQUIRE(run_.range_test || saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ",
-             state_.step, ", but no checkpoint of it could be written; the last good one is of step ",
-             saver_->saved_step());
+  agree(mesh_->world(), [&] {
+    GT_REQUIRE(run_.range_test || saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo,
+               "stopped at step ", state_.step, ", but no checkpoint of it could be written; ",
+               saver_->saved_step() < 0 ? std::string("there is none")
+                                        : fmt::format("the last good one is of step {}", saver_->saved_step()));
+  });
   finish(done ? Exit::kOk : Exit::kInterrupted);
   return done ? Exit::kOk : Exit::kInterrupted;
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -24,26 +24,10 @@ std::string slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::vector<int> children(int pid) {
-  std::istringstream in(slurp(cat("/proc/", pid, "/task/", pid, "/children")));
-  std::vector<int> out;
-  for (int child; in >> child;) out.push_back(child);
-  return out;
-}
-
-// The process of one rank below our launcher `pid`; 0: not there.
-int process_of(int pid, int rank) {
-  const std::string variable = std::string("OMPI_COMM_WORLD_RANK=") + std::to_string(rank) + '\0';
-  for (int mpirun : children(pid))
-    for (int child : children(mpirun))
-      if (slurp(cat("/proc/", child, "/environ")).find(variable) != std::string::npos) return child;
-  return 0;
-}
-
 // Once a few steps are in the log, sends `n` to that rank.
 std::function<void(int)> once_it_trains(const std::string& log, int rank, int n, std::vector<int>& ranks) {
   return [=, &ranks](int pid) {
-    for (int i = 0; i < 6000 && slurp(log).find("\"step\": 5,") == std::string::npos; ++i) usleep(10000);
+    wait_for_step(log, 5);
     for (int r = 0; r < 4; ++r) ranks.push_back(process_of(pid, r));
     if (ranks[static_cast<size_t>(rank)] > 0) kill(ranks[static_cast<size_t>(rank)], n);
   };

@@ -1,0 +1,21 @@
+// The processes of a run's ranks, for tests that stop and kill them: found below the launcher, waited for, and looked
+// for when all should be over.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gt {
+
+// The process of one rank below our launcher `pid`; 0: not there.
+int process_of(int pid, int rank);
+std::vector<int> children(int pid);
+
+// Waits until the run's log has a record of that step; false: it never came.
+bool wait_for_step(const std::string& log, int64_t step);
+
+// Processes of this machine whose command line holds `word`, and files of /dev/shm that gpttrain or those processes
+// made: what a run with a unique `word` (its folder) has left behind, as text; "" when there is nothing.
+std::string left_behind(const std::string& word, const std::vector<int>& pids);
+
+}  // namespace gt

@@ -17,12 +17,21 @@
 
 namespace gt {
 
+// Of dynamic loss scaling (optim/loss_scaler.h).
+struct ScalerState {
+  double scale = 1;
+  int64_t clean = 0, hysteresis = 1;
+  friend bool operator==(const ScalerState&, const ScalerState&) = default;
+};
+
 // What a run must remember besides tensors. Everything is global: equal on all ranks and under every layout.
 struct TrainState {
   int64_t step = 0;              // updates attempted: the name of the checkpoint
   int64_t consumed_samples = 0;  // of the training stream
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;  // updates that were not applied
+  int64_t skips_in_a_row = 0;  // at the end of those
+  std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
   int64_t applied_steps = 0;  // t of the optimizer and of the learning-rate schedule
   std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
   std::string run_uuid;       // names the run; two runs in one folder are told apart by it

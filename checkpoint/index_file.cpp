@@ -172,6 +172,7 @@ ShardIndex decode_index(std::string_view bytes, const std::string& where, std::s
   const auto major = in.get<uint16_t>();
   GT_REQUIRE(major <= kMajor, Exit::kUsage, where, ": index version ", major, ", this program reads up to ", kMajor,
              "; use a newer one");
+  GT_REQUIRE(major >= 1, Exit::kDamaged, where, ": index version 0, the first one is 1");
   in.expect<uint16_t>(0, "minor version");
   in.expect<uint32_t>(kHeader, "header size");
   for (uint8_t& v : x.uuid) v = in.get<uint8_t>();

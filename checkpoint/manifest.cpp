@@ -13,6 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "gpttrain-checkpoint";
 constexpr int kMajor = 1, kMaxDepth = 32;
+constexpr int64_t kMaxWorld = 1 << 30;
 constexpr std::string_view kSealBegin = ",\"sha256\":\"", kSealEnd = "\"}\n";
 constexpr size_t kDigits = 64, kSeal = kSealBegin.size() + kDigits + kSealEnd.size();
 static_assert(kSeal == 78);
@@ -93,6 +94,25 @@ TensorEntry tensor_from(const Json& j, int files) {
   return t;
 }
 
+// What files are said to hold can be added up.
+void check_sizes(const Manifest& m) {
+  int64_t room = int64_t{1} << 62;
+  const auto take = [&](int64_t bytes, const std::string& name) {
+    GT_REQUIRE(bytes >= 0 && bytes <= room, Exit::kDamaged, name, ": a file of ", bytes, " bytes");
+    room -= bytes;
+  };
+  for (const ShardFile& f : m.files) take(f.bytes, f.name), take(f.idx_bytes, f.idx_name());
+  for (const AuxEntry& a : m.aux) take(a.bytes, a.name);
+}
+
+void check_layout(const Manifest& m, const Json& j) {
+  int64_t world = 1;
+  for (const int n : {m.mesh.pp, m.mesh.dp, m.mesh.ep, m.mesh.cp, m.mesh.tp, m.vpp}) {
+    GT_REQUIRE(n >= 1 && world <= kMaxWorld / n, Exit::kDamaged, "layout ", j.dump());
+    world *= n;
+  }
+}
+
 void read_lists(const Json& j, Manifest& m) {
   for (const Json& f : j.at("files")) {
     m.files.push_back({f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("idx_bytes").get<int64_t>(),
@@ -134,6 +154,7 @@ Manifest read_keys(const Json& j) {
   m.version = writer.value("version", "?");
   GT_REQUIRE(m.major <= kMajor, Exit::kUsage, "checkpoint format ", m.major, ".", m.minor, ", written by gpttrain ",
              m.version, "; this program reads formats up to ", kMajor, ".x: use a newer gpttrain");
+  GT_REQUIRE(m.major >= 1 && m.minor >= 0, Exit::kDamaged, "format ", m.major, ".", m.minor, ", the first one is 1.0");
   m.git = writer.value("git", "");
   m.compiler = writer.value("compiler", "?");
   m.isa = writer.value("isa", "");
@@ -149,7 +170,9 @@ Manifest read_keys(const Json& j) {
             .tp = l.at("tp").get<int>()};
   m.vpp = l.value("vpp", 1);
   m.zero = l.at("zero").get<int>();
+  check_layout(m, l);
   read_lists(j, m);
+  check_sizes(m);
   if (j.contains("ties")) read_ties(j.at("ties"), m);
   m.state = state_from(j.at("state"));
   GT_REQUIRE(m.state.step == m.step, Exit::kDamaged, "step ", m.step, " holds the state of step ", m.state.step);

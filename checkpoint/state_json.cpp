@@ -1,5 +1,6 @@
 #include "checkpoint/state_json.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -28,6 +29,8 @@ constexpr const char* kKnown[] = {"step",
                                   "consumed_samples",
                                   "consumed_tokens",
                                   "skipped_steps",
+                                  "skips_in_a_row",
+                                  "scaler",
                                   "run_uuid",
                                   "origin",
                                   "elapsed_seconds",
@@ -61,6 +64,11 @@ Json to_json(const TrainState& s) {
   j["consumed_samples"] = s.consumed_samples;
   j["consumed_tokens"] = s.consumed_tokens;
   j["skipped_steps"] = s.skipped_steps;
+  j["skips_in_a_row"] = s.skips_in_a_row;
+  if (s.scaler)
+    j["scaler"] = {{"scale", hex_float(s.scaler->scale)}, {"c", s.scaler->clean}, {"h", s.scaler->hysteresis}};
+  else
+    j["scaler"] = nullptr;
   j["run_uuid"] = s.run_uuid;
   j["origin"] = s.origin;
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
@@ -93,6 +101,13 @@ TrainState state_from(const Json& j) {
   s.consumed_samples = j.at("consumed_samples").get<int64_t>();
   s.consumed_tokens = j.at("consumed_tokens").get<int64_t>();
   s.skipped_steps = j.at("skipped_steps").get<int64_t>();
+  s.skips_in_a_row = j.value("skips_in_a_row", int64_t{0});
+  if (j.contains("scaler") && !j.at("scaler").is_null()) {
+    const Json& scaler = j.at("scaler");
+    s.scaler = {float_from(scaler.at("scale")), scaler.at("c").get<int64_t>(), scaler.at("h").get<int64_t>()};
+    GT_REQUIRE(s.scaler->scale > 0 && std::isfinite(s.scaler->scale) && s.scaler->clean >= 0 && s.scaler->hysteresis >= 1,
+               Exit::kDamaged, "scaler ", scaler.dump(), " is no state of a loss scaler");
+  }
   s.origin = j.value("origin", "train");
   s.run_uuid = j.at("run_uuid").get<std::string>();
   s.elapsed_seconds = float_from(j.at("elapsed_seconds"));

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/shallow_json.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -28,7 +29,7 @@ std::string to_json(const DataCursor& c) {
 
 DataCursor data_cursor_from_json(const std::string& text) {
   try {
-    const Json j = Json::parse(text);
+    const Json j = parse_shallow<Json>(text, "data cursor of the checkpoint");
     DataCursor c;
     c.consumed_samples = j.at("consumed_samples").get<int64_t>();
     if (j.contains("skip_windows"))

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/files.h"
+#include "data/shallow_json.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -30,7 +31,7 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   const std::string text = read_whole_file(path, 256 << 20);
   try {
-    const Json in = Json::parse(text);
+    const Json in = parse_shallow<Json>(text, path);
     PrepareJournal j;
     GT_REQUIRE(in.at("version").get<int>() == 1, Exit::kUsage, path, ": expected version 1, found ",
                in.at("version").dump(), "; --force starts over");

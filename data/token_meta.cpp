@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/files.h"
+#include "data/shallow_json.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -32,7 +33,7 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   const std::string text = read_whole_file(path, 16 << 20);
   try {
-    const Json j = Json::parse(text);
+    const Json j = parse_shallow<Json>(text, path);
     TokenMeta m;
     m.tokenizer_sha256 = j.at("tokenizer_sha256").get<std::string>();
     m.version = j.value("gpttrain_version", "");

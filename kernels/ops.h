@@ -1,10 +1,13 @@
 // THE op table: every primitive the trainer can run, on every device. One struct of arguments and one function pointer
-// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary. Unless said otherwise
-// tensors are f32 or the backend's half types, statistics and losses f32, accumulators f32 inside the kernel.
+// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary.
+//
+// Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded once
+// to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32. Unless
+// said otherwise all tensors of an op are T; statistics, losses, seeds and gradients of parameters are f32. Other mixes
+// are refused with op, tensor and types.
 //
 // Rules every kernel keeps:
-//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size
-//  blocks
+//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size blocks
 //    combined in index order;
 //  * `accumulate`: false writes, true adds; nothing is ever zero-filled first;
 //  * no heap allocation once warm; scratch belongs to the stream's context;
@@ -25,7 +28,7 @@ enum class Epilogue : uint8_t {
 
 // out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k] or, trans_a, [k,m]; b [k,n] or, trans_b, [n,k];
 // tensors of rank > 2 count as [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias and epilogue exclude
-// accumulate. out may be f32 with half inputs.
+// accumulate. a, b: T; bias, aux, out: T or f32.
 struct Gemm {
   Tensor a, b, bias, aux, out;
   bool trans_a = false, trans_b = false, accumulate = false;
@@ -34,15 +37,15 @@ struct Gemm {
   int64_t b_version = 0;
 };
 
-struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b
-struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x
+struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b. f32 + H: f32
+struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x. y: T or f32
 struct Copy { Tensor src, dst; };                                  // same dtype, same numel
-struct AddBias { Tensor x, bias, out; };                           // out = x + bias[cols]; out may alias x
-struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] (+)= sum over rows: bias gradient
-struct Cast { Tensor src, dst; };                                  // nearest even; overflow to fp16 gives inf
+struct AddBias { Tensor x, bias, out; };                           // out = x + bias[cols]; out may alias x. bias: any
+struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] f32 (+)= sum over rows: bias gradient
+struct Cast { Tensor src, dst; };                                  // between any two of f32, bf16, f16
 
-// GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-struct Gelu { Tensor x, out; };                                    // out may alias x
+// GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). x: T or f32; dout and dx alike.
+struct Gelu { Tensor x, out; };                                    // out: T or f32; may alias x
 struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
 
 // out = x * mask (kernels/core/dropout.h): the forward, and with the gradient as x the backward. x, out [n, C]; out may
@@ -51,7 +54,7 @@ struct Dropout { Tensor x, out; RowDrop drop; };
 
 // sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
-// drop: sum = x + delta * mask.
+// drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. What is normed is the sum as stored.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;
@@ -62,6 +65,7 @@ struct LayerNorm {
 // the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
 // wanted; then gamma only says how long a row is, its bytes need not be there.
 // With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
+// gamma: T or f32; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
@@ -89,11 +93,11 @@ struct AttentionGrad {
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
 struct Embedding { Tensor tokens, table, out; int64_t first_row = 0; };
-// dtable[row] (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every row.
+// dtable[row] f32 (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every row.
 struct EmbeddingGrad { Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false; };
-// x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C].
+// x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C], T or f32.
 struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
-// dpos[first_pos + p] (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
+// dpos[first_pos + p] f32 (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
 struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
 
 // Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
@@ -108,7 +112,7 @@ struct CrossEntropyGrad {
   int64_t parts = 1, first_col = 0, vocab = 0;
 };
 
-// out[0] f64 (+)= sum of x (f32) / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come
+// out[0] f64 (+)= sum of x / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come
 // through.
 struct Sum { Tensor x, out; bool accumulate = false; };
 struct SumSquares { Tensor x, out; bool accumulate = false; };
@@ -128,8 +132,14 @@ enum StepScalar : int {
 };
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
 // scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
-// scalars[kSkip] = 1 if the total is not finite, else 0; norm f32 [1] = total.
-struct ClipFactor { Tensor norm_squares, scalars, norm; float clip = 1, denominator = 1; double slack = 1e-6; };
+// scalars[kSkip] = 1 if the total or an entry of `guard` is not finite, else 0; norm f32 [1] = total. guard f64, may be
+// empty: sums over what the norm does not count and that must be finite as well.
+struct ClipFactor {
+  Tensor norm_squares, scalars, norm;
+  float clip = 1, denominator = 1;
+  double slack = 1e-6;
+  Tensor guard;
+};
 
 // Optimizer steps over a flat range. master, grad and state f32 [count]; value: same count in the compute dtype, or
 // empty when master is the value; value = round(master). All read scalars, g = grad * scalars[kGradMultiplier], lr,

@@ -2,6 +2,7 @@
 # Suites that are too long for every change. One line a goal: its figure and its time; ends with 1 when one failed.
 #   tests/nightly.sh                      builds preset cpu, runs every goal
 #   tests/nightly.sh matrix mpi           only these
+#   tests/nightly.sh asan tsan            the sanitizers, with builds of their own (build/asan, build/tsan)
 #   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
 #   GPT_TEST_SEED=7                       draws other layouts (default: the date)
 #   GPT_NIGHTLY_SAMPLE=50                 so many layouts of a matrix
@@ -48,6 +49,26 @@ each() {
   echo "$n layouts equal one rank"
 }
 
+# sanitized PRESET RANKS: builds the preset, runs every test of it as a process of its own, then every verb of the binary.
+# A finding ends its process, so each failed test is looked at for one.
+sanitized() {
+  local preset=$1 ranks=$2 log=build/$1/Testing/Temporary/LastTest.log cases walk=0 findings
+  cmake --preset "$preset" && cmake --build --preset "$preset" -j "$(nproc)" || return 1
+  ctest --preset "$preset" -LE house -j 2 && tests/sanitizers/walk.sh "build/$preset/gpttrain" "$ranks" || walk=1
+  cases=$(grep -c '^Test Passed' "$log")
+  findings=$(grep -cE 'ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error:' "$log")
+  echo "$cases cases clean, $(grep -c '^Test Failed' "$log") failed, $findings findings"
+  return $walk
+}
+
+# Each target on fifty times the inputs of a normal run, drawn anew; GPT_FUZZ_FACTOR for more.
+fuzzed() {
+  local rc=0
+  env GPT_TEST_SEED="$seed" GPT_FUZZ_FACTOR="${GPT_FUZZ_FACTOR:-50}" "$build/test_fuzz" || rc=1
+  awk '/inputs, .* no finding/ {n += $2; t++} END {print n " inputs, " t " targets without a finding"}' "$logs/fuzz.log"
+  return $rc
+}
+
 matrix="$gpttrain verify --config configs/tiny.json --device.kind cpu --matrix --sample $sample --train.seed $seed"
 goal matrix 'equal, .* different' $matrix
 goal matrix-untied 'equal, .* different' $matrix --model.tied false
@@ -77,4 +98,7 @@ goal mpi 'layouts equal' each <<'LAYOUTS'
 --config configs/tiny.json --device.kind cpu --on here --tp 2 --pp 2 --dp 2
 --config configs/tiny.json --device.kind cpu --on here --tp 4 --pp 2 --model.tied false
 LAYOUTS
+goal asan 'findings' sanitized asan processes
+goal tsan 'findings' sanitized tsan threads
+goal fuzz 'inputs' fuzzed
 exit $failed

@@ -1,5 +1,5 @@
 // How CPU kernels refuse arguments: which op, which tensor, what was found. Shapes are our own invariants (kInternal);
-// a number format that the CPU does not compute in is the user's choice of precision (kUsage).
+// a mix of number formats that no level of mixed precision asks for is the user's choice of precision (kUsage).
 #pragma once
 #include <initializer_list>
 
@@ -12,15 +12,53 @@ struct Named {
   const Tensor& tensor;
 };
 
+// Exactly this type; tensors that are not there pass, here and below.
 inline void require_dtype(const char* op, DType want, std::initializer_list<Named> tensors) {
   for (const Named& n : tensors) {
     GT_REQUIRE(!n.tensor || n.tensor.dtype == want, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
-               to_string(n.tensor.shape), " has to be ", name_of(want), ", found ", name_of(n.tensor.dtype),
-               want == DType::kF32 ? ". The CPU computes in f32: choose f32 as the precision" : "");
+               to_string(n.tensor.shape), " has to be ", name_of(want), ", found ", name_of(n.tensor.dtype));
   }
 }
 inline void require_f32(const char* op, std::initializer_list<Named> tensors) {
   require_dtype(op, DType::kF32, tensors);
+}
+
+// f32, bf16 or f16.
+inline void require_float(const char* op, const Named& n) {
+  const DType t = n.tensor.dtype;
+  GT_REQUIRE(!n.tensor || t == DType::kF32 || t == DType::kBF16 || t == DType::kF16, Exit::kUsage, op, " on the CPU: ",
+             n.name, ' ', to_string(n.tensor.shape), " is ", name_of(t), "; f32, bf16 or f16 is supported");
+}
+
+// The floating type of `main`.
+inline void require_same(const char* op, const Named& main, std::initializer_list<Named> tensors) {
+  require_float(op, main);
+  for (const Named& n : tensors) {
+    GT_REQUIRE(!n.tensor || n.tensor.dtype == main.tensor.dtype, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
+               to_string(n.tensor.shape), " is ", name_of(n.tensor.dtype), " beside ", main.name, " of ",
+               name_of(main.tensor.dtype), "; the same is supported");
+  }
+}
+
+// f32, or the floating type of `main`.
+inline void require_same_or_f32(const char* op, const Named& main, std::initializer_list<Named> tensors) {
+  require_float(op, main);
+  for (const Named& n : tensors) {
+    GT_REQUIRE(!n.tensor || n.tensor.dtype == main.tensor.dtype || n.tensor.dtype == DType::kF32, Exit::kUsage, op,
+               " on the CPU: ", n.name, ' ', to_string(n.tensor.shape), " is ", name_of(n.tensor.dtype), " beside ",
+               main.name, " of ", name_of(main.tensor.dtype), "; f32 or the same is supported");
+  }
+}
+
+// The floating type of `main`, or any where that is f32.
+inline void require_same_or_narrower(const char* op, const Named& main, std::initializer_list<Named> tensors) {
+  require_float(op, main);
+  for (const Named& n : tensors) {
+    require_float(op, n);
+    GT_REQUIRE(!n.tensor || main.tensor.dtype == DType::kF32 || n.tensor.dtype == main.tensor.dtype, Exit::kUsage, op,
+               " on the CPU: ", n.name, ' ', to_string(n.tensor.shape), " is ", name_of(n.tensor.dtype), " beside ",
+               main.name, " of ", name_of(main.tensor.dtype), "; only beside f32 may it be of another type");
+  }
 }
 
 inline void require_numel(const char* op, int64_t want, std::initializer_list<Named> tensors) {

@@ -1,10 +1,12 @@
-// Elementwise ops of the CPU backend, sums over rows, and conversions between number formats.
+// Elementwise ops of the CPU backend, sums over rows, and conversions between number formats. Halves are staged on the
+// stack, a chunk at a time.
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -14,27 +16,46 @@ namespace {
 constexpr int64_t kGrain = 16384;  // elements a thread at least
 constexpr int64_t kChunk = 1024;   // elements that are staged on the stack
 
+bool all_f32(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return t->dtype == DType::kF32; });
+}
+
+// body(at, n) over [0, count), split among threads; at most kChunk elements at a time when they have to be staged.
+template <class Body>
+void each(Stream s, int64_t count, bool staged, Body body) {
+  parallel_for(s, count, kGrain, [&](int64_t begin, int64_t end, int) {
+    const int64_t step = staged ? kChunk : end - begin;
+    for (int64_t i = begin; i < end; i += step) body(i, std::min(step, end - i));
+  });
+}
+
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols)); }
 
 }  // namespace
 
 void add(const Add& p, Stream s) {
-  require_f32("add", {{"a", p.a}, {"b", p.b}, {"out", p.out}});
+  require_same_or_narrower("add", {"out", p.out}, {{"a", p.a}, {"b", p.b}});
+  GT_REQUIRE(all_f32({&p.a, &p.b}) || p.a.dtype == p.b.dtype || all_f32({&p.a}) || all_f32({&p.b}), Exit::kUsage,
+             "add on the CPU: a is ", name_of(p.a.dtype), ", b ", name_of(p.b.dtype), "; the same or f32 is supported");
   require_numel("add", p.out.numel(), {{"a", p.a}, {"b", p.b}});
-  const float *a = p.a.as<float>(), *b = p.b.as<float>();
-  float* out = p.out.as<float>();
-  parallel_for(s, p.out.numel(), kGrain, [=, &f = simd()](int64_t begin, int64_t end, int) {
-    f.add(a + begin, b + begin, out + begin, end - begin);
+  const Simd& f = simd();
+  each(s, p.out.numel(), !all_f32({&p.a, &p.b, &p.out}), [&](int64_t i, int64_t n) {
+    float a[kChunk], b[kChunk], out[kChunk];
+    f.add(read(f, p.a, i, n, a), read(f, p.b, i, n, b), target(p.out, i, out), n);
+    write(f, p.out, i, n, out);
   });
 }
 
 void axpy(const Axpy& p, Stream s) {
-  require_f32("axpy", {{"x", p.x}, {"y", p.y}});
+  require_same_or_f32("axpy", {"x", p.x}, {{"y", p.y}});
   require_numel("axpy", p.y.numel(), {{"x", p.x}});
-  const float *x = p.x.as<float>(), alpha = p.alpha;
-  float* y = p.y.as<float>();
-  parallel_for(s, p.y.numel(), kGrain,
-               [=, &f = simd()](int64_t begin, int64_t end, int) { f.axpy(alpha, x + begin, y + begin, end - begin); });
+  const Simd& f = simd();
+  each(s, p.y.numel(), !all_f32({&p.x, &p.y}), [&](int64_t i, int64_t n) {
+    float x[kChunk], room[kChunk];
+    float* y = const_cast<float*>(read(f, p.y, i, n, room));
+    f.axpy(p.alpha, read(f, p.x, i, n, x), y, n);
+    write(f, p.y, i, n, y);
+  });
 }
 
 void copy(const Copy& p, Stream s) {
@@ -46,69 +67,73 @@ void copy(const Copy& p, Stream s) {
 }
 
 void add_bias(const AddBias& p, Stream s) {
-  require_f32("add_bias", {{"x", p.x}, {"bias", p.bias}, {"out", p.out}});
+  require_same("add_bias", {"x", p.x}, {{"out", p.out}});
+  require_float("add_bias", {"bias", p.bias});
+  GT_REQUIRE(all_f32({&p.bias}) || all_f32({&p.x}) || p.bias.dtype == p.x.dtype, Exit::kUsage,
+             "add_bias on the CPU: bias is ", name_of(p.bias.dtype), " beside x of ", name_of(p.x.dtype),
+             "; f32 or the same is supported");
   const int64_t cols = p.bias.numel(), rows = cols ? p.x.numel() / cols : 0;
   require_numel("add_bias", rows * cols, {{"x", p.x}, {"out", p.out}});
-  const float *x = p.x.as<float>(), *bias = p.bias.as<float>();
-  float* out = p.out.as<float>();
-  parallel_for(s, rows, row_grain(cols), [=, &f = simd()](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) f.add(x + r * cols, bias, out + r * cols, cols);
-  });
-}
-
-void sum_rows(const SumRows& p, Stream s) {
-  require_f32("sum_rows", {{"x", p.x}, {"out", p.out}});
-  const int64_t cols = p.out.numel(), rows = cols ? p.x.numel() / cols : 0;
-  require_numel("sum_rows", rows * cols, {{"x", p.x}});
-  const float* x = p.x.as<float>();
-  float* out = p.out.as<float>();
-  parallel_for(s, cols, 128, [=, &f = simd()](int64_t begin, int64_t end, int) {  // each thread owns columns
-    f.sum_rows(x + begin, cols, rows, out + begin, end - begin, p.accumulate);
-  });
-}
-
-void gelu(const Gelu& p, Stream s) {
-  require_f32("gelu", {{"x", p.x}, {"out", p.out}});
-  require_numel("gelu", p.out.numel(), {{"x", p.x}});
-  const float* x = p.x.as<float>();
-  float* out = p.out.as<float>();
-  parallel_for(s, p.out.numel(), kGrain, [=, f = epilogue_rows()](int64_t begin, int64_t end, int) {
-    f.gelu(x + begin, out + begin, end - begin);  // what GEMM fuses: the same bits
-  });
-}
-
-void gelu_grad(const GeluGrad& p, Stream s) {
-  require_f32("gelu_grad", {{"x", p.x}, {"dout", p.dout}, {"dx", p.dx}});
-  require_numel("gelu_grad", p.dx.numel(), {{"x", p.x}, {"dout", p.dout}});
-  const float *x = p.x.as<float>(), *dout = p.dout.as<float>();
-  float* dx = p.dx.as<float>();
-  parallel_for(s, p.dx.numel(), kGrain, [&, f = epilogue_rows(), &v = simd()](int64_t begin, int64_t end, int) {
-    float staged[kChunk];
-    for (int64_t i = begin; i < end; i += kChunk) {
-      const int64_t n = std::min(kChunk, end - i);
-      std::memcpy(staged, dout + i, static_cast<size_t>(n) * 4);
-      f.gelu_grad(x + i, staged, n);
-      if (p.accumulate) {
-        v.add(dx + i, staged, dx + i, n);
-      } else {
-        std::memcpy(dx + i, staged, static_cast<size_t>(n) * 4);
+  const Simd& f = simd();
+  const int64_t step = all_f32({&p.x, &p.bias}) ? cols : kChunk;
+  parallel_for(s, rows, row_grain(cols), [&](int64_t begin, int64_t end, int) {
+    float x[kChunk], bias[kChunk], out[kChunk];
+    for (int64_t c = 0; c < cols; c += step) {
+      const int64_t n = std::min(step, cols - c);
+      const float* b = read(f, p.bias, c, n, bias);
+      for (int64_t at = begin * cols + c; at < end * cols; at += cols) {
+        f.add(read(f, p.x, at, n, x), b, target(p.out, at, out), n);
+        write(f, p.out, at, n, out);
       }
     }
   });
 }
 
-namespace {
-
-bool is_half(DType t) { return t == DType::kBF16 || t == DType::kF16; }
-
-void from_half(const Simd& f, DType t, const uint16_t* from, float* to, int64_t n) {
-  (t == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
+void sum_rows(const SumRows& p, Stream s) {
+  require_float("sum_rows", {"x", p.x});
+  require_f32("sum_rows", {{"out", p.out}});
+  const int64_t cols = p.out.numel(), rows = cols ? p.x.numel() / cols : 0;
+  require_numel("sum_rows", rows * cols, {{"x", p.x}});
+  parallel_for(s, cols, 128, [&, &f = simd()](int64_t begin, int64_t end, int) {  // each thread owns columns
+    sum_rows(f, p.x, begin, cols, rows, p.out.as<float>() + begin, end - begin, p.accumulate);
+  });
 }
-void to_half(const Simd& f, DType t, const float* from, uint16_t* to, int64_t n) {
-  (t == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
+
+void gelu(const Gelu& p, Stream s) {
+  require_float("gelu", {"x", p.x});
+  require_float("gelu", {"out", p.out});
+  GT_REQUIRE(p.x.dtype == p.out.dtype || all_f32({&p.x}) || all_f32({&p.out}), Exit::kUsage, "gelu on the CPU: x is ",
+             name_of(p.x.dtype), ", out ", name_of(p.out.dtype), "; the same, or one of them f32 is supported");
+  require_numel("gelu", p.out.numel(), {{"x", p.x}});
+  const Simd& v = simd();
+  each(s, p.out.numel(), !all_f32({&p.x, &p.out}), [&, f = epilogue_rows()](int64_t i, int64_t n) {
+    float x[kChunk], out[kChunk];
+    f.gelu(read(v, p.x, i, n, x), target(p.out, i, out), n);  // what GEMM fuses: the same bits
+    write(v, p.out, i, n, out);
+  });
 }
 
-}  // namespace
+void gelu_grad(const GeluGrad& p, Stream s) {
+  require_same("gelu_grad", {"dout", p.dout}, {{"dx", p.dx}});
+  require_float("gelu_grad", {"x", p.x});
+  GT_REQUIRE(p.x.dtype == p.dx.dtype || all_f32({&p.x}) || all_f32({&p.dx}), Exit::kUsage,
+             "gelu_grad on the CPU: x is ", name_of(p.x.dtype), ", dx ", name_of(p.dx.dtype),
+             "; the same, or one of them f32 is supported");
+  require_numel("gelu_grad", p.dx.numel(), {{"x", p.x}, {"dout", p.dout}});
+  const Simd& v = simd();
+  each(s, p.dx.numel(), true, [&, f = epilogue_rows()](int64_t i, int64_t n) {
+    float staged[kChunk], room[kChunk];
+    const float* dout = read(v, p.dout, i, n, staged);
+    if (dout != staged) std::memcpy(staged, dout, static_cast<size_t>(n) * 4);
+    f.gelu_grad(read(v, p.x, i, n, room), staged, n);
+    if (p.accumulate) {
+      v.add(read(v, p.dx, i, n, room), staged, target(p.dx, i, staged), n);
+    } else if (p.dx.dtype == DType::kF32) {
+      std::memcpy(p.dx.as<float>() + i, staged, static_cast<size_t>(n) * 4);
+    }
+    write(v, p.dx, i, n, staged);
+  });
+}
 
 void cast(const Cast& p, Stream s) {
   const DType from = p.src.dtype, to = p.dst.dtype;
@@ -117,15 +142,13 @@ void cast(const Cast& p, Stream s) {
   GT_REQUIRE((from == DType::kF32 || is_half(from)) && (to == DType::kF32 || is_half(to)), Exit::kUsage,
              "cast on the CPU: src is ", name_of(from), ", dst ", name_of(to),
              "; it converts between f32, bf16 and f16");
-  parallel_for(s, p.dst.numel(), kGrain, [&, &f = simd()](int64_t begin, int64_t end, int) {
-    const int64_t n = end - begin;
-    if (from == DType::kF32) return to_half(f, to, p.src.as<float>() + begin, p.dst.as<uint16_t>() + begin, n);
-    const uint16_t* src = p.src.as<uint16_t>();
-    if (to == DType::kF32) return from_half(f, from, src + begin, p.dst.as<float>() + begin, n);
-    float staged[kChunk];
-    for (int64_t i = begin; i < end; i += kChunk) {
-      from_half(f, from, src + i, staged, std::min(kChunk, end - i));
-      to_half(f, to, staged, p.dst.as<uint16_t>() + i, std::min(kChunk, end - i));
+  const Simd& f = simd();
+  each(s, p.dst.numel(), true, [&](int64_t i, int64_t n) {
+    float room[kChunk];
+    if (to == DType::kF32) {
+      read(f, p.src, i, n, p.dst.as<float>() + i);
+    } else {
+      write(f, p.dst, i, n, read(f, p.src, i, n, room));
     }
   });
 }

@@ -1,14 +1,16 @@
 // GEMM on the CPU: the result is cut into tiles of fixed size, each computed by a single-threaded oneDNN kernel and
 // finished (GELU, rounding) while it is in cache; the pool splits the tiles. The inner dimension is never split, so an
-// element's bits depend on the shapes alone.
+// element's bits depend on the shapes alone. bf16 is multiplied as such where the processor can (AVX-512 BF16); else
+// halves are widened to f32 first, a weight once a version.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/signals_blocked.h"
@@ -25,29 +27,23 @@ EpilogueRows epilogue_rows() {
 
 namespace {
 
-float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-uint16_t to_bf16(float x) {  // nearest even
-  const auto u = std::bit_cast<uint32_t>(x);
-  if (x != x) return static_cast<uint16_t>(u >> 16 | 0x40);
-  return static_cast<uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-}
-
 // One call: operands as plain pointers and strides, after any conversion.
 struct Job {
   const Gemm* op = nullptr;
   int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
-  DType in = DType::kF32, aux = DType::kF32;
+  const float* bias = nullptr;
+  DType in = DType::kF32;    // what oneDNN multiplies
+  bool converted = false;    // a and b are of another type
   bool staged = false;       // tiles are computed dense in f32 scratch and written out from there
-  bool half_result = false;  // out or aux is bf16
+  bool half_result = false;  // out or aux is of a half type
   bool pack = false;         // b is read from a packed copy
   int64_t version = 0;       // of that copy; 0: made at every call
   const PackedMatrix* packed = nullptr;
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
+  const Simd* simd = nullptr;
 };
-
-bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16; }
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   const auto shapes = [&] {
@@ -57,28 +53,13 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(g.a.shape.cols() == (g.trans_a ? m : k) && g.a.numel() == m * k && g.b.shape.cols() == (g.trans_b ? k : n) &&
                g.b.numel() == k * n,
            "gemm shapes do not fit: ", shapes());
-  GT_REQUIRE(is_float(g.a.dtype) && is_float(g.b.dtype) && is_float(g.out.dtype) && g.a.dtype == g.b.dtype,
-             Exit::kUsage, "gemm on the CPU takes f32 or bf16, a and b of one type; found a ", name_of(g.a.dtype),
-             ", b ", name_of(g.b.dtype), ", out ", name_of(g.out.dtype), ". Choose f32 or bf16 as the precision");
-  if (g.bias) {
-    GT_CHECK(g.bias.numel() == n && is_float(g.bias.dtype), "gemm bias ", to_string(g.bias.shape), " of type ",
-             name_of(g.bias.dtype), " for ", shapes());
-  }
+  require_same("gemm", {"a", g.a}, {{"b", g.b}});
+  require_same_or_f32("gemm", {"a", g.a}, {{"out", g.out}, {"bias", g.bias}});
+  GT_CHECK(!g.bias || g.bias.numel() == n, "gemm bias ", to_string(g.bias.shape), " for ", shapes());
   GT_CHECK(!g.accumulate || (!g.bias && g.epilogue == Epilogue::kNone), "gemm: bias and epilogue exclude accumulate");
   if (g.epilogue != Epilogue::kNone) {
-    GT_CHECK(g.aux && g.aux.numel() == m * n && is_float(g.aux.dtype), "gemm aux ", to_string(g.aux.shape), " of type ",
-             name_of(g.aux.dtype), " for ", shapes());
-  }
-}
-
-float load(const Tensor& t, int64_t i) {
-  return t.dtype == DType::kF32 ? t.as<float>()[i] : from_bf16(t.as<uint16_t>()[i]);
-}
-void store(const Tensor& t, int64_t i, float x) {
-  if (t.dtype == DType::kF32) {
-    t.as<float>()[i] = x;
-  } else {
-    t.as<uint16_t>()[i] = to_bf16(x);
+    GT_CHECK(g.aux && g.aux.numel() == m * n, "gemm aux ", to_string(g.aux.shape), " for ", shapes());
+    require_same_or_f32("gemm", {"a", g.a}, {{"aux", g.aux}});
   }
 }
 
@@ -102,20 +83,28 @@ void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, i
   }
 }
 
-// The same where out or aux is bf16.
+// The same where out or aux is of a half type; `line` has room for a row of the tile.
 void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols, float* line) {
   const Gemm& g = *job.op;
+  const Simd& f = *job.simd;
+  const auto put = [&](const Tensor& t, int64_t at, const float* z) {
+    if (t.dtype == DType::kF32) {
+      std::memcpy(t.as<float>() + at, z, static_cast<size_t>(cols) * sizeof(float));
+    } else {
+      write(f, t, at, cols, z);
+    }
+  };
   for (int64_t r = 0; r < rows; ++r) {
     float* z = tile + r * cols;
     const int64_t at = (row + r) * job.n + col;
     if (g.epilogue == Epilogue::kGelu) {
-      for (int64_t c = 0; c < cols; ++c) store(g.aux, at + c, z[c]);
+      put(g.aux, at, z);
       job.rows.gelu(z, z, cols);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
-      for (int64_t c = 0; c < cols; ++c) line[c] = load(g.aux, at + c);
-      job.rows.gelu_grad(line, z, cols);
+      job.rows.gelu_grad(read(f, g.aux, at, cols, line), z, cols);
     }
-    for (int64_t c = 0; c < cols; ++c) store(g.out, at + c, g.accumulate ? load(g.out, at + c) + z[c] : z[c]);
+    if (g.accumulate) f.add(read(f, g.out, at, cols, line), z, z, cols);
+    put(g.out, at, z);
   }
 }
 
@@ -132,12 +121,18 @@ void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols
   }
 }
 
-// Columns [row, row + rows) of a, which is stored [k, m], as a dense [k, rows] of leading dimension kColumnsLd.
+// Columns [row, row + rows) of a, which is stored [k, m], as a dense [k, rows] of leading dimension kColumnsLd, in the
+// type that is multiplied.
 constexpr int64_t kColumnsLd = kTileRows + kPadding;
 void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
   const int64_t size = size_of(job.in);
   for (int64_t p = 0; p < job.k; ++p) {
-    std::memcpy(to + p * kColumnsLd * size, job.a + (p * job.m + row) * size, static_cast<size_t>(rows * size));
+    const int64_t at = p * job.m + row;
+    if (job.converted) {
+      read(*job.simd, job.op->a, at, rows, reinterpret_cast<float*>(to) + p * kColumnsLd);
+    } else {
+      std::memcpy(to + p * kColumnsLd * size, job.a + at * size, static_cast<size_t>(rows * size));
+    }
   }
   return to;
 }
@@ -172,7 +167,7 @@ void Worker::run(int64_t row_tile, int64_t panel) {
   const int64_t rows = std::min(job_.tile_rows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
   const TileKernel& kernel = *job_.kernel[rows != job_.tile_rows][cols != job_.panel];
   void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
-  void* bias = g.bias ? at(g.bias.data, col * size_of(g.bias.dtype)) : nullptr;
+  float* bias = g.bias ? const_cast<float*>(job_.bias) + col : nullptr;
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (row * job_.n + col) * size_of(to.dtype));
@@ -192,26 +187,41 @@ void Worker::run(int64_t row_tile, int64_t panel) {
 void run_empty(const Job& job) {
   const Gemm& g = *job.op;
   if (g.accumulate) return;
+  const auto number = [&](const Tensor& t, int64_t i) {
+    float x;
+    return *read(*job.simd, t, i, 1, &x);
+  };
+  const auto put = [&](const Tensor& t, int64_t i, float x) {
+    *target(t, i, &x) = x;
+    write(*job.simd, t, i, 1, &x);
+  };
   for (int64_t i = 0; i < job.m * job.n; ++i) {
-    float z = g.bias ? load(g.bias, i % job.n) : 0.0f;
+    float z = g.bias ? number(g.bias, i % job.n) : 0.0f;
     if (g.epilogue == Epilogue::kGelu) {
-      store(g.aux, i, z);
+      put(g.aux, i, z);
       job.rows.gelu(&z, &z, 1);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
-      const float x = load(g.aux, i);
+      const float x = number(g.aux, i);
       job.rows.gelu_grad(&x, &z, 1);
     }
-    store(g.out, i, z);
+    put(g.out, i, z);
   }
 }
 
-const std::byte* convert(const Tensor& t, CpuContext& context, int slot) {
+enum Slot { kSlotA, kSlotB, kSlotBias };  // of GemmCache::converted
+
+// The whole tensor as f32.
+const float* as_f32(const Job& job, const Tensor& t, CpuContext& context, Slot slot) {
+  if (t.dtype == DType::kF32) return t.as<float>();
   float* to = context.gemm().converted(slot, t.numel());
-  const uint16_t* from = t.as<uint16_t>();
-  context.pool.parallel_for(t.numel(), 16384, [=](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) to[i] = from_bf16(from[i]);
+  context.pool.parallel_for(t.numel(), 16384, [&](int64_t begin, int64_t end, int) {
+    read(*job.simd, t, begin, end - begin, to + begin);
   });
-  return reinterpret_cast<const std::byte*>(to);
+  return to;
+}
+
+const std::byte* operand(const Job& job, const Tensor& t, CpuContext& context, Slot slot) {
+  return job.converted ? reinterpret_cast<const std::byte*>(as_f32(job, t, context, slot)) : t.data;
 }
 
 // Columns of a panel: fixed by the shape.
@@ -224,7 +234,6 @@ int64_t panel_columns(const Gemm& g, int64_t n) {
 bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   const Gemm& g = *job.op;
   bool fast = true;
-  const bool to_f32 = job.staged || g.out.dtype == DType::kF32;
   for (const bool short_rows : {false, true}) {
     for (const bool narrow : {false, true}) {
       const int64_t rows = short_rows ? job.m % job.tile_rows : job.tile_rows;
@@ -240,8 +249,6 @@ bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
                                                                   : job.n,
                                                .ldc = job.staged ? cols : job.n,
                                                .in = job.in,
-                                               .out = to_f32 ? DType::kF32 : g.out.dtype,
-                                               .bias_type = g.bias.dtype,
                                                .trans_a = g.trans_a,
                                                .trans_b = !packed && g.trans_b,
                                                .packed = packed,
@@ -273,15 +280,19 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
   job.rows = epilogue_rows();
+  job.simd = &simd();
   if (job.k == 0) return job;
-  const bool native = g.a.dtype == DType::kF32 || current_isa() >= Isa::kAvx512;
+  const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
-  job.half_result = g.out.dtype != DType::kF32 || (g.epilogue != Epilogue::kNone && g.aux.dtype != DType::kF32);
-  job.staged = job.half_result && (job.in == DType::kF32 || g.epilogue != Epilogue::kNone);
+  job.converted = !native;
+  job.half_result = is_half(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_half(g.aux.dtype));
+  // Halves go through dense f32 tiles, which oneDNN's block kernels and packed panels are for (see stage_wide_tiles).
+  job.staged = job.half_result || (is_half(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
-  job.version = native ? g.b_version : 0;
-  const bool used_enough = job.version > 0 || job.m >= kTileRows;
-  job.pack = used_enough && cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in);
+  job.version = g.b_version;
+  const bool used_enough = job.version > 0 || job.m >= kTileRows, convert_once = job.converted && job.version > 0;
+  job.pack =
+      used_enough && (convert_once || cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in));
   if (!pick_kernels(job, cache, job.pack) && job.pack && !cache.layout_forced())
     pick_kernels(job, cache, job.pack = false);
   if (!job.pack && g.trans_b) stage_wide_tiles(job, cache);
@@ -305,10 +316,15 @@ void gemm(const Gemm& g, Stream stream) {
   GemmCache& cache = context.gemm();
   Job job = prepare(g, cache);
   if (job.k == 0) return run_empty(job);
-  job.a = job.in == g.a.dtype ? g.a.data : convert(g.a, context, 0);
-  job.b = job.in == g.b.dtype ? g.b.data : convert(g.b, context, 1);
-  if (job.pack)
-    job.packed = &cache.packed(job.b, job.k, job.n, job.panel, g.trans_b, job.in, job.version, context.pool);
+  job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
+  if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
+  if (job.pack) {
+    PackedMatrix& copy = cache.copy_of(g.b.data, job.k, job.n, job.panel, g.trans_b, job.in, job.version);
+    if (!copy.holds(job.version)) cache.pack(copy, operand(job, g.b, context, kSlotB), job.version, context.pool);
+    job.packed = &copy;
+  } else {
+    job.b = operand(job, g.b, context, kSlotB);
+  }
 
   const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
   const SignalsBlocked here;  // the pool's workers never take any

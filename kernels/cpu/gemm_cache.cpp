@@ -35,9 +35,9 @@ dnnl::matmul::primitive_desc make_desc(const TileSpec& s, const memory::desc& b,
     ops.append_sum(1.0f);
     attr.set_post_ops(ops);
   }
-  const memory::desc a = matrix(s.m, s.k, s.lda, s.trans_a, s.in), c = matrix(s.m, s.n, s.ldc, false, s.out);
+  const memory::desc a = matrix(s.m, s.k, s.lda, s.trans_a, s.in), c = matrix(s.m, s.n, s.ldc, false, DType::kF32);
   if (!s.bias) return {dnnl::matmul::desc(a, b, c), attr, engine};
-  return {dnnl::matmul::desc(a, b, matrix(1, s.n, s.n, false, s.bias_type), c), attr, engine};
+  return {dnnl::matmul::desc(a, b, matrix(1, s.n, s.n, false, DType::kF32), c), attr, engine};
 }
 
 size_t mix(size_t h, int64_t v) { return (h ^ static_cast<size_t>(v)) * 0x9E3779B97F4A7C15ull + (h >> 29); }
@@ -55,8 +55,8 @@ void check(dnnl_status_t status, const char* what) {
 size_t TileSpecHash::operator()(const TileSpec& s) const {
   size_t h = 0;
   for (int64_t v : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) h = mix(h, v);
-  return mix(h, static_cast<int64_t>(s.in) | static_cast<int64_t>(s.out) << 4 | static_cast<int64_t>(s.bias_type) << 8 |
-                    s.trans_a << 16 | s.trans_b << 17 | s.packed << 18 | s.bias << 19 | s.accumulate << 20);
+  return mix(h, static_cast<int64_t>(s.in) | s.trans_a << 16 | s.trans_b << 17 | s.packed << 18 | s.bias << 19 |
+                    s.accumulate << 20);
 }
 
 size_t PackKeyHash::operator()(const PackKey& k) const {
@@ -139,8 +139,8 @@ const TileKernel& GemmCache::kernel(const TileSpec& spec) {
   return kernels_.try_emplace(spec, spec, b, engine_, static_cast<int>(threads_.size())).first->second;
 }
 
-const PackedMatrix& GemmCache::packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
-                                      int64_t version, ThreadPool& pool) {
+PackedMatrix& GemmCache::copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
+                                 int64_t version) {
   const PackKey key{version > 0 ? b : nullptr, k, n, panel, trans, type};
   auto found = packed_.find(key);
   if (found == packed_.end()) {
@@ -148,15 +148,16 @@ const PackedMatrix& GemmCache::packed(const void* b, int64_t k, int64_t n, int64
     const int64_t width = std::min(panel, n), rest = n % width;
     const memory::desc& full = panel_layout(k, width, type);
     const memory::desc& tail = rest ? panel_layout(k, rest, type) : full;
-    found = packed_.try_emplace(key, k, n, width, trans, type, full, tail, engine_, pool.threads()).first;
+    const int threads = static_cast<int>(threads_.size());
+    found = packed_.try_emplace(key, k, n, width, trans, type, full, tail, engine_, threads).first;
   }
-  PackedMatrix& matrix = found->second;
-  if (version == 0 || matrix.version != version) {
-    matrix.pack(b, *this, pool);
-    matrix.version = version;
-    ++packs_;
-  }
-  return matrix;
+  return found->second;
+}
+
+void GemmCache::pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool) {
+  copy.pack(bytes, *this, pool);
+  copy.version = version;
+  ++packs_;
 }
 
 int64_t GemmCache::kept_bytes() const {

@@ -11,10 +11,10 @@
 
 namespace gt::cpu {
 
-// c [m,n] (+)= op(a) op(b) + bias; leading dimensions in elements. Packed: b is a panel of a PackedMatrix, ldb unused.
+// c [m,n] (+)= op(a) op(b) + bias, bias and c f32; leading dimensions in elements. Packed: b is a panel of a PackedMatrix, ldb unused.
 struct TileSpec {
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
-  DType in = DType::kF32, out = DType::kF32, bias_type = DType::kF32;
+  DType in = DType::kF32;  // of a and b
   bool trans_a = false, trans_b = false, packed = false, bias = false, accumulate = false;
   friend bool operator==(const TileSpec&, const TileSpec&) = default;
 };
@@ -55,6 +55,7 @@ class PackedMatrix {
   // Of n columns in panels of `panel`, laid out as `full`.
   static int64_t bytes_of(int64_t n, int64_t panel, const dnnl::memory::desc& full);
   int64_t version = 0;  // of the bytes packed now; 0: none
+  bool holds(int64_t wanted) const { return wanted > 0 && version == wanted; }
 
  private:
   struct Reorder {
@@ -91,10 +92,11 @@ class GemmCache {
   // Whether a copy of b pays for itself: where oneDNN has a layout of its own for panels (AVX-512), and elsewhere for
   // rows that lie a multiple of a page apart (they share cache sets: a third of the speed).
   bool worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type);
-  // b packed in panels of `panel` columns. version > 0: kept under its address until the version changes. 0: packed
-  // now, valid until the next such call of the same shape.
-  const PackedMatrix& packed(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type,
-                             int64_t version, ThreadPool& pool);
+  // The place of b's copy in panels of `panel` columns of `type`, to be packed unless it holds the version. version > 0:
+  // kept under b's address until the version changes. 0: valid until the next such call of the same shape.
+  PackedMatrix& copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type, int64_t version);
+  // `bytes`: b in the copy's type.
+  void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);
 
   dnnl_stream_t stream(int thread) const { return threads_[static_cast<size_t>(thread)].stream.get(); }
   std::byte* scratchpad(int thread, int64_t bytes) {
@@ -106,7 +108,7 @@ class GemmCache {
   }
   // Columns of a transposed a, copied out of rows that lie far apart.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
-  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b.
+  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b, 2 bias.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
 
   // Panels in this layout instead of the one that oneDNN prefers here: tests cover the packed path on every processor.
@@ -129,7 +131,7 @@ class GemmCache {
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
   std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;  // of panels: no address, n = panel
-  Scratch converted_[2];
+  Scratch converted_[3];
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };

@@ -48,6 +48,15 @@ Isa best_isa() {
 
 Isa current_isa() { return chosen().load(std::memory_order_relaxed); }
 
+bool multiplies_bf16() {
+  if (current_isa() < Isa::kAvx512Bf16) return false;
+  static const bool onednn_too = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return onednn_too;
+}
+
 const char* name_of(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
 }  // namespace gt::cpu

@@ -11,5 +11,7 @@ enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 Isa current_isa();
 Isa best_isa();  // what this processor and its operating system offer
 const char* name_of(Isa isa);
+// Whether products of bf16 are the processor's own. Asks oneDNN too, which stays with the limit of its first use.
+bool multiplies_bf16();
 
 }  // namespace gt::cpu

@@ -1,15 +1,30 @@
 // Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma and beta by blocks of rows, added in
-// order.
+// order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is normed as it is stored.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
 namespace gt::cpu {
 namespace {
 constexpr int64_t kRowBlock = 32;  // rows whose dgamma and dbeta are summed together: part of the result's bits
+
+int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
+
+// Rows of scratch of one thread, one for each name in its enum.
+class Rooms {
+ public:
+  Rooms(CpuContext& context, int thread, int count, int64_t cols)
+      : cols_((cols + 15) / 16 * 16), base_(context.thread_scratch<float>(thread, count * cols_)) {}
+  float* operator[](int i) const { return base_ + i * cols_; }
+
+ private:
+  int64_t cols_;
+  float* base_;
+};
 
 // out = x * mask, one row; `factors` has room for it.
 void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, const float* x, float* factors,
@@ -20,66 +35,82 @@ void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, con
 }  // namespace
 
 void dropout(const Dropout& p, Stream s) {
-  require_f32("dropout", {{"x", p.x}, {"out", p.out}});
+  require_same("dropout", {"x", p.x}, {{"out", p.out}});
   require_numel("dropout", p.out.numel(), {{"x", p.x}});
   GT_CHECK(p.drop.seq > 0, "dropout: seq ", p.drop.seq);
   const int64_t cols = p.x.shape.cols(), rows = cols ? p.x.numel() / cols : 0;
   CpuContext& context = cpu_context(s);
-  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols));
-  parallel_for(s, rows, grain, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* factors = context.thread_scratch<float>(thread, cols);
-    for (int64_t r = begin; r < end; ++r)
-      drop_row(f, p.drop, r, cols, p.x.as<float>() + r * cols, factors, p.out.as<float>() + r * cols);
+  parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    enum { kFactors, kRow, kCount };
+    const Rooms room(context, thread, kCount, cols);
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = r * cols;
+      drop_row(f, p.drop, r, cols, read(f, p.x, at, cols, room[kRow]), room[kFactors], target(p.out, at, room[kRow]));
+      write(f, p.out, at, cols, room[kRow]);
+    }
   });
 }
 
-void layer_norm(const LayerNorm& p, Stream s) {
+namespace {
+
+void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm";
-  require_f32(op, {{"x", p.x},
-                   {"delta", p.delta},
-                   {"gamma", p.gamma},
-                   {"beta", p.beta},
-                   {"sum", p.sum},
-                   {"out", p.out},
-                   {"mean", p.mean},
-                   {"rstd", p.rstd}});
-  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  require_same(op, {"x", p.x}, {{"sum", p.sum}, {"out", p.out}});
+  require_same_or_narrower(op, {"x", p.x}, {{"delta", p.delta}});
+  require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}, {"beta", p.beta}});
+  require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
   require_numel(op, rows * cols, {{"x", p.x}, {"out", p.out}});
   require_numel(op, cols, {{"beta", p.beta}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
   if (p.delta) require_numel(op, rows * cols, {{"delta", p.delta}, {"sum", p.sum}});
   GT_CHECK(!p.drop || p.delta, op, ": dropout without a delta to act on");
-  CpuContext& context = cpu_context(s);
-  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols));
-  parallel_for(s, rows, grain, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* dropped = p.drop ? context.thread_scratch<float>(thread, 2 * cols) : nullptr;
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t at = r * cols;
-      const float* delta = p.delta ? p.delta.as<float>() + at : nullptr;
-      if (dropped != nullptr) {
-        drop_row(f, p.drop, r, cols, delta, dropped + cols, dropped);
-        delta = dropped;
-      }
-      f.layer_norm(p.x.as<float>() + at, delta, p.gamma.as<float>(), p.beta.as<float>(),
-                   p.delta ? p.sum.as<float>() + at : nullptr, p.out.as<float>() + at, p.mean.as<float>() + r,
-                   p.rstd.as<float>() + r, cols, p.eps);
+}
+
+// Rows [begin, end) of a norm.
+void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, CpuContext& context, int thread) {
+  enum { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kCount };
+  const int64_t cols = p.gamma.numel();
+  const Rooms room(context, thread, kCount, cols);
+  const float *gamma = read(f, p.gamma, 0, cols, room[kGamma]), *beta = read(f, p.beta, 0, cols, room[kBeta]);
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t at = r * cols;
+    const float* x = read(f, p.x, at, cols, room[kX]);
+    const float* delta = p.delta ? read(f, p.delta, at, cols, room[kDelta]) : nullptr;
+    if (p.drop) {
+      drop_row(f, p.drop, r, cols, delta, room[kFactors], room[kDelta]);
+      delta = room[kDelta];
     }
+    if (delta != nullptr && is_half(p.sum.dtype)) {  // what is normed is the sum as it is stored
+      f.add(x, delta, room[kSum], cols);
+      write(f, p.sum, at, cols, room[kSum]);
+      x = read(f, p.sum, at, cols, room[kSum]);
+      delta = nullptr;
+    }
+    f.layer_norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, target(p.out, at, room[kOut]),
+                 p.mean.as<float>() + r, p.rstd.as<float>() + r, cols, p.eps);
+    write(f, p.out, at, cols, room[kOut]);
+  }
+}
+
+}  // namespace
+
+void layer_norm(const LayerNorm& p, Stream s) {
+  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  validate(p, rows, cols);
+  CpuContext& context = cpu_context(s);
+  parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    norm_rows(p, f, begin, end, context, thread);
   });
 }
 
-void layer_norm_grad(const LayerNormGrad& p, Stream s) {
+namespace {
+
+void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm_grad";
-  require_f32(op, {{"x", p.x},
-                   {"gamma", p.gamma},
-                   {"mean", p.mean},
-                   {"rstd", p.rstd},
-                   {"dout", p.dout},
-                   {"dsum", p.dsum},
-                   {"dx", p.dx},
-                   {"dgamma", p.dgamma},
-                   {"dbeta", p.dbeta},
-                   {"ddelta", p.ddelta}});
-  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  require_same(op, {"x", p.x}, {{"dout", p.dout}, {"dsum", p.dsum}, {"dx", p.dx}});
+  require_same_or_narrower(op, {"x", p.x}, {{"ddelta", p.ddelta}});
+  require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}});
+  require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}, {"dgamma", p.dgamma}, {"dbeta", p.dbeta}});
   require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
   if (p.dx) require_numel(op, rows * cols, {{"dx", p.dx}});
@@ -89,36 +120,55 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   for (const Tensor* t : {&p.dgamma, &p.dbeta}) {
     if (*t) require_numel(op, cols, {{"dgamma or dbeta", *t}});
   }
+}
+
+// The gradient over rows [begin, end); begin is a multiple of kRowBlock. dgamma, dbeta: rows of sums, `stride` apart,
+// one a block of rows; nullptr: not wanted.
+void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* dgamma, float* dbeta,
+                    int64_t stride, CpuContext& context, int thread) {
+  enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
+  const int64_t cols = p.gamma.numel();
+  const Rooms room(context, thread, kCount, cols);
+  const float* gamma = p.dx ? read(f, p.gamma, 0, cols, room[kGamma]) : nullptr;
+  for (int64_t r = begin; r < end; ++r) {
+    const int64_t at = r * cols, block = r / kRowBlock;
+    const float* x = read(f, p.x, at, cols, room[kX]);
+    const float* dout = read(f, p.dout, at, cols, room[kDout]);
+    const float* dsum = p.dsum ? read(f, p.dsum, at, cols, room[kDsum]) : nullptr;
+    const bool more = p.dx && p.accumulate_dx;
+    if (more) read(f, p.dx, at, cols, room[kDx]);
+    // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
+    float* dx = p.dx ? target(p.dx, at, room[kDx]) : room[kDx];
+    f.layer_norm_grad(x, p.dx ? gamma : x, p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
+                      dgamma ? dgamma + block * stride : nullptr, dbeta ? dbeta + block * stride : nullptr, cols, more,
+                      r % kRowBlock == 0);
+    if (p.dx) write(f, p.dx, at, cols, dx);
+    if (!p.drop) continue;
+    const float* through = read(f, p.dx, at, cols, room[kDx]);
+    drop_row(f, p.drop, r, cols, through, room[kFactors], target(p.ddelta, at, room[kDelta]));
+    write(f, p.ddelta, at, cols, room[kDelta]);
+  }
+}
+
+}  // namespace
+
+void layer_norm_grad(const LayerNormGrad& p, Stream s) {
+  const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
+  validate(p, rows, cols);
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t stride = (cols + 15) / 16 * 16;  // partials: [dgamma, dbeta][block][stride]
   CpuContext& context = cpu_context(s);
-  float* partial = context.scratch<float>(2 * blocks * stride);
+  float *dgamma = context.scratch<float>(2 * blocks * stride), *dbeta = dgamma + blocks * stride;
   const Simd& f = simd();
-  parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int thread) {  // begin: a multiple of kRowBlock
-    float* factors = p.drop ? context.thread_scratch<float>(thread, cols) : nullptr;
-    // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
-    float* nowhere = p.dx ? nullptr : context.thread_scratch<float>(thread, cols);
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t at = r * cols, block = r / kRowBlock;
-      float* dgamma = p.dgamma ? partial + block * stride : nullptr;
-      float* dbeta = p.dbeta ? partial + (blocks + block) * stride : nullptr;
-      const float* x = p.x.as<float>() + at;
-      f.layer_norm_grad(x, p.dx ? p.gamma.as<float>() : x, p.mean.as<float>()[r], p.rstd.as<float>()[r],
-                        p.dout.as<float>() + at, p.dsum ? p.dsum.as<float>() + at : nullptr,
-                        p.dx ? p.dx.as<float>() + at : nowhere, dgamma, dbeta, cols, p.dx && p.accumulate_dx,
-                        r % kRowBlock == 0);
-      if (factors != nullptr)
-        drop_row(f, p.drop, r, cols, p.dx.as<float>() + at, factors, p.ddelta.as<float>() + at);
-    }
+  parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int thread) {
+    norm_grad_rows(p, f, begin, end, p.dgamma ? dgamma : nullptr, p.dbeta ? dbeta : nullptr, stride, context, thread);
   });
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
-    if (p.dgamma) {
-      f.sum_rows(partial + begin, stride, blocks, p.dgamma.as<float>() + begin, end - begin, p.accumulate_dw);
-    }
-    if (p.dbeta) {
-      f.sum_rows(partial + blocks * stride + begin, stride, blocks, p.dbeta.as<float>() + begin, end - begin,
-                 p.accumulate_dw);
-    }
+    const auto sum = [&](const float* partial, const Tensor& to) {
+      if (to) f.sum_rows(partial + begin, stride, blocks, to.as<float>() + begin, end - begin, p.accumulate_dw);
+    };
+    sum(dgamma, p.dgamma);
+    sum(dbeta, p.dbeta);
   });
 }
 

@@ -37,7 +37,7 @@ void sum(const Sum& p, Stream s) { sum_blocks("sum", p, s, simd().sum); }
 void sum_squares(const SumSquares& p, Stream s) { sum_blocks("sum_squares", p, s, simd().sum_squares); }
 
 void clip_factor(const ClipFactor& p, Stream) {
-  require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}});
+  require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}, {"guard", p.guard}});
   require_f32("clip_factor", {{"scalars", p.scalars}, {"norm", p.norm}});
   require_numel("clip_factor", kNumScalars, {{"scalars", p.scalars}});
   require_numel("clip_factor", 1, {{"norm", p.norm}});
@@ -45,9 +45,11 @@ void clip_factor(const ClipFactor& p, Stream) {
   for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += p.norm_squares.as<double>()[i];
   const double denominator = p.denominator, total = std::sqrt(squares) / denominator;
   const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1.0;
+  bool finite = std::isfinite(total);
+  for (int64_t i = 0; p.guard && i < p.guard.numel(); ++i) finite = finite && std::isfinite(p.guard.as<double>()[i]);
   float* scalars = p.scalars.as<float>();
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
-  scalars[kSkip] = std::isfinite(total) ? 0.0f : 1.0f;
+  scalars[kSkip] = finite ? 0.0f : 1.0f;
   *p.norm.as<float>() = static_cast<float>(total);
 }
 

@@ -63,14 +63,16 @@ void sum_of(const char* op, const Tensor& x, const Tensor& out, bool accumulate,
   leave(c, op);
 }
 
-__global__ void clip_factor_kernel(const double* squares, int64_t scopes, float* scalars, float* norm, float clip,
-                                   float denominator, double slack) {
+__global__ void clip_factor_kernel(const double* squares, int64_t scopes, const double* guard, int64_t guards,
+                                   float* scalars, float* norm, float clip, float denominator, double slack) {
   double s = 0;
   for (int64_t i = 0; i < scopes; ++i) s += squares[i];
   const double total = sqrt(s) / denominator;
   const double factor = clip > 0 ? fmin(1.0, clip / (total + slack)) : 1.0;
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);
-  scalars[kSkip] = isfinite(total) ? 0.0f : 1.0f;
+  bool finite = isfinite(total);
+  for (int64_t i = 0; i < guards; ++i) finite = finite && isfinite(guard[i]);
+  scalars[kSkip] = finite ? 0.0f : 1.0f;
   norm[0] = static_cast<float>(total);
 }
 
@@ -212,8 +214,10 @@ void clip_factor(const ClipFactor& a, Stream s) {
   want("clip_factor", "norm_squares", a.norm_squares, DType::kF64);
   want("clip_factor", "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.scalars.numel() >= kNumScalars, "clip_factor: scalars ", to_string(a.scalars.shape));
-  clip_factor_kernel<<<1, 1, 0, c.stream>>>(a.norm_squares.as<double>(), a.norm_squares.numel(), a.scalars.as<float>(),
-                                            a.norm.as<float>(), a.clip, a.denominator, a.slack);
+  if (a.guard) want("clip_factor", "guard", a.guard, DType::kF64);
+  clip_factor_kernel<<<1, 1, 0, c.stream>>>(a.norm_squares.as<double>(), a.norm_squares.numel(),
+                                            a.guard ? a.guard.as<double>() : nullptr, a.guard ? a.guard.numel() : 0,
+                                            a.scalars.as<float>(), a.norm.as<float>(), a.clip, a.denominator, a.slack);
   leave(c, "clip_factor");
 }
 

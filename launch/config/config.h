@@ -98,13 +98,13 @@ struct PrecisionConfig {
       "factor of the loss; none: the level's, dynamic with fp16 at O1 and O2, else 1");
     v("loss_scale_profile", loss_scale_profile, "deepspeed|deepspeed-0.16|apex|megatron|torch",
       "dynamic: whose rule; it sets init, window, delta, hysteresis, min and max");
-    v("loss_scale_init", loss_scale_init, "0..1e38", "dynamic: scale of the first step; 0: the profile's");
+    v("loss_scale_init", loss_scale_init, "0..1e28", "dynamic: scale of the first step; 0: the profile's");
     v("loss_scale_window", loss_scale_window, "0.. steps", "dynamic: clean steps to a doubling; 0: the profile's");
     v("loss_scale_delta", loss_scale_delta, "-1.. steps",
       "dynamic: clean steps after an overflow that do not count; -1: the profile's");
     v("loss_scale_hysteresis", loss_scale_hysteresis, "0..", "dynamic: overflows to a halving; 0: the profile's");
-    v("loss_scale_min", loss_scale_min, "0..1e38", "dynamic: never below; 0: the profile's");
-    v("loss_scale_max", loss_scale_max, "0..1e38", "dynamic: never above; 0: the profile's");
+    v("loss_scale_min", loss_scale_min, "0..1e28", "dynamic: never below; 0: the profile's");
+    v("loss_scale_max", loss_scale_max, "0..1e38", "dynamic: never above; 0: the profile's; above 1e28: 1e28");
     v("loss_scale_consecutive_hysteresis", loss_scale_consecutive_hysteresis, "",
       "dynamic: a clean step restores the hysteresis");
     v("max_consecutive_skips", max_consecutive_skips, "1.. steps",

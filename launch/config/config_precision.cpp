@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -53,8 +55,8 @@ void check_loss_scale(PrecisionConfig& p, const RuleContext& x) {
   constexpr const char* kKey = "precision.loss_scale";
   if (!x.known(kKey) || p.loss_scale == "none") return;
   double scale = 1;
-  if (p.loss_scale != "dynamic" && (!parse_double(p.loss_scale, scale) || !(scale > 0 && scale <= 1e38)))
-    return x.bad(kKey, fmt::format("expected none, dynamic or a number above 0, found \"{}\"", p.loss_scale),
+  if (p.loss_scale != "dynamic" && (!parse_double(p.loss_scale, scale) || !(scale > 0 && scale <= kMostLossScale)))
+    return x.bad(kKey, fmt::format("expected none, dynamic or a number above 0 up to 1e28, found \"{}\"", p.loss_scale),
                  "for example dynamic, or 1024");
   if (p.dtype == "bf16" && (p.loss_scale == "dynamic" || scale != 1)) {
     if (!overruled(kKey, kAmp, x) && !overruled(kKey, "precision.dtype", x))
@@ -64,13 +66,78 @@ void check_loss_scale(PrecisionConfig& p, const RuleContext& x) {
   }
 }
 
+void check_scaler(const Config& c, const RuleContext& x) {
+  const PrecisionConfig& p = c.precision;
+  const LossScaleOptions s = loss_scale_options(c);
+  if (s.dynamic) {
+    if (s.min > s.max)
+      x.bad("precision.loss_scale_max", fmt::format("{:g} is below loss_scale_min {:g}", s.max, s.min), "");
+    else if (s.init < s.min || s.init > s.max)
+      x.bad("precision.loss_scale_init", fmt::format("{:g} is not from {:g} to {:g}, the loss_scale_min and _max",
+                                                     s.init, s.min, s.max), "");
+    return;
+  }
+  PrecisionConfig fresh;
+  for (const auto& [key, given] :
+       {std::pair{"loss_scale_profile", p.loss_scale_profile != fresh.loss_scale_profile},
+        {"loss_scale_init", p.loss_scale_init != 0}, {"loss_scale_window", p.loss_scale_window != 0},
+        {"loss_scale_delta", p.loss_scale_delta != -1}, {"loss_scale_hysteresis", p.loss_scale_hysteresis != 0},
+        {"loss_scale_min", p.loss_scale_min != 0}, {"loss_scale_max", p.loss_scale_max != 0},
+        {"loss_scale_consecutive_hysteresis", p.loss_scale_consecutive_hysteresis}})
+    if (given) x.notes.push_back(fmt::format("precision.{} has no effect: the loss scale is {:g} all the time", key, s.init));
+}
+
+// What the four tables of a level hold.
+std::string holds(const PrecisionConfig& p, bool keep_norm, bool masters, const LossScaleOptions& s) {
+  if (p.amp == "O0") return "FP32 compute, master weights, gradients and reductions";
+  const std::string scale = s.dynamic ? fmt::format("dynamic from {:g}", s.init) : fmt::format("{:g}", s.init);
+  if (p.amp == "O1")
+    return fmt::format("FP32 weights and residual stream, products and attention in {}, gradients FP32, loss scale {}",
+                       p.dtype, scale);
+  return fmt::format("{} weights and residual stream, norms {}, {}, gradients FP32, loss scale {}", p.dtype,
+                     keep_norm ? "FP32" : p.dtype, masters ? "FP32 masters" : "no masters", scale);
+}
+
 }  // namespace
+
+LossScaleOptions loss_scale_options(const Config& c) {
+  const PrecisionConfig& p = c.precision;
+  const bool low = p.dtype == "fp16" && (p.amp == "O1" || p.amp == "O2");
+  LossScaleOptions fixed;
+  double number = 1;
+  if (p.loss_scale != "dynamic" && !(p.loss_scale == "none" && low)) {
+    if (p.loss_scale != "none" && parse_double(p.loss_scale, number)) fixed.init = number;
+    return fixed;
+  }
+  LossScaleOptions o = loss_scale_profile(p.loss_scale_profile);
+  if (p.loss_scale_init > 0) o.init = p.loss_scale_init;
+  if (p.loss_scale_window > 0) o.window = p.loss_scale_window;
+  if (p.loss_scale_delta >= 0) o.delta = p.loss_scale_delta;
+  if (p.loss_scale_hysteresis > 0) o.hysteresis = p.loss_scale_hysteresis;
+  if (p.loss_scale_min > 0) o.min = p.loss_scale_min;
+  if (p.loss_scale_max > 0) o.max = std::min(p.loss_scale_max, kMostLossScale);
+  o.consecutive = p.loss_scale_consecutive_hysteresis;
+  return o;
+}
+
+std::string precision_text(const Config& c) {
+  const PrecisionConfig& p = c.precision;
+  Config plain = c;
+  plain.precision.loss_scale = "none";
+  const bool keep = p.amp == "O2";
+  const std::string level = holds(p, keep, keep, loss_scale_options(plain));
+  std::string now = holds(p, p.keep_norm_fp32 == "auto" ? keep : p.keep_norm_fp32 == "true",
+                          p.master_weights == "auto" ? keep : p.master_weights == "true", loss_scale_options(c));
+  if (p.amp == "O0" && p.loss_scale != "none") now += fmt::format(", loss scale {}", p.loss_scale);
+  return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
+}
 
 void check_precision(Config& c, const RuleContext& x) {
   if (!x.known("precision.amp") || !x.known("precision.dtype")) return;
   check_dtype(c.precision, x);
   check_weights(c.precision, x);
   check_loss_scale(c.precision, x);
+  if (x.known("precision.loss_scale_profile")) check_scaler(c, x);
 }
 
 }  // namespace gt

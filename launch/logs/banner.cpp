@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "launch/config/config_optim.h"
+#include "launch/config/config_precision.h"
 #include "launch/logs/predict.h"
 #include "launch/logs/progress.h"
 #include "launch/train/engine_options.h"
@@ -221,7 +222,7 @@ Rows start_rows(const BannerFacts& f) {
   if (c.zero.offload != "none")
     rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
   rows.push_back({"batch", batch_line(c)});
-  rows.push_back({"precision", "O0: FP32 compute, master weights, gradients and reductions"});
+  rows.push_back({"precision", precision_text(c)});
   rows.push_back({"optimizer", optimizer_line(c)});
   rows.push_back({"lr", lr_line(c)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /

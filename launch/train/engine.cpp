@@ -57,7 +57,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       mesh_(mesh),
       backend_(backend),
       compute_(compute),
-      boundaries_(stage_boundaries(options, mesh.shape().pp)) {
+      boundaries_(stage_boundaries(options, mesh.shape().pp)),
+      scaler_(options.loss_scale) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel};
@@ -90,8 +91,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums =
-      options.model.total_scopes() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes;
+  const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
@@ -103,9 +103,8 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float host[kNumScalars] = {};
   optimizer_->fill_scalars(t, lr_->at(t), host);
-  // Gradients hold m*d times the true gradient, so that their size is that of one microbatch's mean.
-  host[kLossSeed] = static_cast<float>(static_cast<double>(options_.microbatches) * mesh_.size(Axis::kDp) /
-                                       static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  host[kLossSeed] =
+      static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (compute_.device.kind != DeviceKind::kNull) {
     backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
     backend_.device->synchronize(compute_);  // `host` lives on this frame
@@ -113,7 +112,7 @@ void Engine::prepare_scalars(int64_t target_tokens) {
 }
 
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  const int m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
@@ -135,15 +134,19 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   end_phase(Phase::kReduce);
   if (probe_) probe_();
 
-  store_->norm_squares(sums.slice(0, scopes));
+  const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
+  store_->norm_squares(norms);
+  store_->replica_squares(replicas);
   share(losses, stop, save_ready);
-  backend_.ops->clip_factor({.norm_squares = sums.slice(0, scopes),
+  backend_.ops->clip_factor({.norm_squares = norms,
                              .scalars = scalars,
                              .norm = norm,
                              .clip = options_.grad_clip,
-                             .denominator = static_cast<float>(m * dp),
-                             .slack = options_.clip_slack},
+                             .denominator = static_cast<float>(gradient_scale()),
+                             .slack = options_.clip_slack,
+                             .guard = replicas},
                             compute_);
+  left_out_ = false;
   if (judge_) judge_step(target_tokens);
   end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);
@@ -178,10 +181,10 @@ void Engine::put_stage_times(Tensor out) {
 // stop, saves that are done, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard),
 // so the sums do not depend on the layout's pipeline axis.
 void Engine::share(Tensor losses, bool stop, bool save_ready) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
-  const Tensor tail = sums.slice(scopes, int64_t{dp} * m + kNumWishes + times);
+  const Tensor tail = sums.slice(losses_at(), int64_t{dp} * m + kNumWishes + times);
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
@@ -210,11 +213,13 @@ double Engine::fetch_loss(int64_t target_tokens) {
 // The host waits for the norm here; a device of its own idles for as long as the judgement takes.
 void Engine::judge_step(int64_t target_tokens) {
   const double loss = fetch_loss(target_tokens);
-  float norm = 0;
+  float norm = 0, overflow = 0;
   constexpr int64_t kF32Bytes = size_of(DType::kF32);
   backend_.device->copy(&norm, scalars_.data() + kNumScalars * kF32Bytes, kF32Bytes, compute_);
+  backend_.device->copy(&overflow, scalars_.data() + kSkip * kF32Bytes, kF32Bytes, compute_);
   backend_.device->synchronize(compute_);
-  if (!judge_(loss, static_cast<double>(norm))) return;
+  left_out_ = judge_(loss, static_cast<double>(norm)) && overflow == 0;
+  if (!left_out_) return;
   const float skip = 1;
   backend_.device->copy(scalars_.data() + kSkip * kF32Bytes, &skip, kF32Bytes, compute_);
   backend_.device->synchronize(compute_);  // `skip` lives on this frame
@@ -222,25 +227,27 @@ void Engine::judge_step(int64_t target_tokens) {
 
 std::span<const double> Engine::microbatch_losses() const {
   const auto n = static_cast<size_t>(mesh_.size(Axis::kDp) * options_.microbatches);
-  return std::span<const double>(host_sums_).subspan(static_cast<size_t>(options_.model.total_scopes()), n);
+  return std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()), n);
 }
 
 StepResult Engine::read_back(int64_t target_tokens) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
   float scalars[kNumScalars + 1] = {};
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
   StepResult r;
   r.loss = fetch_loss(target_tokens);
-  const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(scopes + dp * m));
+  const auto shared =
+      std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
   r.times = StepTimes(shared.subspan(kNumWishes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
-  r.clip = static_cast<double>(scalars[kGradMultiplier]) * m * dp;
+  r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
+  r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);
   r.momentum = lr_->at(applied_ + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
+  r.overflow = r.skipped && !left_out_;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
   r.phases = phases_;
@@ -252,11 +259,12 @@ StepResult Engine::read_back(int64_t target_tokens) {
     if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
       own_times_[kReduceTime] += t.end - t.begin;
   if (!r.skipped) ++applied_;
+  scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
   return r;
 }
 
 double Engine::evaluate(std::span<const MicroBatch> microbatches) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches, scopes = options_.model.total_scopes();
+  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -268,14 +276,14 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
-    backend_.device->zero(sums.data, scopes * size_of(DType::kF64), compute_);
+    backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
     share(losses, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);
       backend_.device->synchronize(compute_);
     }
-    for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(scopes + i)];
+    for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(losses_at() + i)];
   }
   return total;
 }

@@ -12,6 +12,7 @@
 #include "kernels/core/batch.h"
 #include "launch/logs/step_times.h"
 #include "model/gpt.h"
+#include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "parallel/mesh.h"
@@ -25,6 +26,7 @@ struct EngineOptions {
   ZeroOptions zero;
   OptimizerOptions optim;
   LrOptions lr;
+  LossScaleOptions loss_scale;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
@@ -62,7 +64,9 @@ struct StepResult {
   double clip = 1;       // factor that clipping applied
   double lr = 0;
   double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
-  bool skipped = false;                       // gradients not finite: nothing was written
+  double loss_scale = 1;                      // of this step's backward
+  bool skipped = false;                       // nothing was written
+  bool overflow = false;                      // because gradients are not finite
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
@@ -96,9 +100,11 @@ class Engine {
 
   int64_t applied_steps() const { return applied_; }
   void set_applied_steps(int64_t t) { applied_ = t; }
+  LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
   ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
   PipelineExecutor& executor() { return *train_; }
   std::vector<GptStage*> stages();
   const Mesh& mesh() const { return mesh_; }
@@ -118,6 +124,10 @@ class Engine {
   void put_stage_times(Tensor out);
   void end_phase(Phase);
   StepResult read_back(int64_t target_tokens);
+  // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
+  double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }
+  // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
+  int64_t losses_at() const { return options_.model.total_scopes() + 1; }
   const EngineOptions options_;
   const Mesh& mesh_;
   const Backend& backend_;
@@ -128,6 +138,7 @@ class Engine {
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
+  LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   Buffer scalars_, sums_, losses_;
   std::vector<double> host_sums_;
@@ -138,6 +149,7 @@ class Engine {
   PhaseEnds phases_{};
   std::function<bool(double, double)> judge_;
   std::function<void()> probe_;
+  bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "launch/config/config_optim.h"
+#include "launch/config/config_precision.h"
 
 namespace gt {
 
@@ -53,6 +54,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.zero = zero_options(c.zero);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
+  o.loss_scale = loss_scale_options(c);
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;

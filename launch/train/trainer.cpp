@@ -248,6 +248,15 @@ void Trainer::note_schedule_change() {
       state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
 }
 
+// A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
+void Trainer::restore_scaler() {
+  if (!engine_->loss_scaler().options().dynamic) {
+    state_.scaler.reset();
+  } else if (state_.scaler) {
+    engine_->loss_scaler().restore({state_.scaler->scale, state_.scaler->clean, state_.scaler->hysteresis});
+  }
+}
+
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
   if (config_.checkpoint.resume != "never") {
@@ -270,6 +279,7 @@ void Trainer::load_or_init() {
     state_.run_uuid = shared_uuid(world);
     state_.seed = static_cast<uint64_t>(config_.train.seed);
   }
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
   first_step_ = state_.step + 1;
   open_loader();
   if (!valid_data_) return;
@@ -282,6 +292,7 @@ void Trainer::load_or_init() {
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
   engine_->set_applied_steps(state_.applied_steps);
+  restore_scaler();
   engine_->store().publish();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
   saver_->set_saved_step(state_.step);
@@ -402,10 +413,14 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
+    state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();
   state_.consumed_tokens += global_tokens();
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
+  skips_->after(r, state_.step, *engine_);
+  state_.skips_in_a_row = skips_->in_a_row();
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
   log_trust_ratios();
@@ -427,6 +442,7 @@ void Trainer::one_step() {
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
   if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
+  if (engine_->loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;

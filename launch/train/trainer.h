@@ -17,6 +17,7 @@
 #include "launch/train/engine.h"
 #include "launch/train/inject.h"
 #include "launch/train/run_saver.h"
+#include "launch/train/skip_watch.h"
 #include "launch/train/step_guard.h"
 #include "optim/lr_range.h"
 
@@ -46,6 +47,7 @@ class Trainer {
   void open_data();
   void require_equal_order();
   void load_or_init();
+  void restore_scaler();
   void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
@@ -87,6 +89,7 @@ class Trainer {
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;
   std::unique_ptr<TrustRatioLog> trust_ratios_;
+  std::unique_ptr<SkipWatch> skips_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
   StepGuard guard_;

@@ -36,7 +36,10 @@ std::string first_bad_value(const std::vector<ShardView>& views, const char* wha
 
 void Trainer::watch_steps() {
   if (run_.range_test) return;  // it wants to see the loss diverge
-  engine_->set_judge([this](double loss, double norm) { return guard_.judge(loss, norm); });
+  engine_->set_judge([this](double loss, double norm) {
+    const LossScaler& scaler = engine_->loss_scaler();
+    return guard_.judge(loss, norm, scaler.options().dynamic || scaler.scale() != 1);
+  });
   if (!config_.fault.inject.empty())
     engine_->set_probe([this] {
       const int64_t batch = loader_->consumed() / config_.train.global_batch;
@@ -46,30 +49,35 @@ void Trainer::watch_steps() {
 }
 
 // Collective. The first values that are not finite: losses by microbatch, which all ranks know; then weights, which
-// explain everything else; else gradients, those of the pipeline's end first, where the backward begins.
+// explain everything else; else gradients, the first in the order of the backward.
 std::string Trainer::name_bad_values() {
   if (++named_ > kNameAtMost) return "";
   std::string text;
-  const int dp = mesh_->size(Axis::kDp);
+  const auto dp = static_cast<size_t>(mesh_->size(Axis::kDp));
   const std::span<const double> losses = engine_->microbatch_losses();
   for (size_t i = 0; i < losses.size() && text.empty(); ++i) {
     if (std::isfinite(losses[i])) continue;
-    const int64_t b = config_.train.micro_batch, first = state_.consumed_samples - config_.train.global_batch +
-                                                         static_cast<int64_t>(i) * b;
-    text = fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / static_cast<size_t>(dp),
-                       i % static_cast<size_t>(dp), first, first + b - 1, losses[i]);
+    const int64_t b = config_.train.micro_batch,
+                  first = state_.consumed_samples - config_.train.global_batch + static_cast<int64_t>(i) * b;
+    text = fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / dp, i % dp, first,
+                       first + b - 1, losses[i]);
   }
-  const std::string own =
-      pack({first_bad_value(engine_->store().value_views(), "weight", *backend_->device, compute_),
-            first_bad_value(engine_->store().grad_views(), "gradient", *backend_->device, compute_)});
-  const std::vector<std::string> all = gather_bytes(mesh_->world(), own);
+  const auto gradient = engine_->store().first_bad_gradient();
+  std::vector<ShardView> views = engine_->store().grad_views();
+  std::erase_if(views, [&](const ShardView& v) { return !gradient || v.name != "grad/" + gradient->name; });
+  const auto& api = *backend_->device;
+  const std::vector<std::string> all = gather_bytes(
+      mesh_->world(), pack({first_bad_value(engine_->store().value_views(), "weight", api, compute_),
+                            first_bad_value(views, "gradient", api, compute_),
+                            fmt::format("{:020}", gradient ? gradient->place : 0)}));
   for (const size_t kind : {0, 1}) {
     int speaker = -1, ranks = 0;
+    std::string place;
     for (int r = 0; r < static_cast<int>(all.size()); ++r) {
-      if (unpack(all[static_cast<size_t>(r)])[kind].empty()) continue;
+      const auto found = unpack(all[static_cast<size_t>(r)]);
+      if (found[kind].empty()) continue;
       ++ranks;
-      const bool later = speaker < 0 || mesh_->shape().coord(Axis::kPp, r) > mesh_->shape().coord(Axis::kPp, speaker);
-      if (later) speaker = r;
+      if (speaker < 0 || (kind == 1 && found[2] < place)) speaker = r, place = found[2];
     }
     if (speaker < 0) continue;
     return text + fmt::format("; {} (rank {}, {}{})", unpack(all[static_cast<size_t>(speaker)])[kind], speaker,
@@ -137,6 +145,7 @@ void Trainer::roll_back() {
   go_on_from(report->state);
   state_.elapsed_seconds = elapsed;
   guard_.restore(state_.bad_steps_json, true);
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
   skip_windows_.push_back(window);
   open_loader();
   if (!log_) return;

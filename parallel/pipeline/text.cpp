@@ -14,6 +14,8 @@ namespace {
 constexpr const char* kActs[] = {"F", "B", "I", "W", "F>", "F<", "B>", "B<", "G", "T"};
 constexpr const char* kLegal = "F B I W F> F< B> B< (each followed by a microbatch), G T (no microbatch)";
 
+constexpr size_t kMaxRanks = 1024;  // as parallel.pp
+
 bool per_step(Act a) { return a == Act::kReduceGrads || a == Act::kReduceTied; }
 
 // Where a token stands, for messages.
@@ -100,6 +102,8 @@ Schedule parse_schedule(const std::string& text) {
   }
   GT_REQUIRE(!lines.empty(), Exit::kUsage,
              "schedule text holds no actions; expected one line a rank, e.g. '0F0 0B0 0G'");
+  GT_REQUIRE(lines.size() <= kMaxRanks, Exit::kUsage, "schedule text has ", lines.size(),
+             " lines of actions, one a rank; at most ", kMaxRanks, " pipeline ranks are possible");
   s.ranks = static_cast<int>(lines.size());
   int last_stage = 0, last_microbatch = 0;
   for (size_t r = 0; r < lines.size(); ++r) {
@@ -124,6 +128,13 @@ Schedule parse_schedule(const std::string& text) {
   GT_REQUIRE(s.stages % s.ranks == 0, Exit::kUsage, "schedule text names stages 0 to ", last_stage, " on ", s.ranks,
              " ranks (one line each); every rank needs the same number of stages: the next legal number of stages is ",
              (s.stages / s.ranks + 1) * s.ranks);
+  // Before anything is allocated by these numbers.
+  size_t actions = 0;
+  for (const Program& p : s.program) actions += p.size();
+  const int64_t forwards = int64_t{s.stages} * s.microbatches;
+  GT_REQUIRE(static_cast<int64_t>(actions) >= forwards, Exit::kUsage, "schedule text names stages 0 to ", last_stage,
+             " and microbatches 0 to ", last_microbatch, ": ", forwards, " forwards are needed, it has ", actions,
+             " actions");
   return s;
 }
 

@@ -175,14 +175,26 @@ void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }
 
+bool ParamStore::counted(const ScopeState& s, const FlatSegment& g) const {
+  const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
+  return p.shard.kind == ShardSpec::Kind::kSplit || mesh_.coord(Axis::kTp) == 0;
+}
+
+void ParamStore::replica_squares(Tensor out) {
+  backend_.device->zero(out.data, out.bytes(), compute_);
+  for (auto& s : scopes_)
+    for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))])
+      if (!counted(*s, g) && !s->tied_copy())
+        backend_.ops->sum_squares({.x = s->grads_at(g.at, g.at + g.count), .out = out, .accumulate = true}, compute_);
+}
+
 void ParamStore::norm_squares(Tensor norms) {
   GT_CHECK(norms.numel() == total_scopes_ && norms.dtype == DType::kF64, "one f64 entry per scope of the model");
   backend_.device->zero(norms.data, norms.bytes(), compute_);
   for (auto& s : scopes_) {
     if (s->tied_copy()) continue;  // counted once, by the owner
     for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
-      const Parameter& p = *s->spec.params[static_cast<size_t>(g.tensor)];
-      if (p.shard.kind != ShardSpec::Kind::kSplit && mesh_.coord(Axis::kTp) != 0) continue;
+      if (!counted(*s, g)) continue;
       backend_.ops->sum_squares(
           {.x = s->grads_at(g.at, g.at + g.count), .out = norms.slice(s->spec.index, 1), .accumulate = true}, compute_);
     }

@@ -7,6 +7,7 @@
 // All reduce by reduce-scatter on the same layout, so they agree bit for bit where gradients are reduced once a step.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -94,6 +95,16 @@ class ParamStore {
   // stage; tp-split or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over
   // the world it is the global norm squared, with entries in the model's order whatever the layout.
   void norm_squares(Tensor out);
+  // The sum of squares of what norm_squares() leaves out because another tensor rank counts it: out f64 [1]. Only good
+  // for knowing that it is finite: a replica that is not would part from its owner.
+  void replica_squares(Tensor out);
+  // After finish_reduction(): the parameter that a backward met first among those whose gradients are not finite on
+  // this rank's shard, and its place in the order of a backward of the whole model (0: the first it meets).
+  struct BadGradient {
+    int64_t place = 0;
+    std::string name;
+  };
+  std::optional<BadGradient> first_bad_gradient() const;
 
   // What to update, and how many elements of state a local scope needs.
   std::span<const UpdateRange> ranges() const { return ranges_; }
@@ -121,6 +132,7 @@ class ParamStore {
   void allocate(ScopeState&);
   void add_ranges(int scope);
   void cut_pieces();
+  bool counted(const ScopeState&, const FlatSegment&) const;
   const Mesh& mesh_;
   ZeroOptions options_;
   const Backend& backend_;

@@ -1,4 +1,6 @@
 // What checkpoints and tests see of the store: named pieces of logical tensors.
+#include <cmath>
+
 #include "parallel/zero/param_store.h"
 #include "parallel/zero/scope_state.h"
 
@@ -26,6 +28,25 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
                        .save = r == dp && !s.tied_copy() && dealt_here});
       }
   }
+}
+
+std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
+  constexpr int64_t kMostParameters = 1 << 16;  // of a scope
+  const Buffer room(size_of(DType::kF64), compute_.device, *backend_.device);
+  std::optional<BadGradient> found;
+  for (const auto& s : scopes_)
+    for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
+      if (s->tied_copy()) continue;  // its owner has the sum
+      const int64_t place = (total_scopes_ - s->spec.index) * kMostParameters - g.tensor;
+      double squares = 0;
+      backend_.ops->sum_squares({.x = s->grads_at(g.at, g.at + g.count), .out = room.tensor({1}, DType::kF64)},
+                                compute_);
+      backend_.device->copy(&squares, room.data(), sizeof squares, compute_);
+      backend_.device->synchronize(compute_);
+      if (!std::isfinite(squares) && (!found || place < found->place))
+        found = {place, s->spec.params[static_cast<size_t>(g.tensor)]->name};
+    }
+  return found;
 }
 
 std::vector<ShardView> ParamStore::value_views() const {

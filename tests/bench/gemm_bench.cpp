@@ -1,13 +1,16 @@
 // bench_gemm: GF/s of our gemm (packed weights, our threads, epilogue) beside plain oneDNN matmul called directly on
 // whole matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that load from
-// outside hits both. Usage: bench_gemm [threads=1] [rows=256] [repeats=15]
+// outside hits both; of one thread the processor's time is taken, which does not count while others have the core. Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16]
+// With a half type operands and results are of that type, gradients of weights f32, as in training at AMP O2; oneDNN
+// alone then has the same types, but for f16, which it lacks on CPUs: there it computes in f32.
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <dnnl.hpp>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -49,10 +52,19 @@ std::vector<Case> cases(int64_t rows) {
   return all;
 }
 
-Tensor tensor(std::vector<float>& data, int64_t rows, int64_t cols) {
+// Multiples of 1/1024 below 0.5 in size; in a half type, what is left of them.
+Tensor tensor(std::vector<float>& data, int64_t rows, int64_t cols, DType type = DType::kF32) {
   data.resize(static_cast<size_t>(rows * cols));
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i * 2654435761u >> 12 & 1023) / 1024 - 0.5f;
-  return {reinterpret_cast<std::byte*>(data.data()), {rows, cols}, DType::kF32, {}};
+  const Tensor t{reinterpret_cast<std::byte*>(data.data()), {rows, cols}, DType::kF32, {}};
+  if (type == DType::kF32) return t;
+  Tensor half = t;
+  half.dtype = type;
+  std::vector<float> all = data;
+  Tensor from = t;
+  from.data = reinterpret_cast<std::byte*>(all.data());
+  gt::cpu_backend().ops->cast({from, half}, {});
+  return half;
 }
 
 // oneDNN on the whole matrices, plain layouts, its own OpenMP threads.
@@ -60,8 +72,8 @@ class Plain {
  public:
   Plain(const Case& c, const Gemm& g) {
     const auto matrix = [&](const Tensor& t, int64_t rows, int64_t cols, bool trans) {
-      return Memory({{rows, cols}, Memory::data_type::f32, trans ? Memory::dims{1, rows} : Memory::dims{cols, 1}},
-                    engine_, t.data);
+      const auto type = t.dtype == DType::kBF16 ? Memory::data_type::bf16 : Memory::data_type::f32;
+      return Memory({{rows, cols}, type, trans ? Memory::dims{1, rows} : Memory::dims{cols, 1}}, engine_, t.data);
     };
     const Memory a = matrix(g.a, c.m, c.k, c.trans_a), b = matrix(g.b, c.k, c.n, c.trans_b),
                  out = matrix(g.out, c.m, c.n, false);
@@ -86,11 +98,17 @@ class Plain {
   std::unordered_map<int, Memory> args_;
 };
 
+double now(bool alone) {
+  timespec t;
+  clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 template <class F>
-double seconds(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
+double seconds(bool alone, F&& f) {
+  const double start = now(alone);
   f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now(alone) - start;
 }
 
 double median(std::vector<double> v) {
@@ -108,27 +126,34 @@ int main(int argc, char** argv) {
   }
   const auto argument = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };
   const int threads = argument(1, 1), rows = argument(2, 256), repeats = argument(3, 15);
+  const std::string_view name = argc > 4 ? argv[4] : "f32";
+  const DType type = name == "bf16" ? DType::kBF16 : name == "f16" ? DType::kF16 : DType::kF32;
   const gt::Backend& cpu = gt::cpu_backend();
   const gt::Stream stream = cpu.device->open_stream(0, threads);
   omp_set_num_threads(threads);  // for the plain calls
-  std::printf("%s, %d threads, %d rows; GF/s\n", cpu.device->describe(0).c_str(), threads, rows);
+  std::printf("%s, %s, %d threads, %d rows; GF/s\n", cpu.device->describe(0).c_str(), gt::name_of(type), threads,
+              rows);
   std::printf("%-6s %-9s %7s %7s %7s %9s %9s %6s\n", "layer", "pass", "m", "n", "k", "ours", "oneDNN", "ratio");
   std::vector<double> ratios;
   for (const Case& c : cases(rows)) {
     std::vector<float> a, b, out, aux;
-    Gemm g{.a = c.trans_a ? tensor(a, c.k, c.m) : tensor(a, c.m, c.k),
-           .b = c.trans_b ? tensor(b, c.n, c.k) : tensor(b, c.k, c.n),
-           .out = tensor(out, c.m, c.n),
+    Gemm g{.a = c.trans_a ? tensor(a, c.k, c.m, type) : tensor(a, c.m, c.k, type),
+           .b = c.trans_b ? tensor(b, c.n, c.k, type) : tensor(b, c.k, c.n, type),
+           .out = tensor(out, c.m, c.n, c.accumulate ? DType::kF32 : type),
            .trans_a = c.trans_a,
            .trans_b = c.trans_b,
            .accumulate = c.accumulate,
            .epilogue = c.epilogue,
            .b_version = c.weight ? 1 : 0};
-    if (c.epilogue != Epilogue::kNone) g.aux = tensor(aux, c.m, c.n);
-    Plain plain(c, g);
+    if (c.epilogue != Epilogue::kNone) g.aux = tensor(aux, c.m, c.n, type);
+    Gemm alone = g;  // same numbers of bytes or more: an f16 matrix lies in a block that has room for f32
+    for (Tensor* t : {&alone.a, &alone.b, &alone.out})
+      if (t->dtype == DType::kF16) t->dtype = DType::kF32;
+    Plain plain(c, alone);
     std::vector<double> ours, theirs;
     for (int i = -2; i < repeats; ++i) {  // two rounds of warming up
-      const double x = seconds([&] { cpu.ops->gemm(g, stream); }), y = seconds([&] { plain.run(); });
+      const double x = seconds(threads == 1, [&] { cpu.ops->gemm(g, stream); });
+      const double y = seconds(threads == 1, [&] { plain.run(); });
       if (i >= 0) ours.push_back(x), theirs.push_back(y);
     }
     const double gflop = 2e-9 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);

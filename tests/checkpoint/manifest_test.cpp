@@ -61,6 +61,8 @@ TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
   CHECK(r.consumed_samples == s.consumed_samples);
   CHECK(r.consumed_tokens == s.consumed_tokens);
   CHECK(r.skipped_steps == s.skipped_steps);
+  CHECK(r.skips_in_a_row == s.skips_in_a_row);
+  CHECK(r.scaler == s.scaler);
   CHECK(r.applied_steps == s.applied_steps);
   CHECK(r.run_uuid == s.run_uuid);
   CHECK(r.elapsed_seconds == s.elapsed_seconds);

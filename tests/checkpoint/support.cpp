@@ -142,6 +142,8 @@ TrainState some_state(int64_t step) {
   s.consumed_samples = step * 8;
   s.consumed_tokens = step * 8 * 64;
   s.skipped_steps = 1;
+  s.skips_in_a_row = 1;
+  s.scaler = {0x1p15, 3, 2};
   s.applied_steps = step - 1;
   s.run_uuid = "00112233445566778899aabbccddeeff";
   s.elapsed_seconds = 1.0 / 3;

@@ -334,9 +334,10 @@ TEST_CASE("cpu simd: casts agree with the reference on every half value and arou
   }
 }
 
-TEST_CASE("cpu simd: a type that the CPU does not compute in is refused with op, tensor and type") {
+TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refused with op, tensor and type") {
   Tensors t;
   const Tensor x = t.raw({4, 8}, DType::kBF16), f = t.f32({4, 8}), c = t.f32({8}), n = t.f32({4});
+  const Tensor h = t.raw({4, 8}, DType::kF16), hc = t.raw({8}, DType::kF16);
   const auto message = [&](const Call& call) -> std::string {
     try {
       call(*cpu_backend().ops, {});
@@ -346,9 +347,25 @@ TEST_CASE("cpu simd: a type that the CPU does not compute in is refused with op,
     }
     return "";
   };
-  const std::string norm = message([&](auto& ops, Stream s) { ops.layer_norm({x, {}, c, c, {}, f, n, n}, s); });
-  CHECK(norm.find("layer_norm") != std::string::npos);
-  CHECK(norm.find("x [4, 8] has to be f32, found bf16") != std::string::npos);
+  const auto refused = [&](const Call& call, const char* op, const char* what) {
+    const std::string said = message(call);
+    INFO(said);
+    CHECK(said.starts_with(op));
+    CHECK(said.find(what) != std::string::npos);
+  };
+  refused([&](auto& ops, Stream s) { ops.layer_norm({x, {}, c, c, {}, f, n, n}, s); }, "layer_norm",
+          "out [4, 8] is f32 beside x of bf16");
+  refused([&](auto& ops, Stream s) { ops.layer_norm({x, {}, hc, c, {}, x, n, n}, s); }, "layer_norm",
+          "gamma [8] is f16 beside x of bf16");
+  refused([&](auto& ops, Stream s) { ops.layer_norm({x, f, c, c, x, x, n, n}, s); }, "layer_norm", "delta [4, 8] is f32");
+  refused([&](auto& ops, Stream s) { ops.add({x, h, f}, s); }, "add", "bf16");
+  refused([&](auto& ops, Stream s) { ops.add({x, f, x}, s); }, "add", "b [4, 8] is f32 beside out of bf16");
+  refused([&](auto& ops, Stream s) { ops.axpy({f, x, 1}, s); }, "axpy", "y [4, 8] is bf16 beside x of f32");
+  refused([&](auto& ops, Stream s) { ops.sum_rows({x, hc}, s); }, "sum_rows", "out [8] has to be f32");
+  refused([&](auto& ops, Stream s) { ops.add_bias({x, hc, x}, s); }, "add_bias", "bias is f16 beside x of bf16");
+  refused([&](auto& ops, Stream s) { ops.gelu({x, h}, s); }, "gelu", "x is bf16, out f16");
+  refused([&](auto& ops, Stream s) { ops.gelu_grad({x, f, x}, s); }, "gelu_grad", "dx [4, 8] is bf16");
+  refused([&](auto& ops, Stream s) { ops.dropout({x, f}, s); }, "dropout", "out [4, 8] is f32 beside x of bf16");
   const Tensor f8 = t.raw({4, 8}, DType::kF8E4M3);
   const std::string cast = message([&](auto& ops, Stream s) { ops.cast({f, f8}, s); });
   CHECK(cast.find("f8e4m3") != std::string::npos);

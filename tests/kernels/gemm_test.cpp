@@ -2,7 +2,6 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -10,12 +9,15 @@
 #include <span>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/table.h"
+#include "tests/kernels/reference_ops.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -56,13 +58,7 @@ void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p);
 
 namespace {
 
-uint16_t to_bf16(float x) {
-  const auto u = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-}
-float from_bf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-
-// A host matrix of either type, filled with uniform numbers of a named stream.
+// A host matrix of any floating type, filled with uniform numbers of a named stream.
 struct Matrix {
   std::vector<uint64_t> bytes;
   Tensor tensor;
@@ -73,16 +69,8 @@ struct Matrix {
     for (int64_t i = 0; i < rows * cols; ++i)
       set(i, static_cast<float>(philox(key, static_cast<uint64_t>(i), 0)[0]) / 4294967296.0f - 0.5f);
   }
-  void set(int64_t i, float x) {
-    if (tensor.dtype == DType::kF32) {
-      tensor.as<float>()[i] = x;
-    } else {
-      tensor.as<uint16_t>()[i] = to_bf16(x);
-    }
-  }
-  double at(int64_t i) const {
-    return tensor.dtype == DType::kF32 ? tensor.as<float>()[i] : from_bf16(tensor.as<uint16_t>()[i]);
-  }
+  void set(int64_t i, float x) { test::set(tensor, i, x); }
+  double at(int64_t i) const { return test::get(tensor, i); }
 };
 
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
@@ -94,7 +82,7 @@ double gelu_grad(double x) {
 struct Options {
   bool trans_a = false, trans_b = false, accumulate = false, bias = false;
   Epilogue epilogue = Epilogue::kNone;
-  DType in = DType::kF32, out = DType::kF32, aux = DType::kF32;
+  DType in = DType::kF32, out = DType::kF32, aux = DType::kF32, bias_type = DType::kF32;
   int64_t version = 0;
 };
 
@@ -117,14 +105,14 @@ struct Problem {
             .accumulate = o.accumulate,
             .epilogue = o.epilogue,
             .b_version = o.version};
-    if (o.bias) args.bias = (bias = Matrix(1, n, DType::kF32, 3)).tensor.view({n});
+    if (o.bias) args.bias = (bias = Matrix(1, n, o.bias_type, 3)).tensor.view({n});
     if (o.epilogue != Epilogue::kNone) args.aux = (aux = Matrix(m, n, o.aux, 4)).tensor;
   }
 
   // The largest error against double sums, in units of what the types and the sum's length allow.
   double error() const {
-    const double unit =
-        (with.out == DType::kBF16 || with.aux == DType::kBF16 ? 1.0 / 128 : 0) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
+    const auto spacing = [](DType t) { return t == DType::kBF16 ? 1.0 / 256 : t == DType::kF16 ? 1.0 / 2048 : 0; };
+    const double unit = std::max(spacing(with.out), spacing(with.aux)) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
     double worst = 0;
     const auto judge = [&](double found, double wanted) {
       const double e = std::abs(found - wanted) / (unit * std::max(1.0, std::abs(wanted)));
@@ -185,15 +173,17 @@ std::vector<Options> few_options() {
            .epilogue = Epilogue::kGelu,
            .in = DType::kBF16,
            .out = DType::kBF16,
-           .version = 1}};
+           .version = 1},
+          {.trans_a = true, .accumulate = true, .in = DType::kF16},
+          {.trans_b = true, .bias = true, .in = DType::kF16, .out = DType::kF16, .version = 1}};
 }
 
 Stream stream_of(CpuContext& context) { return {{}, &context}; }
 
-void run_all(CpuContext& context, DType in, DType out, DType aux, std::span<const Size> sizes = kSizes) {
+void run_all(CpuContext& context, DType in, DType out, DType aux, DType bias, std::span<const Size> sizes = kSizes) {
   for (const Size& size : sizes) {
     for (Options o : all_options()) {
-      o.in = in, o.out = out, o.aux = aux;
+      o.in = in, o.out = out, o.aux = aux, o.bias_type = bias;
       Problem p(size.m, size.n, size.k, o);
       cpu::gemm(p.args, stream_of(context));
       CAPTURE(size.m, size.n, size.k, o.trans_a, o.trans_b, o.accumulate, o.bias, static_cast<int>(o.epilogue),
@@ -207,23 +197,73 @@ void run_all(CpuContext& context, DType in, DType out, DType aux, std::span<cons
 
 TEST_CASE("gemm equals sums in double for every transpose, accumulation, bias and epilogue, on odd shapes") {
   CpuContext one(1), three(3);
-  run_all(one, DType::kF32, DType::kF32, DType::kF32);
-  run_all(three, DType::kF32, DType::kF32, DType::kF32);
+  constexpr DType f32 = DType::kF32;
+  run_all(one, f32, f32, f32, f32);
+  run_all(three, f32, f32, f32, f32);
 }
 
-TEST_CASE("gemm takes bf16 inputs and writes f32 or bf16") {
-  CpuContext two(2);
-  run_all(two, DType::kBF16, DType::kF32, DType::kF32);
-  const Size some[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}};
-  run_all(two, DType::kBF16, DType::kBF16, DType::kBF16, some);
-  run_all(two, DType::kF32, DType::kBF16, DType::kF32, some);
+TEST_CASE("gemm takes half inputs, and f32 or the same half type for bias, aux and out in any mix") {
+  const Size best[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}}, others[] = {{7, 13, 5}, {66, 20, 33}};
+  // The best first: oneDNN stays with the limit of its first use, and has its bf16 kernels then.
+  for (auto set = static_cast<int>(cpu::best_isa()); set >= 0; --set) {
+    const char* isa = cpu::name_of(static_cast<cpu::Isa>(set));
+    CAPTURE(isa);
+    set_cpu_isa(isa);
+    const std::span<const Size> some = set == static_cast<int>(cpu::best_isa()) ? std::span<const Size>(best) : others;
+    for (const DType half : {DType::kBF16, DType::kF16}) {
+      CpuContext two(2);  // new: its weights share addresses and versions with the last one's
+      run_all(two, half, DType::kF32, DType::kF32, DType::kF32, some);
+      run_all(two, half, half, half, half, some);
+      run_all(two, half, half, DType::kF32, DType::kF32, some);
+      run_all(two, half, DType::kF32, half, half, some);
+    }
+  }
+  set_cpu_isa("auto");
+}
+
+TEST_CASE("gemm rounds to nearest even, and what is too large for f16 to infinity") {
+  for (const DType half : {DType::kBF16, DType::kF16}) {
+    CAPTURE(name_of(half));
+    const float step = half == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing behind 1
+    Matrix a(1, 2, half, 1), b(2, 4, half, 2), bias(1, 4, DType::kF32, 3), out(1, 4, half, 4);
+    const float sums[] = {1 + step, 1 + 3 * step, 65520.0f, -1e30f};
+    for (int i = 0; i < 2; ++i) a.set(i, 0);
+    for (int i = 0; i < 8; ++i) b.set(i, 1);
+    for (int i = 0; i < 4; ++i) bias.set(i, sums[i]);
+    cpu::gemm({.a = a.tensor, .b = b.tensor, .bias = bias.tensor.view({4}), .out = out.tensor}, {});
+    CHECK(out.at(0) == 1);
+    CHECK(out.at(1) == 1 + 4 * static_cast<double>(step));
+    if (half == DType::kF16) CHECK(std::isinf(out.at(2)));
+    if (half == DType::kF16) CHECK(out.at(3) == -INFINITY);
+    if (half == DType::kBF16) CHECK(std::isfinite(out.at(3)));
+  }
+}
+
+TEST_CASE("a half weight is converted and packed once a version") {
+  for (const char* isa : {"auto", "avx2"}) {
+    if (cpu::best_isa() < cpu::Isa::kAvx2) continue;
+    set_cpu_isa(isa);
+    for (const DType half : {DType::kBF16, DType::kF16}) {
+      CpuContext context(2);
+      CAPTURE(isa, name_of(half));
+      Problem p(65, 300, 40, {.trans_b = true, .in = half, .out = half, .version = 3});
+      for (int i = 0; i < 3; ++i) cpu::gemm(p.args, stream_of(context));
+      CHECK(context.gemm().packs() == 1);
+      CHECK(p.error() <= 1);
+      p.args.b_version = 4;
+      for (int i = 0; i < 2; ++i) cpu::gemm(p.args, stream_of(context));
+      CHECK(context.gemm().packs() == 2);
+      CHECK(cpu::weight_copy_bytes(p.args) == cpu::held_copy_bytes(stream_of(context)));
+    }
+  }
+  set_cpu_isa("auto");
 }
 
 TEST_CASE("gemm on panels in a blocked layout equals sums in double") {
   CpuContext two(2);
   two.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
   const Size some[] = {{65, 129, 33}, {64, 260, 9}};  // the kernels for these are oneDNN's slow reference
-  run_all(two, DType::kF32, DType::kF32, DType::kF32, some);
+  run_all(two, DType::kF32, DType::kF32, DType::kF32, DType::kF32, some);
   CHECK(two.gemm().packs() > 0);
 }
 
@@ -310,10 +350,11 @@ TEST_CASE("gemm names what does not fit") {
   CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = b.tensor, .out = out.tensor}, {}),
                     Catch::Contains("[4, 5]") && Catch::Contains("[6, 7]"));
   CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = half.tensor, .out = out.tensor}, {}), Catch::Contains("bf16"));
-  Tensor a16 = half.tensor, b16 = half.tensor.view({7, 5});
-  a16.dtype = b16.dtype = DType::kF16;
-  Matrix square(5, 5, DType::kF32, 5);
-  CHECK_THROWS_WITH(cpu::gemm({.a = a16, .b = b16, .out = square.tensor}, {}), Catch::Contains("f16"));
+  Matrix f16(5, 7, DType::kF16, 5), left(4, 5, DType::kF16, 6), result(4, 7, DType::kBF16, 7);
+  CHECK_THROWS_WITH(cpu::gemm({.a = left.tensor, .b = f16.tensor, .out = result.tensor}, {}),
+                    Catch::Contains("out [4, 7] is bf16 beside a of f16"));
+  Matrix whole(5, 7, DType::kF32, 8);
+  CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = whole.tensor, .out = result.tensor}, {}), Catch::Contains("gemm"));
 }
 
 TEST_CASE("the GELU of the epilogue is within 1e-6 of the formula, equal on all instruction sets") {

@@ -18,6 +18,11 @@ Fill positive();                       // squares of normal numbers, for second 
 Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends drawn when there is room
 Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so that the op has to write there
 
+constexpr DType kHalves[] = {DType::kBF16, DType::kF16};
+// What one rounding to this type may change, relative; f32: what sums of our lengths lose.
+constexpr double unit_of(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 1e-5; }
+inline std::string suffix(DType t) { return t == DType::kF32 ? "" : cat(" ", name_of(t)); }
+
 enum class Access : uint8_t { kIn, kOut, kInOut };
 
 // The bytes of every block of a case, guards included, in the order of the case's blocks.

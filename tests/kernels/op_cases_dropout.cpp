@@ -15,8 +15,6 @@ DropMask mask_of(double p) {
   return m;
 }
 
-double tolerance_of(DType t) { return t == DType::kBF16 ? 1e-2 : t == DType::kF16 ? 2e-3 : 1e-5; }
-
 std::string describe(Shape s, const RowDrop& d, DType t) {
   return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, t == DType::kF32 ? "" : " ",
              t == DType::kF32 ? "" : name_of(t));
@@ -30,40 +28,44 @@ void add_rows(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big =
   onto.inout(&Dropout::x, "x", s, normal(), t).alias(&Dropout::out, &Dropout::x);
   for (auto* c : {&plain, &onto}) {
     c->args.drop = d;
-    c->tolerance = t == DType::kF32 ? 0 : tolerance_of(t);  // one product of f32 numbers: the same bits everywhere
+    c->tolerance = t == DType::kF32 ? 0 : unit_of(t);  // one product of f32 numbers: the same bits everywhere
     c->flops = static_cast<double>(s.numel());
     c->big = big;
     c->skew = skew;
   }
 }
 
-void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big = false) {
+// t: of the rows, w: of the branch that is dropped.
+void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, DType w = DType::kF32, bool big = false) {
+  const std::string name = describe(s, d, t) + (w == t ? "" : cat(" branch ", name_of(w))) + " dropout";
   const int64_t rows = s.rows(), cols = s.cols();
   for (const bool onto : {false, true}) {
-    auto& c = add_case<LayerNorm>(to, describe(s, d, t) + " dropout" + (onto ? ", sum is delta" : ""));
+    if (onto && w != t) continue;
+    auto& c = add_case<LayerNorm>(to, name + (onto ? ", sum is delta" : ""));
     c.in(&LayerNorm::x, "x", s, normal(2, 0.5), t);
     if (onto) {
       c.inout(&LayerNorm::delta, "delta", s, normal(), t).alias(&LayerNorm::sum, &LayerNorm::delta);
     } else {
-      c.in(&LayerNorm::delta, "delta", s, normal(), t).out(&LayerNorm::sum, "sum", s, t);
+      c.in(&LayerNorm::delta, "delta", s, normal(), w).out(&LayerNorm::sum, "sum", s, t);
     }
     c.in(&LayerNorm::gamma, "gamma", {cols}, normal(0.3, 1), t).in(&LayerNorm::beta, "beta", {cols}, normal(), t);
     c.out(&LayerNorm::out, "out", s, t).out(&LayerNorm::mean, "mean", {rows}).out(&LayerNorm::rstd, "rstd", {rows});
-    c.args.drop = d, c.tolerance = tolerance_of(t), c.big = big;
+    c.args.drop = d, c.tolerance = std::max(unit_of(t), unit_of(w)), c.big = big;
   }
   using G = LayerNormGrad;
   for (const bool onto : {false, true}) {
-    auto& c = add_case<G>(to, describe(s, d, t) + " dropout" + (onto ? ", ddelta is dout, dx is dsum" : ""));
+    if (onto && w != t) continue;
+    auto& c = add_case<G>(to, name + (onto ? ", ddelta is dout, dx is dsum" : ""));
     c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), t);
     c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}, positive());
     if (onto) {
       c.inout(&G::dout, "dout", s, normal(), t).alias(&G::ddelta, &G::dout);
       c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
     } else {
-      c.in(&G::dout, "dout", s, normal(), t).out(&G::ddelta, "ddelta", s, t).out(&G::dx, "dx", s, t);
+      c.in(&G::dout, "dout", s, normal(), t).out(&G::ddelta, "ddelta", s, w).out(&G::dx, "dx", s, t);
     }
     c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
-    c.args.drop = d, c.tolerance = tolerance_of(t), c.big = big;
+    c.args.drop = d, c.tolerance = std::max(unit_of(t), unit_of(w)), c.big = big;
   }
 }
 
@@ -106,16 +108,20 @@ void add_dropout_cases(OpCases& to) {
   add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
   add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
   for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
-  for (const DType t : {DType::kBF16, DType::kF16}) {
+  for (const DType t : kHalves) {
     add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
     add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);
-    add_norms(to, {5, 768}, {mask_of(0.2), 2, 0}, t);
+    add_rows(to, {700, 129}, {mask_of(0.1), 64, 0}, t);
+    for (const int64_t cols : {7, 768, 1280}) {
+      add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, t, t);
+      add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, DType::kF32, t);
+    }
     add_attention(to, 2, 130, 4, 2, 64, 4, t);
   }
   for (const int64_t seq : {1, 5, 64, 66, 132}) add_attention(to, 2, seq, 2, 2, 8, seq % 4);
   add_attention(to, 1, 65, 6, 2, 80, 6);
   add_rows(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
-  add_norms(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
+  add_norms(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, DType::kF32, true);
   add_attention(to, 4, 512, 8, 8, 64, 0, DType::kF32, true);
 }
 

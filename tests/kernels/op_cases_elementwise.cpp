@@ -8,13 +8,10 @@ namespace gt::test {
 namespace {
 
 constexpr int64_t kSizes[][2] = {{1, 1}, {1, 7}, {1, 129}, {5, 33}, {7, 1}, {67, 129}, {0, 33}};
-constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 std::string describe(Shape s, DType t, const std::string& what = "") {
   return cat(to_string(s), t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t), what);
 }
-
-double tolerance_of(DType t) { return t == DType::kBF16 ? 1e-2 : t == DType::kF16 ? 2e-3 : 1e-5; }
 
 void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
   const std::string at = skew ? " unaligned" : "";
@@ -29,7 +26,7 @@ void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
   axpy.in(&Axpy::x, "x", s, normal(), t).inout(&Axpy::y, "y", s, normal(), t);
   for (OpCase* c : {static_cast<OpCase*>(&plain), static_cast<OpCase*>(&onto_a), static_cast<OpCase*>(&onto_b),
                     static_cast<OpCase*>(&axpy)}) {
-    c->tolerance = tolerance_of(t);
+    c->tolerance = unit_of(t);
     c->skew = skew;
   }
 }
@@ -37,10 +34,10 @@ void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
 void add_biases(OpCases& to, Shape s, DType t) {
   auto& plain = add_case<AddBias>(to, describe(s, t));
   plain.in(&AddBias::x, "x", s, normal(), t).in(&AddBias::bias, "bias", {s.cols()}, normal(), t);
-  plain.out(&AddBias::out, "out", s, t).tolerance = tolerance_of(t);
+  plain.out(&AddBias::out, "out", s, t).tolerance = unit_of(t);
   auto& onto = add_case<AddBias>(to, describe(s, t, " out is x"));
   onto.inout(&AddBias::x, "x", s, normal(), t).alias(&AddBias::out, &AddBias::x);
-  onto.in(&AddBias::bias, "bias", {s.cols()}, normal(), t).tolerance = tolerance_of(t);
+  onto.in(&AddBias::bias, "bias", {s.cols()}, normal(), t).tolerance = unit_of(t);
   for (const bool accumulate : {false, true}) {
     auto& sum = add_case<SumRows>(to, describe(s, t, accumulate ? " accumulate" : ""));
     sum.args.accumulate = accumulate;
@@ -50,15 +47,62 @@ void add_biases(OpCases& to, Shape s, DType t) {
 
 void add_gelus(OpCases& to, Shape s, DType t) {
   auto& forward = add_case<Gelu>(to, describe(s, t));
-  forward.in(&Gelu::x, "x", s, normal(2), t).out(&Gelu::out, "out", s, t).tolerance = tolerance_of(t);
+  forward.in(&Gelu::x, "x", s, normal(2), t).out(&Gelu::out, "out", s, t).tolerance = unit_of(t);
   auto& onto = add_case<Gelu>(to, describe(s, t, " out is x"));
-  onto.inout(&Gelu::x, "x", s, normal(2), t).alias(&Gelu::out, &Gelu::x).tolerance = tolerance_of(t);
+  onto.inout(&Gelu::x, "x", s, normal(2), t).alias(&Gelu::out, &Gelu::x).tolerance = unit_of(t);
   for (const bool accumulate : {false, true}) {
     auto& grad = add_case<GeluGrad>(to, describe(s, t, accumulate ? " accumulate" : ""));
     grad.args.accumulate = accumulate;
     grad.in(&GeluGrad::x, "x", s, normal(2), t).in(&GeluGrad::dout, "dout", s, normal(), t);
-    grad.result(&GeluGrad::dx, "dx", s, accumulate, t).tolerance = tolerance_of(t);
+    grad.result(&GeluGrad::dx, "dx", s, accumulate, t).tolerance = unit_of(t);
   }
+}
+
+// f32 beside a half type, as the residual stream and GELU of AMP O1 and the norm weights of O2 have it.
+void add_mixes(OpCases& to, Shape s, DType h) {
+  constexpr DType kF = DType::kF32;
+  for (const auto& [a, b] : {std::pair{kF, h}, {h, kF}}) {
+    auto& sum = add_case<Add>(to, cat(to_string(s), ' ', name_of(a), " + ", name_of(b), " to f32"));
+    sum.in(&Add::a, "a", s, normal(), a).in(&Add::b, "b", s, normal(), b).out(&Add::out, "out", s);
+    auto& bias = add_case<AddBias>(to, cat(to_string(s), ' ', name_of(a), " with bias ", name_of(b)));
+    bias.in(&AddBias::x, "x", s, normal(), a).in(&AddBias::bias, "bias", {s.cols()}, normal(), b);
+    bias.out(&AddBias::out, "out", s, a).tolerance = unit_of(a);
+    auto& gelu = add_case<Gelu>(to, cat(to_string(s), ' ', name_of(a), " to ", name_of(b)));
+    gelu.in(&Gelu::x, "x", s, normal(2), a).out(&Gelu::out, "out", s, b).tolerance = unit_of(b);
+    for (const bool accumulate : {false, true}) {
+      auto& grad = add_case<GeluGrad>(
+          to, cat(to_string(s), " of ", name_of(a), " in ", name_of(b), accumulate ? " accumulate" : ""));
+      grad.args.accumulate = accumulate;
+      grad.in(&GeluGrad::x, "x", s, normal(2), a).in(&GeluGrad::dout, "dout", s, normal(), b);
+      grad.result(&GeluGrad::dx, "dx", s, accumulate, b).tolerance = unit_of(b);
+    }
+  }
+  auto& onto = add_case<Add>(to, cat(to_string(s), " f32 + ", name_of(h), " out is a"));
+  onto.inout(&Add::a, "a", s).alias(&Add::out, &Add::a).in(&Add::b, "b", s, normal(), h);
+  auto& axpy = add_case<Axpy>(to, cat(to_string(s), ' ', name_of(h), " onto f32"));
+  axpy.args.alpha = 0.7f;
+  axpy.in(&Axpy::x, "x", s, normal(), h).inout(&Axpy::y, "y", s);
+}
+
+// Every thread's share begins and ends where it may; sums overflow f16 alone.
+void add_halves(OpCases& to, DType h) {
+  for (const auto& [rows, cols] : kSizes) {
+    const Shape s{rows, cols};
+    add_adds(to, s, h);
+    add_biases(to, s, h);
+    add_gelus(to, s, h);
+    add_mixes(to, s, h);
+  }
+  add_adds(to, {1000}, h, 1);
+  add_adds(to, {3, 30000}, h);
+  add_mixes(to, {3, 12000}, h);
+  add_biases(to, {1501, 33}, h);
+  add_biases(to, {2, 3000}, h);
+  add_gelus(to, {3, 30000}, h);
+  auto& large = add_case<Add>(to, cat("[9] overflow ", name_of(h)));
+  large.in(&Add::a, "a", {9}, values({65504, -65504, 1, 60000, 3e-5}), h).non_finite = true;
+  large.in(&Add::b, "b", {9}, values({65504, -65504, 2, 100, -2e-5}), h).out(&Add::out, "out", {9}, h);
+  large.tolerance = 0;
 }
 
 // Copies and casts are exact.
@@ -80,17 +124,20 @@ void add_casts(OpCases& to) {
     const Shape s{rows, cols};
     auto& bytes = add_case<Copy>(to, describe(s, DType::kF32));
     bytes.in(&Copy::src, "src", s).out(&Copy::dst, "dst", s).tolerance = 0;
-    for (const DType half : {DType::kBF16, DType::kF16}) {
+    for (const DType half : kHalves) {
       cast_case(to, s, DType::kF32, half, normal(3));
       cast_case(to, s, half, DType::kF32, normal(3));
     }
   }
-  for (const DType half : {DType::kBF16, DType::kF16}) {
+  for (const DType half : kHalves) {
     cast_case(to, {77}, DType::kF32, half, values(ties), " ties");
     cast_case(to, {77}, DType::kF32, half, values(tiny), " subnormal");
     cast_case(to, {77}, DType::kF32, half, values(extremes), " extremes").non_finite = true;
     cast_case(to, {77}, half, DType::kF32, values(extremes), " extremes").non_finite = true;
     cast_case(to, {1000}, DType::kF32, half, normal(), " unaligned").skew = 1;
+    const DType other = half == DType::kBF16 ? DType::kF16 : DType::kBF16;
+    cast_case(to, {5000}, half, other, normal(3));
+    cast_case(to, {77}, half, other, values(extremes), " extremes").non_finite = true;
   }
   auto& copied = add_case<Copy>(to, "[1000] i32, unaligned");
   copied.in(&Copy::src, "src", {1000}, ids(-5, 70000), DType::kI32).out(&Copy::dst, "dst", {1000}, DType::kI32);
@@ -116,6 +163,12 @@ void add_benchmarks(OpCases& to) {
   add_case<SumRows>(to, describe(s, DType::kF32)).in(&SumRows::x, "x", s).out(&SumRows::out, "out", {s.cols()}).flops =
       n;
   cast_case(to, s, DType::kF32, DType::kBF16, normal());
+  cast_case(to, s, DType::kBF16, DType::kF32, normal());
+  constexpr DType h = DType::kBF16;
+  add_case<Add>(to, describe(s, h)).in(&Add::a, "a", s, normal(), h).in(&Add::b, "b", s, normal(), h).out(
+      &Add::out, "out", s, h).flops = n;
+  add_case<SumRows>(to, describe(s, h)).in(&SumRows::x, "x", s, normal(), h).out(
+      &SumRows::out, "out", {s.cols()}).flops = n;
   add_case<Gelu>(to, describe(s, DType::kF32)).in(&Gelu::x, "x", s).out(&Gelu::out, "out", s).flops = 10 * n;
   add_case<GeluGrad>(to, describe(s, DType::kF32))
       .in(&GeluGrad::x, "x", s)
@@ -143,12 +196,7 @@ void add_elementwise_cases(OpCases& to) {
   auto& wide_grad = add_case<GeluGrad>(to, "[9] far from zero");
   wide_grad.in(&GeluGrad::x, "x", {9}, values({-30, -12, -6, -1e-4, 1e-4, 3, 6, 12, 1e6}));
   wide_grad.in(&GeluGrad::dout, "dout", {9}).out(&GeluGrad::dx, "dx", {9});
-  for (const DType t : kTypes) {
-    if (t == DType::kF32) continue;
-    add_adds(to, {67, 129}, t);
-    add_biases(to, {67, 129}, t);
-    add_gelus(to, {67, 129}, t);
-  }
+  for (const DType h : kHalves) add_halves(to, h);
   add_casts(to);
   add_benchmarks(to);
 }

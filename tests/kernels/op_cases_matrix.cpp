@@ -44,6 +44,39 @@ void add_epilogues(OpCases& to, GemmSize s, bool ta, bool tb, DType t, double to
   d.tolerance = tolerance;
 }
 
+// What mixed precision multiplies: halves, with f32 or halves as bias, aux and out; gradients of weights onto f32.
+void add_half_gemms(OpCases& to, DType h) {
+  constexpr DType kF = DType::kF32;
+  const double tolerance = h == DType::kBF16 ? 1e-2 : 2e-3;
+  const std::string kind = suffix(h);
+  for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {70, 66, 128}}) {
+    for (const bool tb : {false, true}) {
+      gemm_case(to, s, false, tb, kind, false, h, h).tolerance = tolerance;
+      gemm_case(to, s, false, tb, kind + " accumulate", true, h, h).tolerance = tolerance;
+      gemm_case(to, s, true, !tb, kind + " to f32 accumulate", true, h, kF);
+    }
+    add_epilogues(to, s, false, true, h, tolerance);
+    for (const auto& [aux, out] : {std::pair{h, kF}, {kF, h}, {kF, kF}}) {
+      const std::string types = cat(kind, ", aux ", name_of(aux), ", out ", name_of(out));
+      for (const DType bias : {kF, h}) {
+        auto& g = gemm_case(to, s, false, true, cat(types, ", bias ", name_of(bias), " gelu"), false, h, out);
+        g.in(&Gemm::bias, "bias", {s.n}, normal(), bias).out(&Gemm::aux, "aux", {s.m, s.n}, aux);
+        g.args.epilogue = Epilogue::kGelu;
+        g.tolerance = tolerance;
+      }
+      auto& d = gemm_case(to, s, false, false, types + " gelu_grad", false, h, out);
+      d.in(&Gemm::aux, "aux", {s.m, s.n}, normal(2), aux);
+      d.args.epilogue = Epilogue::kGeluGrad;
+      d.tolerance = tolerance;
+    }
+  }
+  auto& bias = gemm_case(to, {33, 129, 65}, false, true, kind + " bias f32", false, h, h);
+  bias.in(&Gemm::bias, "bias", {129}).tolerance = tolerance;
+  gemm_case(to, {33, 129, 65}, false, true, kind + " from unaligned addresses", false, h, h).tolerance = tolerance;
+  to.back()->skew = 1;
+  gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
+}
+
 void add_gemms(OpCases& to) {
   const GemmSize sizes[] = {{1, 1, 1}, {1, 33, 7}, {7, 1, 129}, {33, 129, 65}, {64, 48, 32}, {130, 70, 257}};
   for (const GemmSize& s : sizes) {
@@ -69,7 +102,7 @@ void add_gemms(OpCases& to) {
   weight_grad.args.trans_a = true, weight_grad.args.accumulate = true;
   weight_grad.in(&Gemm::a, "a", {2, 5, 33}).in(&Gemm::b, "b", {2, 5, 24}).inout(&Gemm::out, "out", {33, 24});
 
-  for (const DType t : {DType::kBF16, DType::kF16}) {
+  for (const DType t : kHalves) {
     const double tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
     for (const bool ta : {false, true}) {
       for (const bool tb : {false, true}) {
@@ -80,6 +113,7 @@ void add_gemms(OpCases& to) {
       }
     }
     add_epilogues(to, {64, 48, 32}, false, true, t, tolerance);
+    add_half_gemms(to, t);
   }
   gemm_case(to, {1024, 1024, 1024}, false, true, "").big = true;
   gemm_case(to, {1024, 1024, 1024}, false, true, " bf16", false, DType::kBF16, DType::kBF16).big = true;
@@ -87,10 +121,19 @@ void add_gemms(OpCases& to) {
 
 enum class Residual { kNone, kSeparate, kOntoX, kOntoDelta };
 
-CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r, DType t = DType::kF32) {
+// Types of a norm's rows, of its weights, and of the branch that is added to the rows.
+struct NormTypes {
+  DType rows = DType::kF32, weights = rows, delta = rows;
+  std::string name() const {
+    return suffix(rows) + (weights == rows ? "" : cat(" weights ", name_of(weights))) +
+           (delta == rows ? "" : cat(" branch ", name_of(delta)));
+  }
+};
+
+CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r, NormTypes types = {}) {
   const char* names[] = {"", " delta", " delta, sum is x", " delta, sum is delta"};
-  auto& c = add_case<LayerNorm>(to, cat("[", rows, ", ", cols, "]", names[static_cast<int>(r)],
-                                        t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+  const DType t = types.rows, w = types.weights;
+  auto& c = add_case<LayerNorm>(to, cat("[", rows, ", ", cols, "]", names[static_cast<int>(r)], types.name()));
   const Shape s{rows, cols};
   if (r == Residual::kOntoX) {
     c.inout(&LayerNorm::x, "x", s, normal(2, 0.5), t).alias(&LayerNorm::sum, &LayerNorm::x);
@@ -100,10 +143,11 @@ CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r
   if (r == Residual::kOntoDelta) {
     c.inout(&LayerNorm::delta, "delta", s, normal(), t).alias(&LayerNorm::sum, &LayerNorm::delta);
   } else if (r != Residual::kNone) {
-    c.in(&LayerNorm::delta, "delta", s, normal(), t);
+    c.in(&LayerNorm::delta, "delta", s, normal(), types.delta);
   }
   if (r == Residual::kSeparate) c.out(&LayerNorm::sum, "sum", s, t);
-  c.in(&LayerNorm::gamma, "gamma", {cols}, normal(0.3, 1), t).in(&LayerNorm::beta, "beta", {cols}, normal(), t);
+  c.in(&LayerNorm::gamma, "gamma", {cols}, normal(0.3, 1), w).in(&LayerNorm::beta, "beta", {cols}, normal(), w);
+  c.tolerance = unit_of(t);
   c.out(&LayerNorm::out, "out", s, t).out(&LayerNorm::mean, "mean", {rows}).out(&LayerNorm::rstd, "rstd", {rows});
   if (cols == 1) c.args.eps = 0.1f;
   return c;
@@ -113,15 +157,17 @@ struct NormGrad {
   bool dsum, alias, accumulate_dx, dw, accumulate_dw, dx = true;
 };
 
-CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, DType t = DType::kF32) {
+CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, NormTypes types = {}) {
+  const DType t = types.rows;
   auto& c = add_case<LayerNormGrad>(
       to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
               f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
-              f.accumulate_dw ? " accumulate dw" : "", t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t)));
+              f.accumulate_dw ? " accumulate dw" : "", types.name()));
   using G = LayerNormGrad;
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;
-  c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), t);
+  c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), types.weights);
+  c.tolerance = unit_of(t);
   c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}).in(&G::dout, "dout", s, normal(), t);
   if (f.alias) {
     c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
@@ -163,16 +209,28 @@ void add_norms(OpCases& to) {
   norm_case(to, 5, 129, Residual::kSeparate).skew = 1;
   norm_grad_case(to, 5, 129, {true, false, false, true, false}).skew = 1;
   norm_grad_case(to, 600, 64, {true, true, false, true, true}).name += " many rows";
-  for (const DType t : {DType::kBF16, DType::kF16}) {
-    const double tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
-    norm_case(to, 5, 768, Residual::kNone, t).tolerance = tolerance;
-    norm_case(to, 5, 768, Residual::kSeparate, t).tolerance = tolerance;
-    norm_grad_case(to, 67, 768, {true, true, false, true, true}, t).tolerance = tolerance;
+  for (const DType t : kHalves) {
+    for (const int64_t cols : {7, 33, 768}) {
+      for (const NormTypes& types : {NormTypes{t}, {t, DType::kF32, t}}) {
+        for (const Residual r : {Residual::kNone, Residual::kSeparate, Residual::kOntoX, Residual::kOntoDelta})
+          norm_case(to, 5, cols, r, types);
+        norm_grad_case(to, 67, cols, {false, false, false, true, false}, types);
+        norm_grad_case(to, 67, cols, {true, true, false, true, true}, types);
+        norm_grad_case(to, 5, cols, {true, false, true, false, false}, types);
+        norm_grad_case(to, 67, cols, {false, false, false, true, true, false}, types);
+      }
+      norm_case(to, 5, cols, Residual::kSeparate, {DType::kF32, DType::kF32, t});
+      norm_case(to, 5, cols, Residual::kOntoX, {DType::kF32, DType::kF32, t});
+    }
+    norm_case(to, 5, 129, Residual::kSeparate, {t}).skew = 1;
+    norm_grad_case(to, 5, 129, {true, false, false, true, false}, {t}).skew = 1;
   }
   auto& forward = norm_case(to, 4096, 1024, Residual::kSeparate);
   auto& backward = norm_grad_case(to, 4096, 1024, {true, false, false, true, true});
   forward.big = backward.big = true;
   forward.flops = 9.0 * 4096 * 1024, backward.flops = 16.0 * 4096 * 1024;
+  norm_case(to, 4096, 1024, Residual::kSeparate, {DType::kBF16, DType::kF32, DType::kBF16}).big = true;
+  norm_grad_case(to, 4096, 1024, {true, false, false, true, true}, {DType::kBF16, DType::kF32}).big = true;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ void add_sums(OpCases& to) {
 }
 
 void add_clip(OpCases& to, std::string name, std::vector<double> squares, float clip, float denominator,
-              double slack = 1e-6) {
+              double slack = 1e-6, std::vector<double> guard = {}) {
   auto& c = add_case<ClipFactor>(to, std::move(name));
   c.args.clip = clip, c.args.denominator = denominator, c.args.slack = slack;
   std::vector<double> before(kNumScalars, 0.7);  // what the op leaves alone, and NaN
@@ -45,6 +45,8 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
   c.in(&ClipFactor::norm_squares, "norm_squares", {count}, values(std::move(squares)), DType::kF64);
   c.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, values(std::move(before)));
   c.out(&ClipFactor::norm, "norm", {1});
+  const auto guards = static_cast<int64_t>(guard.size());
+  if (guards > 0) c.in(&ClipFactor::guard, "guard", {guards}, values(std::move(guard)), DType::kF64);
 }
 
 }  // namespace
@@ -64,6 +66,9 @@ void add_step_cases(OpCases& to) {
   add_clip(to, "zero norm", {0}, 1, 1);
   add_clip(to, "infinite norm", {25, inf}, 1, 1);
   add_clip(to, "infinite norm, no clipping", {inf}, 0, 8);
+  add_clip(to, "guarded", {25, 7.5}, 1, 1, 1e-6, {1e300, 0, 7});
+  add_clip(to, "a guard is infinite", {25, 7.5}, 1, 1, 1e-6, {0, inf});
+  add_clip(to, "a guard is no number", {25, 7.5}, 1, 1, 1e-6, {std::numeric_limits<double>::quiet_NaN()});
   auto& timed = add_case<ClipFactor>(to, "64 scopes");
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});

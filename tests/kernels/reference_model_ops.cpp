@@ -194,7 +194,9 @@ void clip_factor(const ClipFactor& p, Stream) {
   const double total = std::sqrt(squares) / p.denominator;
   const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1;
   set(p.scalars, kGradMultiplier, factor / p.denominator);
-  set(p.scalars, kSkip, std::isfinite(total) ? 0 : 1);
+  bool finite = std::isfinite(total);
+  for (int64_t i = 0; p.guard && i < p.guard.numel(); ++i) finite = finite && std::isfinite(get(p.guard, i));
+  set(p.scalars, kSkip, finite ? 0 : 1);
   set(p.norm, 0, total);
 }
 

@@ -158,6 +158,12 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
       {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
       {"--amp 02", "--amp: expected O0 or O1 or O2 or O3 (the letter O, not zero), found \"02\" (did you mean O2?)"},
+      {"--precision.loss_scale lots",
+       "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28, found \"lots\"; for example "
+       "dynamic, or 1024"},
+      {"--precision.loss_scale -1", "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28"},
+      {"--precision.loss_scale dynamic --precision.loss_scale_init 4 --precision.loss_scale_min 8",
+       "--precision.loss_scale_init: 4 is not from 8 to 1.67772e+07, the loss_scale_min and _max"},
       {"--launch.hostfile hosts",
        "--launch.hostfile: hosts is not built yet in this version (starting ranks on other machines"},
   };

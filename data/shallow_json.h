@@ -1,0 +1,22 @@
+// JSON that we wrote ourselves and find again on disk. Copying and printing nlohmann's values recurses, so text that is
+// nested deeper than anything of ours is refused while it is read.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+
+constexpr int kMaxOwnDepth = 32;
+
+// Throws nlohmann's exceptions, and kUsage naming `where` when the text is nested too deeply.
+template <class Json>
+Json parse_shallow(const std::string& text, const std::string& where) {
+  return Json::parse(text, [&](int depth, typename Json::parse_event_t, Json&) {
+    GT_REQUIRE(depth <= kMaxOwnDepth, Exit::kUsage, where, ": nested deeper than ", kMaxOwnDepth, " levels");
+    return true;
+  });
+}
+
+}  // namespace gt

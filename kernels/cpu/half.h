@@ -1,0 +1,52 @@
+// Numbers stored in 16 bits and computed with in f32: how kernels read and write tensors of any floating type. A row of
+// f32 is used where it lies; a row of halves is widened into scratch first, or rounded out of it at last (nearest even;
+// beyond the largest f16: infinity). So a kernel gives the bits of its f32 form on the widened operands, rounded once.
+#pragma once
+#include "kernels/core/tensor.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+
+inline bool is_half(DType t) { return t == DType::kBF16 || t == DType::kF16; }
+inline bool is_float(DType t) { return t == DType::kF32 || is_half(t); }
+
+inline void widen(const Simd& f, DType half, const uint16_t* from, float* to, int64_t n) {
+  (half == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
+}
+inline void narrow(const Simd& f, DType half, const float* from, uint16_t* to, int64_t n) {
+  (half == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
+}
+
+// Elements [at, at + n) of t: its own bytes, or a copy in `room`.
+inline const float* read(const Simd& f, const Tensor& t, int64_t at, int64_t n, float* room) {
+  if (t.dtype == DType::kF32) return t.as<float>() + at;
+  widen(f, t.dtype, t.as<uint16_t>() + at, room, n);
+  return room;
+}
+
+// Where to put elements [at, ...) of t: its own bytes, or `room`, from which write() takes them.
+inline float* target(const Tensor& t, int64_t at, float* room) {
+  return t.dtype == DType::kF32 ? t.as<float>() + at : room;
+}
+inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const float* room) {
+  if (t.dtype != DType::kF32) narrow(f, t.dtype, room, t.as<uint16_t>() + at, n);
+}
+
+// Sums over rows of x, of which element (r, c) is number at + r * stride + c: out[c] (+)= sum over r. The bits of
+// Simd::sum_rows.
+inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out, int64_t cols,
+                     bool accumulate) {
+  if (x.dtype == DType::kF32) return f.sum_rows(x.as<float>() + at, stride, rows, out, cols, accumulate);
+  constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that are added at a time
+  float room[kRows * kCols];
+  for (int64_t c = 0; c < cols; c += kCols) {
+    const int64_t width = cols - c < kCols ? cols - c : kCols;
+    for (int64_t r = 0; r < rows || r == 0; r += kRows) {
+      const int64_t count = rows - r < kRows ? rows - r : kRows;
+      for (int64_t i = 0; i < count; ++i) read(f, x, at + (r + i) * stride + c, width, room + i * kCols);
+      f.sum_rows(room, kCols, count, out + c, width, accumulate || r > 0);
+    }
+  }
+}
+
+}  // namespace gt::cpu

@@ -1,0 +1,52 @@
+#include "launch/train/skip_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "launch/ranks/agree.h"
+
+namespace gt {
+namespace {
+
+int64_t least(ProcessGroup& world, int64_t x) {
+  world.all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kMin, {}).wait({});
+  return x;
+}
+
+}  // namespace
+
+void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
+  constexpr auto kSize = std::tuple_size_v<decltype(scales_)>;
+  scales_[static_cast<size_t>(seen_++) % kSize] = r.loss_scale;
+  in_a_row_ = r.overflow ? in_a_row_ + 1 : 0;
+  if (in_a_row_ < most_) return;
+
+  const Mesh& mesh = engine.mesh();
+  constexpr int64_t kNowhere = std::numeric_limits<int64_t>::max();
+  const auto bad = engine.store().first_bad_gradient();
+  const int64_t first = least(mesh.world(), bad ? bad->place : kNowhere);
+  const bool here = bad && bad->place == first;
+  const int64_t speaker = least(mesh.world(), here ? mesh.rank() : first == kNowhere ? 0 : kNowhere);
+  std::vector<double> last;
+  for (int64_t k = std::max<int64_t>(0, seen_ - static_cast<int64_t>(kSize)); k < seen_; ++k)
+    last.push_back(scales_[static_cast<size_t>(k) % kSize]);
+  agree(mesh.world(), [&] {
+    if (mesh.rank() != speaker) return;
+    const std::string where =
+        bad ? fmt::format("the first gradient in the order of the backward that is not finite is that of {} (rank {}: "
+                          "pp {}, dp {}, tp {})",
+                          bad->name, mesh.rank(), mesh.coord(Axis::kPp), mesh.coord(Axis::kDp), mesh.coord(Axis::kTp))
+            : std::string("every gradient is finite, their norm is not");
+    fail(Exit::kNumerical, "step ", step, ": ", in_a_row_, " steps in a row had gradients that are not finite; ", where,
+         "; the loss of this step is ", fmt::format("{}", r.loss), std::isfinite(r.loss) ? "" : " (not finite)",
+         "; last loss scales ", fmt::format("{:g}", fmt::join(last, " ")),
+         ". Nothing was written since the last good step. Try a lower --optim.lr, bf16 instead of fp16, or a look at "
+         "the data; precision.max_consecutive_skips sets the limit");
+  });
+}
+
+}  // namespace gt

@@ -1,0 +1,148 @@
+// Every target on its seeds, on what is kept in corpus/<target>/ (every past finding), and on mutations of both. An
+// input whose refusal has a new text joins the pool. GPT_FUZZ_FACTOR=50 takes so many times more inputs, GPT_TEST_SEED
+// others; an input that was a finding is left in fuzz-<target>.input in the build folder, also when the process died.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "tests/fuzz/mutate.h"
+#include "tests/fuzz/target.h"
+#include "tests/support/test.h"
+
+namespace gt::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kLongest = 1 << 16, kPool = 2000;
+
+int64_t from_environment(const char* name, int64_t otherwise) {
+  const char* s = std::getenv(name);
+  return s == nullptr ? otherwise : std::atoll(s);
+}
+
+// The input in work, in a mapped file: it is there after any death of the process.
+class Witness {
+ public:
+  explicit Witness(const std::string& target) : path_(cat(GPT_BINARY_DIR, "/fuzz-", target, ".input")) {
+    const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
+    GT_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0, path_);
+    void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ::close(fd);
+    GT_CHECK(p != MAP_FAILED, path_);
+    place_ = static_cast<char*>(p);
+  }
+  ~Witness() {
+    ::munmap(place_, kBytes);
+    if (clean_) ::unlink(path_.c_str());
+  }
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+
+  void begin(const std::string& input) {
+    size_ = std::min(input.size(), kBytes);
+    std::memcpy(place_, input.data(), size_);
+    clean_ = false;
+  }
+  void end() { clean_ = true; }
+  // Cuts the file to the input and says where it is.
+  std::string keep() {
+    GT_CHECK(::truncate(path_.c_str(), static_cast<off_t>(size_)) == 0);
+    return path_;
+  }
+
+ private:
+  static constexpr size_t kBytes = 1 << 20;
+  std::string path_;
+  char* place_ = nullptr;
+  size_t size_ = 0;
+  bool clean_ = true;
+};
+
+std::vector<std::string> corpus(const Target& t) {
+  std::vector<std::string> out = t.seeds();
+  const fs::path dir = fs::path(GPT_SOURCE_DIR) / "tests/fuzz/corpus" / t.name;
+  std::vector<fs::path> files;
+  if (fs::exists(dir))
+    for (const auto& e : fs::directory_iterator(dir)) files.push_back(e.path());
+  std::sort(files.begin(), files.end());
+  Vfs vfs;
+  for (const fs::path& f : files) out.push_back(read_file(vfs, f.string(), 1 << 20));
+  return out;
+}
+
+// Of the texts, what does not vary with an input's numbers and names.
+std::string kind_of(const std::string& text) {
+  std::string out;
+  bool quoted = false;
+  for (const char c : text.substr(0, 600)) {
+    if (c == '"' || c == '\'') quoted = !quoted;
+    if (!quoted && (std::isalpha(static_cast<unsigned char>(c)) || c == ' ')) out += c;
+  }
+  return out;
+}
+
+// A size that a file claims must never be allocated: no parser needs more than this beside the program.
+void limit_memory() {
+  if (kSanitized) return;  // shadow memory is larger than any limit
+  rlimit r{};
+  ::getrlimit(RLIMIT_AS, &r);
+  r.rlim_cur = rlim_t{1} << 30;
+  ::setrlimit(RLIMIT_AS, &r);
+}
+
+void holds(const Target& t) {
+  limit_memory();
+  Witness witness(t.name);
+  const auto run = [&](const std::string& input) {
+    witness.begin(input);
+    outcome() = {};
+    try {
+      t.run(input);
+    } catch (const std::exception& e) { FAIL(t.name << ": " << e.what() << "\nthe input is " << witness.keep()); }
+    witness.end();
+  };
+  std::vector<std::string> pool = corpus(t);
+  std::set<std::string> kinds;
+  int accepted = 0;
+  for (const std::string& input : pool) {
+    run(input);
+    accepted += outcome().accepted;
+    kinds.insert(kind_of(outcome().refusals));
+  }
+  CHECK(accepted > 0);
+  std::erase_if(pool, [](const std::string& s) { return s.size() > kLongest; });
+  Mutator mutator(static_cast<uint64_t>(from_environment("GPT_TEST_SEED", 1)), t.words);
+  const int64_t inputs = t.inputs * from_environment("GPT_FUZZ_FACTOR", 1) / (kSanitized ? 4 : 1);
+  for (int64_t k = 0; k < inputs; ++k) {
+    const std::string input = mutator.next(pool, kLongest);
+    run(input);
+    if (pool.size() < kPool && kinds.insert(kind_of(outcome().refusals)).second) pool.push_back(input);
+  }
+  std::printf("%s: %lld inputs, %zu kinds of refusal, no finding\n", t.name, static_cast<long long>(inputs),
+              kinds.size());
+  CHECK(kinds.size() > 3);
+}
+
+}  // namespace
+
+TEST_CASE("a shard's index is accepted whole or refused with one error") { holds(ckpt_index()); }
+TEST_CASE("a checkpoint's manifest is accepted whole or refused with one error") { holds(ckpt_manifest()); }
+TEST_CASE("a config file is accepted whole or refused with one error") { holds(config_json()); }
+TEST_CASE("what lies beside token files is accepted whole or refused with one error") { holds(data_json()); }
+TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { holds(hdf5_gate()); }
+TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }
+TEST_CASE("an llm.c checkpoint is accepted whole or refused with one error") { holds(llmc_header()); }
+TEST_CASE("a safetensors file is accepted whole or refused with one error") { holds(safetensors_header()); }
+TEST_CASE("a schedule's text is accepted whole or refused with one error") { holds(schedule_text()); }
+TEST_CASE("a token index is accepted whole or refused with one error") { holds(token_index()); }
+TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }
+
+}  // namespace gt::fuzz

@@ -1,0 +1,55 @@
+#include "tests/fuzz/target.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace gt::fuzz {
+namespace fs = std::filesystem;
+namespace {
+
+struct Folder {
+  std::string path = cat(fs::exists("/dev/shm") ? "/dev/shm" : "/tmp", "/gpttrain-fuzz-", ::getpid());
+  Folder() { fs::create_directories(path); }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path, ignored);
+  }
+};
+
+}  // namespace
+
+Outcome& outcome() {
+  static Outcome last;
+  return last;
+}
+
+ScratchFile::ScratchFile(const std::string& name) {
+  static const Folder folder;
+  path_ = folder.path + "/" + name;
+}
+
+void ScratchFile::put(std::string_view bytes) const {
+  std::ofstream out(path_, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.close();
+  GT_CHECK(out, "cannot write ", path_);
+}
+
+int64_t OneFile::pread(int, void* data, int64_t bytes, int64_t offset) {
+  const auto size = static_cast<int64_t>(bytes_.size());
+  const int64_t n = std::clamp<int64_t>(size - offset, 0, bytes);
+  if (n > 0) std::memcpy(data, bytes_.data() + offset, static_cast<size_t>(n));
+  return n;
+}
+
+std::string number_bytes(uint64_t value, size_t width) {
+  std::string out(width, '\0');
+  std::memcpy(out.data(), &value, width);
+  return out;
+}
+
+}  // namespace gt::fuzz

@@ -1,0 +1,39 @@
+#include <cmath>
+
+#include "data/model_walk.h"
+#include "tests/fuzz/target.h"
+
+namespace gt::fuzz {
+namespace {
+
+void run(std::string_view input) {
+  ModelInfo m;
+  if (refused([&] { m = walk_model(input, "fuzz.model"); })) return;
+  GT_CHECK(m.pieces >= 1 && m.longest_piece >= 1 && m.type >= 1 && m.type <= 4 && m.byte_pieces <= m.pieces);
+}
+
+// Protocol buffers by hand: a field of bytes.
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+std::vector<std::string> seeds() {
+  const std::string score("\x15\x00\x00\x80\xbf", 5);
+  const std::string pieces = field(1, field(1, "<unk>") + score + std::string("\x18\x02", 2)) +
+                             field(1, field(1, "\xE2\x96\x81the") + score) +
+                             field(1, field(1, "<0x0A>") + score + std::string("\x18\x06", 2));
+  return {pieces + field(2, std::string("\x18\x02\x98\x02\x01", 5)) + field(3, field(1, "identity") + field(2, "")),
+          pieces + field(2, std::string("\x18\x01", 2)), pieces};
+}
+
+}  // namespace
+
+Target tokenizer_model() {
+  return {"tokenizer_model",
+          run,
+          seeds,
+          {"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x18\x02", std::string("\x0a\x00", 2)},
+          100000};
+}
+
+}  // namespace gt::fuzz

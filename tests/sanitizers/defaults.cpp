@@ -1,0 +1,43 @@
+// What the sanitizers' run-time libraries ask every sanitized program of ours for, so that it behaves the same however
+// it is started: by ctest, by mpirun, by hand. *SAN_OPTIONS of the environment still win. Suppressions are for code
+// that is not ours, each with its reason; there is none for our own.
+extern "C" {
+
+// A finding ends the program, with a stack; findings of the heap are ours to report, not a signal handler's.
+const char* __asan_default_options();
+const char* __asan_default_options() {
+  return "strict_string_checks=1:check_initialization_order=1:strict_init_order=1:"
+         "allow_user_segv_handler=1:exitcode=99";
+}
+const char* __ubsan_default_options();
+const char* __ubsan_default_options() { return "print_stacktrace=1:halt_on_error=1"; }
+const char* __lsan_default_options();
+const char* __lsan_default_options() { return "print_suppressions=0"; }
+const char* __tsan_default_options();
+const char* __tsan_default_options() {
+  // die_after_fork: checks that start programs do so from processes with threads.
+  return "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:exitcode=99:print_suppressions=0";
+}
+
+const char* __lsan_default_suppressions();
+const char* __lsan_default_suppressions() {
+  return
+      // Open MPI keeps what MPI_Init allocates until the process ends; its plugins are unloaded before, so that frames
+      // inside of them have no names: the libraries below are the callers that have.
+      "leak:libmpi.so\n"
+      "leak:libopen-pal.so\n"
+      "leak:libopen-rte.so\n"
+      "leak:libpmix.so\n"
+      "leak:libevent\n"
+      "leak:libhwloc.so\n"
+      "leak:mca_\n";
+}
+
+const char* __tsan_default_suppressions();
+const char* __tsan_default_suppressions() {
+  return
+      // libgomp's futexes are invisible to the sanitizer; oneDNN enters it with one thread a call.
+      "race:libgomp.so\n"
+      "called_from_lib:libgomp.so\n";
+}
+}

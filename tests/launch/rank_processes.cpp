@@ -41,13 +41,14 @@ bool wait_for_step(const std::string& log, int64_t step) {
   return false;
 }
 
-std::string left_behind(const std::string& word, const std::vector<int>& pids) {
+std::string left_behind(const std::string& folder, const std::vector<int>& pids) {
   std::string out;
   std::error_code ec;
   for (const auto& e : std::filesystem::directory_iterator("/proc", ec)) {
     const std::string name = e.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (slurp("/proc/" + name + "/cmdline").find(word) != std::string::npos) out += "process " + name + "\n";
+    const auto cwd = std::filesystem::read_symlink("/proc/" + name + "/cwd", ec);
+    if (!ec && cwd == folder) out += "process " + name + "\n";
   }
   for (int pid : pids) {
     if (pid > 0 && kill(pid, 0) == 0) out += "process " + std::to_string(pid) + "\n";

@@ -14,8 +14,8 @@ std::vector<int> children(int pid);
 // Waits until the run's log has a record of that step; false: it never came.
 bool wait_for_step(const std::string& log, int64_t step);
 
-// Processes of this machine whose command line holds `word`, and files of /dev/shm that gpttrain or those processes
-// made: what a run with a unique `word` (its folder) has left behind, as text; "" when there is nothing.
-std::string left_behind(const std::string& word, const std::vector<int>& pids);
+// What a run has left behind, as text, "" when there is nothing: processes whose working directory is `folder`, the
+// processes `pids`, shared memory that they made.
+std::string left_behind(const std::string& folder, const std::vector<int>& pids);
 
 }  // namespace gt

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "kernels/null/product_log.h"
 #include "launch/config/no_decay.h"
@@ -222,7 +223,9 @@ void Engine::judge_step(int64_t target_tokens) {
   backend_.device->copy(&norm, scalars_.data() + kNumScalars * kF32Bytes, kF32Bytes, compute_);
   backend_.device->copy(&overflow, scalars_.data() + kSkip * kF32Bytes, kF32Bytes, compute_);
   backend_.device->synchronize(compute_);
-  left_out_ = judge_(loss, static_cast<double>(norm)) && overflow == 0;
+  // A replica that is not finite skips the step as well, and no norm tells.
+  const double seen = overflow == 0 ? static_cast<double>(norm) : std::numeric_limits<double>::quiet_NaN();
+  left_out_ = judge_(loss, seen) && overflow == 0;
   if (!left_out_) return;
   const float skip = 1;
   backend_.device->copy(scalars_.data() + kSkip * kF32Bytes, &skip, kF32Bytes, compute_);

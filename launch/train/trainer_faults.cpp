@@ -66,9 +66,11 @@ std::string Trainer::name_bad_values() {
   std::vector<ShardView> views = engine_->store().grad_views();
   std::erase_if(views, [&](const ShardView& v) { return !gradient || v.name != "grad/" + gradient->name; });
   const auto& api = *backend_->device;
+  std::string own = first_bad_value(views, "gradient", api, compute_);
+  if (own.empty() && gradient) own = "gradient of " + gradient->name + ", in this rank's replica";
   const std::vector<std::string> all = gather_bytes(
       mesh_->world(), pack({first_bad_value(engine_->store().value_views(), "weight", api, compute_),
-                            first_bad_value(views, "gradient", api, compute_),
+                            own,
                             fmt::format("{:020}", gradient ? gradient->place : 0)}));
   for (const size_t kind : {0, 1}) {
     int speaker = -1, ranks = 0;

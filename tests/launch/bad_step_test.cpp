@@ -115,15 +115,20 @@ TEST_CASE("a rollback leaves out the batches around the bad one") {
 }
 
 TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, rank, and training goes on", "[R23]") {
-  for (const std::string layout : {"--tp 2 --pp 2 --dp 1", "--dp 2 --pp 2 --zero 2"}) {
+  struct Case {
+    std::string layout, fault, named;
+  };
+  for (const Case& c :
+       {Case{"--tp 2 --pp 2 ", ",param=layers.3.mlp.up.weight,index=2", "gradient of layers.3.mlp.up.weight, element "},
+        Case{"--tp 2 --pp 2 ", ",param=layers.3.norm1.weight", "gradient of layers.3.norm1.weight, in this rank's replica"},
+        Case{"--dp 2 --pp 2 --zero 2 ", "", "gradient of "}}) {
     TempDir dir;
-    const Outcome r = gpttrain(kTiny + layout + " --train.steps 8 --log.name x --fault.inject " +
-                                   "nan@grad:rank=3,step=4,param=layers.3.norm1.weight,index=2",
-                               dir.path());
+    const Outcome r = gpttrain(
+        kTiny + c.layout + "--train.steps 8 --log.name x --fault.inject nan@grad:rank=3,step=4" + c.fault, dir.path());
     INFO(r.out);
     CHECK(r.code == 0);
     CHECK(r.says("step 4, its update is left out: loss "));
-    CHECK(r.says("gradient of layers.3.norm1.weight, element "));
+    CHECK(r.says(c.named));
     CHECK(r.says("(rank 3, pp1 "));
     const auto skipped = logged(dir / "runs/x", "skipped");
     REQUIRE(skipped.size() == 8);

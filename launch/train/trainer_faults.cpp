@@ -116,13 +116,13 @@ void Trainer::roll_back() {
   const int64_t bad_step = state_.step, global_batch = config_.train.global_batch;
   const auto window = skip_window(state_.consumed_samples - global_batch, global_batch, config_.fault.skip_batches);
   const std::string why = guard_.reason();
+  saver_->finish();  // what is being written was good
   const bool allowed = guard_.count_rollback();
   agree(world, [&] {
     GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has gone back ",
                config_.fault.max_rollbacks, " times already (fault.max_rollbacks) without 1000 good steps in a row. A "
                "lower --optim.lr, a longer warm-up or a look at the data may help; fault.spike_z says what a spike is");
   });
-  saver_->finish();
   mesh_->status().enter(RunPhase::kLoad, bad_step);
   std::string failures;
   std::optional<LoadReport> report;

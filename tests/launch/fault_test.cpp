@@ -105,7 +105,7 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, w
     };
     const Outcome r = gpttrain(kRun + layout, dir.path(), 100, [&](int pid) {
       once_it_trains(log, 0, 0, pids)(pid);
-      kill(processes ? pids[2] : pid, SIGUSR2);
+      send_signal(processes ? pids[2] : pid, SIGUSR2);
       const size_t wanted = alone ? 1 : 4;
       for (int i = 0; i < 1000; ++i) {  // every rank's stack, then steps
         const std::string text = stacks();

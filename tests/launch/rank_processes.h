@@ -11,6 +11,9 @@ namespace gt {
 int process_of(int pid, int rank);
 std::vector<int> children(int pid);
 
+// A signal to one process; nothing when there is none: 0 would mean everybody here.
+void send_signal(int pid, int n);
+
 // Waits until the run's log has a record of that step; false: it never came.
 bool wait_for_step(const std::string& log, int64_t step);
 

@@ -43,6 +43,7 @@ struct TrainState {
   double best_loss = 0;  // validation; meaningless while best_step is -1
   int64_t best_step = -1;
   std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  std::string bad_steps_json;  // JSON object: what the run remembers of good and bad steps; empty: nothing
   std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
 };
 
@@ -66,6 +67,7 @@ struct SaveOptions {
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
   bool require_finite = true;                             // NaN and infinity end the attempt
   std::string git, isa;                                   // of the writer
+  std::function<void()> may_commit;  // asked on rank 0 right before the commit; what it throws ends the attempt
 };
 
 // Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks

@@ -170,6 +170,13 @@ void DirLock::touch_until_stopped() {
   }
 }
 
+void DirLock::require_mine() const {
+  const Owner now = read_owner(path_);
+  GT_REQUIRE(!now.readable || now.token == token_, Exit::kIo, path_, ": another job has taken this folder over: ",
+             describe(now), ". This one counted as dead, having given no sign of life for ", times_.stale.count() / 1000,
+             " s; two jobs would delete each other's checkpoints, so it saves nothing more. Its last checkpoint is whole");
+}
+
 std::string DirLock::living_owner(const std::string& dir) {
   const Owner o = read_owner(dir + "/.lock");
   return o.absent || is_dead_here(o) ? "" : describe(o);

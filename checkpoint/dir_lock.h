@@ -25,6 +25,10 @@ class DirLock {
   DirLock(const DirLock&) = delete;
   DirLock& operator=(const DirLock&) = delete;
 
+  // Throws kIo naming the new owner when somebody has taken the folder over: this process gave no sign of life for so
+  // long that it counted as dead. Reads the file; any thread.
+  void require_mine() const;
+
   // Who holds the folder now, for messages: "host node07, pid 4711"; "" when nobody that lives does. Waits for nothing:
   // an owner elsewhere counts as alive.
   static std::string living_owner(const std::string& dir);

@@ -213,6 +213,7 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   sync_directory(vfs_, temp_);
   const std::string final = dir_ + "/" + step_name(m_.step);
   std::error_code ec;
+  if (options_.may_commit) options_.may_commit();
   if (std::filesystem::exists(std::filesystem::symlink_status(final, ec))) set_aside(vfs_, final, "abandoned");
   rename_file(vfs_, temp_, final);  // this is the commit
   sync_directory(vfs_, dir_);

@@ -43,8 +43,8 @@ class Id {
 
 void done(herr_t r, const std::string& what) { GT_REQUIRE(r >= 0, Exit::kIo, "libhdf5 failed: ", what); }
 
-struct TempFile {
-  explicit TempFile(const std::string& dir) : path(dir + "/.gpttrain-skeleton-XXXXXX") {
+struct TempFile {  // named after its maker: what a killed one leaves behind can be told from the living
+  explicit TempFile(const std::string& dir) : path(dir + "/gpttrain-" + std::to_string(::getpid()) + "-XXXXXX") {
     const int fd = ::mkstemp(path.data());
     if (fd < 0) fail_io("creation of a temporary file in " + dir, -errno);
     ::close(fd);

@@ -40,7 +40,8 @@ constexpr const char* kKnown[] = {"step",
                                   "batch",
                                   "skip_windows",
                                   "data",
-                                  "best"};
+                                  "best",
+                                  "bad_steps"};
 
 }  // namespace
 
@@ -79,6 +80,7 @@ Json to_json(const TrainState& s) {
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
   else
     j["best"] = nullptr;
+  if (!s.bad_steps_json.empty()) j["bad_steps"] = Json::parse(s.bad_steps_json);
   if (!s.data_json.empty()) {
     const Json cursor = Json::parse(s.data_json);
     for (const char* key : kCursorKeys)
@@ -120,6 +122,7 @@ TrainState state_from(const Json& j) {
     s.best_loss = float_from(j.at("best").at("value"));
     s.best_step = j.at("best").at("step").get<int64_t>();
   }
+  if (j.contains("bad_steps")) s.bad_steps_json = j.at("bad_steps").dump();
   if (j.contains("data")) {
     Json cursor;
     for (const char* key : kCursorKeys)

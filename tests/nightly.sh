@@ -98,6 +98,16 @@ goal mpi 'layouts equal' each <<'LAYOUTS'
 --config configs/tiny.json --device.kind cpu --on here --tp 2 --pp 2 --dp 2
 --config configs/tiny.json --device.kind cpu --on here --tp 4 --pp 2 --model.tied false
 LAYOUTS
+
+# Killed, stopped, preempted and restarted runs, GPT_FAULT_ROUNDS times each (default 10).
+faults() {
+  local k rounds=${GPT_FAULT_ROUNDS:-10}
+  for ((k = 1; k <= rounds; k++)); do
+    "$build/test_launch" "[R11],[R12],[R14],[R15],[R28]" || { echo "failed in round $k"; return 1; }
+  done
+  echo "$rounds rounds of killed, stopped, preempted and restarted runs"
+}
+goal faults 'rounds of killed' faults
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed

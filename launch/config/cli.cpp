@@ -25,8 +25,11 @@ struct VerbSpec {
 };
 
 constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none; launch FLAGS -- FLAGS is the same",
-     nullptr, ConfigFlags::kNow, "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"launch", Verb::kTrain,
+     "train with a parent that starts the job again after failures that may pass; launch FLAGS -- TRAIN FLAGS", nullptr,
+     ConfigFlags::kNow, "--max-restarts 10 --config configs/demo.json --tp 2 --pp 2 --dp 2"},
     {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
      "--input books/ --vocab 8192 --output tok.model"},
     {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
@@ -170,9 +173,8 @@ const VerbSpec& take_verb(std::vector<std::string>& words) {
   return *spec;
 }
 
-// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on train itself.
-void as_train(std::vector<std::string>& words) {
-  words[0] = "train";
+// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on both sides.
+void join_launch_flags(std::vector<std::string>& words) {
   if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
     if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
 }
@@ -257,7 +259,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
   if (words.size() > 1 && wants_help({words[1]}))
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
-  if (words[0] == "launch") as_train(words);
+  if (words[0] == "launch") join_launch_flags(words);
   const VerbSpec& spec = take_verb(words);
   command.name = spec.name;
   const std::vector<Option> options = bind(spec.verb, command.args);

@@ -28,7 +28,7 @@ void visit_sections(Config& c, V&& v) {
   v("model", c.model), v("parallel", c.parallel), v("zero", c.zero), v("precision", c.precision);
   v("optim", c.optim), v("schedule", c.schedule), v("train", c.train), v("data", c.data);
   v("checkpoint", c.checkpoint), v("log", c.log), v("device", c.device), v("launch", c.launch);
-  v("comm", c.comm);
+  v("comm", c.comm), v("fault", c.fault);
 }
 
 // Reading one file and one list of flags into a Config, collecting every problem on the way.

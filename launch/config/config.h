@@ -301,7 +301,8 @@ struct LaunchConfig {
     v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
     v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
-    v("max_restarts", max_restarts, "0..", "restarts after a failure");
+    v("max_restarts", max_restarts, "0..1000000",
+      "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
   }
 };
@@ -314,6 +315,24 @@ struct CommConfig {
       "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
     v("stall_abort_s", stall_abort_s, "0..1000000 seconds",
       "a wait that takes longer ends the run with exit code 124 and RUN/hang-TIME; 0: never");
+  }
+};
+
+struct FaultConfig {
+  std::string spike_action = "skip", inject;
+  double spike_z = 6;
+  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3;
+  template <class V>
+  void fields(V& v) {
+    v("spike_z", spike_z, ">0..1e9 deviations",
+      "a loss or gradient norm that lies so far above the median of the last 128 good steps is a spike");
+    v("spike_action", spike_action, "skip|rollback|warn|off",
+      "leave its update out, go back to an older checkpoint at once, only say so, or do not look; an update that is not "
+      "finite is always left out");
+    v("bad_steps", bad_steps, "1..1000000 steps", "so many left out in a row: go back to a checkpoint 100 steps older");
+    v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
+    v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
+    v("inject", inject, "", "faults on demand, for tests: kill@step:rank=1,step=5 nan@grad:param=embed.weight,step=9");
   }
 };
 
@@ -331,6 +350,7 @@ struct Config {
   DeviceConfig device;
   LaunchConfig launch;
   CommConfig comm;
+  FaultConfig fault;
 
   // Of a checked config. Nothing is cut over one rank, whatever the option says.
   bool sequence_parallel() const {

@@ -67,6 +67,7 @@ constexpr Alias kAliases[] = {
     {"tokenizer-model", "data.tokenizer"},
     {"split", "data.split"},
     {"save", "checkpoint.dir"},
+    {"max-restarts", "launch.max_restarts"},
     {"save-interval", "checkpoint.every"},
     {"async-save", "checkpoint.async", "true"},
     {"log-interval", "log.every"},

@@ -17,6 +17,7 @@
 #include "launch/logs/trace.h"
 #include "launch/ranks/hostfile.h"
 #include "launch/ranks/spawn.h"
+#include "launch/train/inject.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -36,7 +37,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
-    {"launch.max_restarts", "0", "the supervisor"},
 };
 
 std::string list_of(std::vector<int64_t> v) {
@@ -93,6 +93,9 @@ class Checker {
     schedule();
     check_optimizer(c_, rules());
     files();
+    try {
+      parse_injections(c_.fault.inject);
+    } catch (const Error& e) { bad("fault.inject", e.what()); }
   }
 
  private:

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/spawn.h"
+#include "launch/ranks/stack_watch.h"
 #include "launch/train/engine_options.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
@@ -26,8 +28,29 @@ std::chrono::milliseconds deadline(const Config& config) {
   return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
 }
 
-StallOptions stall_options(const Config& config) {
-  return {.abort_seconds = config.comm.stall_abort_s, .run_dir = config.run_dir(), .say = {}, .end = {}};
+// Where a supervisor wants to read who was to blame.
+std::string verdict_file() {
+  const char* path = std::getenv("GPTTRAIN_VERDICT");
+  return path != nullptr ? path : "";
+}
+
+// Under a supervisor a hung job is worth more ended than waiting for somebody to look at it.
+double stall_abort_seconds(const Command& command) {
+  const Config& c = command.loaded.config;
+  const bool chosen = command.loaded.origin.count("comm.stall_abort_s") > 0;
+  if (chosen || c.launch.max_restarts == 0) return c.comm.stall_abort_s;
+  return (c.comm.stall_warn_s > 0 ? c.comm.stall_warn_s : 10) + 10;
+}
+
+StallOptions stall_options(const Command& command) {
+  const Config& config = command.loaded.config;
+  return {.abort_seconds = stall_abort_seconds(command),
+          .run_dir = config.run_dir(),
+          .verdict_file = verdict_file(),
+          .say = {},
+          .dump_requests = dump_requests,
+          .stacks = watched_stacks,
+          .end = {}};
 }
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
@@ -44,10 +67,11 @@ Exit code_of(const std::exception& e) {
   return error != nullptr ? error->code() : Exit::kInternal;
 }
 
-Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>& body) {
+Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
+  const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
   ThreadWorld ranks(world, deadline(config));
-  StallMonitor monitor(ranks.board(), -1, stall_options(config));
+  StallMonitor monitor(ranks.board(), -1, stall_options(command));
   std::mutex mutex;
   bool failed = false;
   Exit result = Exit::kOk;
@@ -55,6 +79,7 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
   for (int r = 0; r < world; ++r)
     team.emplace_back([&, r] {
       try {
+        const StackWatch watched(r);
         const auto factory = ranks.factory(r);
         const Exit code = body(*factory);
         factory->status()->enter(RunPhase::kDone, factory->status()->slot().step.load());
@@ -97,18 +122,22 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
 Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
+  install_dump_signal();
   if (command.env.launched()) {
     MpiFactory factory(deadline(config));
-    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(config));
+    const StackWatch watched(factory.world_rank());
+    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
     return run_alone(config, factory, body, &monitor);
   }
   const std::vector<HostSlots> hosts = chosen_hosts(config.launch);
   if (world == 1 && (hosts.empty() || is_this_machine(hosts[0].host))) {
     if (const std::string gpus = gpus_of(hosts); !gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
     SelfFactory factory;
-    return run_alone(config, factory, body, nullptr);
+    const StackWatch watched(0);
+    StallMonitor monitor(factory.board(), 0, stall_options(command));
+    return run_alone(config, factory, body, &monitor);
   }
-  if (config.launch.ranks == "threads") return run_threads(config, body);
+  if (config.launch.ranks == "threads") return run_threads(command, body);
   SpawnOptions options;
   options.grace_s = static_cast<int>(config.launch.grace_s);
   options.hosts = hosts;

@@ -61,20 +61,19 @@ void stay_on_cores(const std::vector<HostSlots>& hosts) {
   if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
 }
 
-[[noreturn]] void run_child(const std::vector<std::string>& command,
-                            const std::vector<std::pair<std::string, std::string>>& environment, const sigset_t& mask,
-                            pid_t parent, const std::vector<HostSlots>& hosts) {
+[[noreturn]] void run_child(const JobCommand& job, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
   sigprocmask(SIG_SETMASK, &mask, nullptr);
+  signal(SIGUSR2, SIG_IGN);  // asks what the ranks do; one that is not far enough to answer must not die of it
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
-  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 0);
-  const std::string gpus = gpus_of(hosts);
+  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
+  const std::string gpus = gpus_of(job.hosts);
   if (!gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
-  if (gpus.empty()) stay_on_cores(hosts);
+  if (gpus.empty()) stay_on_cores(job.hosts);
   std::vector<char*> argv;
-  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execv(argv[0], argv.data());
   constexpr char kText[] = "gpttrain: mpirun could not be started\n";
@@ -88,8 +87,8 @@ bool only_here(const std::vector<HostSlots>& hosts) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Waits for mpirun, passing on signals; `signals` are blocked in this thread.
-int supervise(pid_t child, const sigset_t& signals, int grace_s) {
+// Waits for the child, passing on signals.
+JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
   int first = 0;
   bool ending = false;
   auto deadline = Clock::time_point::max();
@@ -104,12 +103,11 @@ int supervise(pid_t child, const sigset_t& signals, int grace_s) {
     if (done == child) {
       const int code = exit_code_of(status);
       // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost.
-      if (first != 0 && !ending && code == 128 + SIGUSR1) return static_cast<int>(Exit::kInterrupted);
-      return ending && first != 0 ? 128 + first : code;
+      if (first != 0 && !ending && code == 128 + SIGUSR1) return {static_cast<int>(Exit::kInterrupted), first};
+      return {ending && first != 0 ? 128 + first : code, first};
     }
-    if (done < 0 && errno != EINTR) return static_cast<int>(Exit::kInternal);
-    const timespec wait{0, 200'000'000};
-    const int n = sigtimedwait(&signals, nullptr, &wait);
+    if (done < 0 && errno != EINTR) return {static_cast<int>(Exit::kInternal), first};
+    const int n = gate.wait(0.2);
     if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
       if (first == 0) {
         first = n;
@@ -195,44 +193,68 @@ std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, i
   return env;
 }
 
-int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
-  GT_CHECK(world > 1, "one rank needs no launcher");
+JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
+  JobCommand job;
+  job.hosts = options.hosts;
+  std::string program = options.program;
+  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+  if (here) {
+    job.words = {program};
+    job.words.insert(job.words.end(), args.begin(), args.end());
+    job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
+    return job;
+  }
   const std::string mpirun = find_in_path("mpirun");
   GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world,
              " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
              "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
-  std::string program = options.program;
-  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
-  const auto command = mpirun_command(world, mpirun, program, args, options.hosts);
-  auto environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  job.words = mpirun_command(world, mpirun, program, args, options.hosts);
+  job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
   if (!options.hosts.empty() && !only_here(options.hosts))
-    std::erase_if(environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });  // others take ssh
+    std::erase_if(job.environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });  // others take ssh
+  return job;
+}
 
-  sigset_t signals, before;
-  sigemptyset(&signals);
+SignalGate::SignalGate() {
+  sigemptyset(&signals_);
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
     struct sigaction now {};
     sigaction(n, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&signals, n);  // nohup ignores SIGHUP; a blocked one would come through
+    if (now.sa_handler != SIG_IGN) sigaddset(&signals_, n);  // nohup ignores SIGHUP; a blocked one would come through
   }
-  GT_CHECK(sigprocmask(SIG_BLOCK, &signals, &before) == 0);
-  int was_reaper = 0;
-  prctl(PR_GET_CHILD_SUBREAPER, &was_reaper);
+  GT_CHECK(sigprocmask(SIG_BLOCK, &signals_, &before_) == 0);
+  prctl(PR_GET_CHILD_SUBREAPER, &was_reaper_);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+SignalGate::~SignalGate() {
+  prctl(PR_SET_CHILD_SUBREAPER, was_reaper_);
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+int SignalGate::wait(double seconds) const {
+  const auto whole = static_cast<time_t>(seconds);
+  const timespec limit{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
+  const int n = sigtimedwait(&signals_, nullptr, &limit);
+  return n > 0 ? n : 0;
+}
+
+JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) run_child(command, environment, before, parent, options.hosts);
-  if (child < 0) {
-    const std::string reason = std::strerror(errno);
-    sigprocmask(SIG_SETMASK, &before, nullptr);
-    fail(Exit::kInternal, "starting mpirun: fork: ", reason);
-  }
+  if (child == 0) run_child(job, gate.before(), parent);
+  GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // both sides do it: whoever is first
-  const int code = supervise(child, signals, options.grace_s);
+  const JobEnd end = attend(child, gate, grace_s);
   end_orphans();
-  prctl(PR_SET_CHILD_SUBREAPER, was_reaper);
-  sigprocmask(SIG_SETMASK, &before, nullptr);
-  GT_REQUIRE(code != 127, Exit::kUsage, mpirun, " or ", program, " could not be started (exit code 127)");
-  return code;
+  GT_REQUIRE(end.code != 127, Exit::kUsage, job.words[0], " or what it starts could not be started (exit code 127)");
+  return end;
+}
+
+int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
+  GT_CHECK(world > 1, "one rank needs no launcher");
+  const JobCommand job = job_command(world, false, args, options);
+  const SignalGate gate;
+  return run_job(job, gate, options.grace_s).code;
 }
 
 }  // namespace gt

@@ -2,6 +2,8 @@
 // stays as the parent. It turns Ctrl-C and SIGTERM into SIGUSR1 for the ranks (mpirun would kill them within a second),
 // waits until they have saved, and returns their exit code.
 #pragma once
+#include <signal.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,8 +21,42 @@ struct SpawnOptions {
   std::vector<HostSlots> hosts = {};
 };
 
-// True in a rank that launch_ranks started.
+// True in a process that this program started.
 bool started_by_launch_ranks();
+
+// While it lives, the signals that a parent of ranks passes on wait for run_job, and orphaned ranks become children of
+// this process. Make it before threads are made.
+class SignalGate {
+ public:
+  SignalGate();
+  ~SignalGate();
+  SignalGate(const SignalGate&) = delete;
+  SignalGate& operator=(const SignalGate&) = delete;
+  const sigset_t& signals() const { return signals_; }
+  const sigset_t& before() const { return before_; }
+  // The next signal that comes within so many seconds; 0: none.
+  int wait(double seconds) const;
+
+ private:
+  sigset_t signals_, before_;
+  int was_reaper_ = 0;
+};
+
+struct JobCommand {
+  std::vector<std::string> words;                                // words[0]: the program's path
+  std::vector<std::pair<std::string, std::string>> environment;  // added where not set already
+  std::vector<HostSlots> hosts = {};                             // whose cores or GPUs of this machine they may use
+};
+// `world` ranks by mpirun; this program itself when `here` (one rank, or ranks that are threads). kUsage when there is
+// no mpirun.
+JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& = {});
+
+struct JobEnd {
+  int code = 0;     // of the first rank that failed, 128 + n for a signal; 0
+  int stopped = 0;  // the first stop signal that this process got meanwhile, 0: none
+};
+// Runs one job to its end; stop signals become SIGUSR1 for it, a second one, or grace_s without an end, is the end.
+JobEnd run_job(const JobCommand&, const SignalGate&, int grace_s);
 
 // The command and the environment that start `world` ranks; separate from launch_ranks so that tests and --verbose can
 // see them.

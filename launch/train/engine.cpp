@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/core/host.h"
 #include "kernels/null/product_log.h"
@@ -127,6 +128,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   end_phase(Phase::kPipeline);
   store_->finish_reduction();
   end_phase(Phase::kReduce);
+  if (probe_) probe_();
 
   const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
   store_->norm_squares(norms);
@@ -140,6 +142,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                              .slack = options_.clip_slack,
                              .guard = replicas},
                             compute_);
+  left_out_ = false;
+  if (judge_) judge_step(target_tokens);
   end_phase(Phase::kNorms);
   optimizer_->step(*store_, scalars, compute_);
   end_phase(Phase::kOptimizer);
@@ -194,19 +198,48 @@ void Engine::share(Tensor losses, bool stop, bool save_ready) {
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
-StepResult Engine::read_back(int64_t target_tokens) {
-  const int64_t losses = int64_t{mesh_.size(Axis::kDp)} * options_.microbatches;
-  float scalars[kNumScalars + 1] = {};
+// Sums of the world to the host; the mean loss.
+double Engine::fetch_loss(int64_t target_tokens) {
   if (compute_.device.kind != DeviceKind::kNull) {
-    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
     backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                           compute_);
     backend_.device->synchronize(compute_);
   }
+  double loss = 0;
+  for (const double x : microbatch_losses()) loss += x;
+  return loss / static_cast<double>(std::max<int64_t>(target_tokens, 1));
+}
+
+// The host waits for the norm here; a device of its own idles for as long as the judgement takes.
+void Engine::judge_step(int64_t target_tokens) {
+  const double loss = fetch_loss(target_tokens);
+  float norm = 0, overflow = 0;
+  constexpr int64_t kF32Bytes = size_of(DType::kF32);
+  backend_.device->copy(&norm, scalars_.data() + kNumScalars * kF32Bytes, kF32Bytes, compute_);
+  backend_.device->copy(&overflow, scalars_.data() + kSkip * kF32Bytes, kF32Bytes, compute_);
+  backend_.device->synchronize(compute_);
+  // A replica that is not finite skips the step as well, and no norm tells.
+  const double seen = overflow == 0 ? static_cast<double>(norm) : std::numeric_limits<double>::quiet_NaN();
+  left_out_ = judge_(loss, seen) && overflow == 0;
+  if (!left_out_) return;
+  const float skip = 1;
+  backend_.device->copy(scalars_.data() + kSkip * kF32Bytes, &skip, kF32Bytes, compute_);
+  backend_.device->synchronize(compute_);  // `skip` lives on this frame
+}
+
+std::span<const double> Engine::microbatch_losses() const {
+  const auto n = static_cast<size_t>(mesh_.size(Axis::kDp) * options_.microbatches);
+  return std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()), n);
+}
+
+StepResult Engine::read_back(int64_t target_tokens) {
+  float scalars[kNumScalars + 1] = {};
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
   StepResult r;
-  for (int64_t i = 0; i < losses; ++i) r.loss += host_sums_[static_cast<size_t>(losses_at() + i)];
-  r.loss /= static_cast<double>(std::max<int64_t>(target_tokens, 1));
-  const auto shared = std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at() + losses));
+  r.loss = fetch_loss(target_tokens);
+  const auto shared =
+      std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
   r.times = StepTimes(shared.subspan(kNumWishes));
@@ -216,6 +249,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.lr = static_cast<double>(scalars[kLr]);
   r.momentum = lr_->at(applied_ + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
+  r.overflow = r.skipped && !left_out_;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
   r.phases = phases_;
@@ -231,7 +265,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
     own_times_[kGatherTime] += t.inside.gathers;
   }
   if (!r.skipped) ++applied_;
-  scaler_.update(r.skipped);  // last: all that belongs to this step has used its scale
+  scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
 #ifndef NDEBUG
   if (applied_ % 100 == 0) store_->require_equal_copies();
 #endif

@@ -66,7 +66,8 @@ struct StepResult {
   double lr = 0;
   double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
   double loss_scale = 1;                      // of this step's backward
-  bool skipped = false;                       // gradients not finite: nothing was written
+  bool skipped = false;                       // nothing was written
+  bool overflow = false;                      // because gradients are not finite
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
@@ -90,6 +91,14 @@ class Engine {
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
 
+  // Asked before the update of every step, with numbers that are equal on every rank: (loss, gradient norm before
+  // clipping). True: the update is left out, like one whose gradients are not finite.
+  void set_judge(std::function<bool(double, double)> judge) { judge_ = std::move(judge); }
+  // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
+  void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
+  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
+  std::span<const double> microbatch_losses() const;
+
   int64_t applied_steps() const { return applied_; }
   void set_applied_steps(int64_t t) { applied_ = t; }
   LossScaler& loss_scaler() { return scaler_; }
@@ -110,6 +119,8 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
+  void judge_step(int64_t target_tokens);
+  double fetch_loss(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
@@ -138,6 +149,9 @@ class Engine {
   double wishes_[kNumWishes] = {};
   double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
+  std::function<bool(double, double)> judge_;
+  std::function<void()> probe_;
+  bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0;
 };
 

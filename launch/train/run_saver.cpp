@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/host.h"
+#include "launch/ranks/agree.h"
 #include "launch/version.h"
 
 namespace gt {
@@ -25,6 +26,7 @@ SaveOptions RunSaver::options() const {
   if (config_.model.tied) o.ties = {{"master/head.weight", "master/embed.weight"}};
   o.git = git_hash();
   o.isa = cpu_isa();
+  if (lock_ != nullptr) o.may_commit = [this] { lock_->require_mine(); };
   return o;
 }
 
@@ -38,6 +40,9 @@ void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views
   }
   const double begin = now();
   finish();
+  agree(mesh_.world(), [&] {
+    if (lock_ != nullptr) lock_->require_mine();
+  });
   SaveOutcome outcome;
   outcome.step = state.step;
   if (config_.checkpoint.async) {

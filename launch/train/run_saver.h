@@ -17,9 +17,11 @@ class RunSaver {
  public:
   RunSaver(const Config&, const Mesh&, const Backend&, Stream);
   void set_log(MetricsWriter* log) { log_ = log; }  // rank 0's; null: says nothing
+  void set_lock(const DirLock* lock) { lock_ = lock; }  // rank 0's; null: has none
 
   // Collective. Writes, or begins to, and returns how long training stood still: seconds. `must`: the last one of a
-  // run, never skipped. Errors other than failed I/O and values that are not finite are thrown.
+  // run, never skipped. Errors other than failed I/O and values that are not finite are thrown; so is kIo, on every
+  // rank, when another job has taken the folder over.
   void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
 
   bool ready() const { return background_.ready(); }  // to be told to the other ranks in the next step
@@ -39,6 +41,7 @@ class RunSaver {
   const Backend& backend_;
   const Stream stream_;
   MetricsWriter* log_ = nullptr;
+  const DirLock* lock_ = nullptr;
   Vfs vfs_;
   BackgroundSave background_;
   double stall_ = 0;  // of the attempt under way

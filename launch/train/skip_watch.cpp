@@ -22,7 +22,7 @@ int64_t least(ProcessGroup& world, int64_t x) {
 void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   constexpr auto kSize = std::tuple_size_v<decltype(scales_)>;
   scales_[static_cast<size_t>(seen_++) % kSize] = r.loss_scale;
-  in_a_row_ = r.skipped ? in_a_row_ + 1 : 0;
+  in_a_row_ = r.overflow ? in_a_row_ + 1 : 0;
   if (in_a_row_ < most_) return;
 
   const Mesh& mesh = engine.mesh();

@@ -55,7 +55,13 @@ std::string shared_uuid(ProcessGroup& world) {
 }  // namespace
 
 Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
-    : run_(run), config_(run_.loaded.config), factory_(factory), started_(now()) {
+    : run_(run),
+      config_(run_.loaded.config),
+      factory_(factory),
+      guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
+              config_.fault.max_rollbacks}),
+      injector_(config_.fault.inject, factory.world_rank()),
+      started_(now()) {
   mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);
   ProcessGroup& world = mesh_->world();
   agree(world, [&] { open_device(); });
@@ -78,7 +84,9 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
     trace_ = std::make_unique<TraceSession>(*mesh_, w, config_.log.trace_ranks == "all");
   if (speaks()) start_logs();
+  watch_steps();
   saver_->set_log(log_.get());
+  saver_->set_lock(lock_.get());
 }
 
 Trainer::~Trainer() {
@@ -264,11 +272,9 @@ void Trainer::load_or_init() {
   }
   require_patterns_found();
   if (resumed_) {
-    state_ = resumed_->state;
+    go_on_from(resumed_->state);
     note_schedule_change();
-    engine_->set_applied_steps(state_.applied_steps);
-    restore_scaler();
-    engine_->store().publish();
+    guard_.restore(state_.bad_steps_json);
   } else {
     engine_->init_weights();
     state_.run_uuid = shared_uuid(world);
@@ -276,8 +282,24 @@ void Trainer::load_or_init() {
   }
   skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
   first_step_ = state_.step + 1;
-  if (resumed_) saver_->set_saved_step(state_.step);
+  open_loader();
+  if (!valid_data_) return;
+  LoaderConfig l = loader_config();
+  l.prefetch = 1;
+  eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
+}
 
+// State and weights are those of a checkpoint.
+void Trainer::go_on_from(const TrainState& state) {
+  state_ = state;
+  engine_->set_applied_steps(state_.applied_steps);
+  restore_scaler();
+  engine_->store().publish();
+  if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
+  saver_->set_saved_step(state_.step);
+}
+
+LoaderConfig Trainer::loader_config() const {
   LoaderConfig l;
   l.seq = config_.model.seq;
   l.micro_batch = config_.train.micro_batch;
@@ -286,12 +308,15 @@ void Trainer::load_or_init() {
   l.dp_size = mesh_->size(Axis::kDp);
   l.need_tokens = mesh_->first_stage();
   l.need_targets = mesh_->last_stage();
+  return l;
+}
+
+void Trainer::open_loader() {
+  loader_.reset();
+  LoaderConfig l = loader_config();
   l.first_sample = state_.consumed_samples;
+  l.skip_windows = skip_windows_;
   loader_ = std::make_unique<Loader>(*train_data_, l, compute_.device, *backend_->device, compute_);
-  if (!valid_data_) return;
-  l.first_sample = 0;
-  l.prefetch = 1;
-  eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
 }
 
 void Trainer::start_logs() {
@@ -368,6 +393,7 @@ Exit Trainer::run() {
             config_.run_dir(), state_.step, config_.train.steps)));
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
+    react_to_bad_step();
     const bool last = state_.step == config_.train.steps;
     if (trace_ && trace_->wants(state_.step) && (last || stop_ || !trace_->wants(state_.step + 1))) write_trace();
     if (run_.range_test) {
@@ -382,9 +408,12 @@ Exit Trainer::run() {
   }
   saver_->finish();
   const bool done = state_.step >= config_.train.steps || (run_.range_test && !stop_);
-  GT_REQUIRE(run_.range_test || saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo, "stopped at step ",
-             state_.step, ", but no checkpoint of it could be written; the last good one is of step ",
-             saver_->saved_step());
+  agree(mesh_->world(), [&] {
+    GT_REQUIRE(run_.range_test || saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo,
+               "stopped at step ", state_.step, ", but no checkpoint of it could be written; ",
+               saver_->saved_step() < 0 ? std::string("there is none")
+                                        : fmt::format("the last good one is of step {}", saver_->saved_step()));
+  });
   finish(done ? Exit::kOk : Exit::kInterrupted);
   return done ? Exit::kOk : Exit::kInterrupted;
 }
@@ -393,6 +422,11 @@ void Trainer::one_step() {
   const bool first = state_.step + 1 == first_step_;
   mesh_->status().enter(first ? RunPhase::kFirstStep : RunPhase::kStep, state_.step + 1);
   if (trace_) trace_->begin_step(state_.step + 1);
+  injector_.at_step(state_.step + 1);
+  if (injector_.wants("master", state_.step + 1)) {
+    injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_->device, compute_);
+    engine_->store().publish();
+  }
   const double waited_before = loader_->wait_seconds();
   const auto microbatches = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
@@ -546,7 +580,10 @@ void Trainer::save(bool must) {
   state_.lr_type = config_.schedule.type;
   state_.global_batch = config_.train.global_batch;
   state_.micro_batch = config_.train.micro_batch;
-  state_.data_json = to_json(train_data_->cursor(state_.consumed_samples));
+  DataCursor cursor = train_data_->cursor(state_.consumed_samples);
+  cursor.skip_windows = skip_windows_;
+  state_.data_json = to_json(cursor);
+  state_.bad_steps_json = guard_.json();
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
   if (!config_.data.tokenizer.empty())
     aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});

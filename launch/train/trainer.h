@@ -15,8 +15,10 @@
 #include "launch/logs/trace_session.h"
 #include "launch/logs/trust_ratio_log.h"
 #include "launch/train/engine.h"
+#include "launch/train/inject.h"
 #include "launch/train/run_saver.h"
 #include "launch/train/skip_watch.h"
+#include "launch/train/step_guard.h"
 #include "optim/lr_range.h"
 
 namespace gt {
@@ -49,6 +51,14 @@ class Trainer {
   void accept(const LoadReport&) const;
   void require_patterns_found();
   void require_same_optimizer();
+  LoaderConfig loader_config() const;
+  void open_loader();
+  void watch_steps();
+  void go_on_from(const TrainState&);
+  void react_to_bad_step();
+  std::string name_bad_values();
+  void roll_back();
+  int64_t rollback_target(int64_t below);
   void note_schedule_change();
   void start_logs();
   void one_step();
@@ -85,6 +95,10 @@ class Trainer {
   std::unique_ptr<SkipWatch> skips_;
   std::optional<LoadReport> resumed_;
   TrainState state_;
+  StepGuard guard_;
+  Injector injector_;
+  std::vector<std::pair<int64_t, int64_t>> skip_windows_;  // samples that rollbacks leave out
+  int64_t named_ = 0;                                      // times that bad values were looked for
   std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;

@@ -2,6 +2,7 @@
 
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/supervisor.h"
 #include "launch/train/trainer.h"
 #include "launch/verbs/verbs.h"
 
@@ -29,6 +30,7 @@ void make_range_test(TrainRun& run) {
 
 Exit run_train(const Command& command) {
   const auto& args = command.get<TrainArgs>();
+  if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;
   run.command = "gpttrain";

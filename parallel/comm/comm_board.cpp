@@ -1,5 +1,7 @@
 #include "parallel/comm/comm_board.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -16,6 +18,11 @@ const char* to_string(RunPhase p) {
 int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+uint64_t pid_space() {
+  struct stat s {};
+  return stat("/proc/self/ns/pid", &s) == 0 ? static_cast<uint64_t>(s.st_ino) : 0;
 }
 
 void CallWords::store(const CommCall& c) {

@@ -16,6 +16,8 @@ enum class RunPhase : uint32_t { kInit, kFirstStep, kStep, kEval, kSave, kLoad, 
 const char* to_string(RunPhase);
 
 int64_t steady_ns();  // one clock for all processes of a machine
+// Which process numbers this process sees: containers of one machine may share memory and not those. 0: not known.
+uint64_t pid_space();
 
 // (stage, microbatch) in one word.
 constexpr uint64_t kNowhere = ~uint64_t{0};
@@ -58,6 +60,7 @@ static_assert(sizeof(GroupSlot) == 256);
 struct alignas(64) RankSlot {
   std::atomic<int64_t> beat{0};  // steady_ns of its monitor's last round; 0: it has none
   std::atomic<int64_t> pid{0}, step{0};
+  std::atomic<uint64_t> pid_space{0};  // pid_space() of that process: to others its number means nothing
   std::atomic<uint64_t> where{kNowhere};  // of the running action
   std::atomic<RunPhase> phase{RunPhase::kInit};
   std::atomic<int32_t> world_rank{-1};
@@ -93,6 +96,7 @@ struct alignas(64) BoardHead {
   std::atomic<int64_t> reported{0};  // the stall that was reported and still goes on began then; 0: none
   std::atomic<int32_t> ending{0};    // 1: a monitor writes down what it knows; 2: everybody ends now
   std::atomic<int32_t> mourned{0};   // a death was reported
+  std::atomic<int64_t> dump{0};      // what is asked of every monitor: unix time << 1 | 1 in a hang; 0: nothing so far
   std::atomic<uint64_t> broken_key{0};  // the group that broke last, and the two calls that did it
   TextWords<256> broken_calls;
 };

@@ -166,6 +166,7 @@ void MpiFactory::Shared::open_board(MPI_Comm node) {
   RankSlot& slot = board.pages[board_rank].rank;
   slot.world_rank.store(rank);
   slot.pid.store(getpid());
+  slot.pid_space.store(pid_space());
   status = std::make_unique<RankStatus>(slot);
   making = GroupTrace(board, board_rank, UINT32_MAX - 1, 0, rank, size);
   making.set_label("making of the groups");

@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/core/device.h"
 #include "parallel/comm/process_group.h"
+#include "parallel/comm/rank_status.h"
 
 namespace gt {
 
@@ -32,16 +33,21 @@ class SelfGroup final : public ProcessGroup {
 
 class SelfFactory final : public GroupFactory {
  public:
-  explicit SelfFactory(const DeviceApi* api = nullptr) : api_(api) {}
+  explicit SelfFactory(const DeviceApi* api = nullptr) : api_(api) { pages_->rank.world_rank.store(0); }
   int world_rank() const override { return 0; }
   int world_size() const override { return 1; }
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
   std::string_view backend() const override { return "self"; }
   std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) override;
+  RankStatus* status() override { return &status_; }
+  CommBoard board() { return {&head_, pages_.get(), 1}; }
 
  private:
   const DeviceApi* api_;
+  BoardHead head_;
+  const std::unique_ptr<RankPages> pages_ = std::make_unique<RankPages>();
+  RankStatus status_{pages_->rank};
 };
 
 }  // namespace gt

@@ -46,6 +46,14 @@ struct StallMonitor::Impl {
   void look_for_deaths(int64_t now);
   void look_for_stalls(int64_t now);
   void end_run(const std::vector<RankView>& ranks, int waiter, int64_t now);
+  void look_for_dumps(int64_t now);
+  void write_stacks(int64_t ticket);
+  std::string dump_folder(int64_t ticket) const {
+    return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
+  }
+  void leave_verdict(const std::string& text) const {
+    if (!options.verdict_file.empty()) std::ofstream(options.verdict_file) << text.substr(0, text.find('\n')) << "\n";
+  }
   std::string diagnosis(const std::vector<RankView>& ranks, int waiter, int64_t now) const {
     return stall_text(ranks, diagnose(ranks, &board), waiter, now, host);
   }
@@ -54,10 +62,13 @@ struct StallMonitor::Impl {
   const int me;  // local rank; -1: all of them
   StallOptions options;
   const std::string host = host_name();
+  const uint64_t my_pid_space = pid_space();
   int64_t awake_since = steady_ns();  // no wait counts from before
   int64_t last_tick = awake_since;
   std::vector<int> handles;  // pidfd of each local rank; -1: not opened yet, -2: cannot be
   bool ended = false;        // `end` was called
+  int dumps_asked = 0;       // of options.dump_requests, answered
+  int64_t dump_seen = 0;     // ticket whose stacks this process has written
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -99,6 +110,7 @@ void StallMonitor::Impl::run() {
       options.end(static_cast<int>(Exit::kHang), "");
     }
     if (ended) continue;
+    look_for_dumps(now);
     if (me >= 0) look_for_deaths(now);
     if (acting(now)) look_for_stalls(now);
   }
@@ -112,6 +124,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
     int& handle = handles[static_cast<size_t>(r)];
     const RunPhase phase = s.phase.load(kRelaxed);
     if (r == me || pid <= 0 || phase == RunPhase::kDone || phase == RunPhase::kFailed) continue;
+    if (s.pid_space.load(kRelaxed) != my_pid_space) continue;  // its beat tells, when somebody waits for it
     if (handle == -1) {
       handle = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
       if (handle < 0 && errno != ESRCH) handle = -2;
@@ -133,6 +146,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
         text += cat("; it waited in ", to_string(v.wait_call), " #", v.wait_seq);
       else if (g != nullptr && g->posted + g->messages > 0)
         text += cat("; last call: ", g->label, " ", to_string(g->last));
+      leave_verdict(text);
       options.say(text);
     }
     // A launcher ends the other ranks within about a second; where it does not, we do.
@@ -163,23 +177,66 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
   }
 }
 
+// Somebody wants to know what the ranks do: the first monitor that hears of it tells, all add their stacks.
+void StallMonitor::Impl::look_for_dumps(int64_t now) {
+  const int asked = options.dump_requests ? options.dump_requests() : 0;
+  if (asked != dumps_asked) {
+    dumps_asked = asked;
+    constexpr int64_t kSameRequest = 2;  // seconds: a launcher passes one signal on to every rank
+    int64_t last = board.head->dump.load(kRelaxed);
+    const int64_t ticket = int64_t{std::time(nullptr)} << 1;
+    if ((ticket >> 1) - (last >> 1) > kSameRequest && board.head->dump.compare_exchange_strong(last, ticket)) {
+      const std::vector<RankView> ranks = read_board(board, now);
+      std::string text = board_text(ranks, now, host);
+      if (!options.run_dir.empty()) {
+        const std::string folder = dump_folder(ticket);
+        std::error_code ec;
+        std::filesystem::create_directories(folder, ec);
+        dump_board(board, ranks, now, folder);
+        text += cat("\n  last calls and stacks: ", folder);
+      }
+      options.say(text);
+    }
+  }
+  const int64_t ticket = board.head->dump.load(kRelaxed);
+  if (ticket != dump_seen) write_stacks(ticket);
+}
+
+void StallMonitor::Impl::write_stacks(int64_t ticket) {
+  dump_seen = ticket;
+  if (options.run_dir.empty() || !options.stacks) return;
+  const int first = me < 0 ? 0 : me;
+  std::error_code ec;
+  std::filesystem::create_directories(dump_folder(ticket), ec);
+  std::ofstream(cat(dump_folder(ticket), "/stack-", board.pages[first].rank.world_rank.load(kRelaxed), ".txt"))
+      << options.stacks();
+}
+
 void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter, int64_t now) {
   std::string text = diagnosis(ranks, waiter, now);
+  const std::string verdict = text;
   text = cat("hang: the run ends (comm.stall_abort_s ", options.abort_seconds, "); ", text);
+  const auto two_ticks = std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds);
   if (!options.run_dir.empty()) {
-    const std::string folder = cat(options.run_dir, "/hang-", std::time(nullptr));
+    const int64_t ticket = int64_t{std::time(nullptr)} << 1 | 1;
+    const std::string folder = dump_folder(ticket);
     std::error_code ec;
     std::filesystem::create_directories(folder, ec);
     dump_board(board, ranks, now, folder);
+    board.head->dump.store(ticket, kRelaxed);
+    write_stacks(ticket);
     std::ofstream report(folder + "/report.txt");
     report << text << "\n";
     report.close();
-    text += report.good() ? cat("\n  every rank's last calls: ", folder) : cat("\n  could not be written to ", folder);
+    text += report.good() ? cat("\n  every rank's last calls and stacks: ", folder)
+                          : cat("\n  could not be written to ", folder);
+    std::this_thread::sleep_for(two_ticks);  // the others write theirs
   }
+  leave_verdict(verdict);
   options.say(text);
   board.head->ending.store(2, std::memory_order_release);
   // The other monitors of this machine see it within a tick and end with the same code.
-  std::this_thread::sleep_for(std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds));
+  std::this_thread::sleep_for(two_ticks);
   ended = true;
   options.end(static_cast<int>(Exit::kHang), text);
 }

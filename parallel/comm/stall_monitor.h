@@ -12,9 +12,14 @@ namespace gt {
 struct StallOptions {
   // comm.stall_abort_s: a wait that takes longer ends the run; at least the limit of its phase. 0: never.
   double abort_seconds = 600;
-  std::string run_dir;  // hang-<unix time>/ is made in it; "": nothing is written
+  std::string run_dir;  // hang-<unix time>/ and dump-<unix time>/ are made in it; "": nothing is written
+  std::string verdict_file;  // one line about the rank that died or kept the others waiting; "": not written
   double tick_seconds = 0.25;
   std::function<void(const std::string&)> say;  // default: one write to standard error
+  // How often somebody asked this process what it does; each time all ranks of the machine are told about, and each
+  // process adds its stacks. Called on the monitor's thread.
+  std::function<int()> dump_requests;
+  std::function<std::string()> stacks;
   // Ends the process; called on every rank's monitor. Default: _exit(code).
   std::function<void(int code, const std::string& report)> end;
 };

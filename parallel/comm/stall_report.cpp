@@ -229,6 +229,12 @@ std::string stall_text(const std::vector<RankView>& ranks, const Diagnosis& d, i
   return text;
 }
 
+std::string board_text(const std::vector<RankView>& ranks, int64_t now, const std::string& host) {
+  std::string text = cat("what the ranks on ", host, " do");
+  for (const RankView& r : ranks) text += "\n  " + (r.waits && !r.frozen ? wait_text(r, host) : absent_text(r, r, now, host));
+  return text;
+}
+
 void dump_board(const CommBoard& board, const std::vector<RankView>& ranks, int64_t now, const std::string& folder) {
   std::ofstream slots(folder + "/slots-" + std::to_string(ranks.empty() ? 0 : ranks[0].world_rank) + ".txt");
   for (size_t r = 0; r < ranks.size(); ++r) {

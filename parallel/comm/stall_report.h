@@ -71,6 +71,9 @@ std::string stall_text(const std::vector<RankView>&, const Diagnosis&, int waite
 std::string who(const RankView&, const std::string& host);  // "rank 3 (node07 pid 4711, pp1 dp0 tp1)"
 std::string where_text(int64_t step, uint64_t where);       // "step 12, stage 1, microbatch 3"
 
+// One line a rank: where it is and what it waits for.
+std::string board_text(const std::vector<RankView>&, int64_t now, const std::string& host);
+
 // Writes slots.txt and one rank-N.txt with its last calls for each rank into a folder that exists. Best effort.
 void dump_board(const CommBoard&, const std::vector<RankView>&, int64_t now, const std::string& folder);
 

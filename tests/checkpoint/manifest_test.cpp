@@ -75,6 +75,7 @@ TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
   CHECK(r.best_loss == s.best_loss);
   CHECK(r.best_step == s.best_step);
   CHECK(r.data_json == s.data_json);
+  CHECK(r.bad_steps_json == s.bad_steps_json);
   CHECK(r.carry == s.carry);
   m.state = r;
   CHECK(to_text(m) == to_text(parse_manifest(to_text(m), "m")));
@@ -87,6 +88,7 @@ TEST_CASE("a state without best loss, cursor or carried keys comes back empty") 
   const TrainState r = parse_manifest(to_text(m), "m").state;
   CHECK(r.best_step == -1);
   CHECK(r.data_json.empty());
+  CHECK(r.bad_steps_json.empty());
   CHECK(r.carry.empty());
 }
 

@@ -157,6 +157,7 @@ TrainState some_state(int64_t step) {
   s.best_step = step - 1;
   s.data_json = cat("{\"consumed_samples\":", step * 8,
                     ",\"skip_windows\":[[3,5]],\"data\":{\"seed\":1,\"order\":\"epoch\",\"weight\":0.1}}");
+  s.bad_steps_json = "{\"loss\":[\"0x1.8p+1\"],\"consecutive\":1}";
   s.carry = "{\"later\":{\"x\":[1,2]}}";
   return s;
 }

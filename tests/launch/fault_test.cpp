@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -24,26 +24,10 @@ std::string slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::vector<int> children(int pid) {
-  std::istringstream in(slurp(cat("/proc/", pid, "/task/", pid, "/children")));
-  std::vector<int> out;
-  for (int child; in >> child;) out.push_back(child);
-  return out;
-}
-
-// The process of one rank below our launcher `pid`; 0: not there.
-int process_of(int pid, int rank) {
-  const std::string variable = std::string("OMPI_COMM_WORLD_RANK=") + std::to_string(rank) + '\0';
-  for (int mpirun : children(pid))
-    for (int child : children(mpirun))
-      if (slurp(cat("/proc/", child, "/environ")).find(variable) != std::string::npos) return child;
-  return 0;
-}
-
 // Once a few steps are in the log, sends `n` to that rank.
 std::function<void(int)> once_it_trains(const std::string& log, int rank, int n, std::vector<int>& ranks) {
   return [=, &ranks](int pid) {
-    for (int i = 0; i < 6000 && slurp(log).find("\"step\": 5,") == std::string::npos; ++i) usleep(10000);
+    wait_for_step(log, 5);
     for (int r = 0; r < 4; ++r) ranks.push_back(process_of(pid, r));
     if (ranks[static_cast<size_t>(rank)] > 0) kill(ranks[static_cast<size_t>(rank)], n);
   };
@@ -98,6 +82,53 @@ TEST_CASE("a rank that is killed ends the run at once, named with its place, and
     CHECK(r.code == 128 + SIGKILL);
     CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kPlaces[rank], ") died: step, step ")));
     check_nothing_left(pids);
+  }
+}
+
+TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on", "[R12]") {
+  for (const std::string layout : {"--tp 2 --pp 2", "--tp 2 --pp 2 --launch.ranks threads", "--tp 1"}) {
+    const bool processes = layout == "--tp 2 --pp 2", alone = layout == "--tp 1";
+    TempDir dir;
+    std::vector<int> pids;
+    const std::string log = dir / "runs/x/log.jsonl";
+    const auto dumps = [&] {
+      std::vector<std::string> out;
+      for (const auto& e : std::filesystem::directory_iterator(dir / "runs/x"))
+        if (e.path().filename().string().rfind("dump-", 0) == 0) out.push_back(e.path().string());
+      return out;
+    };
+    const auto stacks = [&] {
+      std::string text;
+      for (const std::string& d : dumps())
+        for (int r = 0; r < 4; ++r) text += slurp(cat(d, "/stack-", r, ".txt"));
+      return text;
+    };
+    const Outcome r = gpttrain(kRun + layout, dir.path(), 100, [&](int pid) {
+      once_it_trains(log, 0, 0, pids)(pid);
+      send_signal(processes ? pids[2] : pid, SIGUSR2);
+      const size_t wanted = alone ? 1 : 4;
+      for (int i = 0; i < 1000; ++i) {  // every rank's stack, then steps
+        const std::string text = stacks();
+        size_t ranks = 0;
+        for (size_t at = 0; (at = text.find("rank ", at)) != std::string::npos; ++at) ++ranks;
+        if (ranks >= wanted) break;
+        usleep(10000);
+      }
+      kill(pid, SIGUSR2);  // the launcher passes it on
+      usleep(300000);
+      kill(pid, SIGINT);
+    });
+    INFO(layout << "\n" << r.out);
+    CHECK(r.code == 75);
+    CHECK(r.says("what the ranks on "));
+    CHECK(r.says("last calls and stacks: "));
+    CHECK(r.says(alone ? "pp0 dp0 tp0): runs, in no collective; step, step " : "pp1 dp0 tp1"));
+    REQUIRE_FALSE(dumps().empty());
+    const std::string text = stacks();
+    INFO(text);
+    for (int rank = 0; rank < (alone ? 1 : 4); ++rank) CHECK(text.find(cat("rank ", rank, "\n")) != std::string::npos);
+    CHECK(text.find("gt::Trainer::run()") != std::string::npos);
+    CHECK(slurp(dumps()[0] + "/slots-0.txt").find("rank 0 pid ") == 0);
   }
 }
 

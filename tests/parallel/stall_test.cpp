@@ -1,4 +1,7 @@
 // Who keeps the others waiting: the diagnosis as a pure function, and a monitor over rank threads.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -275,4 +278,41 @@ TEST_CASE("many more rank threads than processors, all busy, and no false alarm"
   });
   for (const auto& e : w.errors) CHECK(e == "");
   CHECK(w.said.empty());
+}
+
+TEST_CASE("a process is looked for only where its number means something", "[R11]") {
+  const pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  for (const bool here : {true, false}) {
+    BoardHead head;
+    const auto pages = std::make_unique<RankPages[]>(2);
+    RankSlot& other = pages[1].rank;
+    other.world_rank.store(1);
+    other.pid.store(gone);
+    other.pid_space.store(here ? pid_space() : pid_space() + 1);  // another container of this machine
+    other.beat.store(steady_ns());
+    std::mutex mutex;
+    std::string said;
+    std::atomic<bool> ended{false};
+    StallOptions options;
+    options.tick_seconds = 0.01;
+    options.verdict_file = (std::filesystem::temp_directory_path() / cat("gpt_verdict_", getpid())).string();
+    options.say = [&](const std::string& text) {
+      const std::lock_guard lock(mutex);
+      said += text;
+    };
+    options.end = [&](int, const std::string&) { ended = true; };
+    {
+      const StallMonitor monitor({&head, pages.get(), 2}, 0, options);
+      for (int i = 0; i < (here ? 3000 : 20) && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    INFO(said);
+    CHECK(ended == here);
+    CHECK(has(said, "rank 1 ") == here);
+    std::string verdict;
+    std::getline(std::ifstream(options.verdict_file), verdict);
+    CHECK(has(verdict, " died: ") == here);
+    std::filesystem::remove(options.verdict_file);
+  }
 }

@@ -1,0 +1,139 @@
+#include "launch/train/inject.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <sstream>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "launch/config/json_text.h"
+
+namespace gt {
+namespace {
+
+#ifdef GPT_TESTING
+constexpr bool kBuiltIn = true;
+#else
+constexpr bool kBuiltIn = false;
+#endif
+
+struct SiteActions {
+  const char *site, *actions;
+};
+constexpr SiteActions kSites[] = {
+    {"step", " kill stop segv exit delay "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}};
+
+[[noreturn]] void refuse(const std::string& what, const std::string& why) {
+  fail(Exit::kUsage, "\"", what, "\": ", why, "; expected ACTION@SITE[:key=value,...], see ",
+       "launch/train/inject.h");
+}
+
+void set_key(Injection& f, const std::string& whole, const std::string& key, const std::string& value) {
+  if (key == "param") {
+    f.param = value;
+    return;
+  }
+  int64_t x = 0;
+  if (!parse_int(value, x)) refuse(whole, cat(key, "=", value, " is no whole number"));
+  for (const auto& [name, to] : {std::pair{"rank", &f.rank}, {"step", &f.step}, {"until", &f.until},
+                                 {"index", &f.index}, {"bit", &f.bit}, {"ms", &f.ms}})
+    if (key == name) {
+      *to = x;
+      return;
+    }
+  if (key != "n") refuse(whole, cat("unknown key ", key));
+  f.n = static_cast<double>(x);
+}
+
+Injection parse_one(const std::string& text) {
+  Injection f;
+  const size_t at = text.find('@'), colon = std::min(text.find(':'), text.size());
+  if (at == std::string::npos || at > colon) refuse(text, "no @");
+  f.action = text.substr(0, at);
+  f.site = text.substr(at + 1, colon - at - 1);
+  const auto site = std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
+  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, grad and master"));
+  if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
+    refuse(text, cat("at ", f.site, " there are", site->actions));
+  std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");
+  for (std::string pair; std::getline(keys, pair, ',');) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos) refuse(text, pair + ": no =");
+    set_key(f, text, pair.substr(0, equals), pair.substr(equals + 1));
+  }
+  if (f.until < 0) f.until = f.step;
+  return f;
+}
+
+void change(float& x, const Injection& f) {
+  if (f.action == "nan") x = std::numeric_limits<float>::quiet_NaN();
+  if (f.action == "inf") x = std::numeric_limits<float>::infinity();
+  if (f.action == "scale") x *= static_cast<float>(f.n);
+  if (f.action != "flip") return;
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits ^= uint32_t{1} << (f.bit & 31);
+  std::memcpy(&x, &bits, sizeof bits);
+}
+
+}  // namespace
+
+std::vector<Injection> parse_injections(const std::string& spec) {
+  std::vector<Injection> out;
+  std::istringstream in(spec);
+  for (std::string one; in >> one;) out.push_back(parse_one(one));
+  GT_REQUIRE(out.empty() || kBuiltIn, Exit::kUsage,
+             "this binary was built without it (cmake -DGPT_TESTING=ON)");
+  return out;
+}
+
+bool Injector::due(const Injection& f, const char* site, int64_t step) const {
+  return f.site == site && (f.step < 0 || (f.step <= step && step <= f.until));
+}
+
+bool Injector::hits(const Injection& f, const char* site, int64_t step) const {
+  return due(f, site, step) && (f.rank < 0 || f.rank == rank_);
+}
+
+bool Injector::wants(const char* site, int64_t step) const {
+  return std::any_of(faults_.begin(), faults_.end(), [&](const Injection& f) { return due(f, site, step); });
+}
+
+void Injector::at_step(int64_t step) const {
+  for (const Injection& f : faults_) {
+    if (!hits(f, "step", step)) continue;
+    if (f.action == "kill") kill(getpid(), SIGKILL);
+    if (f.action == "stop") kill(getpid(), SIGSTOP);
+    if (f.action == "segv") raise(SIGSEGV);
+    if (f.action == "exit") _exit(static_cast<int>(f.n));
+    std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
+  }
+}
+
+void Injector::at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const DeviceApi& api,
+                          Stream stream) const {
+  for (const Injection& f : faults_) {
+    if (!hits(f, site, step)) continue;
+    for (const ShardView& v : views) {
+      const std::string name = v.name.substr(v.name.find('/') + 1);
+      if ((!f.param.empty() && f.param != name) || v.data.dtype != DType::kF32) continue;
+      const bool all = f.action == "scale";
+      for (int64_t k = all ? 0 : f.index; k < (all ? v.data.numel() : std::min(f.index + 1, v.data.numel())); ++k) {
+        float x = 0;
+        std::byte* place = v.data.data + k * static_cast<int64_t>(sizeof x);
+        api.copy(&x, place, sizeof x, stream);
+        api.synchronize(stream);
+        change(x, f);
+        api.copy(place, &x, sizeof x, stream);
+        api.synchronize(stream);
+      }
+    }
+  }
+}
+
+}  // namespace gt

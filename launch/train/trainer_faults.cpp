@@ -1,0 +1,163 @@
+// What the trainer does about bad steps (step_guard.h): names what is not finite, goes back to an older checkpoint.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "checkpoint/steps.h"
+#include "checkpoint/world.h"
+#include "launch/ranks/agree.h"
+#include "launch/train/trainer.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kNameAtMost = 3;    // times a run: a look at every value takes longer than a step
+constexpr int64_t kStepsBefore = 100;  // a checkpoint so much older than the bad steps is taken for good
+
+// "gradient of layers.1.mlp.up.weight, element 17, is nan"; the first view that holds one, "" when none does.
+std::string first_bad_value(const std::vector<ShardView>& views, const char* what, const DeviceApi& api, Stream stream) {
+  std::vector<float> host;
+  for (const ShardView& v : views) {
+    if (!v.save || v.data.dtype != DType::kF32) continue;
+    host.resize(static_cast<size_t>(v.data.numel()));
+    api.copy(host.data(), v.data.data, v.data.bytes(), stream);
+    api.synchronize(stream);
+    const auto bad = std::find_if(host.begin(), host.end(), [](float x) { return !std::isfinite(x); });
+    if (bad == host.end()) continue;
+    return fmt::format("{} of {}, element {}, is {}", what, v.name.substr(v.name.find('/') + 1),
+                       logical_offset(v, v.begin + (bad - host.begin())), *bad);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Trainer::watch_steps() {
+  if (run_.range_test) return;  // it wants to see the loss diverge
+  engine_->set_judge([this](double loss, double norm) {
+    const LossScaler& scaler = engine_->loss_scaler();
+    return guard_.judge(loss, norm, scaler.options().dynamic || scaler.scale() != 1);
+  });
+  if (!config_.fault.inject.empty())
+    engine_->set_probe([this] {
+      const int64_t batch = loader_->consumed() / config_.train.global_batch;
+      if (injector_.wants("grad", batch))
+        injector_.at_tensors("grad", batch, engine_->store().grad_views(), *backend_->device, compute_);
+    });
+}
+
+// Collective. The first values that are not finite: losses by microbatch, which all ranks know; then weights, which
+// explain everything else; else gradients, the first in the order of the backward.
+std::string Trainer::name_bad_values() {
+  if (++named_ > kNameAtMost) return "";
+  std::string text;
+  const auto dp = static_cast<size_t>(mesh_->size(Axis::kDp));
+  const std::span<const double> losses = engine_->microbatch_losses();
+  for (size_t i = 0; i < losses.size() && text.empty(); ++i) {
+    if (std::isfinite(losses[i])) continue;
+    const int64_t b = config_.train.micro_batch,
+                  first = state_.consumed_samples - config_.train.global_batch + static_cast<int64_t>(i) * b;
+    text = fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / dp, i % dp, first,
+                       first + b - 1, losses[i]);
+  }
+  const auto gradient = engine_->store().first_bad_gradient();
+  std::vector<ShardView> views = engine_->store().grad_views();
+  std::erase_if(views, [&](const ShardView& v) { return !gradient || v.name != "grad/" + gradient->name; });
+  const auto& api = *backend_->device;
+  std::string own = first_bad_value(views, "gradient", api, compute_);
+  if (own.empty() && gradient) own = "gradient of " + gradient->name + ", in this rank's replica";
+  const std::vector<std::string> all = gather_bytes(
+      mesh_->world(), pack({first_bad_value(engine_->store().value_views(), "weight", api, compute_),
+                            own,
+                            fmt::format("{:020}", gradient ? gradient->place : 0)}));
+  for (const size_t kind : {0, 1}) {
+    int speaker = -1, ranks = 0;
+    std::string place;
+    for (int r = 0; r < static_cast<int>(all.size()); ++r) {
+      const auto found = unpack(all[static_cast<size_t>(r)]);
+      if (found[kind].empty()) continue;
+      ++ranks;
+      if (speaker < 0 || (kind == 1 && found[2] < place)) speaker = r, place = found[2];
+    }
+    if (speaker < 0) continue;
+    return text + fmt::format("; {} (rank {}, {}{})", unpack(all[static_cast<size_t>(speaker)])[kind], speaker,
+                              mesh_->shape().place(speaker),
+                              ranks > 1 ? fmt::format("; {} ranks have such values", ranks) : "");
+  }
+  return text;
+}
+
+void Trainer::react_to_bad_step() {
+  if (!guard_.bad()) return;
+  const std::string who = guard_.finite() ? "" : name_bad_values();
+  if (log_)
+    log_->push(make_event(state_.step,
+                          fmt::format("step {}{}: {}{}", state_.step,
+                                      guard_.skipped() ? ", its update is left out" : "", guard_.reason(), who),
+                          true));
+  if (guard_.wants_rollback()) roll_back();
+}
+
+// Rank 0: the newest step that is old enough, else the oldest; -1: there is none below `below`.
+int64_t Trainer::rollback_target(int64_t below) {
+  int64_t oldest = -1;
+  for (const auto& [step, path] : list_steps(config_.checkpoint_dir())) {  // newest first
+    if (step >= below) continue;
+    if (step <= state_.step - kStepsBefore) return step;
+    oldest = step;
+  }
+  return oldest;
+}
+
+void Trainer::roll_back() {
+  ProcessGroup& world = mesh_->world();
+  const int64_t bad_step = state_.step, global_batch = config_.train.global_batch;
+  const auto window = skip_window(state_.consumed_samples - global_batch, global_batch, config_.fault.skip_batches);
+  const std::string why = guard_.reason();
+  saver_->finish();  // what is being written was good
+  const bool allowed = guard_.count_rollback();
+  agree(world, [&] {
+    GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has gone back ",
+               config_.fault.max_rollbacks, " times already (fault.max_rollbacks) without 1000 good steps in a row. A "
+               "lower --optim.lr, a longer warm-up or a look at the data may help; fault.spike_z says what a spike is");
+  });
+  mesh_->status().enter(RunPhase::kLoad, bad_step);
+  std::string failures;
+  std::optional<LoadReport> report;
+  for (int64_t target = bad_step; !report;) {
+    agree(world, [&] {
+      if (mesh_->rank() == 0) target = rollback_target(target);
+      GT_REQUIRE(mesh_->rank() != 0 || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
+                 "; there is no checkpoint to go back to", failures,
+                 ". A lower --optim.lr, a longer warm-up or a look at the data may help; --checkpoint.every saves more "
+                 "often");
+    });
+    target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
+    try {
+      report = load_checkpoint(config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_,
+                               *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+    } catch (const Error& e) {  // the same on every rank
+      if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), speaks());
+      failures += cat("\n  ", e.what());
+    }
+  }
+  const double elapsed = state_.elapsed_seconds;
+  go_on_from(report->state);
+  state_.elapsed_seconds = elapsed;
+  guard_.restore(state_.bad_steps_json, true);
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
+  skip_windows_.push_back(window);
+  open_loader();
+  if (!log_) return;
+  for (const std::string& w : report->warnings) log_->warn(state_.step, w);
+  log_->push(make_event(
+      state_.step, fmt::format("went back from step {} to step {} (rollback {} of {}): {}; batches {} to {} are left out",
+                               bad_step, state_.step, guard_.rollbacks(), config_.fault.max_rollbacks, why,
+                               window.first / global_batch, (window.second - 1) / global_batch),
+      true));
+  step_ended_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace gt

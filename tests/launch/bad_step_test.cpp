@@ -1,0 +1,200 @@
+// Bad steps: what is one, what is skipped, where the run goes back to, who is named.
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "launch/train/inject.h"
+#include "launch/train/step_guard.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+void fill(StepGuard& g, double loss = 2, double norm = 1) {
+  for (int k = 0; k < SpikeWindow::kSize; ++k) REQUIRE_FALSE(g.judge(loss, norm));
+}
+
+const std::string kTiny =
+    "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
+    "--launch.ranks threads ";
+
+}  // namespace
+
+TEST_CASE("a value 6 deviations above the median of 128 is a spike, and no spike enters the window", "[R24]") {
+  StepGuard g({});
+  for (int k = 0; k < 127; ++k) CHECK_FALSE(g.judge(2, 1));
+  CHECK_FALSE(g.judge(2000, 1));  // the window is not full: nothing is judged, the value counts
+  StepGuard fixture({});
+  fill(fixture);
+  CHECK_FALSE(fixture.judge(2.011, 1));  // s = 0.002: z 5.5
+  CHECK(fixture.judge(2.013, 1));        // 6.5
+  CHECK_THAT(fixture.reason(), Catch::Contains("loss 2.013 is 6.5 deviations above 2, the median"));
+  CHECK_FALSE(fixture.judge(1.9, 1));  // only above
+  CHECK(fixture.judge(2, 1.1));
+  CHECK_THAT(fixture.reason(), Catch::Contains("gradient norm 1.1 is"));
+  for (int k = 0; k < 300; ++k) fixture.judge(2.013, 1);
+  CHECK(fixture.judge(2.013, 1));  // still: bad values teach nothing
+}
+
+TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R24]") {
+  SpikeWindow w;
+  for (int k = 0; k < SpikeWindow::kSize; ++k) w.add(k);  // median 63.5, distances 0.5 … 63.5, their median 32
+  CHECK(w.median() == 63.5);
+  CHECK(w.z(63.5 + 1.4826 * 32 * 7) == Approx(7).epsilon(1e-12));
+}
+
+TEST_CASE("three bad steps in a row want a rollback; what is not finite is always skipped", "[R23][R24]") {
+  for (const SpikeAction action : {SpikeAction::kSkip, SpikeAction::kRollback, SpikeAction::kWarn, SpikeAction::kOff}) {
+    StepGuard g({.action = action});
+    fill(g);
+    const bool skips = action == SpikeAction::kSkip || action == SpikeAction::kRollback;
+    CHECK(g.judge(9, 1) == skips);
+    CHECK(g.bad() == (action != SpikeAction::kOff));
+    CHECK(g.wants_rollback() == (action == SpikeAction::kRollback));
+    CHECK_FALSE(g.judge(2, 1));
+    CHECK(g.judge(kNan, 1));
+    CHECK(g.judge(2, std::numeric_limits<double>::infinity()));
+    CHECK_FALSE(g.wants_rollback());
+    CHECK(g.judge(kNan, kNan));
+    CHECK(g.wants_rollback());
+    CHECK_FALSE(g.judge(2, 1));
+    CHECK(g.judge(kNan, 1));
+    CHECK_FALSE(g.wants_rollback());
+  }
+  StepGuard scaled({});
+  CHECK(scaled.judge(2, std::numeric_limits<double>::infinity(), true));  // the loss scaler's business
+  CHECK_FALSE(scaled.bad());
+  CHECK(scaled.judge(kNan, kNan, true));
+  CHECK(scaled.bad());
+}
+
+TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive the state of an older checkpoint",
+          "[R24]") {
+  StepGuard g({.max_rollbacks = 2});
+  fill(g);
+  const std::string old = g.json();
+  CHECK(g.count_rollback());
+  g.restore(old, true);
+  CHECK(g.rollbacks() == 1);
+  CHECK(g.count_rollback());
+  CHECK_FALSE(g.count_rollback());
+  for (int k = 0; k < 1000; ++k) g.judge(2, 1);
+  CHECK(g.rollbacks() == 0);
+}
+
+TEST_CASE("a guard that was saved decides like the one that was not", "[R24]") {
+  StepGuard a({});
+  uint64_t x = 1;
+  const auto next = [&] { return 2 + 1e-3 * static_cast<double>((x = x * 6364136223846793005u + 1) >> 54); };
+  for (int k = 0; k < 200; ++k) a.judge(next(), next());
+  a.judge(kNan, 1);
+  StepGuard b({});
+  b.restore(a.json());
+  CHECK(b.json() == a.json());
+  for (int k = 0; k < 400; ++k) {
+    const double loss = next() + (k % 7 == 0 ? 3 : 0), norm = next();
+    CHECK(a.judge(loss, norm) == b.judge(loss, norm));
+    CHECK(a.wants_rollback() == b.wants_rollback());
+  }
+  CHECK(b.json() == a.json());
+}
+
+TEST_CASE("a rollback leaves out the batches around the bad one") {
+  // Third bad step 1000, batch 999, of one sample each: batches 899 to 1098.
+  CHECK(skip_window(999, 1, 200) == std::pair<int64_t, int64_t>{899, 1099});
+  CHECK(skip_window(999 * 8, 8, 200) == std::pair<int64_t, int64_t>{899 * 8, 1099 * 8});
+  CHECK(skip_window(8, 8, 200).first == 0);
+  CHECK(skip_window(40, 8, 1) == std::pair<int64_t, int64_t>{40, 48});  // at least the bad one
+  CHECK(skip_window(40, 8, 0).first == skip_window(40, 8, 0).second);
+}
+
+TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, rank, and training goes on", "[R23]") {
+  struct Case {
+    std::string layout, fault, named;
+  };
+  for (const Case& c :
+       {Case{"--tp 2 --pp 2 ", ",param=layers.3.mlp.up.weight,index=2", "gradient of layers.3.mlp.up.weight, element "},
+        Case{"--tp 2 --pp 2 ", ",param=layers.3.norm1.weight", "gradient of layers.3.norm1.weight, in this rank's replica"},
+        Case{"--dp 2 --pp 2 --zero 2 ", "", "gradient of "}}) {
+    TempDir dir;
+    const Outcome r = gpttrain(
+        kTiny + c.layout + "--train.steps 8 --log.name x --fault.inject nan@grad:rank=3,step=4" + c.fault, dir.path());
+    INFO(r.out);
+    CHECK(r.code == 0);
+    CHECK(r.says("step 4, its update is left out: loss "));
+    CHECK(r.says(c.named));
+    CHECK(r.says("(rank 3, pp1 "));
+    const auto skipped = logged(dir / "runs/x", "skipped");
+    REQUIRE(skipped.size() == 8);
+    CHECK(skipped[2] == 0);
+    CHECK(skipped[3] == 1);
+    CHECK(skipped[7] == 1);
+  }
+}
+
+TEST_CASE("the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",
+          "[R23][R24]") {
+  // Batches 8 to 10 (steps 9 to 11) are bad. Back to step 3, the oldest; batches 7 to 12 are left out: step 8 takes
+  // batch 13.
+  const std::string run = kTiny + "--pp 2 --train.steps 16 --checkpoint.every 3 --checkpoint.keep 9 --fault.skip_batches 6 "
+                                  "--fault.inject nan@grad:step=9,until=11 ";
+  TempDir dir;
+  const Outcome whole = gpttrain(run + "--log.name whole", dir.path());
+  INFO(whole.out);
+  CHECK(whole.code == 0);
+  CHECK(whole.says("went back from step 11 to step 3 (rollback 1 of 3)"));
+  CHECK(whole.says("batches 7 to 12 are left out"));
+  const auto samples = logged(dir / "runs/whole", "samples"), losses = logged(dir / "runs/whole", "loss");
+  REQUIRE(samples.size() == 16);
+  CHECK(samples[6] == 7 * 8);
+  CHECK(samples[7] == 14 * 8);
+  CHECK(samples[15] == 22 * 8);
+  CHECK(logged(dir / "runs/whole", "skipped")[15] == 0);  // those steps are undone
+  CHECK(whole.says("newer than step 3, where the run goes on from; set aside as"));
+  // Stopped after the rollback and before the batches that are left out.
+  REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path()).code == 0);
+  const Outcome rest = gpttrain(run + "--log.name parts", dir.path());
+  INFO(rest.out);
+  CHECK(rest.code == 0);
+  CHECK(logged(dir / "runs/parts", "loss") == losses);
+  CHECK(logged(dir / "runs/parts", "samples") == samples);
+
+  const Outcome never = gpttrain(run + "--log.name never --fault.max_rollbacks 0", dir.path());
+  INFO(never.out);
+  CHECK(never.code == 17);
+  CHECK(never.says("fault.max_rollbacks"));
+  const Outcome again = gpttrain(run + "--log.name never --checkpoint.resume 9 --fault.skip_batches 0", dir.path());
+  INFO(again.out);
+  CHECK(again.code == 17);  // nothing is left out: the same batches again, until it has gone back often enough
+  CHECK(again.says("rollback 3 of 3"));
+}
+
+TEST_CASE("nothing to go back to ends the run with 17 and says so", "[R23]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--train.steps 9 --checkpoint.every 0 --log.name x --tp 2 --fault.inject "
+                                     "inf@master:rank=1,step=3,param=layers.0.mlp.up.weight",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.code == 17);
+  CHECK(r.says("weight of layers.0.mlp.up.weight, element "));
+  CHECK(r.says("(rank 1, pp0 dp0 tp1)"));
+  CHECK(r.says("the loss of microbatch 0 of dp rank 0 (samples 16 to 16) is "));
+  CHECK(r.says("there is no checkpoint to go back to"));
+  CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints/latest"));
+}
+
+TEST_CASE("what cannot be injected is refused with what can") {
+  for (const char* bad : {"nan", "nan@loss", "kill@grad", "nan@grad:x=1", "nan@grad:step", "nan@grad:step=b"}) {
+    TempDir dir;
+    const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.inject " + bad, dir.path());
+    INFO(r.out);
+    CHECK(r.code == 2);
+    CHECK(r.says("fault.inject"));
+  }
+}

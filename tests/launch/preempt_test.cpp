@@ -1,0 +1,102 @@
+// Preemption: whoever is told to stop, by whatever signal, the run commits at a step boundary and says so with 75; the
+// same command goes on with the bits of a run that was never stopped.
+#include <signal.h>
+#include <unistd.h>
+
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kTiny =
+    "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
+    "--train.steps 40 --fault.inject delay@step:rank=0,ms=100 ";
+
+// The newest committed step of a run; -1: none.
+int64_t newest_step(const std::string& run) {
+  int64_t newest = -1;
+  std::error_code ec;
+  for (const auto& e : std::filesystem::directory_iterator(run + "/checkpoints", ec))
+    if (const std::string name = e.path().filename().string(); name.size() == 14 && name.rfind("step-", 0) == 0)
+      newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
+  return newest;
+}
+
+
+}  // namespace
+
+TEST_CASE("a rank, all ranks or the launcher, by INT, TERM or USR1, once or twice: saved at a step, 75, and the resumed "
+          "run has the bits of the calm one",
+          "[R14]") {
+  TempDir dir;
+  const Outcome calm = gpttrain(kTiny + "--pp 2 --launch.ranks threads --log.name calm", dir.path());
+  INFO(calm.out);
+  REQUIRE(calm.code == 0);
+  struct Case {
+    std::string name;
+    int signal;
+    bool launcher;
+    std::vector<int> ranks;
+    int times;
+  };
+  const std::vector<Case> cases = {{"one", SIGTERM, false, {1}, 1},
+                                   {"all", SIGUSR1, false, {0, 1}, 1},
+                                   {"twice", SIGUSR1, true, {}, 2},
+                                   {"int", SIGINT, true, {}, 1}};
+  for (const Case& c : cases) {
+    const std::string run = kTiny + "--pp 2 --log.name " + c.name, folder = dir / ("runs/" + c.name);
+    std::vector<int> pids;
+    const Outcome r = gpttrain(run, dir.path(), 120, [&](int pid) {
+      wait_for_step(folder + "/log.jsonl", 2);
+      for (int k = 0; k < 2; ++k) pids.push_back(process_of(pid, k));
+      for (int k = 0; k < c.times; ++k) {
+        if (c.launcher) kill(pid, c.signal);
+        for (int rank : c.ranks) send_signal(pids[static_cast<size_t>(rank)], c.signal);
+        usleep(20000);
+      }
+    });
+    INFO(c.name << "\n" << r.out);
+    CHECK(r.code == 75);
+    const auto steps = static_cast<int64_t>(logged(folder, "loss").size());
+    CHECK(newest_step(folder) == steps);  // of the step that it ended with
+    CHECK(steps < 40);
+    CHECK(left_behind(dir.path(), pids) == "");
+    const Outcome rest = gpttrain(run + " --launch.ranks threads", dir.path());
+    INFO(rest.out);
+    CHECK(rest.code == 0);
+    CHECK(logged(folder, "loss") == logged(dir / "runs/calm", "loss"));
+  }
+}
+
+TEST_CASE("a stop while a checkpoint is written finishes it, and one during the start loses nothing", "[R14]") {
+  TempDir dir;
+  const std::string run = kTiny + "--tp 2 --checkpoint.every 1 --log.name save ";
+  const Outcome saving = gpttrain(run, dir.path(), 120, [&](int pid) {
+    for (int i = 0; i < 6000 && newest_step(dir / "runs/save") < 1; ++i) usleep(1000);
+    kill(pid, SIGTERM);  // with a save at every step there is always one under way
+  });
+  INFO(saving.out);
+  CHECK(saving.code == 75);
+  CHECK(newest_step(dir / "runs/save") == static_cast<int64_t>(logged(dir / "runs/save", "loss").size()));
+  for (const auto& e : std::filesystem::directory_iterator(dir / "runs/save/checkpoints"))
+    CHECK(e.path().filename().string().rfind(".", 0) != 0);
+  const Outcome fine = gpttrain("ckpt verify runs/save --all", dir.path());
+  INFO(fine.out);
+  CHECK(fine.code == 0);
+
+  for (const int ms : {0, 150, 600}) {
+    const Outcome starting = gpttrain(kTiny + "--tp 2 --log.name start" + std::to_string(ms), dir.path(), 120, [&](int pid) {
+      for (int i = 0; i < 3000 && children(pid).empty(); ++i) usleep(10000);
+      usleep(static_cast<useconds_t>(1000 * ms));
+      kill(pid, SIGINT);
+    });
+    INFO(ms << " ms\n" << starting.out);
+    CHECK(starting.code == 75);
+    CHECK(left_behind(dir.path(), {}) == "");
+  }
+}

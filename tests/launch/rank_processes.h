@@ -1,0 +1,24 @@
+// The processes of a run's ranks, for tests that stop and kill them: found below the launcher, waited for, and looked
+// for when all should be over.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gt {
+
+// The process of one rank below our launcher `pid`; 0: not there.
+int process_of(int pid, int rank);
+std::vector<int> children(int pid);
+
+// A signal to one process; nothing when there is none: 0 would mean everybody here.
+void send_signal(int pid, int n);
+
+// Waits until the run's log has a record of that step; false: it never came.
+bool wait_for_step(const std::string& log, int64_t step);
+
+// What a run has left behind, as text, "" when there is nothing: processes whose working directory is `folder`, the
+// processes `pids`, shared memory that they made.
+std::string left_behind(const std::string& folder, const std::vector<int>& pids);
+
+}  // namespace gt

@@ -1,0 +1,209 @@
+// The supervisor: what is started again and what is not, and that nothing of it shows in the losses.
+#include "launch/ranks/supervisor.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kTiny =
+    "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant ";
+
+std::vector<nlohmann::json> restarts(const std::string& run) {
+  std::vector<nlohmann::json> out;
+  std::ifstream in(run + "/restarts.jsonl");
+  for (std::string line; std::getline(in, line);) out.push_back(nlohmann::json::parse(line));
+  return out;
+}
+
+bool wait_for(const std::string& path) {
+  for (int i = 0; i < 6000; ++i) {
+    if (std::filesystem::exists(path)) return true;
+    usleep(10000);
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
+  for (const int code : {0, 2, 16, 17, 65}) {
+    RestartPolicy p(5);
+    CHECK_FALSE(p.after({.code = code}).restart);
+  }
+  for (const int code : {70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) {
+    RestartPolicy p(5);
+    CHECK(p.after({.code = code}).restart);
+    CHECK_FALSE(p.after({.code = code, .asked_to_stop = true}).restart);
+  }
+  SECTION("delays double from 1 to 60 seconds and start anew after ten good minutes") {
+    RestartPolicy p(100);
+    for (const double delay : {0., 1., 2., 4., 8., 16., 32., 60., 60.})
+      CHECK(p.after({.code = 137, .progressed = true, .seconds = 20}).delay_s == delay);
+    CHECK(p.after({.code = 137, .progressed = true, .seconds = 601}).delay_s == 0);
+    CHECK(p.after({.code = 137, .progressed = true, .seconds = 20}).delay_s == 1);
+  }
+  SECTION("three failures in a row that committed nothing are the end") {
+    RestartPolicy p(100);
+    CHECK(p.after({.code = 137}).restart);
+    CHECK(p.after({.code = 137}).restart);
+    CHECK(p.after({.code = 137, .progressed = true}).restart);
+    CHECK(p.after({.code = 137}).restart);
+    CHECK(p.after({.code = 137}).restart);
+    const RestartDecision last = p.after({.code = 137});
+    CHECK_FALSE(last.restart);
+    CHECK_THAT(last.why, Catch::Contains("committed no newer checkpoint"));
+  }
+  SECTION("no more than it may") {
+    RestartPolicy p(2);
+    for (const bool again : {true, true, false}) CHECK(p.after({.code = 137, .progressed = true}).restart == again);
+  }
+  SECTION("two deaths at one step after one checkpoint: the checkpoint before it") {
+    RestartPolicy p(9);
+    CHECK_FALSE(p.after({.code = 137, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
+    CHECK(p.after({.code = 137, .resumed_from = 40, .reached = 43}).older_step);
+    RestartPolicy q(9);
+    CHECK_FALSE(q.after({.code = 137, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
+    CHECK_FALSE(q.after({.code = 137, .resumed_from = 40, .reached = 44}).older_step);
+  }
+}
+
+TEST_CASE("a killed and then a stopped rank: the job starts again and its losses are those of a calm run", "[R28][R15]") {
+  TempDir dir;
+  const std::string run = kTiny + "--pp 2 --checkpoint.every 5 --train.steps 30 ";
+  const std::string saved = dir / "runs/x/checkpoints/step-0000000";
+  const Outcome calm = gpttrain(run + "--log.name calm --launch.ranks threads", dir.path());
+  INFO(calm.out);
+  REQUIRE(calm.code == 0);
+  std::vector<int> pids;
+  const Outcome r = gpttrain("launch " + run +
+                                 "--max-restarts 9 --comm.stall_warn_s 6 --comm.stall_abort_s 7 --log.name x "
+                                 "--fault.inject delay@step:rank=0,ms=50",
+                             dir.path(), 250, [&](int pid) {
+                               wait_for(saved + "05");
+                               for (int k = 0; k < 2; ++k) pids.push_back(process_of(pid, k));
+                               send_signal(pids[1], SIGKILL);
+                               wait_for(dir / "runs/x/restarts.jsonl");
+                               wait_for(saved + "20");
+                               for (int k = 0; k < 2; ++k) pids.push_back(process_of(pid, k));
+                               send_signal(pids[3], SIGSTOP);
+                             });
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("the run ended with 137 (SIGKILL): rank 1 "));
+  CHECK(r.says("restart 1 of 9 in 0 s, from step "));
+  CHECK(r.says("the run ended with 124: stalled: not arrived: rank 1"));
+  CHECK(logged(dir / "runs/x", "loss") == logged(dir / "runs/calm", "loss"));
+  CHECK(logged(dir / "runs/x", "grad_norm") == logged(dir / "runs/calm", "grad_norm"));
+  const Outcome same = gpttrain("ckpt diff runs/x runs/calm", dir.path());
+  INFO(same.out);
+  CHECK(same.code == 0);
+  const auto story = restarts(dir / "runs/x");
+  REQUIRE(story.size() >= 2);
+  CHECK(story[0]["code"] == 137);
+  CHECK_THAT(story[0]["suspect"].get<std::string>(), Catch::Contains("pp1 dp0 tp0) died"));
+  CHECK(story[0]["step_before"].is_null());
+  CHECK(story[0]["step_after"] >= 5);
+  CHECK(story.back()["code"] == 124);
+  CHECK(story.back()["step_after"] >= 20);
+  CHECK(story.back()["action"] == "restart");
+  CHECK(left_behind(dir.path(), pids) == "");
+  CHECK_FALSE(std::filesystem::exists(dir / "runs/x/.verdict"));
+  for (const auto& e : std::filesystem::directory_iterator(dir / "runs/x/checkpoints"))
+    CHECK(e.path().filename().string().rfind(".", 0) != 0);  // neither attempts nor a lock
+}
+
+TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
+  for (const std::string layout : {"", "--pp 2 --launch.ranks threads "}) {
+    TempDir dir;
+    const std::string run = kTiny + layout + "--checkpoint.every 5 --train.steps 30 ";
+    const Outcome calm = gpttrain(run + "--log.name calm", dir.path());
+    REQUIRE(calm.code == 0);
+    const Outcome r = gpttrain(run + "--launch.max_restarts 2 --log.name x --fault.inject delay@step:ms=50", dir.path(),
+                               100, [&](int pid) {
+      wait_for(dir / "runs/x/checkpoints/step-000000005");
+      for (int child : children(pid)) send_signal(child, SIGSEGV);
+    });
+    INFO(r.out);
+    CHECK(r.code == 0);
+    CHECK(r.says("the run ended with 139 (SIGSEGV); restart 1 of 2"));
+    CHECK(logged(dir / "runs/x", "loss") == logged(dir / "runs/calm", "loss"));
+  }
+}
+
+TEST_CASE("a job that dies at the same step again takes the older checkpoint, and gives up after three", "[R28]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 20 --checkpoint.async "
+                                     "false --log.name x --fault.inject exit@step:step=11,n=70",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.code == 70);
+  CHECK(r.says("3 attempts in a row committed no newer checkpoint"));
+  const auto story = restarts(dir / "runs/x");
+  REQUIRE(story.size() >= 3);
+  CHECK(story.size() <= 5);
+  CHECK(story.back()["action"] == "stop");
+  CHECK(story[0]["step_after"] == 8);
+}
+
+TEST_CASE("what a restart cannot help is not started again", "[R28]") {
+  TempDir dir;
+  struct Case {
+    std::string flags;
+    int code;
+  };
+  for (const Case& c : {Case{"--model.heads 5", 2}, Case{"--fault.inject nan@grad --fault.bad_steps 1 --checkpoint.every 0", 17},
+                        Case{"--data.train nowhere", 2}}) {
+    const Outcome r = gpttrain(kTiny + "--train.steps 4 --launch.max_restarts 5 --log.name x " + c.flags, dir.path());
+    INFO(r.out);
+    CHECK(r.code == c.code);
+    CHECK_FALSE(r.says("restart 1 of"));
+  }
+}
+
+TEST_CASE("Ctrl-C while the supervisor waits ends at once; while it trains it saves, and is not started again", "[R14]") {
+  TempDir dir;
+  const auto begin = std::chrono::steady_clock::now();
+  const Outcome waiting =
+      gpttrain(kTiny + "--train.steps 50 --launch.max_restarts 9 --log.name x --fault.inject exit@step:step=2,n=74",
+               dir.path(), 60, [&](int pid) {
+                 for (int i = 0; i < 3000 && restarts(dir / "runs/x").size() < 2; ++i) usleep(10000);
+                 kill(pid, SIGINT);  // the second restart waits 1 s; the third never comes
+               });
+  INFO(waiting.out);
+  CHECK(waiting.code == 75);
+  CHECK(waiting.says("stopped while waiting"));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));
+
+  const Outcome training = gpttrain(kTiny + "--tp 2 --train.steps 1000000 --launch.max_restarts 9 --log.name y",
+                                    dir.path(), 60, [&](int pid) {
+                                      wait_for_step(dir / "runs/y/log.jsonl", 5);
+                                      kill(pid, SIGTERM);
+                                    });
+  INFO(training.out);
+  CHECK(training.code == 75);
+  CHECK_FALSE(training.says("restart"));
+  CHECK(restarts(dir / "runs/y").empty());
+  CHECK(std::filesystem::exists(dir / "runs/y/checkpoints/latest"));
+}
+
+TEST_CASE("a supervisor below another launcher is refused") {
+  TempDir dir;
+  const Outcome r = shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " GPT_BINARY_DIR "/gpttrain launch " + kTiny,
+                          dir.path());
+  INFO(r.out);
+  CHECK(r.code == 2);
+  CHECK(r.says("started by another launcher (OMPI_COMM_WORLD_RANK)"));
+}

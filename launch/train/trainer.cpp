@@ -267,7 +267,7 @@ void Trainer::load_or_init() {
     note_schedule_change();
     engine_->set_applied_steps(state_.applied_steps);
     restore_scaler();
-    engine_->store().publish();
+    engine_->store().adopt_masters();
   } else {
     engine_->init_weights();
     state_.run_uuid = shared_uuid(world);

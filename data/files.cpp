@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -68,7 +69,8 @@ Fd open_file(const std::string& path, int flags) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+  static std::atomic<int> count{0};  // ranks that are threads write the same file at the same time
+  const std::string temporary = cat(path, ".tmp.", ::getpid(), '.', ++count);
   Fd fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
   write_all(fd.get(), content.data(), content.size(), temporary);
   sync_and_close(fd.release(), temporary);

@@ -1,14 +1,14 @@
 // THE op table: every primitive the trainer can run, on every device. One struct of arguments and one function pointer
 // per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary.
 //
-// Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded once
-// to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32. Unless
-// said otherwise all tensors of an op are T; statistics, losses, seeds and gradients of parameters are f32. Other mixes
-// are refused with op, tensor and types.
+// Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded
+// once to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32.
+// Unless said otherwise all tensors of an op are T; statistics, losses, seeds and gradients of parameters are f32.
+// Other mixes are refused with op, tensor and types.
 //
 // Rules every kernel keeps:
-//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size blocks
-//    combined in index order;
+//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size
+//    blocks combined in index order;
 //  * `accumulate`: false writes, true adds; nothing is ever zero-filled first;
 //  * no heap allocation once warm; scratch belongs to the stream's context;
 //  * empty tensors (numel 0) are legal and do nothing.
@@ -93,7 +93,8 @@ struct AttentionGrad {
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
 struct Embedding { Tensor tokens, table, out; int64_t first_row = 0; };
-// dtable[row] f32 (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every row.
+// dtable[row] f32 (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every
+// row.
 struct EmbeddingGrad { Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false; };
 // x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C], T or f32.
 struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };

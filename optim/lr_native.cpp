@@ -80,7 +80,7 @@ std::unique_ptr<LrSchedule> make_native(const LrOptions& o) {
   for (const NamedShape& s : kWhole)
     if (o.type == s.name) return std::make_unique<Decay>(o, s.shape);
   if (o.type == "inverse_sqrt") return std::make_unique<InverseSqrt>(o);
-  GT_REQUIRE(o.decay_steps + o.warmup_steps <= o.total_steps || o.decay_steps == 0, Exit::kUsage,
+  GT_REQUIRE(o.decay_steps <= o.total_steps - o.warmup_steps || o.decay_steps == 0, Exit::kUsage,
              "schedule.decay_steps: ", o.decay_steps, " steps of decay after ", o.warmup_steps,
              " steps of warm-up are more than the ", o.total_steps, " steps of the schedule; at most ",
              std::max<int64_t>(0, o.total_steps - o.warmup_steps));

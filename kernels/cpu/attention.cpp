@@ -1,8 +1,10 @@
-// Causal attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h.
+// Causal attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h; a
+// head of halves is widened into the thread's scratch for it.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -15,33 +17,126 @@ void validate(const char* op, const P& p) {
            op, ": batch ", p.batch, ", seq ", p.seq, ", heads ", p.heads, ", kv_heads ", p.kv_heads, ", head_dim ",
            p.head_dim);
   const int64_t tokens = p.batch * p.seq;
-  require_f32(op, {{"qkv", p.qkv}, {"out", p.out}, {"lse", p.lse}});
+  require_same(op, {"qkv", p.qkv}, {{"out", p.out}});
+  require_f32(op, {{"lse", p.lse}});
   require_numel(op, tokens * (p.heads + 2 * p.kv_heads) * p.head_dim, {{"qkv", p.qkv}});
   require_numel(op, tokens * p.heads * p.head_dim, {{"out", p.out}});
   require_numel(op, tokens * p.heads, {{"lse", p.lse}});
 }
 
-// Query head `head` of sequence `batch`, and the key head that it reads.
+// Where query head `head` of sequence `batch` and the key head that it reads lie: elements of qkv and of out.
+struct Place {
+  int64_t q, k, v, out, qkv_stride, out_stride;
+};
+template <class P>
+Place place_of(const P& p, int64_t batch, int64_t head) {
+  const int64_t kv = head / (p.heads / p.kv_heads), row = batch * p.seq;
+  const int64_t in = (p.heads + 2 * p.kv_heads) * p.head_dim, out = p.heads * p.head_dim, q = row * in;
+  const int64_t k = q + (p.heads + kv) * p.head_dim;
+  return {.q = q + head * p.head_dim,
+          .k = k,
+          .v = k + p.kv_heads * p.head_dim,
+          .out = row * out + head * p.head_dim,
+          .qkv_stride = in,
+          .out_stride = out};
+}
+
+// The head without its tensors of T.
 template <class P>
 AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h{};
   h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first_sample + batch;
   h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale;
-  h.qkv_stride = (p.heads + 2 * p.kv_heads) * p.head_dim, h.out_stride = p.heads * p.head_dim;
-  const int64_t kv = head / (p.heads / p.kv_heads), row = batch * p.seq;
-  const int64_t k = (p.heads + kv) * p.head_dim, v = k + p.kv_heads * p.head_dim;
-  const float* qkv = p.qkv.template as<float>() + row * h.qkv_stride;
-  h.q = qkv + head * p.head_dim, h.k = qkv + k, h.v = qkv + v;
-  const int64_t at = row * h.out_stride + head * p.head_dim;
-  h.out = p.out.template as<float>() + at;
   h.lse = p.lse.template as<float>() + (batch * p.heads + head) * p.seq;
+  return h;
+}
+
+// The same with f32 tensors where they lie.
+template <class P>
+AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
+  AttentionHead h = head_of(p, batch, head);
+  const Place at = place_of(p, batch, head);
+  h.qkv_stride = at.qkv_stride, h.out_stride = at.out_stride;
+  const float* qkv = p.qkv.template as<float>();
+  h.q = qkv + at.q, h.k = qkv + at.k, h.v = qkv + at.v;
+  h.out = p.out.template as<float>() + at.out;
   if constexpr (requires { p.dqkv; }) {
-    h.dout = p.dout.template as<float>() + at;
-    float* d = p.dqkv.template as<float>() + row * h.qkv_stride;
-    h.dq = d + head * p.head_dim, h.dk = d + k, h.dv = d + v;
+    h.dout = p.dout.template as<float>() + at.out;
+    float* d = p.dqkv.template as<float>();
+    h.dq = d + at.q, h.dk = d + at.k, h.dv = d + at.v;
   }
   return h;
+}
+
+// Rows [first, last) of a head of halves that begins at element `at` of t, to and from the same rows of a dense matrix.
+void widen_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int64_t first, int64_t last, int64_t dim,
+                float* to) {
+  for (int64_t r = first; r < last; ++r) read(f, t, at + r * stride, dim, to + r * dim);
+}
+void narrow_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int64_t first, int64_t last, int64_t dim,
+                 const float* from) {
+  for (int64_t r = first; r < last; ++r) write(f, t, at + r * stride, dim, from + r * dim);
+}
+
+// Heads of halves in f32, dense. Keys and values are kept while the queries that follow read them too.
+class WideHeads {
+ public:
+  WideHeads(const Attention& p, const Simd& f, float* room) : p_(p), f_(f), room_(room) {}
+  static int64_t floats(const Attention& p) { return 4 * p.seq * p.head_dim; }
+
+  void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
+    const Place at = place_of(p_, batch, head);
+    const int64_t last = std::min(first + kAttentionBlock, p_.seq), size = p_.seq * p_.head_dim;
+    float *q = room_, *out = room_ + size, *k = room_ + 2 * size, *v = room_ + 3 * size;
+    widen_rows(f_, p_.qkv, at.q, at.qkv_stride, first, last, p_.head_dim, q);
+    if (at.k != key_at_) {
+      widen_rows(f_, p_.qkv, at.k, at.qkv_stride, 0, p_.seq, p_.head_dim, k);
+      widen_rows(f_, p_.qkv, at.v, at.qkv_stride, 0, p_.seq, p_.head_dim, v);
+      key_at_ = at.k;
+    }
+    AttentionHead h = head_of(p_, batch, head);
+    h.q = q, h.k = k, h.v = v, h.out = out, h.qkv_stride = h.out_stride = p_.head_dim;
+    f_.attention(h, first, scratch);
+    narrow_rows(f_, p_.out, at.out, at.out_stride, first, last, p_.head_dim, out);
+  }
+
+ private:
+  const Attention& p_;
+  const Simd& f_;
+  float* room_;
+  int64_t key_at_ = -1;
+};
+
+constexpr int64_t kMaxGroup = 64;  // query heads that share a key head
+
+int64_t wide_grad_floats(const AttentionGrad& p, int64_t group) { return 4 * (group + 1) * p.seq * p.head_dim; }
+
+// The gradient of key head `kv` of sequence `batch` and of its queries, all of halves; `room` for their f32 copies.
+void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv, int64_t group, float* scratch,
+               float* room) {
+  const int64_t dim = p.head_dim, size = p.seq * dim;
+  AttentionHead heads[kMaxGroup];
+  float *k = room, *v = k + size, *dk = v + size, *dv = dk + size;
+  for (int64_t g = 0; g < group; ++g) {
+    AttentionHead& h = heads[g] = head_of(p, batch, kv * group + g);
+    const Place at = place_of(p, batch, kv * group + g);
+    float *q = room + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
+    if (g == 0) widen_rows(f, p.qkv, at.k, at.qkv_stride, 0, p.seq, dim, k);
+    if (g == 0) widen_rows(f, p.qkv, at.v, at.qkv_stride, 0, p.seq, dim, v);
+    widen_rows(f, p.qkv, at.q, at.qkv_stride, 0, p.seq, dim, q);
+    widen_rows(f, p.out, at.out, at.out_stride, 0, p.seq, dim, out);
+    widen_rows(f, p.dout, at.out, at.out_stride, 0, p.seq, dim, dout);
+    h.q = q, h.k = k, h.v = v, h.out = out, h.dout = dout, h.dq = dout + size, h.dk = dk, h.dv = dv;
+    h.qkv_stride = h.out_stride = dim;
+  }
+  f.attention_grad(heads, group, scratch);
+  for (int64_t g = 0; g < group; ++g) {
+    const Place at = place_of(p, batch, kv * group + g);
+    narrow_rows(f, p.dqkv, at.q, at.qkv_stride, 0, p.seq, dim, heads[g].dq);
+    if (g == 0) narrow_rows(f, p.dqkv, at.k, at.qkv_stride, 0, p.seq, dim, dk);
+    if (g == 0) narrow_rows(f, p.dqkv, at.v, at.qkv_stride, 0, p.seq, dim, dv);
+  }
 }
 
 }  // namespace
@@ -50,30 +145,43 @@ void attention(const Attention& p, Stream s) {
   validate("attention", p);
   const int64_t blocks = (p.seq + kAttentionBlock - 1) / kAttentionBlock, heads = p.batch * p.heads;
   CpuContext& context = cpu_context(s);
+  const bool wide = is_half(p.qkv.dtype);
   parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* scratch = context.thread_scratch<float>(thread, f.attention_scratch(p.head_dim));
+    const int64_t own = f.attention_scratch(p.head_dim);
+    float* scratch = context.thread_scratch<float>(thread, own + (wide ? WideHeads::floats(p) : 0));
+    WideHeads halves(p, f, scratch + own);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = i / blocks;
-      f.attention(head_of(p, head / p.heads, head % p.heads), i % blocks * kAttentionBlock, scratch);
+      const int64_t head = i / blocks, first = i % blocks * kAttentionBlock;
+      if (wide) {
+        halves.run(head / p.heads, head % p.heads, first, scratch);
+      } else {
+        f.attention(f32_head_of(p, head / p.heads, head % p.heads), first, scratch);
+      }
     }
   });
 }
 
 void attention_grad(const AttentionGrad& p, Stream s) {
   validate("attention_grad", p);
-  require_f32("attention_grad", {{"dout", p.dout}, {"dqkv", p.dqkv}});
+  require_same("attention_grad", {"qkv", p.qkv}, {{"dout", p.dout}, {"dqkv", p.dqkv}});
   require_numel("attention_grad", p.out.numel(), {{"dout", p.dout}});
   require_numel("attention_grad", p.qkv.numel(), {{"dqkv", p.dqkv}});
   const int64_t group = p.heads / p.kv_heads;
-  constexpr int64_t kMaxGroup = 64;
   GT_REQUIRE(group <= kMaxGroup, Exit::kUsage, "attention_grad on the CPU: ", group,
              " query heads share a key head; at most ", kMaxGroup, " can");
   CpuContext& context = cpu_context(s);
+  const bool wide = is_half(p.qkv.dtype);
   parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* scratch = context.thread_scratch<float>(thread, f.attention_grad_scratch(p.seq, p.head_dim, group));
+    const int64_t own = f.attention_grad_scratch(p.seq, p.head_dim, group);
+    float* scratch = context.thread_scratch<float>(thread, own + (wide ? wide_grad_floats(p, group) : 0));
     AttentionHead heads[kMaxGroup];
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t g = 0; g < group; ++g) heads[g] = head_of(p, i / p.kv_heads, i % p.kv_heads * group + g);
+      const int64_t batch = i / p.kv_heads, kv = i % p.kv_heads;
+      if (wide) {
+        wide_grad(p, f, batch, kv, group, scratch, scratch + own);
+        continue;
+      }
+      for (int64_t g = 0; g < group; ++g) heads[g] = f32_head_of(p, batch, kv * group + g);
       f.attention_grad(heads, group, scratch);
     }
   });

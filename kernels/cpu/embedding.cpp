@@ -1,10 +1,11 @@
 // Token and position tables on the CPU. The gradient of the token table sorts tokens by row once and gives every thread
-// rows of its own.
+// rows of its own. Rows of halves are widened on the stack, a chunk at a time.
 #include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -13,27 +14,27 @@ namespace {
 
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, cols)); }
 
+constexpr int64_t kChunk = 1024;  // elements that are staged on the stack
+
 void zero_row(float* row, int64_t cols) { std::memset(row, 0, static_cast<size_t>(cols) * sizeof(float)); }
-void copy_row(const float* from, float* to, int64_t cols) {
-  std::memcpy(to, from, static_cast<size_t>(cols) * sizeof(float));
-}
 
 }  // namespace
 
 void embedding(const Embedding& p, Stream s) {
   require_dtype("embedding", DType::kI32, {{"tokens", p.tokens}});
-  require_f32("embedding", {{"table", p.table}, {"out", p.out}});
+  require_same("embedding", {"table", p.table}, {{"out", p.out}});
   const int64_t cols = p.table.shape.cols(), rows = p.table.shape.rows(), count = p.tokens.numel();
   require_numel("embedding", count * cols, {{"out", p.out}});
   const int32_t* tokens = p.tokens.as<int32_t>();
+  const int64_t bytes = cols * size_of(p.table.dtype);
   parallel_for(s, count, row_grain(cols), [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = tokens[i] - p.first_row;
-      float* out = p.out.as<float>() + i * cols;
+      std::byte* out = p.out.data + i * bytes;
       if (row < 0 || row >= rows) {
-        zero_row(out, cols);
+        std::memset(out, 0, static_cast<size_t>(bytes));
       } else {
-        copy_row(p.table.as<float>() + row * cols, out, cols);
+        std::memcpy(out, p.table.data + row * bytes, static_cast<size_t>(bytes));
       }
     }
   });
@@ -66,48 +67,61 @@ SortedTokens sort_tokens(const int32_t* tokens, int64_t count, int64_t first_row
 
 void embedding_grad(const EmbeddingGrad& p, Stream s) {
   require_dtype("embedding_grad", DType::kI32, {{"tokens", p.tokens}});
-  require_f32("embedding_grad", {{"dout", p.dout}, {"dtable", p.dtable}});
+  require_float("embedding_grad", {"dout", p.dout});
+  require_f32("embedding_grad", {{"dtable", p.dtable}});
   const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape.rows(), count = p.tokens.numel();
   require_numel("embedding_grad", count * cols, {{"dout", p.dout}});
   GT_CHECK(count < INT32_MAX, "embedding_grad: ", count, " tokens in one call");
   if (rows == 0) return;
   int32_t* scratch = cpu_context(s).scratch<int32_t>(rows + 2 + count);
   const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
-  const float* dout = p.dout.as<float>();
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* row = p.dtable.as<float>() + r * cols;
-      int64_t i = sorted.start[r];
-      const int64_t last = sorted.start[r + 1];
-      if (!p.accumulate) {
-        if (i == last) {
-          zero_row(row, cols);
+    float room[kChunk];
+    const int64_t step = is_half(p.dout.dtype) ? kChunk : cols;
+    const auto add_row = [&](float* row, int64_t token, bool write_first) {
+      for (int64_t c = 0; c < cols; c += step) {
+        const int64_t n = std::min(step, cols - c);
+        const float* dout = read(f, p.dout, token * cols + c, n, room);
+        if (write_first) {
+          std::memcpy(row + c, dout, static_cast<size_t>(n) * sizeof(float));
         } else {
-          copy_row(dout + sorted.order[i++] * cols, row, cols);
+          f.add(row + c, dout, row + c, n);
         }
       }
-      for (; i < last; ++i) f.add(row, dout + sorted.order[i] * cols, row, cols);
+    };
+    for (int64_t r = begin; r < end; ++r) {
+      float* row = p.dtable.as<float>() + r * cols;
+      const int64_t first = sorted.start[r], last = sorted.start[r + 1];
+      if (!p.accumulate && first == last) zero_row(row, cols);
+      for (int64_t i = first; i < last; ++i) add_row(row, sorted.order[i], !p.accumulate && i == first);
     }
   });
 }
 
 void add_position(const AddPosition& p, Stream s) {
-  require_f32("add_position", {{"x", p.x}, {"pos", p.pos}});
+  require_same_or_f32("add_position", {"x", p.x}, {{"pos", p.pos}});
   const int64_t cols = p.pos.shape.cols(), rows = cols ? p.x.numel() / cols : 0;
   if (rows == 0) return;
   GT_CHECK(p.seq > 0 && rows % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= p.pos.shape.rows(),
            "add_position: x ", to_string(p.x.shape), " with sequences of ", p.seq, " from position ", p.first_pos,
            " of pos ", to_string(p.pos.shape));
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
+    float x[kChunk], pos[kChunk];
+    const int64_t step = is_half(p.x.dtype) ? kChunk : cols;
     for (int64_t r = begin; r < end; ++r) {
-      float* x = p.x.as<float>() + r * cols;
-      f.add(x, p.pos.as<float>() + (p.first_pos + r % p.seq) * cols, x, cols);
+      for (int64_t c = 0; c < cols; c += step) {
+        const int64_t n = std::min(step, cols - c), at = r * cols + c;
+        const float* add = read(f, p.pos, (p.first_pos + r % p.seq) * cols + c, n, pos);
+        f.add(read(f, p.x, at, n, x), add, target(p.x, at, x), n);
+        write(f, p.x, at, n, x);
+      }
     }
   });
 }
 
 void position_grad(const PositionGrad& p, Stream s) {
-  require_f32("position_grad", {{"dout", p.dout}, {"dpos", p.dpos}});
+  require_float("position_grad", {"dout", p.dout});
+  require_f32("position_grad", {{"dpos", p.dpos}});
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape.rows(), tokens = cols ? p.dout.numel() / cols : 0;
   GT_CHECK(tokens == 0 || (p.seq > 0 && tokens % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= rows),
            "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", p.seq, " from position ",
@@ -119,7 +133,7 @@ void position_grad(const PositionGrad& p, Stream s) {
       const int64_t at = r - p.first_pos;
       const bool inside = sequences > 0 && at >= 0 && at < p.seq;
       if (!p.accumulate && !inside) zero_row(row, cols);
-      if (inside) f.sum_rows(p.dout.as<float>() + at * cols, p.seq * cols, sequences, row, cols, p.accumulate);
+      if (inside) sum_rows(f, p.dout, at * cols, p.seq * cols, sequences, row, cols, p.accumulate);
     }
   });
 }

@@ -11,7 +11,8 @@
 
 namespace gt::cpu {
 
-// c [m,n] (+)= op(a) op(b) + bias, bias and c f32; leading dimensions in elements. Packed: b is a panel of a PackedMatrix, ldb unused.
+// c [m,n] (+)= op(a) op(b) + bias, bias and c f32; leading dimensions in elements. Packed: b is a panel of a
+// PackedMatrix, ldb unused.
 struct TileSpec {
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
   DType in = DType::kF32;  // of a and b
@@ -92,8 +93,8 @@ class GemmCache {
   // Whether a copy of b pays for itself: where oneDNN has a layout of its own for panels (AVX-512), and elsewhere for
   // rows that lie a multiple of a page apart (they share cache sets: a third of the speed).
   bool worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type);
-  // The place of b's copy in panels of `panel` columns of `type`, to be packed unless it holds the version. version > 0:
-  // kept under b's address until the version changes. 0: valid until the next such call of the same shape.
+  // The place of b's copy in panels of `panel` columns of `type`, to be packed unless it holds the version. version >
+  // 0: kept under b's address until the version changes. 0: valid until the next such call of the same shape.
   PackedMatrix& copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type, int64_t version);
   // `bytes`: b in the copy's type.
   void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);

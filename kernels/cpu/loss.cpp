@@ -1,4 +1,5 @@
-// Vocabulary-parallel cross-entropy on the CPU: rows in parallel, two passes over a row, probabilities never stored.
+// Vocabulary-parallel cross-entropy on the CPU: rows in parallel, two passes over a row, probabilities never stored. A row of
+// halves is widened into the thread's scratch for both.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,6 +7,7 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -38,15 +40,18 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
 }  // namespace
 
 void cross_entropy_stats(const CrossEntropyStats& p, Stream s) {
-  require_f32("cross_entropy_stats", {{"logits", p.logits}, {"stats", p.stats}});
+  require_float("cross_entropy_stats", {"logits", p.logits});
+  require_f32("cross_entropy_stats", {{"stats", p.stats}});
   require_dtype("cross_entropy_stats", DType::kI32, {{"targets", p.targets}});
   const int64_t rows = p.targets.numel();
   const Columns columns(p.logits, p.first_col, p.vocab);
   require_numel("cross_entropy_stats", rows * columns.all, {{"logits", p.logits}});
   require_numel("cross_entropy_stats", rows * 3, {{"stats", p.stats}});
-  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int) {
+  CpuContext& context = cpu_context(s);
+  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
     for (int64_t r = begin; r < end; ++r) {
-      const float* z = p.logits.as<float>() + r * columns.all;
+      const float* z = read(f, p.logits, r * columns.all, columns.real, room);
       float* stats = p.stats.as<float>() + r * 3;
       f.softmax_stats(z, columns.real, stats, stats + 1);
       const int64_t target = p.targets.as<int32_t>()[r] - p.first_col;
@@ -57,8 +62,8 @@ void cross_entropy_stats(const CrossEntropyStats& p, Stream s) {
 
 void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
   const char* op = "cross_entropy_grad";
-  require_f32(op,
-              {{"logits", p.logits}, {"stats", p.stats}, {"seed", p.seed}, {"loss", p.loss}, {"dlogits", p.dlogits}});
+  require_same(op, {"logits", p.logits}, {{"dlogits", p.dlogits}});
+  require_f32(op, {{"stats", p.stats}, {"seed", p.seed}, {"loss", p.loss}});
   require_dtype(op, DType::kI32, {{"targets", p.targets}});
   const int64_t rows = p.targets.numel();
   const Columns columns(p.logits, p.first_col, p.vocab);
@@ -67,22 +72,25 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
   require_numel(op, rows, {{"loss", p.loss}});
   if (p.dlogits) require_numel(op, rows * columns.all, {{"dlogits", p.dlogits}});
   GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
-  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int) {
+  CpuContext& context = cpu_context(s);
+  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
     for (int64_t r = begin; r < end; ++r) {
       const int32_t token = p.targets.as<int32_t>()[r];
       const Normaliser n = combine(p.stats.as<float>(), p.parts, rows, r);
       p.loss.as<float>()[r] = token >= 0 ? std::log(n.sum) + n.max - n.target : 0.0f;
       if (!p.dlogits) continue;
       const float seed = p.seed.as<float>()[0];
-      float* d = p.dlogits.as<float>() + r * columns.all;
-      int64_t written = 0;
+      const int64_t at = r * columns.all, written = token >= 0 ? columns.real : 0;
       if (token >= 0) {
-        f.softmax_scaled(p.logits.as<float>() + r * columns.all, d, columns.real, n.max, seed / n.sum);
-        const int64_t target = token - p.first_col;
-        if (target >= 0 && target < columns.real) d[target] -= seed;
-        written = columns.real;
+        float* d = target(p.dlogits, at, room);
+        f.softmax_scaled(read(f, p.logits, at, columns.real, room), d, columns.real, n.max, seed / n.sum);
+        const int64_t hot = token - p.first_col;
+        if (hot >= 0 && hot < columns.real) d[hot] -= seed;
+        write(f, p.dlogits, at, columns.real, d);
       }
-      std::memset(d + written, 0, static_cast<size_t>(columns.all - written) * sizeof(float));
+      const int64_t size = size_of(p.dlogits.dtype);
+      std::memset(p.dlogits.data + (at + written) * size, 0, static_cast<size_t>((columns.all - written) * size));
     }
   });
 }

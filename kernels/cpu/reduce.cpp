@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -14,15 +15,16 @@ constexpr int64_t kSumBlock = 4096;  // elements summed together: part of the re
 
 template <class P>
 void sum_blocks(const char* op, const P& p, Stream s, double (*sum_block)(const float*, int64_t)) {
-  require_f32(op, {{"x", p.x}});
+  require_float(op, {"x", p.x});
   require_dtype(op, DType::kF64, {{"out", p.out}});
   require_numel(op, 1, {{"out", p.out}});
   const int64_t n = p.x.numel(), blocks = (n + kSumBlock - 1) / kSumBlock;
   double* partial = cpu_context(s).scratch<double>(blocks);
-  const float* x = p.x.template as<float>();
-  parallel_for(s, blocks, 4, [=](int64_t begin, int64_t end, int) {
+  parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    float room[kSumBlock];
     for (int64_t b = begin; b < end; ++b) {
-      partial[b] = sum_block(x + b * kSumBlock, std::min(kSumBlock, n - b * kSumBlock));
+      const int64_t at = b * kSumBlock, count = std::min(kSumBlock, n - at);
+      partial[b] = sum_block(read(f, p.x, at, count, room), count);
     }
   });
   double total = 0;

@@ -1,4 +1,6 @@
 // Ops of one pass over elements: each thread takes 16 bytes of every operand.
+#include <type_traits>
+
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -30,9 +32,10 @@ void each(const Context& c, const Op& op, int64_t n, bool aligned) {
   }
 }
 
-template <class T>
+template <class A, class B, class T>
 struct AddOp {
-  const T *a, *b;
+  const A* a;
+  const B* b;
   T* out;
   template <int V>
   __device__ void at(int64_t i) const {
@@ -85,9 +88,9 @@ __device__ inline float gelu_slope(float x) {
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
 }
 
-template <class T>
+template <class X, class T>
 struct GeluOp {
-  const T* x;
+  const X* x;
   T* out;
   template <int V>
   __device__ void at(int64_t i) const {
@@ -99,9 +102,10 @@ struct GeluOp {
   }
 };
 
-template <class T>
+template <class X, class T>
 struct GeluGradOp {
-  const T *x, *dout;
+  const X* x;
+  const T* dout;
   T* dx;
   bool accumulate;
   template <int V>
@@ -162,9 +166,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <class U>
 __global__ void __launch_bounds__(256)
-    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, U* out, U* out2, bool accumulate) {
+    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, float* out, float* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   if (c < columns) {
@@ -176,30 +179,45 @@ __global__ void __launch_bounds__(256)
   __syncthreads();
   if (threadIdx.y != 0 || c >= columns) return;
   for (int y = 1; y < 8; ++y) s += lane[y][threadIdx.x];
-  U* to = c < split ? out + c : out2 + (c - split);
-  *to = from_float<U>(accumulate ? to_float(*to) + s : s);
+  float* to = c < split ? out + c : out2 + (c - split);
+  *to = accumulate ? *to + s : s;
 }
 
 }  // namespace
 
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op) {
-  by_dtype(op, "a sum over rows", out.dtype, [&](auto u) {
-    using U = decltype(u);
-    combine_kernel<U><<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
-        partial, parts, columns, split, out.as<U>(), out2.as<U>(), accumulate);
+  want(op, "a sum over rows", out, DType::kF32);
+  combine_kernel<<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
+      partial, parts, columns, split, out.as<float>(), out2.as<float>(), accumulate);
+}
+
+namespace {
+
+// f(A{}, B{}) of tensors that have the same type, or one of which is f32.
+template <class F>
+void by_two(const char* op, const char* name_a, DType type_a, const char* name_b, DType type_b, F&& f) {
+  by_dtype(op, name_a, type_a, [&](auto a) {
+    if (type_b == type_a) return f(a, a);
+    if (type_b == DType::kF32) return f(a, float{});
+    GT_REQUIRE(type_a == DType::kF32, Exit::kUsage, "cuda ", op, ": ", name_a, " is ", name_of(type_a), " and ", name_b,
+               ' ', name_of(type_b), "; the same, or one of them f32 is supported");
+    by_dtype(op, name_b, type_b, [&](auto b) { f(float{}, b); });
   });
 }
+
+}  // namespace
 
 void add(const Add& a, Stream s) {
   if (a.out.numel() == 0) return;
   Context& c = enter(s, "add");
-  want("add", "b", a.b, a.a.dtype);
-  want("add", "out", a.out, a.a.dtype);
-  by_dtype("add", "a", a.a.dtype, [&](auto t) {
-    using T = decltype(t);
-    each<kPack<T>>(c, AddOp<T>{a.a.as<T>(), a.b.as<T>(), a.out.as<T>()}, a.out.numel(),
-                   aligned16({a.a.data, a.b.data, a.out.data}));
+  want("add", "out", a.out, a.a.dtype == a.b.dtype ? a.a.dtype : DType::kF32);
+  by_two("add", "a", a.a.dtype, "b", a.b.dtype, [&](auto x, auto y) {
+    using A = decltype(x);
+    using B = decltype(y);
+    using T = std::conditional_t<std::is_same_v<A, B>, A, float>;
+    each<std::max(kPack<A>, kPack<B>)>(c, AddOp<A, B, T>{a.a.as<A>(), a.b.as<B>(), a.out.as<T>()}, a.out.numel(),
+                                       aligned16({a.a.data, a.b.data, a.out.data}));
   });
   leave(c, "add");
 }
@@ -245,10 +263,11 @@ void cast(const Cast& a, Stream s) {
 void gelu(const Gelu& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "gelu");
-  want("gelu", "out", a.out, a.x.dtype);
-  by_dtype("gelu", "x", a.x.dtype, [&](auto t) {
+  by_two("gelu", "x", a.x.dtype, "out", a.out.dtype, [&](auto x, auto t) {
+    using X = decltype(x);
     using T = decltype(t);
-    each<kPack<T>>(c, GeluOp<T>{a.x.as<T>(), a.out.as<T>()}, a.x.numel(), aligned16({a.x.data, a.out.data}));
+    each<std::max(kPack<X>, kPack<T>)>(c, GeluOp<X, T>{a.x.as<X>(), a.out.as<T>()}, a.x.numel(),
+                                       aligned16({a.x.data, a.out.data}));
   });
   leave(c, "gelu");
 }
@@ -256,12 +275,13 @@ void gelu(const Gelu& a, Stream s) {
 void gelu_grad(const GeluGrad& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "gelu_grad");
-  want("gelu_grad", "dout", a.dout, a.x.dtype);
-  want("gelu_grad", "dx", a.dx, a.x.dtype);
-  by_dtype("gelu_grad", "x", a.x.dtype, [&](auto t) {
+  want("gelu_grad", "dx", a.dx, a.dout.dtype);
+  by_two("gelu_grad", "x", a.x.dtype, "dout", a.dout.dtype, [&](auto x, auto t) {
+    using X = decltype(x);
     using T = decltype(t);
-    each<kPack<T>>(c, GeluGradOp<T>{a.x.as<T>(), a.dout.as<T>(), a.dx.as<T>(), a.accumulate}, a.x.numel(),
-                   aligned16({a.x.data, a.dout.data, a.dx.data}));
+    each<std::max(kPack<X>, kPack<T>)>(
+        c, GeluGradOp<X, T>{a.x.as<X>(), a.dout.as<T>(), a.dx.as<T>(), a.accumulate}, a.x.numel(),
+        aligned16({a.x.data, a.dout.data, a.dx.data}));
   });
   leave(c, "gelu_grad");
 }
@@ -272,17 +292,15 @@ void add_bias(const AddBias& a, Stream s) {
   want("add_bias", "out", a.out, a.x.dtype);
   const int64_t cols = a.bias.numel(), rows = a.x.numel() / cols;
   GT_CHECK(rows * cols == a.x.numel(), "add_bias: x ", to_string(a.x.shape), " bias ", to_string(a.bias.shape));
-  by_dtype("add_bias", "x", a.x.dtype, [&](auto t) {
+  by_two("add_bias", "x", a.x.dtype, "bias", a.bias.dtype, [&](auto t, auto b) {
     using T = decltype(t);
-    by_f32_or<T>("add_bias", "bias", a.bias.dtype, a.x.dtype, [&](auto b) {
-      using B = decltype(b);
-      constexpr int kV = kPack<T>;
-      const bool wide = cols % kV == 0 && aligned16({a.x.data, a.bias.data, a.out.data});
-      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 128 * (wide ? kV : 1))),
-                      static_cast<unsigned>(std::min<int64_t>(rows, 4096)));
-      auto* kernel = wide ? add_bias_kernel<kV, T, B> : add_bias_kernel<1, T, B>;
-      kernel<<<grid, 128, 0, c.stream>>>(a.x.as<T>(), a.bias.as<B>(), a.out.as<T>(), rows, cols);
-    });
+    using B = decltype(b);
+    constexpr int kV = kPack<T>;
+    const bool wide = cols % kV == 0 && aligned16({a.x.data, a.bias.data, a.out.data});
+    const dim3 grid(static_cast<unsigned>(ceil_div(cols, 128 * (wide ? kV : 1))),
+                    static_cast<unsigned>(std::min<int64_t>(rows, 4096)));
+    auto* kernel = wide ? add_bias_kernel<kV, T, B> : add_bias_kernel<1, T, B>;
+    kernel<<<grid, 128, 0, c.stream>>>(a.x.as<T>(), a.bias.as<B>(), a.out.as<T>(), rows, cols);
   });
   leave(c, "add_bias");
 }

@@ -193,8 +193,13 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(!g.bias || g.bias.numel() == n, "gemm: bias ", to_string(g.bias.shape), " for ", n, " columns");
   GT_REQUIRE(g.a.dtype == g.b.dtype, Exit::kUsage, "cuda gemm: a is ", name_of(g.a.dtype), " and b ",
              name_of(g.b.dtype), "; both must be the same");
-  GT_REQUIRE(g.out.dtype == g.a.dtype || g.out.dtype == DType::kF32, Exit::kUsage, "cuda gemm: out is ",
-             name_of(g.out.dtype), " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
+  const auto same_or_f32 = [&](const char* name, const Tensor& t) {
+    GT_REQUIRE(!t || t.dtype == g.a.dtype || t.dtype == DType::kF32, Exit::kUsage, "cuda gemm: ", name, " is ",
+               name_of(t.dtype), " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
+  };
+  same_or_f32("out", g.out);
+  same_or_f32("bias", g.bias);
+  if (g.epilogue != Epilogue::kNone) same_or_f32("aux", g.aux);
 }
 
 // cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.

@@ -27,9 +27,36 @@ struct Weights {
   }
 };
 
+// The branch that is added to x, or its gradient: of x's type, or beside f32 of a half type.
+template <class T>
+struct Branch {
+  void* data;
+  DType type;
+  __device__ explicit operator bool() const { return data != nullptr; }
+  template <int V>
+  __device__ void get(int64_t i, float (&d)[V]) const {
+    if (std::is_same_v<T, float> && type == DType::kBF16)
+      load<V>(static_cast<const __nv_bfloat16*>(data) + i, d);
+    else if (std::is_same_v<T, float> && type == DType::kF16)
+      load<V>(static_cast<const __half*>(data) + i, d);
+    else
+      load<V>(static_cast<const T*>(data) + i, d);
+  }
+  template <int V>
+  __device__ void put(int64_t i, const float (&d)[V]) const {
+    if (std::is_same_v<T, float> && type == DType::kBF16)
+      store<V>(static_cast<__nv_bfloat16*>(data) + i, d);
+    else if (std::is_same_v<T, float> && type == DType::kF16)
+      store<V>(static_cast<__half*>(data) + i, d);
+    else
+      store<V>(static_cast<T*>(data) + i, d);
+  }
+};
+
 template <class T>
 struct Forward {
-  const T *x, *delta;
+  const T* x;
+  Branch<T> delta;
   Weights<T> gamma, beta;
   T *sum, *out;
   float *mean, *rstd;
@@ -58,12 +85,12 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> 
     const int c = (k * 32 * W + lane) * V;
     if (c < p.cols) load<V>(x + c, v[k]);
   }
-  if (p.delta != nullptr) {
+  if (p.delta) {
     float d[K][V];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int c = (k * 32 * W + lane) * V;
-      if (c < p.cols) load<V>(p.delta + row * p.cols + c, d[k]);
+      if (c < p.cols) p.delta.template get<V>(row * p.cols + c, d[k]);
     }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -111,15 +138,16 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   float s = 0;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     float v = to_float(p.x[at + c]);
-    if (p.delta != nullptr) {
-      float d[1] = {to_float(p.delta[at + c])};
+    if (p.delta) {
+      float d[1];
+      p.delta.template get<1>(at + c, d);
       if constexpr (Drop) drop<1>(p.drop, row, p.cols, c, d);
       v = rounded<T>(v + d[0]);
       p.sum[at + c] = from_float<T>(v);
     }
     s += v;
   }
-  const T* x = p.delta != nullptr ? p.sum : p.x;  // a thread reads back only what it wrote itself
+  const T* x = p.delta ? p.sum : p.x;  // a thread reads back only what it wrote itself
   const float mean = group_sum<8>(s, shared) / static_cast<float>(p.cols);
   float q = 0;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
@@ -147,7 +175,7 @@ struct Backward {
   int64_t n;
   int cols;
   bool accumulate;
-  T* ddelta;  // may be dout: a thread writes where it alone has read
+  Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
   RowDrop drop;
 };
 
@@ -211,7 +239,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
 #pragma unroll
         for (int j = 0; j < V; ++j) x[k][j] = rounded<T>(x[k][j]);
         drop<V>(p.drop, row, p.cols, c, x[k]);
-        store<V>(p.ddelta + at + c, x[k]);
+        p.ddelta.template put<V>(at + c, x[k]);
       }
     }
   }
@@ -272,7 +300,7 @@ __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
     if constexpr (Drop) {
       float v[1] = {rounded<T>(d)};
       drop<1>(p.drop, row, p.cols, c, v);
-      p.ddelta[at + c] = from_float<T>(v[0]);
+      p.ddelta.template put<1>(at + c, v);
     }
   }
 }
@@ -334,6 +362,16 @@ Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main
   return {w.data, w.dtype == DType::kF32};
 }
 
+template <class T>
+Branch<T> branch(const char* op, const char* name, const Tensor& d, DType main) {
+  if (!d) return {nullptr, main};
+  if (main == DType::kF32)
+    by_dtype(op, name, d.dtype, [](auto) {});
+  else
+    want(op, name, d, main);
+  return {d.data, d.dtype};
+}
+
 }  // namespace
 
 void layer_norm(const LayerNorm& a, Stream s) {
@@ -344,13 +382,12 @@ void layer_norm(const LayerNorm& a, Stream s) {
            "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ",
            to_string(a.rstd.shape));
   want("layer_norm", "out", a.out, a.x.dtype);
-  if (a.delta) want("layer_norm", "delta", a.delta, a.x.dtype);
   if (a.delta) want("layer_norm", "sum", a.sum, a.x.dtype);
   GT_CHECK(!a.drop || a.delta, "layer_norm: dropout without a delta to act on");
   by_dtype("layer_norm", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     const Forward<T> p{a.x.as<T>(),
-                       a.delta.as<T>(),
+                       branch<T>("layer_norm", "delta", a.delta, a.x.dtype),
                        weights<T>("layer_norm", "gamma", a.gamma, a.x.dtype),
                        weights<T>("layer_norm", "beta", a.beta, a.x.dtype),
                        a.sum.as<T>(),
@@ -390,7 +427,6 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   if (a.dx) want("layer_norm_grad", "dx", a.dx, a.x.dtype);
   if (a.dsum) want("layer_norm_grad", "dsum", a.dsum, a.x.dtype);
   if (a.drop) {
-    want("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype);
     GT_CHECK(a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx, "layer_norm_grad: ddelta ",
              to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
   }
@@ -413,7 +449,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         n,
                         static_cast<int>(cols),
                         a.accumulate_dx,
-                        a.ddelta.as<T>(),
+                        branch<T>("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype),
                         a.drop};
     if (n == 0) return;
     by_drop(a.drop, [&](auto drops) {

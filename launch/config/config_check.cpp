@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <set>
+#include <tuple>
 
 #include "kernels/core/check.h"
 #include "launch/config/config_optim.h"
@@ -318,11 +319,12 @@ class Checker {
     TrainSection& t = c_.train;
     const int64_t dp = c_.parallel.dp;
     if (!known({"train.micro_batch", "train.grad_accum", "train.global_batch", "parallel.dp"})) return;
-    constexpr int64_t kMost = int64_t{1} << 40;
-    for (const auto& [key, value] : {std::pair{"train.micro_batch", t.micro_batch},
-                                     {"train.grad_accum", t.grad_accum},
-                                     {"train.global_batch", t.global_batch}})
-      if (value > kMost) return bad(key, fmt::format("{} is more than {}", value, kMost));
+    // Products of what is legal stay far below 2^63.
+    constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;
+    for (const auto& [key, value, most] : {std::tuple{"train.micro_batch", t.micro_batch, kMostOfOne},
+                                           {"train.grad_accum", t.grad_accum, kMostOfOne},
+                                           {"train.global_batch", t.global_batch, kMost}})
+      if (value > most) return bad(key, fmt::format("{} is more than {}", value, most));
     if (t.micro_batch && t.global_batch && t.grad_accum) {
       const bool fm = from_flag("train.micro_batch"), fg = from_flag("train.global_batch"),
                  fa = from_flag("train.grad_accum");
@@ -348,6 +350,20 @@ class Checker {
           if (share % b == 0) t.grad_accum = share / b;
       third("grad_accum", std::max<int64_t>(t.grad_accum, 1), "micro_batch", t.micro_batch);
     }
+    countable();
+  }
+
+  // Samples and tokens of a whole run, and of an evaluation, are counted in 64 bits.
+  void countable() {
+    const TrainSection& t = c_.train;
+    if (!known({"model.seq", "train.steps", "train.eval_steps"}) || t.global_batch < 1) return;
+    const int64_t steps = (int64_t{1} << 62) / t.global_batch / c_.model.seq;
+    for (const auto& [key, value] : {std::pair{"train.steps", t.steps}, {"train.eval_steps", t.eval_steps}})
+      if (value > steps)
+        bad(key,
+            fmt::format("{} steps of global_batch {} x model.seq {} are more than 2^62 tokens", value, t.global_batch,
+                        c_.model.seq),
+            fmt::format("at most {}", steps));
   }
 
   void mismatch() {

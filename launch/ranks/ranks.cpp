@@ -65,9 +65,12 @@ Exit run_threads(const Config& config, const std::function<Exit(GroupFactory&)>&
         {
           const std::lock_guard lock(mutex);
           const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
-          if (agreed || !failed) print_error(e, config, r, world);  // the first; its victims follow
-          if (!failed) result = code_of(e);
-          failed = true;
+          const int first = ranks.failed_rank();
+          if (agreed || first < 0 || first == r) {  // the others are its victims
+            print_error(e, config, r, world);
+            if (!failed) result = code_of(e);
+            failed = true;
+          }
         }
         ranks.abort(r, e.what(), code_of(e));
       }

@@ -3,20 +3,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <initializer_list>
 
 namespace gt {
 namespace {
 
-// A signal handler can reach nothing but a global.
-volatile sig_atomic_t first_signal = 0;
+// A signal handler can reach nothing but a global; ranks that are threads read it while any of them handles the signal.
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void on_stop_signal(int n) {
-  if (first_signal == 0) {
-    first_signal = n;
-  } else if (n != SIGUSR1) {
-    _exit(128 + n);
-  }
+  int none = 0;
+  if (!first_signal.compare_exchange_strong(none, n) && n != SIGUSR1) _exit(128 + n);
 }
 
 }  // namespace

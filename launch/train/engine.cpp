@@ -111,7 +111,8 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready) {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop,
+                        bool save_ready) try {
   const int m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -151,6 +152,9 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   store_->publish();
   end_phase(Phase::kGather);
   return read_back(target_tokens);
+} catch (const std::exception& e) {
+  abandon(e);
+  throw;
 }
 
 void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = seconds_now(); }
@@ -232,7 +236,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   return r;
 }
 
-double Engine::evaluate(std::span<const MicroBatch> microbatches) {
+double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
@@ -255,6 +259,15 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) {
     for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(losses_at() + i)];
   }
   return total;
+} catch (const std::exception& e) {
+  abandon(e);
+  throw;
+}
+
+// Peers that are threads may be reading this engine's buffers, which the error is about to free.
+void Engine::abandon(const std::exception& e) {
+  const auto* error = dynamic_cast<const Error*>(&e);
+  mesh_.world().abandon(e.what(), error != nullptr ? error->code() : Exit::kInternal);
 }
 
 std::vector<ShardView> Engine::checkpoint_views() const {

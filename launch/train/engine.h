@@ -114,6 +114,7 @@ class Engine {
   void share(Tensor losses, bool stop, bool save_ready);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
+  void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
   // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
   double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }

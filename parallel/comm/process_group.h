@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/core/check.h"
 #include "kernels/core/tensor.h"
 #include "parallel/comm/group_trace.h"
 #include "parallel/comm/rank_status.h"
@@ -80,6 +81,12 @@ class ProcessGroup {
   virtual void barrier() = 0;
   // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
   virtual void poll() {}
+  // For a rank that an error takes out of its work: calls that it has not waited for may still move its buffers. Ranks
+  // that reach each other's memory end the world here, with this message, and it returns when nobody touches them.
+  virtual void abandon(const std::string& why, Exit code) {
+    (void)why;
+    (void)code;
+  }
 
   const CommCounters& counters() const { return counters_; }
   // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.

@@ -85,6 +85,9 @@ class ThreadGroup final : public ProcessGroup {
   Work send(Tensor t, int to, int tag, Stream) override { return post_message(CommOp::kSend, t, to, tag); }
   Work recv(Tensor t, int from, int tag, Stream) override { return post_message(CommOp::kRecv, t, from, tag); }
   void barrier() override { post(CommCall{}, {}, {}).wait({}); }
+  void abandon(const std::string& why, Exit code) override {
+    world_.abort(state_.ranks[static_cast<size_t>(rank())], why, code);
+  }
 
  protected:
   void wait(uint64_t ticket, Stream) override { ticket & 1 ? wait_message(ticket >> 1) : wait_collective(ticket >> 1); }

@@ -35,7 +35,6 @@ class OpCase {
   double flops = 0;
   double untouched = 0;     // bytes of the tensors that the op has no reason to read
   bool big = false;         // for the benchmark only: the reference would take minutes
-  bool half = false;        // has bf16 or f16 operands: only for backends that compute in them
   bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
   int skew = 0;  // every tensor starts this many elements after an aligned address, as slices of flat buffers do
 
@@ -129,7 +128,6 @@ class CaseOf final : public OpCase {
   CaseOf& add(Field f, const char* label, Shape s, DType t, Access access, Fill fill) {
     bound_.emplace_back(f, blocks_.size());
     blocks_.push_back({label, s, t, access, std::move(fill)});
-    half |= t == DType::kBF16 || t == DType::kF16;
     return *this;
   }
   Args bind(const std::vector<std::byte*>& data, Device device) const {

@@ -95,7 +95,7 @@ void add_attention(OpCases& to, int64_t batch, int64_t seq, int64_t heads, int64
   forward.flops = 2.0 * static_cast<double>(batch * heads * seq * (seq + 1) * dim);
   backward.flops = 2.5 * forward.flops;
   forward.big = backward.big = big;
-  if (t != DType::kF32) forward.tolerance = backward.tolerance = t == DType::kBF16 ? 2e-2 : 4e-3;
+  forward.tolerance = backward.tolerance = unit_of(t);
 }
 
 }  // namespace

@@ -109,7 +109,6 @@ void add_halves(OpCases& to, DType h) {
 CaseOf<Cast>& cast_case(OpCases& to, Shape s, DType from, DType into, Fill fill, std::string what = "") {
   auto& c = add_case<Cast>(to, cat(to_string(s), " ", name_of(from), " to ", name_of(into), what));
   c.in(&Cast::src, "src", s, std::move(fill), from).out(&Cast::dst, "dst", s, into).tolerance = 0;
-  c.half = false;  // every backend casts
   return c;
 }
 
@@ -144,7 +143,7 @@ void add_casts(OpCases& to) {
   copied.tolerance = 0, copied.skew = 1;
   auto& copied_half = add_case<Copy>(to, "[77] bf16");
   copied_half.in(&Copy::src, "src", {77}, normal(), DType::kBF16).out(&Copy::dst, "dst", {77}, DType::kBF16);
-  copied_half.tolerance = 0, copied_half.half = false;  // bytes are bytes everywhere
+  copied_half.tolerance = 0;
 }
 
 void add_benchmarks(OpCases& to) {

@@ -24,7 +24,7 @@ double attention_flops(const AttentionSize& s) {  // two products of half a squa
 
 void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
   const std::string name = cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ",
-                               s.head_dim, t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+                               s.head_dim, suffix(t));
   const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
   const Shape lse{s.batch, s.heads, s.seq};
   using F = Attention;
@@ -42,7 +42,7 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   };
   forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
   forward.big = backward.big = big;
-  if (t != DType::kF32) forward.tolerance = backward.tolerance = t == DType::kBF16 ? 2e-2 : 4e-3;
+  forward.tolerance = backward.tolerance = unit_of(t);
 }
 
 void add_attentions(OpCases& to) {
@@ -53,11 +53,15 @@ void add_attentions(OpCases& to) {
   }
   add_attention(to, {1, 7, 1, 1, 3});
   add_attention(to, {0, 7, 2, 2, 8});
-  for (const DType t : {DType::kBF16, DType::kF16}) {
+  for (const DType t : kHalves) {
+    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 4, 2, 8}, t);
     add_attention(to, {2, 64, 4, 4, 64}, t);
     add_attention(to, {2, 130, 4, 2, 64}, t);
+    add_attention(to, {1, 130, 3, 1, 80}, t);
+    add_attention(to, {1, 7, 1, 1, 3}, t);
   }
   add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
+  add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);
   add_attention(to, {8, 1024, 16, 16, 64}, DType::kBF16, true);
 }
 
@@ -65,7 +69,7 @@ void add_attentions(OpCases& to) {
 void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int64_t first, DType t = DType::kF32,
                    bool big = false) {
   const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols,
-                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+                               suffix(t));
   const int64_t vocab = big ? rows : 50;
   auto& forward = add_case<Embedding>(to, name);
   forward.args.first_row = first;
@@ -85,14 +89,19 @@ void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int6
 
 void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq, int64_t first, int64_t cols,
                    DType t = DType::kF32, bool big = false) {
-  const std::string name = cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]",
-                               t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+  const std::string name =
+      cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]", suffix(t));
   const Shape x{sequences * seq, cols}, pos{max_seq, cols};
   auto& forward = add_case<AddPosition>(to, name);
   forward.args.seq = seq, forward.args.first_pos = first;
   forward.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos, normal(), t);
   forward.flops = static_cast<double>(x.numel()), forward.big = big;
-  if (t != DType::kF32) forward.tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+  forward.tolerance = unit_of(t);
+  if (t != DType::kF32) {
+    auto& beside = add_case<AddPosition>(to, name + ", positions f32");
+    beside.args = forward.args, beside.tolerance = unit_of(t), beside.big = big;
+    beside.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos);
+  }
   for (const bool accumulate : {false, true}) {
     auto& backward = add_case<PositionGrad>(to, name + (accumulate ? " accumulate" : ""));
     backward.args.seq = seq, backward.args.first_pos = first, backward.args.accumulate = accumulate;
@@ -110,7 +119,7 @@ struct Logits {
 
 std::string describe(const Logits& l, DType t) {
   return cat("[", l.rows, ", ", l.cols, "] from ", l.first_col, " of ", l.vocab, " in ", l.parts, " parts",
-             l.scale > 3 ? " large" : "", t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
+             l.scale > 3 ? " large" : "", suffix(t));
 }
 
 void add_cross_entropy_stats(OpCases& to, const Logits& l, DType t = DType::kF32, bool big = false) {
@@ -154,7 +163,7 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   c.in(&G::stats, "stats", {l.parts, l.rows, 3}, positive());
   c.in(&G::seed, "seed", {1}, values({0.37})).out(&G::loss, "loss", {l.rows});
   c.derive = derive_stats;
-  if (t != DType::kF32) c.tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
+  c.tolerance = unit_of(t);
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }
 
@@ -171,12 +180,19 @@ void add_cross_entropy(OpCases& to) {
   }
   const Logits padding_alone{5, 16, 32, 20, 3};
   add_cross_entropy_stats(to, padding_alone);
-  for (const DType t : {DType::kBF16, DType::kF16}) {
-    add_cross_entropy_stats(to, {7, 33, 33, 65, 2}, t);
-    add_cross_entropy_grad(to, {7, 33, 33, 65, 2}, Dlogits::kOntoLogits, t);
+  for (const DType t : kHalves) {
+    for (const Logits& l :
+         {Logits{1, 7, 0, 7}, {9, 64, 0, 50}, {7, 33, 33, 65, 2}, {6, 16, 48, 50, 4}, {130, 300, 0, 300}, {0, 33, 0, 33}}) {
+      add_cross_entropy_stats(to, l, t);
+      for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone})
+        add_cross_entropy_grad(to, l, d, t);
+    }
+    add_cross_entropy_stats(to, padding_alone, t);
   }
   add_cross_entropy_stats(to, {512, 50304, 0, 50257}, DType::kF32, true);
   add_cross_entropy_grad(to, {512, 50304, 0, 50257}, Dlogits::kSeparate, DType::kF32, true);
+  add_cross_entropy_stats(to, {512, 50304, 0, 50257}, DType::kBF16, true);
+  add_cross_entropy_grad(to, {512, 50304, 0, 50257}, Dlogits::kOntoLogits, DType::kBF16, true);
 }
 
 }  // namespace
@@ -193,9 +209,14 @@ void add_model_cases(OpCases& to) {
   add_positions(to, 3, 7, 16, 0, 33);
   add_positions(to, 3, 5, 16, 6, 129);
   add_positions(to, 2, 64, 64, 0, 64);
-  for (const DType t : {DType::kBF16, DType::kF16}) {
+  for (const DType t : kHalves) {
+    add_embedding(to, 129, 50, 33, 0, t);
     add_embedding(to, 67, 17, 64, 20, t);
+    add_embedding(to, 40, 5, 1100, 10, t);
+    add_embedding(to, 0, 17, 33, 0, t);
     add_positions(to, 3, 7, 16, 4, 64, t);
+    add_positions(to, 3, 5, 16, 6, 129, t);
+    add_positions(to, 37, 2, 2, 0, 1100, t);
   }
   add_cross_entropy(to);
   add_embedding(to, 4096, 50257, 768, 0, DType::kF32, true);

@@ -36,7 +36,6 @@ CaseOf<A>& step_case(OpCases& to, int64_t count, const Step& s, const std::strin
     if (s.with_value && s.skip) c.inout(&A::value, "value", {count}, normal(), s.value);
     if (s.with_value && !s.skip) c.out(&A::value, "value", {count}, s.value);
   }
-  c.half = false;  // masters are f32; the copy in half is part of the op everywhere
   c.tolerance = s.skip ? 0 : s.value == DType::kF32 ? 1e-5 : 1e-3;
   c.flops = 14.0 * static_cast<double>(count);
   return c;

@@ -11,10 +11,11 @@ namespace {
 constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
 template <class S>
-CaseOf<S>& sum_case(OpCases& to, int64_t count, std::string what, bool accumulate = false, Fill fill = normal(1, 0.2)) {
-  auto& c = add_case<S>(to, cat("[", count, "]", what));
+CaseOf<S>& sum_case(OpCases& to, int64_t count, std::string what, bool accumulate = false, Fill fill = normal(1, 0.2),
+                    DType t = DType::kF32) {
+  auto& c = add_case<S>(to, cat("[", count, "]", what, suffix(t)));
   c.args.accumulate = accumulate;
-  c.in(&S::x, "x", {count}, std::move(fill)).result(&S::out, "out", {1}, accumulate, DType::kF64);
+  c.in(&S::x, "x", {count}, std::move(fill), t).result(&S::out, "out", {1}, accumulate, DType::kF64);
   c.tolerance = 1e-12;  // every element as f64
   c.flops = static_cast<double>(count);
   return c;
@@ -28,6 +29,10 @@ void add_sums(OpCases& to) {
     sum_case<S>(to, count, " accumulate", true);
   }
   sum_case<S>(to, 5000, " unaligned").skew = 1;
+  for (const DType t : kHalves) {
+    for (const int64_t count : {7, 5000, 100003}) sum_case<S>(to, count, "", false, normal(1, 0.2), t);
+    sum_case<S>(to, 5000, " unaligned", true, normal(1, 0.2), t).skew = 1;
+  }
   sum_case<S>(to, 129, " with nan", false, values({1, 2, nan, 3})).non_finite = true;
   sum_case<S>(to, 129, " with inf", true, values({1, 2, inf, 3})).non_finite = true;
   sum_case<S>(to, 129, " beyond f32", false, values({3e38, 3e38, 2e38}));

@@ -52,12 +52,6 @@ std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream
   } catch (const Error& e) { return cat("throws ", e.what()); }
 }
 
-// Ops that the CPU computes in f32 alone.
-bool still_f32(const std::string& op) {
-  return op.starts_with("attention") || op.starts_with("embedding") || op.find("position") != std::string::npos ||
-         op.starts_with("cross") || op.starts_with("sum_squares") || op == "sum";
-}
-
 // One case on the CPU with one and three threads: the numbers of the reference, the same bits.
 void expect_on_cpu(const OpCase& c, const std::string& isa, Stream one, Stream three) {
   Images alone, shared, again;
@@ -87,9 +81,7 @@ void expect_parity(const std::string& op) {
   for (const std::string& isa : instruction_sets()) {
     set_cpu_isa(isa);
     const OpenStream one(cpu_backend(), 1), three(cpu_backend(), 3);
-    for (const auto& c : cases) {
-      if (!c->half || !still_f32(op)) expect_on_cpu(*c, isa, one, three);
-    }
+    for (const auto& c : cases) expect_on_cpu(*c, isa, one, three);
   }
   set_cpu_isa("auto");
 

@@ -132,6 +132,14 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--dp 8 --train.micro_batch 4 --train.grad_accum 8 --train.global_batch 512",
        "--train.global_batch: global_batch 512 ≠ micro_batch 4 × grad_accum 8 × dp 8; nearest: global_batch 256, or "
        "grad_accum 16, or micro_batch 8"},
+      {"--train.micro_batch 1099511627776 --train.grad_accum 16777216",
+       "--train.micro_batch: 1099511627776 is more than 1048576"},
+      {"--train.global_batch 4 --train.steps 9223372036854775807",
+       "--train.steps: 9223372036854775807 steps of global_batch 4 x model.seq 1024 are more than 2^62 tokens; at most "
+       "1125899906842624"},
+      {"--train.global_batch 4 --train.eval_steps 9223372036854775807", "--train.eval_steps: 9223372036854775807 steps"},
+      {"--schedule.type wsd --schedule.warmup_steps 9223372036854775807 --schedule.decay_steps 9223372036854775807",
+       "schedule.decay_steps: 9223372036854775807 steps of decay"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
        "--train.global_batch: global_batch 500 is not micro_batch 4 × grad_accum × dp 8 for any grad_accum; nearest: "
        "480, 512"},

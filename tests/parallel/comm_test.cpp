@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "parallel/comm/self_group.h"
@@ -234,6 +235,28 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
   ThreadWorld world(3, std::chrono::seconds(1));
   REQUIRE_THROWS_WITH(world.factory(0)->make(std::vector<int>{1, 2}),
                       Catch::Contains("rank 0 of 3 asks for the group [1,2]"));
+}
+
+TEST_CASE("a rank that abandons its calls may free their buffers: the others throw and do not touch them") {
+  std::atomic<bool> posted{false}, freed{false};
+  const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
+    auto g = f.make(all(2));
+    auto mine = std::make_unique<suite::Block>(1 << 20, DType::kF32);
+    Work sum = g->all_reduce(mine->tensor, ReduceOp::kSum, {});
+    Work message = f.world_rank() == 0 ? g->send(mine->tensor, 1, 0, {}) : Work();
+    if (f.world_rank() == 0) {
+      while (!posted) std::this_thread::yield();
+      g->abandon("the disk is full", Exit::kIo);
+      mine.reset();
+      freed = true;
+      return;
+    }
+    posted = true;
+    while (!freed) std::this_thread::yield();
+    CHECK_THROWS_WITH(sum.wait({}), Catch::Contains("rank 0 failed first: the disk is full"));
+    CHECK_THROWS_WITH(g->recv(mine->tensor, 0, 0, {}), Catch::Contains("the disk is full"));
+  });
+  for (const std::string& e : errors) CHECK(e == "");
 }
 
 TEST_CASE("tensors that do not fit the group are refused before anything is sent") {

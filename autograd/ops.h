@@ -22,7 +22,10 @@ Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr, Output = Output::
 Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep = Keep::kOutputs,
         Output = Output::kKept);
 
-Var add(Tape&, Var a, Var b);
+// x in another type: rounded, and its gradient rounded back. The same type: x itself.
+Var cast(Tape&, Var x, DType);
+
+Var add(Tape&, Var a, Var b);                                     // half beside f32: the sum is f32
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);

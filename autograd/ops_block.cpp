@@ -6,14 +6,36 @@
 
 namespace gt::ops {
 
+namespace {
+// dL/dx is dy: moved where x has its type, rounded where it has not.
+void pass_on_as(Backprop& bp, const Var& x, Tensor dy) {
+  if (!bp.wants(x) || x.value.dtype == dy.dtype) return bp.pass_on(x, dy);
+  const Tensor dx = bp.scratch(dy.shape, x.value.dtype);
+  bp.ops().cast({.src = dy, .dst = dx}, bp.stream());
+  bp.pass_on(x, dx);
+  bp.free(dx);
+}
+}  // namespace
+
+Var cast(Tape& t, Var x, DType type) {
+  if (x.value.dtype == type) return x;
+  Var y = t.output(x.value.shape, type);
+  t.ops().cast({.src = x.value, .dst = y.value}, t.stream());
+  struct Saved { Var x, y; };
+  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    pass_on_as(bp, s.x, bp.grad(s.y));
+  }});
+  return y;
+}
+
 // Both inputs receive the same upstream gradient: shared, not copied.
 Var add(Tape& t, Var a, Var b) {
-  Var y = t.output(a.value.shape, a.value.dtype);
+  Var y = t.output(a.value.shape, b.value.dtype == DType::kF32 ? DType::kF32 : a.value.dtype);
   t.ops().add({.a = a.value, .b = b.value, .out = y.value}, t.stream());
   struct Saved { Var a, b, y; };
   t.record(Saved{a, b, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    bp.pass_on(s.a, bp.grad(s.y));
-    bp.pass_on(s.b, bp.grad(s.y));
+    pass_on_as(bp, s.a, bp.grad(s.y));
+    pass_on_as(bp, s.b, bp.grad(s.y));
   }});
   return y;
 }
@@ -99,14 +121,15 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   const bool in_place = args.dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? args.dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   // Dropped, the delta has a gradient of its own. It takes the place of dout under the same conditions.
-  const bool over_dout = s.drop && bp.sole_owner(s.out) && bp.pass() == Pass::kFull;
+  const bool over_dout = s.drop && s.delta.value.dtype == args.dout.dtype && bp.sole_owner(s.out) &&
+                         bp.pass() == Pass::kFull;
   if (s.drop) {
     args.drop = s.drop;
-    args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
+    args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.delta.value.dtype);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);
-  bp.pass_on(s.delta, s.drop ? args.ddelta : args.dx);
+  pass_on_as(bp, s.delta, s.drop ? args.ddelta : args.dx);
   if (s.drop && !over_dout) bp.free(args.ddelta);
   if (!in_place) bp.free(args.dx);
 }

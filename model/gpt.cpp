@@ -71,11 +71,11 @@ Var Block::join(Tape& t, const Stream& s) {
 }
 
 GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b)
-    : config_(c), axis_(b.tensor()), stage_(stage), embed_drop_("embed", c.dropout, b) {
+    : config_(c), axis_(b.tensor()), precision_(b.precision), stage_(stage), embed_drop_("embed", c.dropout, b) {
   const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
   for (int i = begin; i < end; ++i) {
     if (i == 0) {
-      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b);
+      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b, b.precision.table());
       embed_->weight.tied_owner = c.tied;
       position_ = std::make_unique<PositionTable>("pos_embed", c.seq, c.hidden, b);
       named_.push_back({"embed", 0, embed_.get()});
@@ -87,7 +87,7 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
       norm_ = std::make_unique<Norm>("final_norm", c.hidden, b);
       named_.push_back({"final_norm", i + 1, norm_.get()});
     } else {
-      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b);
+      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b, b.precision.linear());
       if (c.tied) head_->weight.tied_to = "embed.weight";
       named_.push_back({"head", i + 1, head_.get()});
     }
@@ -115,7 +115,7 @@ int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
   // Fewer chunks mean fewer passes over the head's gradient; more rows than this leave the last-level cache anyway.
   constexpr int64_t kLogitBytes = 64 << 20;
   int64_t rows = 64;
-  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(DType::kF32) <= kLogitBytes)
+  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(head_->weight.dtype) <= kLogitBytes)
     rows *= 2;
   return rows;
 }
@@ -187,7 +187,11 @@ Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
            "logits need the whole model in one stage, all rows, and no recording");
   Var x = body(t, {}, mb);
   x.value = x.value.slice(row, 1);
-  return ops::linear(t, x, head_->weight).value;
+  const Tensor logits = ops::linear(t, ops::cast(t, x, head_->weight.dtype), head_->weight).value;
+  if (logits.dtype == DType::kF32) return logits;
+  const Tensor wide = t.scratch(logits.shape, DType::kF32);
+  t.ops().cast({.src = logits, .dst = wide}, t.stream());
+  return wide;
 }
 
 }  // namespace gt

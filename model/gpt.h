@@ -65,13 +65,14 @@ class GptStage : public Stage {
   GptStage(const GptConfig&, int begin, int end, int stage, const Build&);
 
   Shape boundary(const MicroBatch&) const override;
+  DType boundary_dtype() const override { return precision_.stream(); }
   bool boundary_replicated() const override { return !axis_.cut_rows(); }
   Var forward(Tape&, Var input, const MicroBatch&) override;
 
   std::vector<ScopeSpec> scopes();
   void bind(ParamStore&);  // before the first forward
   void show_to(ActivationTap* tap) { tap_ = tap; }  // of every forward from now on; nullptr: nobody
-  // Logits [1, local padded vocab] that follow position `row` of mb; a stage that holds the whole model (generation).
+  // Logits [1, local padded vocab], f32, that follow position `row` of mb; a stage that holds the whole model (generation).
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row);
 
  private:
@@ -85,6 +86,7 @@ class GptStage : public Stage {
   void show(const Module&, const char* part, const Var&, const MicroBatch&);
   GptConfig config_;
   TensorAxis axis_;
+  Precision precision_;
   int stage_;
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;

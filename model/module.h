@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "autograd/parameter.h"
+#include "autograd/precision.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/tensor_axis.h"
 
@@ -15,6 +16,7 @@ struct Build {  // everything a layer needs to construct itself
   float init_std = 0.02f;
   uint64_t seed = 0;  // of dropout
   bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
+  Precision precision = {};
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
@@ -36,12 +38,14 @@ class Module {
 
  protected:
   // A leaf of logical shape `full`. Split dimensions must be divisible by blocks * tp (checked before any rank starts).
-  Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build) {
+  Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build,
+                   DType dtype = DType::kF32) {
     Parameter& p = own_.emplace_back();
     p.name = name_ + "." + leaf;
     p.full_shape = p.local_shape = full;
     p.shard = shard;
     p.init = init;
+    p.dtype = dtype;
     p.decay = full.rank >= 2;
     if (shard.kind == ShardSpec::Kind::kSplit) {
       int64_t& extent = p.local_shape.dim[static_cast<size_t>(shard.dim)];

@@ -16,10 +16,11 @@ class Adam : public Optimizer {
 
   void step(ParamStore& store, Tensor scalars, Stream stream) override {
     for (const UpdateRange& r : store.ranges())
-      ops_.adamw({.master = r.value,
+      ops_.adamw({.master = r.master,
                   .grad = r.grad,
                   .m = m_.of(r),
                   .v = v_.of(r),
+                  .value = r.rounded(),
                   .scalars = scalars,
                   .eps = options_.eps,
                   .weight_decay = r.decay ? options_.weight_decay : 0,

@@ -52,7 +52,7 @@ class LambOptimizer : public Optimizer {
     backend_.device->zero(norms.data, norms.bytes(), stream);
     for (const UpdatePiece& p : store.pieces()) {
       const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-      ops.lamb_moments({.master = r.value.slice(p.at, p.count),
+      ops.lamb_moments({.master = r.master.slice(p.at, p.count),
                         .grad = r.grad.slice(p.at, p.count),
                         .m = m_.of(r, p.at, p.count),
                         .v = v_.of(r, p.at, p.count),
@@ -65,9 +65,10 @@ class LambOptimizer : public Optimizer {
     group_.all_reduce(norms, ReduceOp::kSum, stream).wait(stream);
     for (const UpdatePiece& p : store.pieces()) {
       const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-      ops.lamb_apply({.master = r.value.slice(p.at, p.count),
+      ops.lamb_apply({.master = r.master.slice(p.at, p.count),
                       .m = m_.of(r, p.at, p.count),
                       .v = v_.of(r, p.at, p.count),
+                      .value = r.rounded() ? r.value.slice(p.at, p.count) : Tensor{},
                       .scalars = scalars,
                       .norms = norms.slice(2 * int64_t{p.tensor}, 2),
                       .ratio = ratios.slice(p.tensor, 1),

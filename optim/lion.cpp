@@ -12,9 +12,10 @@ class LionOptimizer : public Optimizer {
 
   void step(ParamStore& store, Tensor scalars, Stream stream) override {
     for (const UpdateRange& r : store.ranges())
-      ops_.lion({.master = r.value,
+      ops_.lion({.master = r.master,
                  .grad = r.grad,
                  .m = m_.of(r),
+                 .value = r.rounded(),
                  .scalars = scalars,
                  .weight_decay = r.decay ? options_.weight_decay : 0},
                 stream);

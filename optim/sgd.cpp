@@ -17,9 +17,10 @@ class SgdOptimizer : public Optimizer {
 
   void step(ParamStore& store, Tensor scalars, Stream stream) override {
     for (const UpdateRange& r : store.ranges())
-      ops_.sgd({.master = r.value,
+      ops_.sgd({.master = r.master,
                 .grad = r.grad,
                 .m = momentum_ ? momentum_->of(r) : Tensor{},
+                .value = r.rounded(),
                 .scalars = scalars,
                 .weight_decay = r.decay ? options_.weight_decay : 0,
                 .nesterov = options_.nesterov},

@@ -120,6 +120,13 @@ LossScaleOptions loss_scale_options(const Config& c) {
   return o;
 }
 
+Precision precision_of(const Config& c) {
+  const PrecisionConfig& p = c.precision;
+  return {.level = p.amp[1] - '0',
+          .half = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
+          .keep_norm = p.keep_norm_fp32 != "false"};
+}
+
 std::string precision_text(const Config& c) {
   const PrecisionConfig& p = c.precision;
   Config plain = c;

@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "autograd/precision.h"
 #include "launch/config/config.h"
 #include "launch/config/rule_context.h"
 #include "optim/loss_scaler.h"
@@ -15,6 +16,8 @@ void check_precision(Config&, const RuleContext&);
 
 // Of a checked config: none is the level's own, what is 0 (delta: -1) the profile's.
 LossScaleOptions loss_scale_options(const Config&);
+
+Precision precision_of(const Config&);
 
 // For the start banner: what the level says and, where settings overrule it, what is done.
 std::string precision_text(const Config&);

@@ -55,7 +55,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       scaler_(options.loss_scale) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
-  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel};
+  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel, options.precision};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
     stages_.push_back(
@@ -329,7 +329,7 @@ EnginePlan Engine::measured_plan() const {
   plan.slots = train_->slots();
   plan.memory.weights = store_->value_bytes();
   plan.memory.gradients = store_->grad_bytes();
-  plan.memory.optimizer = optimizer_->state_bytes();
+  plan.memory.optimizer = optimizer_->state_bytes() + store_->master_bytes();
   plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =

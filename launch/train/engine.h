@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/precision.h"
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
 #include "launch/logs/step_times.h"
@@ -27,6 +28,7 @@ struct EngineOptions {
   OptimizerOptions optim;
   LrOptions lr;
   LossScaleOptions loss_scale;
+  Precision precision;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1

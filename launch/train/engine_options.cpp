@@ -55,6 +55,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);
+  o.precision = precision_of(c);
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
@@ -87,6 +88,8 @@ const Backend& choose_backend(const Config& c) {
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
+    GT_REQUIRE(c.precision.amp == "O0", Exit::kUsage, "precision.amp: ", c.precision.amp,
+               " is not built yet on GPUs; use O0, or --device.kind cpu");
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
     return *cuda;

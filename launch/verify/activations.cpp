@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/backend.h"
 #include "kernels/core/rng.h"
 
 namespace gt {
@@ -33,7 +34,8 @@ double distance(const std::array<double, 8>& a, const std::array<double, 8>& b) 
 }  // namespace
 
 void ActivationRecorder::activation(const std::string& module, Tensor x, const MicroBatch& mb) {
-  if (x.device.kind != DeviceKind::kCpu || (x.dtype != DType::kF32 && x.dtype != DType::kF64)) return;
+  const bool half = x.dtype == DType::kBF16 || x.dtype == DType::kF16;
+  if (x.device.kind != DeviceKind::kCpu || (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64)) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
   std::vector<ActivationPrint>& entry = seen_[{module, mb.first_sample}];
   if (!entry.empty()) return;  // made again in the backward
@@ -42,7 +44,13 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   f.rows = x.shape.rows();
   f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
   const int64_t first = f.rows < f.all_rows ? tp_rank_ * x.numel() : 0;
-  if (x.dtype == DType::kF32)
+  std::vector<float> wide;
+  if (half) {
+    wide.resize(static_cast<size_t>(x.numel()));
+    cpu_backend().ops->cast(
+        {.src = x, .dst = {reinterpret_cast<std::byte*>(wide.data()), x.shape, DType::kF32, x.device}}, {});
+    project(wide.data(), first, x.numel(), f.sums);
+  } else if (x.dtype == DType::kF32)
     project(x.as<float>(), first, x.numel(), f.sums);
   else
     project(x.as<double>(), first, x.numel(), f.sums);

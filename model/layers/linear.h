@@ -22,9 +22,11 @@ class ColumnLinear : public Module {
  public:
   ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, int blocks = 1)
       : Module(std::move(name)), axis_(b.tensor()),
-        weight(param("weight", {out, in}, ShardSpec::split(0, blocks), {Init::Kind::kNormal, b.init_std}, b)),
-        bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b)) {}
+        weight(param("weight", {out, in}, ShardSpec::split(0, blocks), {Init::Kind::kNormal, b.init_std}, b,
+                     b.precision.linear())),
+        bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b, b.precision.linear())) {}
   Var operator()(Tape& t, Var x) {
+    x = ops::cast(t, x, weight.dtype);  // before anything is sent
     return on_all_rows(t, x, axis_, [&](Var all) { return ops::linear(t, all, weight, &bias); });
   }
 
@@ -41,8 +43,9 @@ class RowLinear : public Module {
  public:
   RowLinear(std::string name, int64_t in, int64_t out, float init_std, const Build& b)
       : Module(std::move(name)), axis_(b.tensor()),
-        weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b)),
-        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b)) {}
+        weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b,
+                     b.precision.linear())),
+        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())) {}
   Var operator()(Tape& t, Var x) { return finish(t, ops::linear(t, x, weight, fused_bias(), output())); }
 
   // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is

@@ -15,6 +15,7 @@ class Mlp : public Module {
     child(down_);
   }
   Var operator()(Tape& t, Var x, ops::Keep keep) {
+    x = ops::cast(t, x, up_.weight.dtype);
     const Var y = on_all_rows(t, x, axis_, [&](Var all) {
       return ops::mlp(t, all, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep, down_.output());
     });

@@ -8,8 +8,8 @@ namespace gt {
 class Norm : public Module {
  public:
   Norm(std::string name, int64_t hidden, const Build& b)
-      : Module(std::move(name)), gamma_(param("weight", {hidden}, b.whole(), {Init::Kind::kOne}, b)),
-        beta_(param("bias", {hidden}, b.whole(), {Init::Kind::kZero}, b)) {}
+      : Module(std::move(name)), gamma_(param("weight", {hidden}, b.whole(), {Init::Kind::kOne}, b, b.precision.norm())),
+        beta_(param("bias", {hidden}, b.whole(), {Init::Kind::kZero}, b, b.precision.norm())) {}
   ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs,
                          const RowDrop& drop = {}) {
     return ops::add_norm(t, x, delta, gamma_, beta_, keep, drop);

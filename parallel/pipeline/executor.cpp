@@ -84,12 +84,12 @@ struct PipelineExecutor::Impl {
   std::string name(const Action& a) const { return to_string(Program{a}); }
 
   Tensor buffer(int number, Shape shape) const {
-    GT_CHECK(shape.numel() * size_of(DType::kF32) <= buffer_bytes, "a boundary tensor ", to_string(shape),
+    GT_CHECK(shape.numel() * size_of(type) <= buffer_bytes, "a boundary tensor ", to_string(shape),
              " does not fit ", buffer_bytes,
              " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
              "too small for ",
              places.buffers, " buffers");
-    return boundary.tensor(shape, DType::kF32, number * buffer_bytes);
+    return boundary.tensor(shape, type, number * buffer_bytes);
   }
   // What this rank sends or receives of a boundary tensor.
   Tensor piece(const Tensor& t) const {
@@ -102,7 +102,7 @@ struct PipelineExecutor::Impl {
   void complete(const Tensor& t) {
     if (in_pieces) tp.all_gather(piece(t), t.view({t.numel()}), compute).wait(compute);
   }
-  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(DType::kF32) / (in_pieces ? tp.size() : 1); }
+  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (in_pieces ? tp.size() : 1); }
   double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
@@ -148,6 +148,7 @@ struct PipelineExecutor::Impl {
   const Mesh& mesh;
   ProcessGroup &group, &tp;
   const int rank;
+  const DType type;  // of boundary tensors
   const OpTable& ops;
   const DeviceApi& api;
   const Stream compute;
@@ -184,6 +185,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
       group(m.group(Axis::kPp)),
       tp(m.group(Axis::kTp)),
       rank(m.coord(Axis::kPp)),
+      type(stages.empty() ? DType::kF32 : stages.front()->boundary_dtype()),
       ops(o),
       api(a),
       compute(c),
@@ -279,7 +281,7 @@ void PipelineExecutor::Impl::size_buffers() {
                ": shapes may differ with parallel.dynamic_shapes only");
       most = std::max(most, shape.numel());
     }
-  const int64_t bytes = align_up(most * size_of(DType::kF32));
+  const int64_t bytes = align_up(most * size_of(type));
   if (places.buffers == 0 || (sized && (!boundaries.dynamic_shapes || bytes <= buffer_bytes))) return;
   buffer_bytes = bytes;
   boundary = Buffer();
@@ -308,9 +310,9 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   if (last(a))
     keep_loss(a, c.y);
   else
-    GT_CHECK(c.y.value.dtype == DType::kF32 && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
-             name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is f32 ",
-             to_string(stage(a).boundary(batch(a))));
+    GT_CHECK(c.y.value.dtype == type && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
+             name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type),
+             ' ', to_string(stage(a).boundary(batch(a))));
   const bool through = c.x.value && c.y.value.data == c.x.value.data;
   if (forward_only && through && !last(a)) {  // the input's buffer is free after F
     const Tensor own = s.tape.scratch(c.y.value.shape, c.y.value.dtype);
@@ -364,7 +366,7 @@ void PipelineExecutor::Impl::recv(const Action& a, bool down) {
 }
 
 Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, bool down) const {
-  return preamble_of(shape, DType::kF32, batch(a), a.microbatch,
+  return preamble_of(shape, type, batch(a), a.microbatch,
                      down ? BoundaryKind::kActivation : BoundaryKind::kGradient);
 }
 

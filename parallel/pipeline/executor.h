@@ -18,8 +18,9 @@ namespace gt {
 class Stage {
  public:
   virtual ~Stage() = default;
-  // Of the tensors that cross between stages, f32; the same for every stage of a model, also the last.
+  // Of the tensors that cross between stages; the same for every stage of a model, also the last.
   virtual Shape boundary(const MicroBatch&) const = 0;
+  virtual DType boundary_dtype() const { return DType::kF32; }
   // Every tp rank holds the same boundary tensor. Each then sends 1/tp of its elements, which must divide, and the
   // receiver gathers them over tp: the slow links between stages carry each element once.
   virtual bool boundary_replicated() const { return false; }

@@ -58,7 +58,7 @@ bool ValueGatherer::in_window(const ScopeState& s) const {
 
 void ValueGatherer::gather(ScopeState& s) {
   if (s.gathered) return;
-  s.gathered = pool_.alloc({s.layout.size}, DType::kF32);
+  s.gathered = pool_.alloc({s.layout.size}, s.dtype);
   s.gathering = mesh_.group(Axis::kDp).all_gather(s.value_shard(), s.gathered, compute_);
   s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
   live_.push_back(&s);

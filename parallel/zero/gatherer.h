@@ -23,7 +23,7 @@ class ValueGatherer {
   void release(ScopeState&);
   void drop_all();  // values have changed, or will
 
-  // Room for a scope's whole values, to write the shard from (initial values). Give it back with free().
+  // Room for a scope's whole f32 values, to write the shard from (initial values). Give it back with free().
   Tensor scratch(const ScopeState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }
   void free(Tensor t) { pool_.free(t); }
   int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of gathered values at once

@@ -13,8 +13,8 @@ int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int 
   return local / part * block + tp_rank * part + local % part;
 }
 
-void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi& api,
-                    Stream stream) {
+void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, int tp_size, int threads,
+                    const DeviceApi& api, Stream stream) {
   if (stream.device.kind == DeviceKind::kNull) return;
   const int64_t n = p.local_shape.numel();
   std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
@@ -46,7 +46,7 @@ void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, 
     for (int64_t r = 0; r < std::min(rows, per); ++r) row(r);
     for (std::thread& t : team) t.join();
   }
-  api.copy(p.value.data, host.data(), n * size_of(DType::kF32), stream);
+  api.copy(into.data, host.data(), n * size_of(DType::kF32), stream);
   api.synchronize(stream);
 }
 

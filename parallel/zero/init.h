@@ -6,9 +6,10 @@
 
 namespace gt {
 
-// Fills p.value. key = stream_key(seed, "init/<name>"). Normal values are drawn in double over the logical unpadded
+// Fills `into`, f32 of p.local_shape. key = stream_key(seed, "init/<name>"). Normal values are drawn in double over the logical unpadded
 // tensor.
-void init_parameter(const Parameter& p, uint64_t key, int tp_rank, int tp_size, int threads, const DeviceApi&, Stream);
+void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, int tp_size, int threads,
+                    const DeviceApi&, Stream);
 
 // Row `local` of a dimension of logical extent `full` that is cut in `blocks` equal blocks, each split over tp: its
 // logical index.

@@ -20,21 +20,41 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       reducer_(std::make_unique<GradReducer>(scopes_, options, mesh, backend, compute)),
       gatherer_(std::make_unique<ValueGatherer>(mesh, compute, options.prefetch)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
+  for (ScopeSpec& spec : specs) add_scope(std::move(spec));
   ZeroMemory room;
-  for (ScopeSpec& spec : specs) {
-    scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), mesh.coord(Axis::kDp), mesh.size(Axis::kDp),
-                                                   *reducer_, *gatherer_));
-    ScopeState& s = *scopes_.back();
-    s.ends_backward = scopes_.size() == 1 || scopes_[scopes_.size() - 2]->spec.stage != s.spec.stage;
-    allocate(s);
-    const int64_t bytes = align_up(s.layout.size * size_of(DType::kF32));
-    if (s.values_sharded && s.owner == nullptr) room.gathered += 2 * bytes;
-    if (s.grads_sharded) room.gradients += 2 * bytes;
+  for (const auto& s : scopes_) {
+    if (s->values_sharded && !s->shares_values()) room.gathered += 2 * align_up(s->layout.size * size_of(s->dtype));
+    if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(DType::kF32));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
   for (int k = 0; k < num_scopes(); ++k) add_ranges(k);
   cut_pieces();
+}
+
+// A module of half and f32 parameters is two scopes, so that each is gathered in one type; they are used as one.
+void ParamStore::add_scope(ScopeSpec spec) {
+  ScopeSpec wide{spec.name + " (f32)", {}, spec.stage, spec.index}, half{spec.name, {}, spec.stage, spec.index};
+  std::vector<int> wide_at, half_at;
+  for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
+    Parameter* p = spec.params[static_cast<size_t>(i)];
+    (p->dtype == DType::kF32 ? wide : half).params.push_back(p);
+    (p->dtype == DType::kF32 ? wide_at : half_at).push_back(i);
+  }
+  if (half.params.empty()) wide.name = spec.name;
+  ScopeState* main = nullptr;
+  if (!half.params.empty()) main = &add_uniform(std::move(half), std::move(half_at), nullptr);
+  if (!wide.params.empty()) add_uniform(std::move(wide), std::move(wide_at), main);
+}
+
+ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, ScopeState* main) {
+  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), mesh_.coord(Axis::kDp),
+                                                 mesh_.size(Axis::kDp), *reducer_, *gatherer_));
+  ScopeState& s = *scopes_.back();
+  s.ends_backward = scopes_.size() == 1 || scopes_[scopes_.size() - 2]->spec.stage != s.spec.stage;
+  if (main != nullptr) main->companion = &s;
+  allocate(s, main != nullptr);
+  return s;
 }
 
 void ParamStore::cut_pieces() {
@@ -62,28 +82,29 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// With one data-parallel rank there is nothing to share out, whatever the stage.
-void ParamStore::allocate(ScopeState& s) {
+// With one data-parallel rank there is nothing to share out, whatever the stage. Values of a companion, few, stay whole.
+void ParamStore::allocate(ScopeState& s, bool companion) {
   for (auto& other : scopes_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
     }
   const bool shares = mesh_.size(Axis::kDp) > 1;
-  s.values_sharded = shares && options_.stage == 3 && s.elements() >= options_.persist_numel;
+  s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
   s.grads_sharded = shares && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
   // All of it is written before it is read, but for the padding at the end, which stays 0 for good.
-  const auto buffer = [&](bool sharded) {
+  const auto buffer = [&](bool sharded, DType type) {
     const int64_t from = sharded ? s.begin() : 0, size = sharded ? s.layout.shard : s.layout.size;
-    Buffer b(size * size_of(DType::kF32), compute_.device, *backend_.device);
-    const int64_t used = std::clamp<int64_t>(s.elements() - from, 0, size) * size_of(DType::kF32);
+    Buffer b(size * size_of(type), compute_.device, *backend_.device);
+    const int64_t used = std::clamp<int64_t>(s.elements() - from, 0, size) * size_of(type);
     backend_.device->zero(b.data() + used, b.bytes() - used, compute_);
     return b;
   };
-  s.grads = buffer(s.grads_sharded);
+  s.grads = buffer(s.grads_sharded, DType::kF32);
   if (s.grads_sharded) s.hide_grads();
   else s.show_grads(s.held_grads());
-  if (s.owner == nullptr) s.values = buffer(s.values_sharded);
+  if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
+  if (s.rounds() && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
   if (s.values_sharded) s.hide_values();
   else s.show_values(s.held_values(), fresh_version());
 }
@@ -103,7 +124,12 @@ void ParamStore::add_ranges(int scope) {
       begin = ranges_.back().at + from;
       ranges_.pop_back();
     }
-    ranges_.push_back({s.values_at(begin, end), s.grads_at(begin, end), decay, scope, begin - from});
+    ranges_.push_back({.value = s.values_at(begin, end),
+                       .grad = s.grads_at(begin, end),
+                       .master = s.trained_at(begin, end, from),
+                       .decay = decay,
+                       .scope = scope,
+                       .at = begin - from});
   }
 }
 
@@ -111,7 +137,7 @@ void ParamStore::set_order(std::span<const StageVisit> step, std::span<const Sta
   const auto scopes_of = [&](std::span<const StageVisit> visits) {
     std::vector<ScopeState*> order;
     const auto use = [&](ScopeState& s) {
-      ScopeState* holder = s.owner ? s.owner : &s;
+      ScopeState* holder = s.shares_values() ? s.owner : &s;
       if (s.values_sharded && (order.empty() || order.back() != holder)) order.push_back(holder);
     };
     for (const StageVisit& v : visits) {
@@ -130,30 +156,39 @@ void ParamStore::set_order(std::span<const StageVisit> step, std::span<const Sta
   ordered_ = true;
 }
 
+void ParamStore::init_whole(ScopeState& s, Tensor whole, uint64_t seed, int threads) {
+  const Tensor padding = whole.slice(s.elements(), s.layout.pad);
+  backend_.device->zero(padding.data, padding.bytes(), compute_);
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    const Parameter& p = *s.spec.params[i];
+    const std::string& name = p.tied_to.empty() ? p.name : p.tied_to;
+    init_parameter(p, whole.slice(s.layout.offset[i], p.local_shape.numel()), stream_key(seed, "init/" + name),
+                   mesh_.coord(Axis::kTp), mesh_.size(Axis::kTp), threads, *backend_.device, compute_);
+  }
+}
+
 void ParamStore::init(uint64_t seed, int threads) {
   gatherer_->drop_all();
   for (auto& s : scopes_) {
     if (s->owner) continue;
-    Tensor whole = s->held_values();
-    if (s->values_sharded) {
-      whole = gatherer_->scratch(*s);
-      const Tensor padding = whole.slice(s->elements(), s->layout.pad);
-      backend_.device->zero(padding.data, padding.bytes(), compute_);
-      s->show_values(whole, fresh_version());
+    if (s->rounds()) {
+      const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
+      const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
+      init_whole(*s, whole, seed, threads);
+      const Tensor masters = s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32);
+      backend_.ops->copy({.src = options_.stage == 0 ? whole : s->own(whole), .dst = masters}, compute_);
+      backend_.device->synchronize(compute_);  // `room` ends here
+    } else if (s->values_sharded) {
+      const Tensor whole = gatherer_->scratch(*s);
+      init_whole(*s, whole, seed, threads);
+      backend_.ops->copy({.src = s->own(whole), .dst = s->value_shard()}, compute_);
+      gatherer_->free(whole);
+    } else {
+      init_whole(*s, s->held_values(), seed, threads);
+      s->show_values(s->held_values(), fresh_version());
     }
-    for (Parameter* p : s->spec.params) {
-      const std::string& name = p->tied_to.empty() ? p->name : p->tied_to;
-      init_parameter(*p, stream_key(seed, "init/" + name), mesh_.coord(Axis::kTp), mesh_.size(Axis::kTp), threads,
-                     *backend_.device, compute_);
-    }
-    if (!s->values_sharded) {
-      s->show_values(whole, fresh_version());
-      continue;
-    }
-    backend_.ops->copy({.src = s->own(whole), .dst = s->value_shard()}, compute_);
-    s->hide_values();
-    gatherer_->free(whole);
   }
+  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->rounds(); })) adopt_masters();
 }
 
 ParamScope& ParamStore::scope(const std::string& name) {
@@ -201,10 +236,30 @@ void ParamStore::norm_squares(Tensor norms) {
   }
 }
 
+// Values of what this rank updates become their masters, to nearest even; the optimizer's step does the same.
+void ParamStore::round_masters() {
+  for (auto& s : scopes_) {
+    if (s->masters.bytes() == 0) continue;
+    const int64_t from = options_.stage == 0 ? 0 : s->begin(), to = from + s->masters.bytes() / size_of(DType::kF32);
+    backend_.ops->cast({.src = s->trained_at(from, to, from), .dst = s->values_at(from, to)}, compute_);
+  }
+}
+
+void ParamStore::adopt_masters() {
+  round_masters();
+  publish();
+}
+
 void ParamStore::publish() {
   gatherer_->drop_all();
+  for (auto& s : scopes_)  // the half copy of a tied f32 table: once a step
+    if (s->owner && !s->shares_values()) {
+      const bool whole = options_.stage == 0;
+      const int64_t from = whole ? 0 : s->begin(), to = whole ? s->layout.size : from + s->layout.shard;
+      backend_.ops->cast({.src = s->owner->values_at(from, to), .dst = s->values_at(from, to)}, compute_);
+    }
+  const auto kept_whole = [](const ScopeState& s) { return !s.shares_values() && !s.values_sharded; };
   if (options_.stage > 0) {
-    const auto kept_whole = [](const ScopeState& s) { return !s.owner && !s.values_sharded; };
     for (auto& s : scopes_)
       if (kept_whole(*s))
         s->gathering = mesh_.group(Axis::kDp).all_gather(s->value_shard(), s->held_values(), compute_);
@@ -212,7 +267,7 @@ void ParamStore::publish() {
       if (kept_whole(*s)) s->gathering.wait(compute_);
   }
   for (auto& s : scopes_)
-    if (!s->owner && !s->values_sharded) s->show_values(s->held_values(), fresh_version());
+    if (kept_whole(*s)) s->show_values(s->held_values(), fresh_version());
 }
 
 int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }
@@ -232,6 +287,12 @@ std::vector<Parameter*> ParamStore::parameters() const {
 int64_t ParamStore::local_elements() const {
   int64_t n = 0;
   for (const auto& s : scopes_) n += s->owner ? 0 : s->elements();
+  return n;
+}
+
+int64_t ParamStore::master_bytes() const {
+  int64_t n = 0;
+  for (const auto& s : scopes_) n += s->masters.bytes();
   return n;
 }
 

@@ -1,5 +1,5 @@
-// Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, and which part of
-// them this data-parallel rank is responsible for. ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
+// Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, f32 masters of half
+// values, and which part of them this data-parallel rank is responsible for. ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
 //   stage 0: everything; gradients are gathered and every rank updates all;
 //   stage 1: values and gradients; each rank updates its shard and values are gathered;
 //   stage 2: values; of gradients its shard, where they are reduced microbatch by microbatch (GradReduce::kEach);
@@ -51,7 +51,9 @@ struct ZeroMemory {
 
 // What the optimizer updates: contiguous ranges that share a rule. All tensors 1-D of equal length.
 struct UpdateRange {
-  Tensor value, grad;   // f32 at O0: the value is its own master
+  Tensor value, grad;   // value: f32 or half; grad f32
+  Tensor master;        // f32, what is trained: the value itself where that is f32
+  Tensor rounded() const { return value.dtype == DType::kF32 ? Tensor{} : value; }  // to be written beside the master
   bool decay = true;
   int scope = 0;        // local scope number
   int64_t at = 0;       // element offset within this rank's part of the scope (state buffers use the same offsets)
@@ -113,12 +115,16 @@ class ParamStore {
   int num_scopes() const;
   int64_t state_elements(int scope) const;
 
+  // Masters were written from outside, by a checkpoint or a test: values follow on every rank. Collective over dp.
+  void adopt_masters();
+
   void publish();  // values changed: gather what is kept whole (stages 1 to 3), new versions
 
   // Throws when a tied table has drifted apart between first and last stage, naming it. Collective over their ranks.
   void require_equal_copies();
 
-  // Views for checkpoints. `group` "master" gives values; optimizers pass their own flat state buffers (one per local
+  // Views for checkpoints. `group` "master" gives f32 values or masters; optimizers pass their own flat state buffers
+  // (one per local scope).
   // scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
@@ -127,12 +133,17 @@ class ParamStore {
 
   std::vector<Parameter*> parameters() const;
   int64_t local_elements() const;     // parameters of this rank's place, padding of the flat buffers excluded
+  int64_t master_bytes() const;       // f32 masters of half values
   int64_t value_bytes() const;        // kept, and at most gathered so far
   int64_t grad_bytes() const;         // kept, and at most on their way so far
   ZeroMemory temporary_bytes() const; // of those, what is not kept
 
  private:
-  void allocate(ScopeState&);
+  void add_scope(ScopeSpec);
+  ScopeState& add_uniform(ScopeSpec, std::vector<int> place, ScopeState* main);
+  void allocate(ScopeState&, bool companion);
+  void init_whole(ScopeState&, Tensor whole, uint64_t seed, int threads);
+  void round_masters();
   void add_ranges(int scope);
   void cut_pieces();
   bool counted(const ScopeState&, const FlatSegment&) const;

@@ -37,7 +37,7 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
   for (const auto& s : scopes_)
     for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
       if (s->tied_copy()) continue;  // its owner has the sum
-      const int64_t place = (total_scopes_ - s->spec.index) * kMostParameters - g.tensor;
+      const int64_t place = (total_scopes_ - s->spec.index) * kMostParameters - s->place[static_cast<size_t>(g.tensor)];
       double squares = 0;
       backend_.ops->sum_squares({.x = s->grads_at(g.at, g.at + g.count), .out = room.tensor({1}, DType::kF64)},
                                 compute_);
@@ -51,7 +51,9 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
 
 std::vector<ShardView> ParamStore::value_views() const {
   std::vector<Tensor> flat;
-  for (const auto& s : scopes_) flat.push_back(s->held_values());
+  for (const auto& s : scopes_)
+    flat.push_back(s->masters.bytes() > 0 ? s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32)
+                                          : s->held_values());
   std::vector<ShardView> out;
   append_views("master", flat, out);
   return out;

@@ -13,17 +13,23 @@ FlatLayout layout_of(const ScopeSpec& spec, int shards) {
 }
 
 // Without bytes but with its shape: whoever uses it outside its scope is caught by the first access.
-Tensor nowhere(const Parameter& p, Device device) { return {nullptr, p.local_shape, DType::kF32, device}; }
+Tensor nowhere(const Parameter& p, DType type, Device device) { return {nullptr, p.local_shape, type, device}; }
 
 }  // namespace
 
-ScopeState::ScopeState(ScopeSpec s, int rank, int size, GradReducer& r, ValueGatherer& g)
-    : spec(std::move(s)), layout(layout_of(spec, size)), dp_rank(rank), reducer(r), gatherer(g) {
+ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, int rank, int size, GradReducer& r, ValueGatherer& g)
+    : spec(std::move(s)),
+      place(std::move(at)),
+      layout(layout_of(spec, size)),
+      dtype(spec.params.front()->dtype),
+      dp_rank(rank),
+      reducer(r),
+      gatherer(g) {
   for (Parameter* p : spec.params) p->scope = this;
 }
 
 Tensor ScopeState::held_values() const {
-  return owner ? owner->held_values() : values.tensor({values_sharded ? layout.shard : layout.size}, DType::kF32);
+  return shares_values() ? owner->held_values() : values.tensor({values_sharded ? layout.shard : layout.size}, dtype);
 }
 
 Tensor ScopeState::held_grads() const {
@@ -36,12 +42,12 @@ void ScopeState::show_values(Tensor flat, int64_t version) {
     p.value = flat.slice(layout.offset[i], p.local_shape.numel()).view(p.local_shape);
     p.version = version;
   }
-  if (copy) copy->show_values(flat, version);
+  if (copy && copy->shares_values()) copy->show_values(flat, version);
 }
 
 void ScopeState::hide_values() {
-  for (Parameter* p : spec.params) p->value = nowhere(*p, grads.device());
-  if (copy) copy->hide_values();
+  for (Parameter* p : spec.params) p->value = nowhere(*p, dtype, grads.device());
+  if (copy && copy->shares_values()) copy->hide_values();
 }
 
 void ScopeState::show_grads(Tensor flat) {
@@ -52,22 +58,27 @@ void ScopeState::show_grads(Tensor flat) {
 }
 
 void ScopeState::hide_grads() {
-  for (Parameter* p : spec.params) p->grad = nowhere(*p, grads.device());
+  for (Parameter* p : spec.params) p->grad = nowhere(*p, DType::kF32, grads.device());
 }
 
 void ScopeState::acquire(Stream) {
-  if (values_sharded) gatherer.acquire(owner ? *owner : *this);
+  if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
-void ScopeState::release(Stream) {
+// The companion goes first: the first scope of a stage ends a backward, and nothing may follow it.
+void ScopeState::release(Stream s) {
+  if (companion) companion->release(s);
   // Gradients that the forward made already (the head's, while its logits are in cache) are a microbatch's own: they go
   // now, so that every microbatch is reduced alone, in order, whatever the schedule does before its backward.
   if (grads_sharded && phase == Phase::kOpen) reducer.ready(*this);
-  if (values_sharded) gatherer.release(owner ? *owner : *this);
+  if (values_sharded) gatherer.release(shares_values() ? *owner : *this);
 }
 
 void ScopeState::open_grads() { reducer.open(*this); }
 
-void ScopeState::grads_ready(Stream) { reducer.ready(*this); }
+void ScopeState::grads_ready(Stream) {
+  if (companion) reducer.ready(*companion);
+  reducer.ready(*this);
+}
 
 }  // namespace gt

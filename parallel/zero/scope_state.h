@@ -12,19 +12,24 @@ class GradReducer;
 class ValueGatherer;
 
 struct ScopeState final : ParamScope {
-  ScopeState(ScopeSpec, int dp_rank, int dp_size, GradReducer&, ValueGatherer&);
+  // All parameters have one dtype. place: of each in the module that it comes from.
+  ScopeState(ScopeSpec, std::vector<int> place, int dp_rank, int dp_size, GradReducer&, ValueGatherer&);
 
   ScopeSpec spec;
+  std::vector<int> place;
   FlatLayout layout;
+  DType dtype;  // of values
   int dp_rank;
   GradReducer& reducer;
   ValueGatherer& gatherer;
-  ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: this scope has no values of its own
+  ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: nobody updates this scope
   ScopeState* copy = nullptr;   // the other way round
+  ScopeState* companion = nullptr;  // f32 parameters of a module whose others are half: used and reduced with it
   bool ends_backward = false;   // the first scope of its stage: a backward reaches it last
 
-  // What this rank keeps: flat values and gradients, whole or its shard of them, f32.
+  // What this rank keeps: flat values and f32 gradients, whole or its shard of them.
   Buffer values, grads;
+  Buffer masters;  // f32, of what this rank updates; empty where f32 values are what is trained, and in a tied copy
   bool values_sharded = false, grads_sharded = false;
 
   // Gathering: whole values while somebody needs them (values_sharded).
@@ -40,6 +45,9 @@ struct ScopeState final : ParamScope {
   bool accumulated = false;  // grads_sharded: the shard holds something of this step
   Work reducing;
 
+  // A tied copy of its owner's type reads the owner's values; of another type it has rounded ones of its own.
+  bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }
+  bool rounds() const { return dtype != DType::kF32; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
   int64_t elements() const { return layout.size - layout.pad; }
   int64_t begin() const { return layout.shard * dp_rank; }  // this rank's shard is [begin, begin + layout.shard)
@@ -51,6 +59,11 @@ struct ScopeState final : ParamScope {
   Tensor grad_shard() const { return shard_of(held_grads(), grads_sharded); }
   // Elements [from, to) of the flat buffers, which this rank holds.
   Tensor values_at(int64_t from, int64_t to) const { return held_values().slice(from - value_base(), to - from); }
+  // The same elements of what is trained; [from, to) lies within what this rank updates, which begins at `base`.
+  Tensor trained_at(int64_t from, int64_t to, int64_t base) const {
+    return masters.bytes() > 0 ? masters.tensor({to - from}, DType::kF32, (from - base) * size_of(DType::kF32))
+                               : values_at(from, to);
+  }
   Tensor grads_at(int64_t from, int64_t to) const {
     return held_grads().slice(from - (grads_sharded ? begin() : 0), to - from);
   }

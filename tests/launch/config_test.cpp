@@ -164,7 +164,20 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 scopes"},
       {"--zero.offload optimizer --device.kind cuda",
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
-      {"--amp O2", "--amp: O2 is not built yet in this version (mixed precision); use O0"},
+      {"--amp O3",
+       "--amp: O3 is not built yet in this version (half precision without masters); use O0 or O1 or O2"},
+      {"--amp O2 --precision.dtype fp32",
+       "--precision.dtype: fp32 with precision.amp O2, which computes in half precision; use bf16 or fp16, or "
+       "precision.amp O0"},
+      {"--amp O1 --precision.master_weights true",
+       "--precision.master_weights: true with precision.amp O1, which keeps every parameter in FP32; leave it out, or "
+       "use precision.amp O2 or O3"},
+      {"--amp O1 --precision.keep_norm_fp32 true",
+       "--precision.keep_norm_fp32: true with precision.amp O1, which keeps every parameter in FP32; leave it out, or "
+       "use precision.amp O2 or O3"},
+      {"--amp O2 --precision.loss_scale 128",
+       "--precision.loss_scale: 128 with precision.dtype bf16, which has the range of FP32: its scale is 1; leave it "
+       "out, or use precision.dtype fp16"},
       {"--amp 02", "--amp: expected O0 or O1 or O2 or O3 (the letter O, not zero), found \"02\" (did you mean O2?)"},
       {"--precision.loss_scale lots",
        "--precision.loss_scale: expected none, dynamic or a number above 0 up to 1e28, found \"lots\"; for example "
@@ -227,14 +240,14 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
   "lr": 3,
   "train": [1],
 })");
-  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --amp O2 --nonsense")});
+  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --amp O3 --nonsense")});
   for (const std::string& part :
        {file.path + ":3 model.layers: expected a whole number, found a string",
         file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
         file.path + ":4 optim.lr: expected a number, found true or false",
         file.path + ":5 lr: unknown section; did you mean optim.lr?",
         file.path + ":6 train: expected an object, found a list",
-        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--amp: O2 is not built yet"),
+        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--amp: O3 is not built yet"),
         std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
 }

@@ -1,0 +1,22 @@
+// Mixed precision: which tensors of a model are stored in half, by level. What an op computes in follows from what it
+// is given; accumulators, statistics, losses and gradients of parameters are f32 at every level.
+#pragma once
+#include "kernels/core/tensor.h"
+
+namespace gt {
+
+// O0: f32 everywhere. O1: weights are trained in f32; ops of the class kLow (GT_OPS) get half inputs, and half copies
+// of weights that are rounded once a step; the residual stream is f32. O2: parameters and residual stream in half, f32
+// masters are what is trained; norms keep f32 weights.
+struct Precision {
+  int level = 0;
+  DType half = DType::kBF16;
+  bool keep_norm = true;  // O2: weights of norms are f32
+
+  DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and of the head
+  DType table() const { return stream(); }                          // of token and position embeddings
+  DType norm() const { return level >= 2 && !keep_norm ? half : DType::kF32; }
+  DType stream() const { return level >= 2 ? half : DType::kF32; }  // residual stream and what stages send
+};
+
+}  // namespace gt

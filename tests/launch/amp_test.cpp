@@ -1,0 +1,326 @@
+// Mixed precision on threads of one process: layouts that differ in pipeline, schedule, ZeRO stage or recomputation
+// alone give the same bits at every level; half values are their masters rounded; what is cast, where, and how often;
+// bytes.
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "launch/config/config.h"
+#include "launch/verify/mesh_run.h"
+#include "launch/verify/verifier.h"
+#include "parallel/comm/thread_group.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+struct Level {
+  const char* name;
+  Precision precision;
+  bool scaled;
+};
+const std::vector<Level> kLevels{{"O1 bf16", {.level = 1, .half = DType::kBF16}, false},
+                                 {"O1 fp16", {.level = 1, .half = DType::kF16}, true},
+                                 {"O2 bf16", {.level = 2, .half = DType::kBF16}, false},
+                                 {"O2 fp16", {.level = 2, .half = DType::kF16}, true},
+                                 {"O2 bf16, norms too", {.level = 2, .half = DType::kBF16, .keep_norm = false}, false}};
+
+MeshRun small(MeshShape mesh, const Level& level) {
+  MeshRun run;
+  run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
+  run.engine.model.dropout = 0.1;
+  run.engine.model.loss_chunk = 16;
+  run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};
+  run.engine.precision = level.precision;
+  if (level.scaled) run.engine.loss_scale = {.dynamic = true, .init = 0x1p18, .window = 2, .delta = 0, .hysteresis = 1};
+  run.engine.micro_batch = 1;
+  run.engine.threads = 1;
+  if (mesh.pp == 2) run.engine.partition = "1,1";
+  run.mesh = mesh;
+  run.global_batch = 8;
+  run.steps = 4;
+  run.samples = synthetic_samples(32, 16, 300, 3);
+  return run;
+}
+
+void check_same(const MeshResult& a, const MeshResult& b) {
+  CHECK(a.losses == b.losses);
+  CHECK(std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)) == 0);  // of skipped steps: nan
+  CHECK((a.weights == b.weights));
+  CHECK((a.state == b.state));
+}
+
+float widened(const Tensor& t, int64_t i) {
+  float out = 0;
+  Tensor one = t.view({t.numel()}).slice(i, 1);
+  cpu_backend().ops->cast({.src = one, .dst = {reinterpret_cast<std::byte*>(&out), {1}, DType::kF32, {}}}, {});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "at every level layouts that differ in pipeline, schedule, ZeRO or recomputation alone are equal bit for bit") {
+  for (const Level& level : kLevels) {
+    const MeshResult reference = run_mesh(small({.dp = 2}, level));
+    INFO(level.name);
+    CHECK(reference.losses.back() < reference.losses.front());
+    for (int stage = 0; stage <= 3; ++stage)
+      for (int pp : {1, 2}) {
+        MeshRun run = small({.pp = pp, .dp = 2}, level);
+        run.engine.zero = {.stage = stage, .grad_reduce = GradReduce::kEnd, .persist_numel = 0};
+        if (pp == 2) run.engine.schedule = stage == 1 ? "zb-h1" : stage == 2 ? "gpipe" : "1f1b";
+        if (stage == 3) run.engine.model.recompute = pp == 2 ? Recompute::kFull : Recompute::kSelective;
+        INFO("zero " << stage << " pp " << pp);
+        check_same(run_mesh(run), reference);
+      }
+  }
+}
+
+TEST_CASE("chunks of a pipeline rank and untied heads keep the bits of half precision as well") {
+  const Level& level = kLevels[2];
+  for (bool tied : {true, false}) {
+    MeshRun plain = small({}, level), split = small({.pp = 2}, level);
+    plain.engine.model.tied = split.engine.model.tied = tied;
+    split.engine.schedule = "interleaved";
+    split.engine.vpp = 2;
+    split.engine.partition = "flops";
+    check_same(run_mesh(plain), run_mesh(split));
+  }
+}
+
+TEST_CASE("with masters every half parameter is its master rounded to nearest even after each step") {
+  for (const Level& level : kLevels)
+    for (int stage : {0, 1, 3}) {
+      INFO(level.name << " zero " << stage);
+      MeshRun run = small({.dp = 2, .tp = 2}, level);
+      run.engine.zero = {.stage = stage, .persist_numel = 0};
+      std::mutex mutex;
+      int64_t wrong = 0, halves = 0, norms = 0;
+      MeshHooks hooks;
+      hooks.after_step = [&](Engine& engine, int) {
+        const std::lock_guard lock(mutex);
+        for (const UpdateRange& u : engine.store().ranges()) {
+          CHECK(u.master.dtype == DType::kF32);
+          CHECK(u.grad.dtype == DType::kF32);
+          if (u.value.dtype == DType::kF32) continue;
+          CHECK(u.value.dtype == level.precision.half);
+          std::vector<std::byte> rounded(static_cast<size_t>(u.value.bytes()));
+          cpu_backend().ops->cast(
+              {.src = u.master, .dst = {rounded.data(), u.value.shape, u.value.dtype, u.value.device}}, {});
+          wrong += std::memcmp(rounded.data(), u.value.data, rounded.size()) != 0;
+          halves += u.value.numel();
+        }
+        for (const Parameter* p : engine.store().parameters())
+          norms += p->name.find("norm") != std::string::npos && p->dtype == DType::kF32;
+      };
+      run.hooks = &hooks;
+      run_mesh(run);
+      CHECK(wrong == 0);
+      CHECK(halves > 10000);
+      CHECK((norms > 0) == level.precision.keep_norm);
+    }
+}
+
+TEST_CASE("an update that half precision would lose moves the master, and in time the parameter") {
+  // The masters after a step of 2^-12 differ from those before, whatever their rounded values do.
+  MeshRun run = small({}, kLevels[3]);
+  run.engine.lr.peak = 0x1p-14;
+  run.steps = 8;
+  run.engine.optim.weight_decay = 0;
+  std::set<float> masters, values;
+  MeshHooks hooks;
+  hooks.after_step = [&](Engine& engine, int) {
+    for (const UpdateRange& u : engine.store().ranges())
+      if (u.value.dtype != DType::kF32 && u.scope == 0) {
+        masters.insert(u.master.as<float>()[5]);
+        values.insert(widened(u.value, 5));
+        break;
+      }
+  };
+  run.hooks = &hooks;
+  run_mesh(run);
+  CHECK(masters.size() > 1);
+  CHECK(values.size() <= masters.size());
+}
+
+namespace {
+std::vector<std::string> traced;
+int64_t casts = 0;
+const char* kind(const Tensor& t) { return t.dtype == DType::kF32 ? "f32" : "half"; }
+struct TypeTrace {
+  static void before(const char*, const Gemm& g) {
+    traced.push_back(cat("gemm ", kind(g.a), " ", kind(g.b), " -> ", kind(g.out)));
+  }
+  static void before(const char*, const LayerNorm& n) {
+    traced.push_back(cat("norm ", kind(n.x), " -> ", kind(n.out)));
+  }
+  static void before(const char*, const Attention& a) {
+    traced.push_back(cat("attention ", kind(a.qkv), " -> ", kind(a.out)));
+  }
+  static void before(const char*, const Embedding& e) { traced.push_back(cat("embedding ", kind(e.out))); }
+  static void before(const char*, const CrossEntropyGrad& c) {
+    traced.push_back(cat("loss ", kind(c.logits), " -> ", kind(c.loss)));
+  }
+  static void before(const char*, const Cast& c) {
+    ++casts;
+    traced.push_back(cat("cast ", kind(c.src), " -> ", kind(c.dst)));
+  }
+  template <class Args>
+  static void before(const char*, const Args&) {}
+};
+
+// What an evaluation of one block runs, with types.
+std::vector<std::string> trace_of(const Precision& precision) {
+  static const Backend tracing = [] {
+    Backend b = cpu_backend();
+    b.ops = &decorate<TypeTrace>(*cpu_backend().ops);
+    return b;
+  }();
+  MeshRun run = small({}, {"", precision, false});
+  run.engine.model.layers = 1;
+  run.engine.model.loss_chunk = 1000;
+  run.engine.evaluates = true;
+  run.global_batch = 1;
+  run.steps = 1;
+  MeshHooks hooks;
+  hooks.backend = &tracing;
+  hooks.after_step = [](Engine&, int) {
+    traced.clear();
+    casts = 0;
+  };
+  run.hooks = &hooks;
+  run.evaluate = true;
+  run_mesh(run);
+  return traced;
+}
+}  // namespace
+
+TEST_CASE("the types of a block's ops are those of the table of levels") {
+  using Trace = std::vector<std::string>;
+  CHECK(trace_of({}) == Trace{"embedding f32", "norm f32 -> f32", "gemm f32 f32 -> f32", "attention f32 -> f32",
+                              "gemm f32 f32 -> f32", "norm f32 -> f32", "gemm f32 f32 -> f32", "gemm f32 f32 -> f32",
+                              "norm f32 -> f32", "gemm f32 f32 -> f32", "loss f32 -> f32"});
+  CHECK(trace_of({.level = 1}) == Trace{"embedding f32", "norm f32 -> f32", "cast f32 -> half",
+                                        "gemm half half -> half", "attention half -> half", "gemm half half -> half",
+                                        "norm f32 -> f32", "cast f32 -> half", "gemm half half -> half",
+                                        "gemm half half -> half", "norm f32 -> f32", "cast f32 -> half",
+                                        "gemm half half -> half", "loss half -> f32"});
+  CHECK(casts == 3);  // of activations; weights are rounded once a step, none is cast here
+  CHECK(trace_of({.level = 2}) == Trace{"embedding half", "norm half -> half", "gemm half half -> half",
+                                        "attention half -> half", "gemm half half -> half", "norm half -> half",
+                                        "gemm half half -> half", "gemm half half -> half", "norm half -> half",
+                                        "gemm half half -> half", "loss half -> f32"});
+}
+
+TEST_CASE("half values take and send half the bytes, masters belong to the optimizer's shard") {
+  EngineOptions o = small({.dp = 4}, kLevels[2]).engine;
+  o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};
+  o.microbatches = 2;
+  const auto plan = [&](int stage, int level) {
+    o.zero.stage = stage;
+    o.precision.level = level;
+    return plan_memory(o, {.dp = 4}, 0);
+  };
+  for (int stage : {0, 1, 2}) {
+    const EnginePlan full = plan(stage, 0), half = plan(stage, 2);
+    const auto share = static_cast<double>(stage == 0 ? 1 : 4);
+    const auto parameters = static_cast<double>(o.model.parameters());
+    INFO("zero " << stage);
+    CHECK(static_cast<double>(full.memory.weights) == Approx(4 * parameters).epsilon(0.02));
+    CHECK(static_cast<double>(half.memory.weights) == Approx(2 * parameters).epsilon(0.03));
+    CHECK(static_cast<double>(full.memory.optimizer) == Approx(8 * parameters / share).epsilon(0.02));
+    CHECK(static_cast<double>(half.memory.optimizer) == Approx(12 * parameters / share).epsilon(0.03));
+    CHECK(static_cast<double>(half.memory.gradients) == Approx(full.memory.gradients).epsilon(0.02));
+    if (stage > 0)
+      CHECK(static_cast<double>(half.data_parallel.all_gather) ==
+            Approx(static_cast<double>(full.data_parallel.all_gather) / 2).epsilon(0.03));
+    CHECK(static_cast<double>(half.data_parallel.reduce_scatter) ==
+          Approx(static_cast<double>(full.data_parallel.reduce_scatter)).epsilon(0.02));
+  }
+}
+
+TEST_CASE("tensor-parallel layouts of half precision are close to one rank") {
+  Verifier verifier({.steps = 3});
+  for (const char* amp : {"O1", "O2"})
+    for (const char* type : {"bf16", "fp16"})
+      for (const std::string layout : {"--tp 2 --parallel.sequence_parallel false", "--tp 2 --pp 2 --dp 2 --zero 2"}) {
+        ConfigSource source;
+        for (const std::string& flag :
+             {std::string(
+                  "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 "
+                  "--train.micro_batch 2 --train.grad_accum 2 --schedule.type constant --optim.lr 1e-3 --amp ") +
+              amp + " --precision.dtype " + type + " " + layout}) {
+          std::istringstream words(flag);
+          for (std::string w; words >> w;) source.flags.push_back(w);
+        }
+        const Config c = load_config(source).config;
+        INFO(amp << " " << type << " " << layout);
+        const Verdict v = verifier.check(c);
+        const Difference* d = v.bad();
+        INFO((d ? d->name + " " + std::to_string(d->error) + " step " + std::to_string(d->step) : "equal"));
+        CHECK(d == nullptr);
+      }
+}
+
+namespace {
+const std::string kTiny =
+    "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --optim.lr 3e-3 --device.kind cpu --log.tensorboard false "
+    "--launch.ranks threads ";
+}
+
+TEST_CASE("fp16 that overflows at first finds its scale, and a resume in the middle of a streak goes on alike") {
+  TempDir dir;
+  const std::string run = kTiny +
+                          "--dp 2 --pp 2 --amp O2 --precision.dtype fp16 --train.steps 12 --checkpoint.every 3 "
+                          "--precision.loss_scale_init 134217728 --precision.loss_scale_max 1e28 "
+                          "--precision.loss_scale_window 3 ";
+  const Outcome whole = gpttrain(run + "--log.name whole", dir.path());
+  INFO(whole.out);
+  REQUIRE(whole.code == 0);
+  const auto scales = logged(dir / "runs/whole", "loss_scale"), skipped = logged(dir / "runs/whole", "skipped");
+  REQUIRE(scales.size() == 12);
+  CHECK(scales[0] == 134217728);
+  CHECK(skipped[2] == 3);   // the checkpoint of step 3 is in the middle of the streak
+  CHECK(skipped[11] < 12);  // which ends
+  for (const char* end : {"3", "9"}) {
+    const std::string part = "runs/part-" + std::string(end);
+    REQUIRE(shell("mkdir -p " + part + " && cp -r runs/whole/checkpoints " + part, dir.path()).code == 0);
+    const Outcome rest =
+        gpttrain(run + "--log.name part-" + std::string(end) + " --checkpoint.resume " + end, dir.path());
+    INFO(rest.out);
+    REQUIRE(rest.code == 0);
+    for (const char* key : {"loss", "loss_scale", "lr", "skipped"}) {
+      const auto all = logged(dir / "runs/whole", key);
+      CHECK(logged(dir / part, key) == std::vector<double>(all.begin() + std::stoi(end), all.end()));
+    }
+  }
+}
+
+TEST_CASE("a checkpoint holds masters: another level, layout or ZeRO stage resumes from it, the same one bit for bit") {
+  TempDir dir;
+  const std::string o2 = kTiny + "--amp O2 --train.steps 8 --checkpoint.every 4 ";
+  const Outcome whole = gpttrain(o2 + "--dp 2 --log.name whole", dir.path());
+  INFO(whole.out);
+  REQUIRE(whole.code == 0);
+  CHECK(whole.says("O2: bf16 weights and residual stream, norms FP32, FP32 masters"));
+  const auto losses = logged(dir / "runs/whole", "loss");
+  const auto resumed = [&](const std::string& name, const std::string& flags) {
+    REQUIRE(shell("mkdir -p runs/" + name + " && cp -r runs/whole/checkpoints runs/" + name, dir.path()).code == 0);
+    const Outcome rest = gpttrain(flags + " --checkpoint.resume 4 --log.name " + name, dir.path());
+    INFO(rest.out);
+    REQUIRE(rest.code == 0);
+    return logged(dir / ("runs/" + name), "loss");
+  };
+  const std::vector<double> tail(losses.begin() + 4, losses.end());
+  CHECK(resumed("same", o2 + "--dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end --pp 2") == tail);
+  const std::string other = kTiny + "--train.steps 8 --dp 2 --checkpoint.allow_change precision ";
+  for (const char* amp : {"--amp O0", "--amp O1", "--amp O2 --precision.dtype fp16"}) {
+    const auto got = resumed(std::string("level") + amp[7] + amp[std::strlen(amp) - 1], other + amp);
+    REQUIRE(got.size() == 4);
+    for (size_t k = 0; k < 4; ++k) CHECK(got[k] == Approx(tail[k]).epsilon(0.01));
+  }
+}

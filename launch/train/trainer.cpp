@@ -425,7 +425,7 @@ void Trainer::one_step() {
   injector_.at_step(state_.step + 1);
   if (injector_.wants("master", state_.step + 1)) {
     injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_->device, compute_);
-    engine_->store().publish();
+    engine_->store().adopt_masters();
   }
   const double waited_before = loader_->wait_seconds();
   const auto microbatches = loader_->next();

@@ -125,11 +125,10 @@ class ParamStore {
 
   // Views for checkpoints. `group` "master" gives f32 values or masters; optimizers pass their own flat state buffers
   // (one per local scope).
-  // scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
-  std::vector<ShardView> grad_views()
-      const;  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step
+  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step.
+  std::vector<ShardView> grad_views() const;
 
   std::vector<Parameter*> parameters() const;
   int64_t local_elements() const;     // parameters of this rank's place, padding of the flat buffers excluded

@@ -15,7 +15,7 @@ static int parts_of(const CommCall& c, int size) {
 }
 
 // Tensors without elements may have no memory: memcpy would not take their null.
-static void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+static void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
@@ -117,15 +117,15 @@ bool NodeMemory::step(MpiWork& w) {
     } else if (w.call.op == CommOp::kAllGather) {
       for (int r = 0; r < size_; ++r) {
         std::byte* to = w.a.data + r * part + from;
-        if (r != rank_ || to != w.b.data + from) copy(to, slot(r), bytes);
+        if (r != rank_ || to != w.b.data + from) copy_bytes(to, slot(r), bytes);
       }
     } else if (rank_ != w.call.peer) {
-      copy(w.a.data + from, slot(w.call.peer), bytes);
+      copy_bytes(w.a.data + from, slot(w.call.peer), bytes);
     }
   }
   if (state_ == State::kReduced) {
     if (!all(&Seat::reduced)) return false;
-    copy(w.a.data + from, slot(0), bytes);
+    copy_bytes(w.a.data + from, slot(0), bytes);
   }
   state_ = State::kIdle;
   at_ += elements;

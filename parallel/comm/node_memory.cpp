@@ -73,13 +73,13 @@ void NodeMemory::write(MpiWork& w) {
   const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
   std::byte* mine = slot(rank_);
   switch (w.call.op) {
-    case CommOp::kAllReduce: copy(mine, w.a.data + from, bytes); break;
-    case CommOp::kAllGather: copy(mine, w.b.data + from, bytes); break;
+    case CommOp::kAllReduce: copy_bytes(mine, w.a.data + from, bytes); break;
+    case CommOp::kAllGather: copy_bytes(mine, w.b.data + from, bytes); break;
     case CommOp::kBroadcast:
-      if (rank_ == w.call.peer) copy(mine, w.a.data + from, bytes);
+      if (rank_ == w.call.peer) copy_bytes(mine, w.a.data + from, bytes);
       break;
     default:
-      for (int r = 0; r < size_; ++r) copy(mine + r * bytes, w.a.data + r * part + from, bytes);
+      for (int r = 0; r < size_; ++r) copy_bytes(mine + r * bytes, w.a.data + r * part + from, bytes);
   }
   seat(rank_).call[round_ & 1] = w.call;
   seat(rank_).written.store(round_, std::memory_order_release);

@@ -75,7 +75,7 @@ int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(statu
 JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
   int first = 0;
   bool ending = false;
-  auto deadline = Clock::time_point::max();
+  auto deadline = Clock::time_point::max(), repeat = Clock::time_point::max();
   const auto end_now = [&] {
     kill(child, ending ? SIGKILL : SIGTERM);
     ending = true;
@@ -96,12 +96,19 @@ JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
       if (first == 0) {
         first = n;
         kill(child, SIGUSR1);
+        repeat = Clock::now() + std::chrono::seconds(1);
         deadline = Clock::now() + std::chrono::seconds(grace_s);
       } else if (n != SIGUSR1) {
         end_now();
       }
     } else if (n == SIGUSR2) {
       kill(child, SIGUSR2);
+    }
+    // mpirun drops what comes before it has ranks to pass it on to; to a rank that has heard it a second one says
+    // nothing.
+    if (!ending && Clock::now() > repeat) {
+      kill(child, SIGUSR1);
+      repeat = Clock::now() + std::chrono::seconds(1);
     }
     if (Clock::now() > deadline) end_now();
   }

@@ -131,6 +131,10 @@ TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and ille
       seed, done.size(), drawn, refused, verifier.reference_runs(), worst, loss);
   CHECK(done.size() == wanted);
   CHECK(refused > 0);
+  // Each tensor by its own length, where equality asks for 1e-5. Mostly it is below 1e-6 (9.4e-7 with seed 1); what goes
+  // above it, to 1.3e-6 with seed 2, are weights and biases of norms in this model of hidden size 16: sums that cancel,
+  // 1e-4 of the gradient's length. All gradients as one vector stay below 3.3e-7, and at hidden 64 and 128 every tensor
+  // below 7e-7 (10 layouts each).
   CHECK(worst <= 2e-6);
 }
 

@@ -67,7 +67,11 @@ Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::K
 }
 
 Var Block::join(Tape& t, const Stream& s) {
-  return s.branch ? ops::add(t, s.x, ops::dropout(t, *s.branch, s.drop)) : s.x;
+  if (!s.branch) return s.x;
+  if (!s.drop || s.branch->value.dtype == DType::kF32) return ops::add(t, s.x, ops::dropout(t, *s.branch, s.drop));
+  // Halves are rounded once, when the sum is stored, as the norm does that would have made it.
+  const Var dropped = ops::dropout(t, ops::cast(t, *s.branch, DType::kF32), s.drop);
+  return ops::cast(t, ops::add(t, dropped, s.x), s.x.value.dtype);
 }
 
 GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b)

@@ -98,8 +98,8 @@ void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_
     float* z = tile + r * cols;
     const int64_t at = (row + r) * job.n + col;
     if (g.epilogue == Epilogue::kGelu) {
-      put(g.aux, at, z);
-      job.rows.gelu(z, z, cols);
+      put(g.aux, at, z);  // the GELU is of what is stored: it can be made again from there, with the same bits
+      job.rows.gelu(read(f, g.aux, at, cols, line), z, cols);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
       job.rows.gelu_grad(read(f, g.aux, at, cols, line), z, cols);
     }
@@ -199,6 +199,7 @@ void run_empty(const Job& job) {
     float z = g.bias ? number(g.bias, i % job.n) : 0.0f;
     if (g.epilogue == Epilogue::kGelu) {
       put(g.aux, i, z);
+      z = number(g.aux, i);
       job.rows.gelu(&z, &z, 1);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
       const float x = number(g.aux, i);

@@ -63,7 +63,9 @@ class Comparer {
           seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b) : distance(x_a, x_b);
       Difference& x = add(seen, name, d.relative, limits_.tensor);
       x.ulp = d.ulp;
-      if (limits_.cosine > 0) x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length);
+      const bool squares = seen == Seen::kState && name.rfind("exp_avg_sq/", 0) == 0;  // of gradients: twice their error
+      const double length = squares ? 2 * limits_.length : limits_.length;
+      if (limits_.cosine > 0) x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= length);
       if (const auto h = a_.holders.find(seen == Seen::kState ? logical_name(name) : name); h != a_.holders.end())
         x.ranks = h->second;
     }

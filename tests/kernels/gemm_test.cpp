@@ -125,7 +125,7 @@ struct Problem {
           z += a.at(with.trans_a ? p * m + i : i * k + p) * b.at(with.trans_b ? j * k + p : p * n + j);
         const int64_t at = i * n + j;
         if (with.accumulate) z += before.at(at);
-        if (with.epilogue == Epilogue::kGelu) judge(aux.at(at), z), z = gelu(z);
+        if (with.epilogue == Epilogue::kGelu) judge(aux.at(at), z), z = gelu(aux.at(at));
         if (with.epilogue == Epilogue::kGeluGrad) z *= gelu_grad(aux.at(at));
         judge(out.at(at), z);
       }

@@ -105,7 +105,7 @@ void gemm(const Gemm& p, Stream) {
       const int64_t at = i * n + j;
       if (p.accumulate) z += get(p.out, at);
       if (p.bias) z += get(p.bias, j);
-      if (p.epilogue == Epilogue::kGelu) set(p.aux, at, z), z = gelu_value(z);
+      if (p.epilogue == Epilogue::kGelu) set(p.aux, at, z), z = gelu_value(get(p.aux, at));
       if (p.epilogue == Epilogue::kGeluGrad) z *= gelu_slope(get(p.aux, at));
       set(p.out, at, z);
     }

@@ -123,7 +123,7 @@ TEST_CASE("too many skipped steps in a row end the run on all ranks and name the
   hooks.after_step = [&](Engine& engine, int step) {
     const auto rank = static_cast<size_t>(engine.mesh().rank());
     StepResult r;
-    r.skipped = true;
+    r.skipped = r.overflow = true;
     r.loss = 5.5;
     r.loss_scale = engine.loss_scaler().scale() / (step + 1);
     try {

@@ -22,7 +22,7 @@ namespace gt {
 
 enum class Epilogue : uint8_t {
   kNone,
-  kGelu,      // aux = z; out = gelu(z), z = op(a) op(b) + bias
+  kGelu,      // aux = op(a) op(b) + bias, rounded to its type; out = gelu(aux), so that it can be made again from aux
   kGeluGrad,  // out = (op(a) op(b)) * gelu'(aux)
 };
 

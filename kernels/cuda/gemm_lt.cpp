@@ -203,6 +203,7 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
 }
 
 // cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.
+// It is of the sum before aux is rounded: a GELU made again from a half aux may differ in its last bit.
 Fused best_fusion(const Gemm& g, int64_t n) {
   const bool half =
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;

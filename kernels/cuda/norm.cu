@@ -322,14 +322,17 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
   p.partial[int64_t{blockIdx.y} * 2 * p.cols + p.cols + c] = dbeta;
 }
 
-// The smallest register shape that holds a row: at most 32 elements a lane, more spill in the backward.
+// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill in
+// the backward.
 template <int K, int W>
 struct RowShape {
   static constexpr int k = K, w = W;
 };
 
+constexpr int kForward = 32, kBackward = 24;
+
 // Calls f with it; false when there is none.
-template <class T, class F>
+template <class T, int Most, class F>
 bool by_row_shape(int64_t cols, F&& f) {
   constexpr int kV = kPack<T>;
   if (cols % kV != 0 || cols > 32 * 256) return false;
@@ -337,8 +340,8 @@ bool by_row_shape(int64_t cols, F&& f) {
     f(RowShape<16 / kV, 1>{});
   else if (cols <= 24 * 32)
     f(RowShape<24 / kV, 1>{});
-  else if (cols <= 32 * 32)
-    f(RowShape<32 / kV, 1>{});
+  else if (cols <= Most * 32)
+    f(RowShape<Most / kV, 1>{});
   else if (cols <= 8 * 256)
     f(RowShape<8 / kV, 8>{});
   else if (cols <= 16 * 256)
@@ -402,7 +405,7 @@ void layer_norm(const LayerNorm& a, Stream s) {
       constexpr bool kDrops = decltype(drops)::value;
       const bool fits =
           aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
-          by_row_shape<T>(cols, [&](auto shape) {
+          by_row_shape<T, kForward>(cols, [&](auto shape) {
             constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
             norm_kernel<T, kPack<T>, kK, kW, kDrops>
                 <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
@@ -457,7 +460,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
       // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
       const bool fits = a.dx &&
                         aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
-                        by_row_shape<T>(cols, [&](auto shape) {
+                        by_row_shape<T, kBackward>(cols, [&](auto shape) {
                           constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
                           parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), 264) : std::min<int64_t>(n, 528);
                           norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>

@@ -166,9 +166,11 @@ void remove_stray_segments(time_t since) {
 int Supervisor::run() {
   const SignalGate gate;
   const Commit at_start = newest();
+  std::optional<int64_t> highest;  // step that this job had reached with a checkpoint; made again, it is no progress
   for (int64_t restarts = 0;; ++restarts) {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;
+    if (!highest) highest = from;
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
@@ -179,10 +181,11 @@ int Supervisor::run() {
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));
     AttemptEnd end{.code = job_end.code,
                    .asked_to_stop = job_end.stopped != 0,
-                   .progressed = newer && after.step > from,
+                   .progressed = newer && after.step > *highest,
                    .seconds = seconds_since(begin),
                    .resumed_from = after.step,
                    .reached = last_logged_step()};
+    if (newer) highest = std::max(*highest, after.step);
     const RestartDecision d = policy_.after(end);
     const bool failed = end.code != 0 && !end.asked_to_stop;
     if (!failed) return end.code;

@@ -100,7 +100,7 @@ Trainer::~Trainer() {
 void Trainer::open_device() {
   backend_ = &choose_backend(config_);
   threads_ = threads_per_rank(config_, factory_.local_size());
-  set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
+  set_cpu_may_spin(ranks_may_spin(config_, factory_.local_size(), threads_));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) {
     stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
@@ -292,7 +292,7 @@ void Trainer::load_or_init() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
-  engine_->set_applied_steps(state_.applied_steps);
+  engine_->set_applied_steps(state_.applied_steps, state_.applied_samples);
   restore_scaler();
   engine_->store().adopt_masters();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
@@ -360,7 +360,8 @@ void Trainer::start_logs() {
     for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);
 }
 
-// Two x-axes never share a folder: a resumed curve drops what lies after its first x.
+// Two x-axes never share a folder: a resumed curve drops what lies after its first x. Samples are counted by steps, as
+// DeepSpeed does: what a rollback leaves out is no step.
 void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info) {
   const auto folder_of = [&](const std::string& wanted) {
     std::error_code ec;
@@ -370,12 +371,12 @@ void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, Start
         {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
     return folder;
   };
-  const SampleAxis axis{state_.step, state_.consumed_samples, config_.train.global_batch};
+  const SampleAxis axis{state_.step, state_.consumed_tokens / config_.model.seq, config_.train.global_batch};
   const bool times = config_.log.timers;
   if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
     sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
   if (const std::string& to = config_.log.samples_csv; !to.empty())
-    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to)), axis, times));
+    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to), axis), axis, times));
 }
 
 Exit Trainer::run() {
@@ -437,6 +438,7 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  state_.applied_samples = engine_->applied_samples();
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();

@@ -41,6 +41,12 @@ const char* __tsan_default_suppressions() {
       "race:libgomp.so\n"
       "called_from_lib:libgomp.so\n"
       // The first thread makes oneDNN's caches behind a guard whose fast path has no call to intercept.
-      "race:libdnnl.so\n";
+      "race:libdnnl.so\n"
+      // Open MPI takes the locks of a connection in both orders, from one thread, and its parts signal by polling.
+      "deadlock:mca_btl_tcp.so\n"
+      "race:mca_\n"
+      "race:libopen-pal.so\n"
+      "race:libpmix.so\n"
+      "race:libevent\n";
 }
 }

@@ -6,6 +6,7 @@
 #include "launch/config/config_check.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -14,8 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kFiles = GPT_SOURCE_DIR "/tests/launch/deepspeed_files/";
-const std::string kTiny = "--config " GPT_SOURCE_DIR "/configs/tiny.json --device.kind cpu --log.tensorboard false ";
+const std::string kFiles = source_dir() + "/tests/launch/deepspeed_files/";
+const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --device.kind cpu --log.tensorboard false ";
 
 struct Case {
   const char *file, *layout;                                 // layout: 8 ranks

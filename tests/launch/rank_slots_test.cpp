@@ -15,12 +15,15 @@
 #include "launch/ranks/spawn.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
 using Catch::Contains;
 
 namespace {
+
+const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --device.kind cpu ";
 
 // Sets a variable of this process for a while; nullptr unsets it.
 class ScopedVariable {
@@ -198,7 +201,7 @@ TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is r
                            "while :; do case \"$1\" in --*) shift ;; *) break ;; esac; done; echo \"$@\")\n");
   chmod((dir / "srun").c_str(), 0755);
   const ScopedVariable path("PATH", (dir.path() + ":" + std::getenv("PATH")).c_str());
-  const Outcome r = gpttrain("--config " GPT_SOURCE_DIR "/configs/tiny.json --device.kind cpu --launcher slurm -H hosts "
+  const Outcome r = gpttrain(kTiny + "--launcher slurm -H hosts "
                              "--launcher_args=--partition=big --train.steps 2 --log.name x",
                              dir.path());
   INFO(r.out);
@@ -212,7 +215,7 @@ TEST_CASE("each rank keeps to its share of the cores") {
   const std::vector<int> all = this_machine()[0].slots;
   if (all.size() < 2) return;
   TempDir dir;
-  const std::string run = "--config " GPT_SOURCE_DIR "/configs/tiny.json --device.kind cpu --dp 2 --bind_cores_to_rank ";
+  const std::string run = kTiny + "--dp 2 --bind_cores_to_rank ";
   std::map<int, std::string> cores;  // of each rank while it trains
   const Outcome r = gpttrain(run + "--train.steps 300 --log.name x", dir.path(), 120, [&](int pid) {
     if (!wait_for_step(dir / "runs/x/log.jsonl", 1)) return;

@@ -74,7 +74,10 @@ Json to_json(const TrainState& s) {
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
-  j["lr"] = {{"type", s.lr_type}, {"t", s.applied_steps}, {"samples", s.applied_samples}, {"value", hex_float(s.lr_value)}};
+  j["lr"] = {{"type", s.lr_type},
+             {"t", s.applied_steps},
+             {"samples", s.applied_samples},
+             {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
   if (s.best_step >= 0)
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};

@@ -135,7 +135,7 @@ class LambOptimizer : public Optimizer {
   ProcessGroup& group_;
   const Backend& backend_;
   std::vector<const Parameter*> tensors_;
-  std::vector<bool> here_;  // this rank updates some of the tensor, and so knows its ratio
+  std::vector<bool> here_;    // this rank updates some of the tensor, and so knows its ratio
   std::vector<size_t> last_;  // of the tensor's pieces, in store.pieces()
   FlatState m_, v_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]

@@ -23,8 +23,7 @@ void make_folder(const std::string& folder) {
 
 class TensorBoardCurves : public Curves {
  public:
-  TensorBoardCurves(const std::string& folder, const SampleAxis& axis)
-      : folder_(folder), first_(axis.samples + 1) {}
+  TensorBoardCurves(const std::string& folder, const SampleAxis& axis) : folder_(folder), first_(axis.samples + 1) {}
   const char* name() const override { return "log.samples_tensorboard"; }
   void point(const std::string& tag, double value, int64_t samples, double wall) override {
     if (!file_) {

@@ -60,7 +60,8 @@ EnvFiles read_env_files() {
     const std::string path = folder + "/" + kName;
     if (folder.empty() || !fs::is_regular_file(path, ec)) continue;
     if (!out.files.empty() && fs::equivalent(path, out.files[0], ec)) continue;
-    for (const auto& [name, value] : parse_env_file(read_json_file(path), path)) set_variable(out.variables, name, value);
+    for (const auto& [name, value] : parse_env_file(read_json_file(path), path))
+      set_variable(out.variables, name, value);
     out.files.push_back(path);
   }
   return out;

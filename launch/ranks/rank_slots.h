@@ -28,9 +28,9 @@ std::vector<int> share_of_cores(const std::vector<int>& cores, int k, int n);
 std::string gpus_of(const std::vector<int>& slots);
 
 struct LaunchConfig;
-// The cores of a rank: empty where nothing restricts them. `slots` of a machine without GPUs are its cores when a filter
-// named them (else their number alone counts); launch.core_list is all that ranks of a machine may use; launch.bind_cores
-// gives each its share.
+// The cores of a rank: empty where nothing restricts them. `slots` of a machine without GPUs are its cores when a
+// filter named them (else their number alone counts); launch.core_list is all that ranks of a machine may use;
+// launch.bind_cores gives each its share.
 std::vector<int> cores_of(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks);
 
 // Applies both to this process.

@@ -185,9 +185,9 @@ std::vector<std::string> srun_command(int world, const std::string& srun, const 
                  "machine as many ranks, but ", options.hosts[0].host, " has ", options.hosts[0].slots.size(),
                  " chosen slots and ", h.host, " ", h.slots.size(), "; choose as many, or use openmpi");
     }
-    command.insert(command.end(), {"--nodes=" + std::to_string(options.hosts.size()), "--nodelist=" + list,
-                                   "--ntasks-per-node=" + std::to_string(options.hosts[0].slots.size()),
-                                   "--distribution=block"});
+    command.insert(command.end(),
+                   {"--nodes=" + std::to_string(options.hosts.size()), "--nodelist=" + list,
+                    "--ntasks-per-node=" + std::to_string(options.hosts[0].slots.size()), "--distribution=block"});
   }
   append_words(command, options.launcher_args);
   command.push_back(program);
@@ -254,8 +254,9 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 std::string command_line(const JobCommand& job) {
   std::string out;
   for (const std::string& word : job.words) {
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                                               "0123456789-_=+./:,@%") == std::string::npos;
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789-_=+./:,@%") == std::string::npos;
     std::string quoted = word;
     for (size_t i = 0; (i = quoted.find('\'', i)) != std::string::npos; i += 4) quoted.replace(i, 1, "'\\''");
     out += (out.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");

@@ -69,8 +69,8 @@ struct JobEnd {
 JobEnd run_job(const JobCommand&, const SignalGate&, int grace_s);
 
 // The commands and the environment that start `world` ranks; separate from launch_ranks so that tests can see them.
-// Ranks of other machines get what they need of our environment by mpirun's -x; srun brings all of it, and wants as many
-// slots of every machine (kUsage).
+// Ranks of other machines get what they need of our environment by mpirun's -x; srun brings all of it, and wants as
+// many slots of every machine (kUsage).
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
                                         const std::vector<std::string>& args, const SpawnOptions& options = {});
 std::vector<std::string> srun_command(int world, const std::string& srun, const std::string& program,

@@ -1,5 +1,5 @@
-// `bench_simd [threads [isa [optim]]]`: the CPU kernels that are not GEMM at sizes of GPT-2 small, on every instruction set
-// that this processor has. Best of some calls; it measures and asserts nothing.
+// `bench_simd [threads [isa [optim]]]`: the CPU kernels that are not GEMM at sizes of GPT-2 small, on every instruction
+// set that this processor has. Best of some calls; it measures and asserts nothing.
 // optim: the optimizer steps alone.
 #include <algorithm>
 #include <cmath>

@@ -64,7 +64,9 @@ const std::vector<Case> kCases{
      {"optimizer.params.lr auto: the native value"}},
     {"apex.json",
      "--pp 2 --dp 4",
-     {{"precision.amp", "O1"}, {"precision.loss_scale_profile", "apex"}, {"schedule.type", "warmup_cosine"},
+     {{"precision.amp", "O1"},
+      {"precision.loss_scale_profile", "apex"},
+      {"schedule.type", "warmup_cosine"},
       {"train.global_batch", "16"}},
      {"amp.opt_level O1 -> precision.amp O1 (dtype fp16, as apex has it)"}},
 };
@@ -78,8 +80,8 @@ TEST_CASE("DeepSpeed's files as users write them run unchanged on eight ranks") 
   for (const Case& c : kCases) {
     INFO(c.file);
     TempDir dir;
-    const Outcome r = gpttrain(run_of(c) + " --launch.ranks threads --train.steps 3 --log.name x --log.every 1",
-                               dir.path());
+    const Outcome r =
+        gpttrain(run_of(c) + " --launch.ranks threads --train.steps 3 --log.name x --log.every 1", dir.path());
     INFO(r.out);
     REQUIRE(r.code == 0);
     for (const char* text : c.says) CHECK(r.says(text));
@@ -102,8 +104,9 @@ TEST_CASE("the same file with a batch of 256 in eighths of a rank makes 16 micro
   text.replace(text.find(old), old.size(), "\"train_batch_size\": 256, \"train_micro_batch_size_per_gpu\": 8,");
   TempDir dir;
   write_file(dir / "f.json", text);
-  const Outcome r = gpttrain(kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --deepspeed_config f.json "
-                                     "--train.steps 3 --log.name x",
+  const Outcome r = gpttrain(kTiny +
+                                 "--tp 2 --pp 2 --dp 2 --launch.ranks threads --deepspeed_config f.json "
+                                 "--train.steps 3 --log.name x",
                              dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
@@ -148,19 +151,26 @@ TEST_CASE("everything that is wrong with a file, the config and the flags is in 
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 2);
-  for (const char* text :
-       {"wrong.json:2:23: train_batch_sise: unknown key\n  did you mean train_batch_size?",
-        "wrong.json:3:37: train_micro_batch_size_per_gpu: expected a whole number",
-        "optimizer.params.max_grad_norm: 1.0 is refused: ", "optimizer.params.momentum: is no parameter of Lamb",
-        "scheduler.params.warmup_type: expected log or linear, found \"cosine\"",
-        "scheduler.params.warmup_num_step: unknown key\n  did you mean warmup_num_steps?",
-        "fp16.hysteresis: 0 is outside 1..", "bf16.enabled: fp16 and bf16 are both enabled",
-        "zero_optimization.stage: 4 is outside 0..3", "offload_optimizer.device: nvme is refused",
-        "zero_optimization.zero_quantized_weights: true is refused", "gradient_clipping: -1 is outside 0..1e9",
-        "sparse_attention: {...} is refused", "activation_checkpointing.number_checkpoints: expected a whole number",
-        "c.json:1 model.hiden: unknown key", "--local_rank: 5, but no launcher started this process",
-        "--nonsense: unknown flag", "model.heads 4 is not divisible by tp 3", "missing.bin: no such file",
-        " problems, nothing was started"})
+  for (const char* text : {"wrong.json:2:23: train_batch_sise: unknown key\n  did you mean train_batch_size?",
+                           "wrong.json:3:37: train_micro_batch_size_per_gpu: expected a whole number",
+                           "optimizer.params.max_grad_norm: 1.0 is refused: ",
+                           "optimizer.params.momentum: is no parameter of Lamb",
+                           "scheduler.params.warmup_type: expected log or linear, found \"cosine\"",
+                           "scheduler.params.warmup_num_step: unknown key\n  did you mean warmup_num_steps?",
+                           "fp16.hysteresis: 0 is outside 1..",
+                           "bf16.enabled: fp16 and bf16 are both enabled",
+                           "zero_optimization.stage: 4 is outside 0..3",
+                           "offload_optimizer.device: nvme is refused",
+                           "zero_optimization.zero_quantized_weights: true is refused",
+                           "gradient_clipping: -1 is outside 0..1e9",
+                           "sparse_attention: {...} is refused",
+                           "activation_checkpointing.number_checkpoints: expected a whole number",
+                           "c.json:1 model.hiden: unknown key",
+                           "--local_rank: 5, but no launcher started this process",
+                           "--nonsense: unknown flag",
+                           "model.heads 4 is not divisible by tp 3",
+                           "missing.bin: no such file",
+                           " problems, nothing was started"})
     CHECK_THAT(r.out, Contains(text));
   CHECK(r.out.find("nothing was started") == r.out.rfind("nothing was started"));
   CHECK_FALSE(fs::exists(dir / "runs"));

@@ -125,8 +125,9 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
 TEST_CASE("a curve over samples has one value a step, whatever part of the run was gone over again") {
   TempDir dir;
   const std::string file = dir / "csv/Train_Samples_train_loss.csv", evals = dir / "csv/Train_Samples_eval_loss.csv";
-  const std::string run = kTiny + "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
-                                  "--train.global_batch 4 --checkpoint.every 2 ";
+  const std::string run = kTiny +
+                          "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
+                          "--train.global_batch 4 --checkpoint.every 2 ";
   const auto samples = [](const std::string& path) {
     std::vector<int64_t> out;
     const std::string text = read_file(path);
@@ -147,7 +148,8 @@ TEST_CASE("a curve over samples has one value a step, whatever part of the run w
   CHECK(read_file(file) == calm);
   CHECK(samples(evals) == std::vector<int64_t>{20, 24});
   // Another batch goes on where the first one ended; another run begins anew and puts the old curve aside.
-  REQUIRE(gpttrain(run + "--train.steps 7 --train.global_batch 8 --checkpoint.allow_change train", dir.path()).code == 0);
+  REQUIRE(gpttrain(run + "--train.steps 7 --train.global_batch 8 --checkpoint.allow_change train", dir.path()).code ==
+          0);
   CHECK(samples(file) == std::vector<int64_t>{4, 8, 12, 16, 20, 24, 32});
   REQUIRE(gpttrain(run + "--train.steps 1 --checkpoint.resume never --force", dir.path()).code == 0);
   CHECK(samples(file) == std::vector<int64_t>{4});
@@ -156,10 +158,12 @@ TEST_CASE("a curve over samples has one value a step, whatever part of the run w
 
 TEST_CASE("a rollback takes its steps off the curves over samples") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
-                                     "--train.global_batch 4 --checkpoint.every 2 --train.steps 8 --fault.bad_steps 1 "
-                                     "--fault.skip_batches 1 --fault.inject nan@grad:param=embed.weight,step=5",
-                             dir.path());
+  const Outcome r =
+      gpttrain(kTiny +
+                   "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
+                   "--train.global_batch 4 --checkpoint.every 2 --train.steps 8 --fault.bad_steps 1 "
+                   "--fault.skip_batches 1 --fault.inject nan@grad:param=embed.weight,step=5",
+               dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
   REQUIRE(r.says("went back from step 5"));

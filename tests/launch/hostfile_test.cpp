@@ -108,20 +108,22 @@ TEST_CASE("slots give the number of ranks where dp is left out, and limit it whe
 TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of them is another machine") {
   const auto line = [](const std::vector<HostSlots>& hosts) {
     std::string out;
-    const SpawnOptions options{.hosts = hosts, .launcher_args = "--tag-output  --mca a b", .variables = {{"NAME", "x"}}};
+    const SpawnOptions options{
+        .hosts = hosts, .launcher_args = "--tag-output  --mca a b", .variables = {{"NAME", "x"}}};
     for (const std::string& w : mpirun_command(3, "mpirun", "gpttrain", {"--x"}, options)) out += w + " ";
     return out;
   };
   CHECK_THAT(line({}), !Contains("-H") && !Contains("-x "));
   CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 --tag-output --mca a b -n 3 gpttrain --x"));
-  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}),
-             Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") && Contains("-x GPTTRAIN_SLOTS -x NAME --tag-output"));
+  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
+                                                              Contains("-x GPTTRAIN_SLOTS -x NAME --tag-output"));
 }
 
 TEST_CASE("srun gets the machines, and as many ranks of each") {
   const auto line = [](const std::vector<HostSlots>& hosts) {
     std::string out;
-    for (const std::string& w : srun_command(4, "srun", "gpttrain", {"--x"}, {.hosts = hosts, .launcher_args = "-p big"}))
+    for (const std::string& w :
+         srun_command(4, "srun", "gpttrain", {"--x"}, {.hosts = hosts, .launcher_args = "-p big"}))
       out += w + " ";
     return out;
   };

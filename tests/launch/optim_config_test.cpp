@@ -158,8 +158,9 @@ TEST_CASE("a schedule over samples goes on where the run was when the batch chan
              Contains("samples has no effect with schedule.type one_cycle"));
   CHECK(lr_options(load("--schedule.unit samples --train.steps 10 --train.global_batch 4").config).total_steps == 40);
   TempDir dir;
-  const std::string run = kTiny + "--schedule.unit samples --schedule.type linear --schedule.total_steps 96 --optim.lr 0.96 "
-                                  "--train.steps 6 --log.name x --checkpoint.allow_change train ";
+  const std::string run = kTiny +
+                          "--schedule.unit samples --schedule.type linear --schedule.total_steps 96 --optim.lr 0.96 "
+                          "--train.steps 6 --log.name x --checkpoint.allow_change train ";
   REQUIRE(gpttrain(run + "--train.steps 4", dir.path()).code == 0);
   const Outcome r = gpttrain(run + "--train.global_batch 16", dir.path());
   INFO(r.out);

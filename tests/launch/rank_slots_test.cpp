@@ -1,5 +1,5 @@
-// What the launcher's flags do to ranks: which cores and GPUs they are left, variables from .deepspeed_env, and machines
-// that are reached by ssh, here by a program in its place that starts a clean shell, as ssh would.
+// What the launcher's flags do to ranks: which cores and GPUs they are left, variables from .deepspeed_env, and
+// machines that are reached by ssh, here by a program in its place that starts a clean shell, as ssh would.
 #include "launch/ranks/rank_slots.h"
 
 #include <sys/stat.h>
@@ -61,8 +61,8 @@ std::string fake_ssh(const TempDir& dir) {
   const std::string file = dir / "fake-ssh";
   write_file(file, "#!/bin/sh\necho \"$@\" | cut -c1-30 >> " + dir.path() +
                        "/ssh.log\nwhile :; do case \"$1\" in -p) shift 2 ;; -*) shift ;; *) break ;; esac; done\n"
-                       "host=$1; shift\nexec env -i PATH=\"$PATH\" HOME=" + dir.path() +
-                       " FAR=$host sh -c \"$*\"\n");
+                       "host=$1; shift\nexec env -i PATH=\"$PATH\" HOME=" +
+                       dir.path() + " FAR=$host sh -c \"$*\"\n");
   chmod(file.c_str(), 0755);
   return file;
 }
@@ -82,7 +82,8 @@ TEST_CASE("a rank finds the slots of its machine by its number") {
   CHECK(slots_of_rank(text, 2) == std::vector<int>{1});
   CHECK(slots_of_rank(text, 5) == std::vector<int>{0, 1, 2});
   CHECK(slots_of_rank(text, 6).empty());
-  for (const char* nothing : {"", ";", "x", "0,,1", "-1", "99999999999999999999"}) CHECK(slots_of_rank(nothing, 1).empty());
+  for (const char* nothing : {"", ";", "x", "0,,1", "-1", "99999999999999999999"})
+    CHECK(slots_of_rank(nothing, 1).empty());
 }
 
 TEST_CASE("slots are GPUs where there are some, and cores where a filter names them") {
@@ -152,9 +153,10 @@ TEST_CASE("ranks on other machines get the variables, their slots and the port o
   options.hosts = {{"far0", {1, 3}}, {"far1", {0}}};
   options.ssh_port = 2222;
   options.variables = {{"GT_COLOUR", "deep blue"}};
-  CHECK(launch_ranks(3, {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR >> " +
-                                   (dir / "out")},
-                     options) == 0);
+  CHECK(launch_ranks(
+            3,
+            {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR >> " + (dir / "out")},
+            options) == 0);
   CHECK(lines_of(dir / "out") ==
         std::vector<std::string>{"0 far0 1 1,3;0 deep blue", "1 far0 1 1,3;0 deep blue", "2 far1 1 1,3;0 deep blue"});
   const auto calls = lines_of(dir / "ssh.log");
@@ -163,7 +165,8 @@ TEST_CASE("ranks on other machines get the variables, their slots and the port o
   CHECK_THAT(calls[1], Contains("-p 2222 far1"));
 }
 
-TEST_CASE("training on the machines of a hostfile is training here, and a dry run shows the command and starts nothing") {
+TEST_CASE(
+    "training on the machines of a hostfile is training here, and a dry run shows the command and starts nothing") {
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2 # two more\n");
   write_file(dir / ".deepspeed_env", "GT_COLOUR=blue\n");
@@ -194,15 +197,18 @@ TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is r
   const std::string hosts = dir / "hosts";
   CHECK_THAT(problems_of({"--hostfile", hosts, "--launcher", "slurm", "--include", "w0:0"}),
              Contains("slurm hands out the slots of a machine itself"));
-  CHECK_THAT(problems_of({"--launcher", "pdsh"}), Contains("pdsh is not built yet in this version (this launcher); use openmpi or slurm"));
+  CHECK_THAT(problems_of({"--launcher", "pdsh"}),
+             Contains("pdsh is not built yet in this version (this launcher); use openmpi or slurm"));
   CHECK_THAT(problems_of({"--launcher", "srun"}), Contains("expected openmpi"));
   // An srun that starts as many ranks as it is asked for, here.
-  write_file(dir / "srun", "#!/bin/sh\necho \"$@\" >> " + dir.path() + "/srun.log\nexec mpirun --oversubscribe -n ${1#--ntasks=} $(shift; "
-                           "while :; do case \"$1\" in --*) shift ;; *) break ;; esac; done; echo \"$@\")\n");
+  write_file(dir / "srun", "#!/bin/sh\necho \"$@\" >> " + dir.path() +
+                               "/srun.log\nexec mpirun --oversubscribe -n ${1#--ntasks=} $(shift; "
+                               "while :; do case \"$1\" in --*) shift ;; *) break ;; esac; done; echo \"$@\")\n");
   chmod((dir / "srun").c_str(), 0755);
   const ScopedVariable path("PATH", (dir.path() + ":" + std::getenv("PATH")).c_str());
-  const Outcome r = gpttrain(kTiny + "--launcher slurm -H hosts "
-                             "--launcher_args=--partition=big --train.steps 2 --log.name x",
+  const Outcome r = gpttrain(kTiny +
+                                 "--launcher slurm -H hosts "
+                                 "--launcher_args=--partition=big --train.steps 2 --log.name x",
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 0);

@@ -143,7 +143,8 @@ class Checker {
                       list_of(multiples(m.heads, m.hidden))));
   }
 
-  // Slots that this process may start ranks on; a launcher has chosen already.
+  // Slots that this process may start ranks on; a launcher has chosen already. Notes that begin with "launch: " are
+  // what only the process knows that starts ranks.
   void hosts() {
     const LaunchConfig& l = c_.launch;
     constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
@@ -163,7 +164,7 @@ class Checker {
       for (const HostSlots& h : hosts)
         if (c_.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c_.parallel.tp)
           notes_.push_back(
-              fmt::format("tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
+              fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
                           "over to another machine, or stays incomplete",
                           c_.parallel.tp, h.slots.size(), h.host));
       if (slots_ > 0 && l.ranks == "threads" && !l.hostfile.empty())
@@ -176,7 +177,7 @@ class Checker {
       std::vector<std::string> names;
       for (const auto& [name, value] : env.variables) names.push_back(name);
       if (!env.files.empty())
-        notes_.push_back(fmt::format("{} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
+        notes_.push_back(fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
     } catch (const Error& e) { problems_.add("", "", e.what()); }
   }
 
@@ -187,10 +188,10 @@ class Checker {
       bad("launch.launcher", "slurm hands out the slots of a machine itself, but include or exclude name some",
           "name whole machines, or use openmpi");
     if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
-      notes_.push_back(fmt::format("launch.ssh_port {} has no effect: {}", l.ssh_port,
+      notes_.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
                                    slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
     if (!l.launcher_args.empty() && !starts)
-      notes_.push_back("launch.launcher_args has no effect: ranks are threads of this process");
+      notes_.push_back("launch: launcher_args has no effect: ranks are threads of this process");
   }
 
   void cores() {

@@ -151,6 +151,8 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     take_own_slots(config.launch, options);
     return run_threads(command, body);
   }
+  for (const std::string& note : command.loaded.notes)  // the others are said by the ranks
+    if (note.rfind("launch: ", 0) == 0) fmt::print(stderr, "gpttrain: {}\n", note);
   return static_cast<Exit>(launch_ranks(world, command.words, options));
 }
 

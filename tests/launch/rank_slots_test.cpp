@@ -224,7 +224,7 @@ TEST_CASE("each rank keeps to its share of the cores") {
   TempDir dir;
   const std::string run = kTiny + "--dp 2 --bind_cores_to_rank ";
   std::map<int, std::string> cores;  // of each rank while it trains
-  const Outcome r = gpttrain(run + "--train.steps 300 --log.name x", dir.path(), 120, [&](int pid) {
+  const Outcome r = gpttrain(run + "--train.steps 120 --log.name x", dir.path(), 120, [&](int pid) {
     if (!wait_for_step(dir / "runs/x/log.jsonl", 1)) return;
     for (const int rank : {0, 1}) {
       const std::string status = read_file(cat("/proc/", process_of(pid, rank), "/status"));

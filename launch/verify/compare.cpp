@@ -18,10 +18,13 @@ class Comparer {
       if (k == 0) activations();
       scalar(Seen::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
       const Snapshot &a = a_.steps.at(k), &b = b_.steps[k];
-      if (!b.grads.empty()) tensors(Seen::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
-      heed_gradients(b.grads);
+      const bool overflow = overflowed(a_.norms) && overflowed(b_.norms);  // both left the step out
+      if (!b.grads.empty() && !overflow)
+        tensors(Seen::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
+      if (!overflow) heed_gradients(b.grads);
       const bool astray = limits_.free && k > 0;
-      if (!astray) scalar(Seen::kNorm, "grad norm", a_.norms, b_.norms, limits_.norm);
+      if (overflow) add(Seen::kNorm, "grad norm", 0, limits_.norm);
+      else if (!astray) scalar(Seen::kNorm, "grad norm", a_.norms, b_.norms, limits_.norm);
       if (!astray && !b.weights.empty()) tensors(Seen::kParameter, b_.order, a.weights, b.weights);
       if (!astray && !b.state.empty()) tensors(Seen::kState, names(b.state), a.state, b.state);
       copies();
@@ -46,6 +49,11 @@ class Comparer {
     double e = std::numeric_limits<double>::infinity();
     if (k < a.size() && std::isfinite(a[k])) e = std::abs(a[k] - b[k]) / std::max(std::abs(b[k]), 1e-30);
     add(seen, name, e, limit);
+  }
+
+  bool overflowed(const std::vector<double>& norms) const {
+    const auto k = static_cast<size_t>(step_);
+    return k < norms.size() && !std::isfinite(norms[k]);
   }
 
   static std::vector<std::string> names(const Logical& l) {
@@ -134,7 +142,7 @@ Limits exact_limits() { return {0, 0, 0}; }
 
 Limits limits_for(DType compute) {
   if (compute == DType::kF32) return {};
-  return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .cosine = 0.999, .length = 0.01};
+  return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .later = 0.01, .cosine = 0.999, .length = 0.01};
 }
 
 std::vector<Difference> compare(const MeshResult& layout, const MeshResult& reference, const Limits& limits) {

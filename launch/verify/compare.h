@@ -39,6 +39,9 @@ Limits limits_for(DType compute);  // f32: above; bf16 and f16: cosine 0.999, le
 // therefore left out of the relative error and may differ by no more than the tensor's largest update, twice and a
 // half.
 //
+// A step whose norm is finite in neither run was left out by both (fp16 before it has found its loss scale): its
+// gradients are not compared, all else is.
+//
 // `reference` is of the same model and batch. In execution order: of each step activations (first step), loss,
 // gradients from the last layer to the first, their norm, parameters, state, copies that differ from their owner.
 std::vector<Difference> compare(const MeshResult& layout, const MeshResult& reference, const Limits&);

@@ -17,7 +17,10 @@ namespace {
 // In this order every prefix of a legal layout, the rest at its default, is legal too.
 constexpr const char* kAxes[] = {
     "parallel.tp", "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
-    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce"};
+    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
+    "precision.dtype"};
+
+bool is_precision(const std::string& key) { return key.rfind("precision.", 0) == 0; }
 
 bool counts_ranks(const std::string& key) {
   return key == "parallel.tp" || key == "parallel.pp" || key == "parallel.dp";
@@ -35,9 +38,9 @@ bool range_of(const std::string& domain, int64_t& low, int64_t& high) {
 std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
   if (is_flag(o)) return {"false", "true"};
-  for (const std::string& c : choices(o))
-    if (std::none_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; }) && c != "auto")
-      out.push_back(c);  // FILE is no value, auto none of its own
+  const auto capital = [](char x) { return x >= 'A' && x <= 'Z'; };
+  for (const std::string& c : choices(o))  // FILE is no value (O2 is), auto none of its own
+    if (std::count_if(c.begin(), c.end(), capital) <= 1 && c != "auto") out.push_back(c);
   int64_t low = 0, high = 0;
   if (out.empty() && range_of(o.domain, low, high))
     for (int64_t v = counts_ranks(o.key()) ? std::max<int64_t>(low, 1) : low; v <= std::min(high, most); ++v)
@@ -86,6 +89,15 @@ Config checked(const Config& c) {
   return c;
 }
 
+// FP32 is what O0 computes in, and no other level.
+bool says_nothing(const std::vector<std::pair<std::string, std::string>>& settings, const std::string& key,
+                  const std::string& value) {
+  if (key != "precision.dtype") return false;
+  for (const auto& [k, v] : settings)
+    if (k == "precision.amp") return (v == "O0") != (value == "fp32");
+  return false;
+}
+
 void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t depth, int64_t max_ranks,
             std::vector<std::pair<std::string, std::string>>& settings, std::vector<Config>& out) {
   if (depth == axes.size()) {
@@ -93,6 +105,7 @@ void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t dept
     return;
   }
   for (const std::string& value : axes[depth].values) {
+    if (says_nothing(settings, axes[depth].key, value)) continue;
     settings.emplace_back(axes[depth].key, value);
     int64_t ranks = 1;
     for (const auto& [key, v] : settings)
@@ -152,7 +165,7 @@ CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::
   return out;
 }
 
-std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks) {
+std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool precisions) {
   Config plain = base;
   const std::string partition = plain.parallel.partition;
   plain.parallel = ParallelConfig();
@@ -161,12 +174,14 @@ std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks) {
   plain.zero = ZeroConfig();
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<Config> all, out;
-  extend(plain, layout_axes(plain, max_ranks), 0, max_ranks, settings, all);
+  std::vector<LayoutAxis> axes = layout_axes(plain, max_ranks);
+  if (!precisions) std::erase_if(axes, [](const LayoutAxis& a) { return is_precision(a.key); });
+  extend(plain, axes, 0, max_ranks, settings, all);
   std::set<std::string> known;
   for (Config& c : all)
     if (known.insert(config_json(c)).second) out.push_back(std::move(c));
   const auto reference = [](const Config& c) {
-    return std::tuple(c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
+    return std::tuple(c.precision.amp, c.precision.dtype, c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
   };
   std::stable_sort(out.begin(), out.end(),
                    [&](const Config& a, const Config& b) { return reference(a) < reference(b); });
@@ -185,6 +200,7 @@ std::string layout_text(const Config& c) {
   if (c.sequence_parallel()) out += " sequence_parallel";
   out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
   if (p.recompute != "none") out += " recompute " + p.recompute;
+  if (c.precision.amp != "O0") out += fmt::format(" {} {}", c.precision.amp, c.precision.dtype);
   return out;
 }
 

@@ -23,7 +23,8 @@ struct ModelConfig {
     v("layers", layers, "1..4096 blocks", "transformer blocks");
     v("hidden", hidden, "1..1048576", "width of the residual stream");
     v("heads", heads, "1..65536", "attention heads; must divide hidden");
-    v("kv_heads", kv_heads, "0..65536", "key and value heads; 0: as many as heads");
+    v("kv_heads", kv_heads, "0..65536",
+      "key and value heads, each read by heads / kv_heads query heads; must divide heads; 0: as many as heads");
     v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");

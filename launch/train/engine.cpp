@@ -55,6 +55,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       scaler_(options.loss_scale) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
+  GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
+           " ranks for a key head, a model of ", options.model.groups(), " key heads on tp ", mesh.size(Axis::kTp));
   const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel, options.precision};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];

@@ -13,6 +13,7 @@ GptConfig gpt_config(const Config& c) {
   m.layers = c.model.layers;
   m.hidden = c.model.hidden;
   m.heads = c.model.heads;
+  m.kv_heads = c.model.kv_heads;
   m.ffn = c.model.ffn;
   m.vocab = c.model.vocab;
   m.seq = c.model.seq;
@@ -32,6 +33,7 @@ MeshShape mesh_shape(const Config& c) {
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
   s.tp = static_cast<int>(c.parallel.tp);
+  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
   return s;
 }
 

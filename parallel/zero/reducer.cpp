@@ -61,6 +61,23 @@ void GradReducer::complete_gradients(ScopeState& s) {
   for (const Parameter* p : s.spec.params)
     GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
   sum_partial(s);
+  sum_shared_heads(s);
+}
+
+// Key and value heads that several tensor ranks hold: each has the part of the gradient that its own query heads make.
+// The ranks of a run get the sum, with the same bits, and go on as one.
+void GradReducer::sum_shared_heads(ScopeState& s) {
+  if (mesh_.kv().size() == 1) return;
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  summing_.clear();
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    const Parameter& p = *s.spec.params[i];
+    if (p.shard.copies(mesh_.size(Axis::kTp)) == 1) continue;
+    const int64_t alone = unshared_elements(p, mesh_.size(Axis::kTp)), shared = p.local_shape.numel() - alone;
+    summing_.push_back(
+        mesh_.kv().all_reduce(whole.slice(s.layout.offset[i] + alone, shared), ReduceOp::kSum, compute_));
+  }
+  for (Work& w : summing_) w.wait(compute_);
 }
 
 // Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One

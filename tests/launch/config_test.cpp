@@ -154,8 +154,13 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},
       {"--model.dropout 1", "--model.dropout: 1 is outside 0..<1"},
       {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
-      {"--model.kv_heads 4",
-       "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
+      {"--model.kv_heads 5",
+       "--model.kv_heads: 5 key and value heads do not divide heads 12; kv_heads may be 1, 2, 3, 4, 6, 12, or 0 for as "
+       "many as heads"},
+      {"--model.kv_heads 3 --tp 4",
+       "--tp: model.kv_heads 3 is neither divisible by tp 4 nor a divisor of it; tp may be 1, 3, 6, 12"},
+      {"--model.heads 20 --model.hidden 320 --model.ffn 1001 --model.kv_heads 4 --tp 10",
+       "--tp: model.ffn 1001 is not divisible by tp 10; tp may be 1"},
       {"--zero 4", "--zero: 4 is outside 0..3"},
       {"--zero.grad_reduce each",
        "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "

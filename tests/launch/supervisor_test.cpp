@@ -12,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -210,8 +211,8 @@ TEST_CASE("Ctrl-C while the supervisor waits ends at once; while it trains it sa
 
 TEST_CASE("a supervisor below another launcher is refused") {
   TempDir dir;
-  const Outcome r = shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " GPT_BINARY_DIR "/gpttrain launch " + kTiny,
-                          dir.path());
+  const std::string gpttrain = binary_dir() + "/gpttrain";
+  const Outcome r = shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " + gpttrain + " launch " + kTiny, dir.path());
   INFO(r.out);
   CHECK(r.code == 2);
   CHECK(r.says("started by another launcher (OMPI_COMM_WORLD_RANK)"));

@@ -46,6 +46,7 @@ ZeroOptions zero_options(const ZeroConfig& c) {
   if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
+  z.allow_unused = c.allow_unused;
   return z;
 }
 }  // namespace
@@ -69,6 +70,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == "sum";
+  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;

@@ -58,10 +58,27 @@ void GradReducer::ready(ScopeState& s) {
 // A scope's gradients are final on this rank and about to be added up over the data-parallel ranks: the one place for
 // what must be done to them before.
 void GradReducer::complete_gradients(ScopeState& s) {
-  for (const Parameter* p : s.spec.params)
-    GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    Parameter& p = *s.spec.params[i];
+    if (p.grad_dirty) continue;
+    GT_CHECK(options_.allow_unused, "parameter ", p.name, " got no gradient in this step; if it is meant to have none, ",
+             "zero.allow_unused takes it for 0");
+    const Tensor none = whole.slice(s.layout.offset[i], p.local_shape.numel());
+    backend_.device->zero(none.data, none.bytes(), compute_);
+    p.grad_dirty = true;
+  }
   sum_partial(s);
   sum_shared_heads(s);
+}
+
+// Sharded gradients of a scope that nobody wrote to in this step: an error that names the parameter, or zeros, reduced
+// like others so that all ranks make the same calls.
+void GradReducer::complete_unused(ScopeState& s) {
+  if (!options_.allow_unused) return complete_gradients(s);
+  open(s);
+  launch(s);
+  drain();
 }
 
 // Key and value heads that several tensor ranks hold: each has the part of the gradient that its own query heads make.
@@ -142,7 +159,7 @@ void GradReducer::reduce_stage(int stage) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
     if (s.phase == Phase::kOpen) launch(s);
-    if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_gradients(s);  // none came: says which
+    if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);
   }
 }
 

@@ -31,6 +31,7 @@ class GradReducer {
  private:
   using Phase = ScopeState::Phase;
   void complete_gradients(ScopeState&);
+  void complete_unused(ScopeState&);
   void sum_partial(ScopeState&);
   void sum_shared_heads(ScopeState&);
   void launch(ScopeState&);

@@ -258,6 +258,21 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
     CHECK_THAT(found, Catch::Contains(part));
 }
 
+TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9]") {
+  const std::string found = problems_of(
+      "--tp 8 --pp 3 --vpp 6 --dp 2 --parallel.schedule interleaved --model.heads 20 --model.hidden 320 "
+      "--model.kv_heads 5 --model.ffn 1001 --model.seq 1022 --parallel.sequence_parallel true --train.micro_batch 4 "
+      "--train.global_batch 100");
+  for (const char* part :
+       {"model.heads 20 is not divisible by tp 8; tp may be 1", "model.ffn 1001 is not divisible by tp 8; tp may be 1",
+        "model.kv_heads 5 is neither divisible by tp 8 nor a divisor of it; tp may be 1",
+        "model.seq 1022 is not divisible by tp 8; model.seq may be 1016, 1024",
+        "pp 3 x vpp 6 = 18 stages for 15 layers", "vpp may be 1 to 5",
+        "global_batch 100 is not micro_batch 4 × grad_accum × dp 2 for any grad_accum; nearest: 96, 104",
+        "6 problems, nothing was started"})
+    CHECK_THAT(found, Catch::Contains(part));
+}
+
 TEST_CASE("JSON errors say line and column") {
   struct Case {
     const char *text, *message;

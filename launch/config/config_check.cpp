@@ -213,8 +213,9 @@ class Checker {
     const ModelConfig& m = c_.model;
     const int64_t tp = c_.parallel.tp;
     if (!known({"model.heads", "model.ffn", "model.hidden", "parallel.tp"})) return;
-    // Key and value heads are split over the ranks, or each is held by as many of them.
-    const bool groups = known({"model.kv_heads"}) && m.heads % m.kv_heads == 0;  // else said already
+    // Key and value heads are split over the ranks, or each is held by several. Where they are as many as heads, or do
+    // not divide them, that is said already.
+    const bool groups = known({"model.kv_heads"}) && m.kv_heads != m.heads && m.heads % m.kv_heads == 0;
     const auto groups_fit = [&](int64_t t) { return !groups || m.kv_heads % t == 0 || t % m.kv_heads == 0; };
     const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0 && groups_fit(t); };
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));

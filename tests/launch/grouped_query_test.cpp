@@ -187,8 +187,8 @@ TEST_CASE("a gradient of shared key heads that is not added up is found and name
 TEST_CASE("a grouped model is saved, resumed, exported and generates the same whatever the layout", "[C2]") {
   TempDir dir;
   const std::string model =
-      "--model.layers 2 --model.hidden 32 --model.heads 8 --model.kv_heads 2 --model.vocab 300 --model.seq 16 "
-      "--data.train mock --train.micro_batch 1 --train.global_batch 4 --schedule.type constant --device.kind cpu "
+      "--model.layers 2 --model.hidden 32 --model.heads 8 --model.kv_heads 2 --model.vocab 400 --model.seq 16 "
+      "--data.tokenizer tok.model --data.train mock --train.micro_batch 1 --train.global_batch 4 --schedule.type constant --device.kind cpu "
       "--log.tensorboard false --launch.ranks threads ";
   const auto must = [&](const std::string& args) {
     Outcome o = gpttrain(args, dir.path());
@@ -196,6 +196,8 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
     REQUIRE(o.code == 0);
     return o;
   };
+  write_file(dir / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  must("tokenizer train --input text.txt --vocab 400 --output tok.model");
   must("train " + model + "--log.name one --train.steps 4 --checkpoint.every 1");
   must("export --load runs/one --step 1 --format hdf5 --output one.h5");
   int k = 0;
@@ -217,13 +219,21 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
     std::filesystem::copy(dir / "runs/one/checkpoints/step-000000001", dir / (run + "-still/step-000000001"),
                           std::filesystem::copy_options::recursive);
     must("train " + model + "--log.name s" + run + " --checkpoint.dir " + run + "-still --train.steps 2 " +
-         "--optim.lr 1e-30 --optim.weight_decay 0 " + layout);
+         "--checkpoint.allow_change optim --optim.lr 1e-30 --optim.weight_decay 0 " + layout);
     must("export --load " + run + "-still --step 2 --format hdf5 --output " + run + ".h5");
     CHECK(read_file(dir / (run + ".h5")) == read_file(dir / "one.h5"));
+    const std::string prompt = " --prompt \"The GNU\" --max-tokens 8 --temperature 0";
+    const std::string written = must("generate --load " + run + "-still/step-000000002" + prompt).out;
+    CHECK(written.find("The GNU") == 0);
+    CHECK(written == must("generate --load runs/one/checkpoints/step-000000001" + prompt).out);
   }
   must("import --from one.h5 --output back");
   must("export --load back --format hdf5 --output two.h5");
   CHECK(read_file(dir / "two.h5") == read_file(dir / "one.h5"));
+  const Outcome verified = must("verify " + model + "--tp 4 --pp 2");
+  CHECK(verified.says("8 heads (2 of keys and values)"));
+  CHECK(verified.says("equal: the layout computes"));
+  CHECK(must("verify " + model + "--matrix --ranks 4 --sample 4").says("4 equal, 0 different"));
   const Outcome hf = gpttrain("export --load runs/one --output hf", dir.path());
   CHECK(hf.code == 2);
   CHECK(hf.says("2 key and value heads for 8 query heads"));

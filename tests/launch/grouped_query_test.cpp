@@ -188,7 +188,8 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
   TempDir dir;
   const std::string model =
       "--model.layers 2 --model.hidden 32 --model.heads 8 --model.kv_heads 2 --model.vocab 400 --model.seq 16 "
-      "--data.tokenizer tok.model --data.train mock --train.micro_batch 1 --train.global_batch 4 --schedule.type constant --device.kind cpu "
+      "--data.tokenizer tok.model --data.train mock --train.micro_batch 1 --train.global_batch 4 "
+      "--schedule.type constant --device.kind cpu "
       "--log.tensorboard false --launch.ranks threads ";
   const auto must = [&](const std::string& args) {
     Outcome o = gpttrain(args, dir.path());

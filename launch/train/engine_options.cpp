@@ -14,6 +14,7 @@ GptConfig gpt_config(const Config& c) {
   m.layers = c.model.layers;
   m.hidden = c.model.hidden;
   m.heads = c.model.heads;
+  m.kv_heads = c.model.kv_heads;
   m.ffn = c.model.ffn;
   m.vocab = c.model.vocab;
   m.seq = c.model.seq;
@@ -33,6 +34,7 @@ MeshShape mesh_shape(const Config& c) {
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
   s.tp = static_cast<int>(c.parallel.tp);
+  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
   return s;
 }
 
@@ -45,6 +47,7 @@ ZeroOptions zero_options(const ZeroConfig& c) {
   if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
+  z.allow_unused = c.allow_unused;
   return z;
 }
 }  // namespace
@@ -68,6 +71,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == "sum";
+  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;

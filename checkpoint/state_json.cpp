@@ -74,7 +74,7 @@ Json to_json(const TrainState& s) {
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
-  j["lr"] = {{"type", s.lr_type}, {"t", s.applied_steps}, {"value", hex_float(s.lr_value)}};
+  j["lr"] = {{"type", s.lr_type}, {"t", s.schedule_steps}, {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
   if (s.best_step >= 0)
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
@@ -115,6 +115,7 @@ TrainState state_from(const Json& j) {
   s.optim_type = j.at("optim").at("type").get<std::string>();
   s.applied_steps = j.at("optim").at("t").at(0).get<int64_t>();
   s.lr_type = j.at("lr").at("type").get<std::string>();
+  s.schedule_steps = j.at("lr").value("t", s.applied_steps);
   s.lr_value = float_from(j.at("lr").at("value"));
   s.global_batch = j.at("batch").at("global").get<int64_t>();
   s.micro_batch = j.at("batch").at("micro").get<int64_t>();

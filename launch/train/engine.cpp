@@ -96,7 +96,7 @@ Engine::~Engine() = default;
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float host[kNumScalars] = {};
-  optimizer_->fill_scalars(t, lr_->at(t), host);
+  optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
   host[kLossSeed] =
       static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
@@ -247,7 +247,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
   r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);
-  r.momentum = lr_->at(applied_ + 1).beta1;
+  r.momentum = lr_->at(schedule_steps() + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
   r.overflow = r.skipped && !left_out_;
   r.busy_seconds = train_->busy_seconds();
@@ -309,6 +309,7 @@ void Engine::abandon(const std::exception& e) {
 std::vector<ShardView> Engine::checkpoint_views() const {
   std::vector<ShardView> views = store_->value_views();
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
+  deal_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
   return views;
 }
 

@@ -102,7 +102,11 @@ class Engine {
   std::span<const double> microbatch_losses() const;
 
   int64_t applied_steps() const { return applied_; }
-  void set_applied_steps(int64_t t) { applied_ = t; }
+  int64_t schedule_steps() const { return applied_ + schedule_ahead_; }  // t of the learning rate
+  void set_applied_steps(int64_t t, int64_t schedule) {
+    applied_ = t;
+    schedule_ahead_ = schedule - t;
+  }
   LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
@@ -154,7 +158,7 @@ class Engine {
   std::function<bool(double, double)> judge_;
   std::function<void()> probe_;
   bool left_out_ = false;  // the judge's doing
-  int64_t applied_ = 0;
+  int64_t applied_ = 0, schedule_ahead_ = 0;
 };
 
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.

@@ -20,6 +20,7 @@
 #include "launch/logs/samples_sink.h"
 #include "launch/logs/tensorboard_sink.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
 
@@ -37,19 +38,6 @@ int64_t resident_bytes() {
   rusage u{};
   getrusage(RUSAGE_SELF, &u);
   return int64_t{u.ru_maxrss} * 1024;
-}
-
-// 16 random bytes of rank 0 as hex: names the run in its checkpoints.
-std::string shared_uuid(ProcessGroup& world) {
-  int32_t words[4] = {};
-  if (world.rank() == 0) {
-    std::ifstream in("/dev/urandom", std::ios::binary);
-    in.read(reinterpret_cast<char*>(words), sizeof words);
-  }
-  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
-  std::string out;
-  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
-  return out;
 }
 
 }  // namespace
@@ -70,6 +58,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     open_run_folder();
     if (!run_.range_test) lock_folder();  // which saves nothing
   });
+  if (!run_.dry_run && !run_.range_test) require_one_folder(world, config_.checkpoint_dir());
   agree(world, [&] { open_data(); });
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
@@ -187,23 +176,6 @@ void Trainer::require_equal_order() {
   });
 }
 
-// What a checkpoint must have in common with this run beside its tensors. Weights from elsewhere bring no data.
-void Trainer::accept(const LoadReport& found) const {
-  const auto changed = found.config_json.empty()
-                           ? std::vector<std::string>()
-                           : changed_keys(found.config_json, config_, config_.checkpoint.allow_change);
-  const bool imported = found.state.origin == "import";
-  std::string text;
-  for (const std::string& line : changed)
-    if (!imported || (line.rfind("model.", 0) == 0 && line.find("dropout") == std::string::npos)) text += "\n  " + line;
-  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
-             "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
-             "or start a new run with another --log.name");
-  if (!imported)
-    require_same_stream(data_cursor_from_json(found.state.data_json), train_data_->cursor(found.state.consumed_samples),
-                        config_.data.allow_change);
-}
-
 // A pattern that finds nothing anywhere is a misspelt name.
 void Trainer::require_patterns_found() {
   std::vector<int64_t> found = engine_->no_decay_found();
@@ -237,11 +209,11 @@ void Trainer::require_same_optimizer() {
 }
 
 void Trainer::note_schedule_change() {
-  if (state_.applied_steps == 0) return;
+  if (state_.schedule_steps == 0) return;
   const LrSchedule& schedule = engine_->lr_schedule();
   // The last step was applied, or skipped at the rate of the next.
   const auto rate = [&](int64_t t) { return static_cast<double>(static_cast<float>(schedule.at(t).lr)); };
-  const int64_t t = state_.applied_steps;
+  const int64_t t = state_.schedule_steps;
   if (state_.lr_value == rate(t) || state_.lr_value == rate(t + 1)) return;
   resumed_->warnings.push_back(fmt::format(
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
@@ -260,21 +232,26 @@ void Trainer::restore_scaler() {
 
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
-  if (config_.checkpoint.resume != "never") {
+  const CheckpointConfig& c = config_.checkpoint;
+  if (!c.allow_missing.empty() || !c.load_from.empty()) engine_->init_weights();  // of what is not loaded
+  if (c.resume != "never") {
     agree(world, [&] {
       if (world.rank() == 0) require_same_optimizer();
     });
     agree(world, [&] {
-      resumed_ =
-          load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
-                          *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+      resumed_ = load_checkpoint(
+          config_.checkpoint_dir(), c.resume, engine_->checkpoint_views(), *mesh_, *backend_->device, compute_,
+          [this](const LoadReport& found) { accept(found); }, fit_options());
     });
   }
+  const bool own = resumed_.has_value();
+  if (!own && !c.load_from.empty()) resumed_ = start_from_elsewhere();
   require_patterns_found();
   if (resumed_) {
     go_on_from(resumed_->state);
     note_schedule_change();
     guard_.restore(state_.bad_steps_json);
+    if (!own) saver_->set_saved_step(-1);
   } else {
     engine_->init_weights();
     state_.run_uuid = shared_uuid(world);
@@ -292,7 +269,7 @@ void Trainer::load_or_init() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
-  engine_->set_applied_steps(state_.applied_steps);
+  engine_->set_applied_steps(state_.applied_steps, state_.schedule_steps);
   restore_scaler();
   engine_->store().adopt_masters();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
@@ -341,7 +318,7 @@ void Trainer::start_logs() {
   info.run_dir = config_.run_dir();
   info.first_step = first_step_;
   info.total_steps = config_.train.steps;
-  info.resumed_from = resumed_ ? state_.step : -1;
+  info.resumed_from = resumed_ && saver_->saved_step() >= 0 ? state_.step : -1;
   info.eval_every = config_.train.eval_every;
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
@@ -352,6 +329,8 @@ void Trainer::start_logs() {
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  if (resumed_ && info.resumed_from < 0)
+    info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
   info.rows.insert(info.rows.end(), folders.begin(), folders.end());
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
   if (config_.log.config) info.rows.push_back({"config", info.config_json});
@@ -437,6 +416,7 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  state_.schedule_steps = engine_->schedule_steps();
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();

@@ -51,7 +51,6 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
     v.tp_size = l.tp;
     if (p.padded) v.pad_rows = v.local.dim[0] = (p.full[0] + 7) / 8 * 8;
     if (p.shard.kind == ShardSpec::Kind::kSplit) v.local.dim[static_cast<size_t>(p.shard.dim)] /= l.tp;
-    v.save = p.shard.kind == ShardSpec::Kind::kSplit || tp_rank == 0;
     local.push_back(v);
     numels.push_back(v.local.numel());
   }
@@ -66,10 +65,11 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         v.name = group + "/" + v.name;
         v.data = {reinterpret_cast<std::byte*>(base + s.at), {s.count}, DType::kF32, {}};
         v.begin = s.begin;
-        v.save = v.save && r == dp_rank;
+        v.save = r == dp_rank;
         views.push_back(v);
       }
   }
+  deal_over_tp(views);
 }
 
 void Rank::fill(uint32_t version) {
@@ -145,6 +145,7 @@ TrainState some_state(int64_t step) {
   s.skips_in_a_row = 1;
   s.scaler = {0x1p15, 3, 2};
   s.applied_steps = step - 1;
+  s.schedule_steps = step + 1;
   s.run_uuid = "00112233445566778899aabbccddeeff";
   s.elapsed_seconds = 1.0 / 3;
   s.seed = 0xfedcba9876543210u;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -142,7 +143,7 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
 TEST_CASE("saves that fail are counted; under fail_policy abort the third in a row ends the run with 74") {
   TempDir dir;
   // No file may grow beyond 64 KiB: logs fit, shards do not.
-  const std::string small = "trap '' XFSZ; ulimit -f 64; " GPT_BINARY_DIR "/gpttrain " + kTiny + "--train.steps 10 ";
+  const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";
   const Outcome goes_on = shell(small + "--log.name a", dir.path());
   INFO(goes_on.out);
   CHECK(goes_on.says("(the 3. in a row)"));

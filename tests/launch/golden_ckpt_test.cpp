@@ -4,6 +4,7 @@
 
 #include "kernels/core/sha256.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -12,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kGolden = GPT_SOURCE_DIR "/tests/golden/ckpt-v1.0";
+const std::string kGolden = source_dir() + "/tests/golden/ckpt-v1.0";
 
 Outcome must(const std::string& args, const TempDir& dir) {
   Outcome r = gpttrain(args, dir.path());

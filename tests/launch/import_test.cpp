@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -53,7 +54,7 @@ int64_t peak_of(const std::vector<std::string>& words, const TempDir& dir) {
     std::vector<char*> args{const_cast<char*>("gpttrain")};
     for (const std::string& w : words) args.push_back(const_cast<char*>(w.c_str()));
     args.push_back(nullptr);
-    ::execv(GPT_BINARY_DIR "/gpttrain", args.data());
+    ::execv((binary_dir() + "/gpttrain").c_str(), args.data());
     ::_exit(9);
   }
   int status = 0;

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -13,8 +14,8 @@ bool begins(const std::string& text, const std::string& with) { return text.rfin
 
 // What a traced program did that it must not: one line each.
 std::string forbidden(const std::string& trace, const std::string& home) {
-  const std::vector<std::string> readable = {home,     "/lib",  "/usr/lib", "/usr/share",   "/etc/",
-                                             "/proc/", "/sys/", "/dev/",    GPT_BINARY_DIR, "/usr/local/lib"};
+  const std::vector<std::string> readable = {home,     "/lib",  "/usr/lib", "/usr/share", "/etc/",
+                                             "/proc/", "/sys/", "/dev/",    binary_dir(), "/usr/local/lib"};
   std::string out;
   int programs = 0;
   std::istringstream in(trace);
@@ -53,16 +54,14 @@ TEST_CASE("looking at, exporting and importing checkpoints starts no program and
     WARN("SKIPPED: no strace, or it may not trace here (apt-get install strace)");
     return;
   }
-  const std::string hf = GPT_SOURCE_DIR "/tests/golden/hf_gpt2";
+  const std::string hf = source_dir() + "/tests/golden/hf_gpt2";
   std::filesystem::copy(hf, dir / "hf");
   for (const std::string verb :
        {"import --from hf --output a", "ckpt inspect a --stats", "ckpt verify --deep a", "export --load a --output b",
         "export --load a --format hdf5 --output c.h5", "import --from c.h5 --output d", "ckpt diff a d"}) {
-    const Outcome r =
-        shell("strace -f -qq -e trace=execve,execveat,socket,connect,open,openat,openat2 -o trace.txt " GPT_BINARY_DIR
-              "/gpttrain " +
-                  verb,
-              dir.path());
+    const Outcome r = shell("strace -f -qq -e trace=execve,execveat,socket,connect,open,openat,openat2 -o trace.txt " +
+                                binary_dir() + "/gpttrain " + verb,
+                            dir.path());
     INFO(verb << "\n" << r.out);
     REQUIRE(r.code == 0);
     CHECK(forbidden(read_file(dir / "trace.txt"), dir.path()) == "");

@@ -140,7 +140,7 @@ TEST_CASE("loss, norm, clip factor and rate of a step are equal on every rank") 
   o.grad_clip = 0.05f;
   std::vector<StepResult> results(8);
   on_engines(o, shape, [&](EngineRank& r) {
-    r.engine.set_applied_steps(1);  // as after a resume: the next step is step 2
+    r.engine.set_applied_steps(1, 1);  // as after a resume: the next step is step 2
     results[static_cast<size_t>(r.mesh.rank())] = r.step(0);
   });
   for (const StepResult& s : results) {

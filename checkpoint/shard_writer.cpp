@@ -64,6 +64,7 @@ struct Extent {
   const std::byte* data;
   bool on_host;
   SliceRecord* record;
+  const Shape* global;  // of the tensor; null: metadata
 };
 
 // The first value that is NaN or infinite: all bits of its exponent are set. -1: none.
@@ -135,14 +136,31 @@ void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
   }
 }
 
-uint32_t put_fetched(BlockStream& out, Extent e, const ShardJob& job, const DeviceApi& api, Stream stream) {
-  const std::string name = name_of_record(*e.record, job);
-  const std::vector<float> values = job.fetch(name);
-  GT_CHECK(static_cast<int64_t>(values.size() * sizeof(float)) == e.bytes, name, ": fetched ", values.size(),
-           " values for ", e.bytes, " bytes");
-  e.data = reinterpret_cast<const std::byte*>(values.data());
-  return put(out, e, job.require_finite, api, stream);
-}
+// The tensor that is being written, where it is in memory for that long only.
+class Fetched {
+ public:
+  explicit Fetched(const ShardJob& job) : job_(job) {}
+
+  // Where a rectangle begins, which is contiguous in the tensor: those of whole tensors are, cut at fused blocks.
+  const std::byte* data(const SliceRecord& r, const Shape& global) {
+    if (tensor_ != r.tensor) {
+      values_ = {};  // before the next one, so that never both exist
+      const std::string name = name_of_record(r, job_);
+      values_ = job_.fetch(name);
+      tensor_ = r.tensor;
+      GT_CHECK(static_cast<int64_t>(values_.size()) == global.numel(), name, ": fetched ", values_.size(), " of ",
+               global.numel(), " values");
+    }
+    int64_t at = 0;
+    for (int d = 0; d < global.rank; ++d) at = at * global[d] + r.box.at[static_cast<size_t>(d)];
+    return reinterpret_cast<const std::byte*>(values_.data() + at);
+  }
+
+ private:
+  const ShardJob& job_;
+  int64_t tensor_ = -1;
+  std::vector<float> values_;
+};
 
 }  // namespace
 
@@ -199,11 +217,12 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
   for (const StoredTensor& t : tensors)
     for (const std::byte* data : t.data) {
       SliceRecord& r = index.records[k++];
-      extents.push_back({r.offset, r.bytes, data, data == nullptr || t.device.kind == DeviceKind::kCpu, &r});
+      extents.push_back(
+          {r.offset, r.bytes, data, data == nullptr || t.device.kind == DeviceKind::kCpu, &r, &t.set.global});
     }
   for (const auto& [offset, bytes] : skeleton.metadata)
-    extents.push_back(
-        {offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});
+    extents.push_back({offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()),
+                       true, nullptr, nullptr});
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
 
   const std::string name = shard_name(job.head.rank), path = job.dir + "/" + name;
@@ -211,10 +230,11 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
   file.reserve(skeleton.file_bytes);  // a full disk shows here, before the first byte
   Sha256 sha;
   BlockStream out(file, skeleton.file_bytes, job.sha256 ? &sha : nullptr);
-  for (const Extent& e : extents) {
+  Fetched fetched(job);
+  for (Extent& e : extents) {
     try {
-      const uint32_t crc =
-          e.data != nullptr ? put(out, e, job.require_finite, api, stream) : put_fetched(out, e, job, api, stream);
+      if (e.data == nullptr) e.data = fetched.data(*e.record, *e.global);
+      const uint32_t crc = put(out, e, job.require_finite, api, stream);
       if (e.record != nullptr) e.record->crc = crc;
     } catch (const Error& error) {
       if (error.code() != Exit::kNumerical) throw;

@@ -156,12 +156,12 @@ TEST_CASE("saves that fail are counted; under fail_policy abort the third in a r
   CHECK(logged(dir / "runs/b", "loss").size() < 10);
   must(kTiny + "--train.steps 2 --log.name c --tp 2 --checkpoint.readback true --checkpoint.hash sha256", dir.path());
   CHECK(read_file(dir / "runs/c/checkpoints/step-000000002/manifest.json").find("\"sha256\"") != std::string::npos);
-  CHECK(must("ckpt verify --deep runs/c", dir.path()).says("good"));
-  const auto list = nlohmann::json::parse(must("ckpt ls --json runs/c", dir.path()).out);
+  CHECK(must("ckpt verify runs/c --deep", dir.path()).says("good"));
+  const auto list = nlohmann::json::parse(must("ckpt ls runs/c --json", dir.path()).out);
   CHECK(list.at("checkpoints").at(0).at("status") == "ok");
   CHECK(list.at("checkpoints").at(0).at("step") == 2);
   const auto step = nlohmann::json::parse(
-      must("ckpt inspect --json --stats --tensor master/embed.weight runs/c", dir.path()).out);
+      must("ckpt inspect runs/c --json --stats --tensor master/embed.weight", dir.path()).out);
   CHECK(step.at("layout").at("tp") == 2);
   CHECK(step.at("state").at("consumed_samples") == 8);
   CHECK(step.at("tensors").size() == 1);

@@ -27,7 +27,7 @@ Outcome must(const std::string& args, const TempDir& dir) {
 TEST_CASE("a checkpoint of format 1.0 is good, exports the bytes it always did, and a run goes on from it", "[R27]") {
   TempDir dir;
   fs::copy(kGolden, dir / "ckpt", fs::copy_options::recursive);
-  CHECK(must("ckpt verify --deep ckpt", dir).says("good"));
+  CHECK(must("ckpt verify ckpt --deep", dir).says("good"));
   CHECK(must("ckpt inspect ckpt", dir).says("format 1.0"));
   must("export --load ckpt --output hf", dir);
   CHECK(sha256_hex(read_file(dir / "hf/model.safetensors")) ==

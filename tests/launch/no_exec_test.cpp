@@ -57,7 +57,7 @@ TEST_CASE("looking at, exporting and importing checkpoints starts no program and
   const std::string hf = source_dir() + "/tests/golden/hf_gpt2";
   std::filesystem::copy(hf, dir / "hf");
   for (const std::string verb :
-       {"import --from hf --output a", "ckpt inspect a --stats", "ckpt verify --deep a", "export --load a --output b",
+       {"import --from hf --output a", "ckpt inspect a --stats", "ckpt verify a --deep", "export --load a --output b",
         "export --load a --format hdf5 --output c.h5", "import --from c.h5 --output d", "ckpt diff a d"}) {
     const Outcome r = shell("strace -f -qq -e trace=execve,execveat,socket,connect,open,openat,openat2 -o trace.txt " +
                                 binary_dir() + "/gpttrain " + verb,

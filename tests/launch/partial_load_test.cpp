@@ -28,7 +28,7 @@ Outcome must(const std::string& args, const TempDir& dir) {
 // Groups of tensors, "master" and "optim", that differ between two runs' newest checkpoints.
 std::set<std::string> different(const std::string& a, const std::string& b, const TempDir& dir) {
   std::set<std::string> out;
-  const auto report = nlohmann::json::parse(gpttrain("ckpt diff --json " + a + " " + b, dir.path()).out);
+  const auto report = nlohmann::json::parse(gpttrain("ckpt diff " + a + " " + b + " --json", dir.path()).out);
   for (const auto& t : report.at("tensors")) {
     const std::string name = t.at("name");
     out.insert(name.substr(0, name.find('/')));

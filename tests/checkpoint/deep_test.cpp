@@ -83,10 +83,14 @@ TEST_CASE("a shard whose checksums are right and whose HDF5 says something else 
   REQUIRE(f.size() == 1);
   CHECK_THAT(to_string(f[0]), Catch::Contains("global_shape"));
   f = again([](auto& sets) { sets[1].name.back() = 'X'; });
-  REQUIRE(f.size() == 2);  // one is missing, one is strange
-  reseal(step, [&](std::string& shard) { shard = good, shard[600] = static_cast<char>(shard[600] ^ 1); });
+  REQUIRE(f.size() == 2);                 // one is missing, one is strange
+  reseal(step, [&](std::string& shard) {  // one bit of the header of an object, under HDF5's own checksum
+    shard = good;
+    char& byte = shard.at(shard.find("OHDR", shard.find("OHDR") + 4) + 8);
+    byte = static_cast<char>(byte ^ 1);
+  });
   CHECK(look(step, false).empty());
-  CHECK(look(step, true).size() >= 1);  // the metadata's own checksum, or what it says
+  CHECK_FALSE(look(step, true).empty());
 }
 
 TEST_CASE("a shard can carry its SHA-256, and be read back from the disk before it counts") {

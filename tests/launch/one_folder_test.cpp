@@ -6,6 +6,7 @@
 
 #include "launch/ranks/agree.h"
 #include "parallel/comm/thread_group.h"
+#include "parallel/mesh.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -146,8 +146,8 @@ TEST_CASE("saves that fail are counted; under fail_policy abort the third in a r
   const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";
   const Outcome goes_on = shell(small + "--log.name a", dir.path());
   INFO(goes_on.out);
+  CHECK(goes_on.code == 0);  // and libhdf5 does not crash at exit over what it could not write
   CHECK(goes_on.says("(the 3. in a row)"));
-  CHECK(goes_on.says("File too large"));
   CHECK(logged(dir / "runs/a", "loss").size() == 10);
   const Outcome stops = shell(small + "--log.name b --checkpoint.fail_policy abort", dir.path());
   INFO(stops.out);

@@ -32,8 +32,9 @@ struct TrainState {
   int64_t skipped_steps = 0;  // updates that were not applied
   int64_t skips_in_a_row = 0;  // at the end of those
   std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
-  int64_t applied_steps = 0;   // t of the optimizer
-  int64_t schedule_steps = 0;  // t of the learning-rate schedule: the same, unless only one of them was loaded
+  int64_t applied_steps = 0;    // t of the optimizer
+  int64_t schedule_steps = 0;   // t of the learning-rate schedule: the same, unless only one of them was loaded
+  int64_t applied_samples = 0;  // of the schedule's steps: where a schedule over samples is
   std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
   std::string run_uuid;       // names the run; two runs in one folder are told apart by it
   double elapsed_seconds = 0;

@@ -18,6 +18,8 @@ void TensorBoardSink::start(const StartInfo& info) {
 }
 
 void TensorBoardSink::step(const StepRecord& r) {
+  if (r.step <= newest_) file_->start_again(r.step, r.time);  // a rollback
+  newest_ = r.step;
   if (r.step % every_ != 0 && r.step != r.total_steps) return;
   const Points p{[&](std::string_view tag, double y) { file_->scalar(tag, y, r.step, r.time); }};
   p.always("train/loss", r.loss);

@@ -30,6 +30,7 @@ TrainState part_of(const TrainState& from, const std::vector<std::string>& parts
   if (has(parts, "schedule")) {
     s.step = from.step;
     s.schedule_steps = from.schedule_steps;
+    s.applied_samples = from.applied_samples;
     s.skipped_steps = from.skipped_steps;
     s.lr_type = from.lr_type;
     s.lr_value = from.lr_value;

@@ -75,7 +75,7 @@ goal matrix-untied 'equal, .* different' $matrix --model.tied false
 goal matrix-uneven 'equal, .* different' $matrix --model.layers 7 --model.heads 6 --model.hidden 60 \
   --parallel.partition uniform
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
-  "layouts drawn at random train as one rank does for 20 steps, and illegal ones are refused with a way out"
+  "layouts drawn at random*"
 
 shipped() {
   local c layout
@@ -108,6 +108,29 @@ faults() {
   echo "$rounds rounds of killed, stopped, preempted and restarted runs"
 }
 goal faults 'rounds of killed' faults
+
+# ---- checkpoint goals ----
+# A case of a test program at the size that variables ask for: case_of PROGRAM NAME [VARIABLE=VALUE…]. No comma in NAME.
+case_of() {
+  local program=$1 name=$2
+  shift 2
+  env "$@" "$build/$program" "$name"
+}
+goal ckpt-damage 'damage: ' case_of test_checkpoint "every changed byte of every file of a checkpoint is found before use" \
+  GPT_TEST_FLIP_KB="${GPT_NIGHTLY_FLIP_KB:-200}"
+goal ckpt-kill 'kills: ' case_of test_checkpoint "killed at any moment of a save*" GPT_TEST_KILLS=1000
+goal ckpt-disk 'full disk: |SKIPPED' case_of test_checkpoint "a disk that is full leaves*" GPT_TEST_FILLS=100
+goal ckpt-reshard 'reshard: ' case_of test_checkpoint \
+  "any layout reads what any other wrote*" GPT_TEST_PAIRS=all
+goal ckpt-resume 'resume: ' case_of test_launch \
+  "a run that stops and goes on is bitwise*" GPT_TEST_LAYOUTS=50 GPT_TEST_STEPS=20
+goal ckpt-export 'export: ' case_of test_launch \
+  "exported bytes have one SHA-256 whichever layout wrote the checkpoint" GPT_TEST_LAYOUTS=50
+goal ckpt-import 'memory beyond' case_of test_launch \
+  "import and export hold one tensor at a time*" GPT_TEST_IMPORT=124m
+goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
+  "transformers loads an exported folder as it is and predicts the same"
+# ---- end of checkpoint goals ----
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed

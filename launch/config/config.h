@@ -241,10 +241,10 @@ struct DataConfig {
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto", when_busy = "wait";
+  std::string dir, resume = "auto", when_busy = "wait", load_from, fail_policy = "continue", hash = "none";
   int64_t every = 500, keep = 3, keep_every = 0;
-  bool keep_best = true, async = true;
-  std::vector<std::string> allow_change;
+  bool keep_best = true, async = true, readback = false;
+  std::vector<std::string> load = {"all"}, allow_change, allow_missing, allow_extra;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
@@ -254,8 +254,18 @@ struct CheckpointConfig {
     v("keep_best", keep_best, "", "and the one of the best validation loss");
     v("async", async, "", "write while training goes on, from a copy in host memory");
     v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
+    v("fail_policy", fail_policy, "continue|abort",
+      "three saves in a row failed: abort ends the run with code 74 before more work is at risk");
+    v("readback", readback, "", "read every shard again from the disk before its checkpoint counts as written");
+    v("hash", hash, "none|sha256", "of each shard in manifest.json, for who signs that; ckpt verify checks it");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("load_from", load_from, "",
+      "another run or checkpoint that this run begins with, as long as it has no checkpoint of its own");
+    v("load", load, "", "what is taken from load_from: all, or some of weights optim schedule data");
     v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
+    v("allow_missing", allow_missing, "",
+      "tensors that the checkpoint may lack, which begin afresh: master/head.weight optim/*");
+    v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be left out: master/head.weight optim/*");
   }
 };
 

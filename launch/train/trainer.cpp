@@ -6,6 +6,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
 
@@ -27,6 +28,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     open_run_folder();
     if (!run_.range_test) lock_folder();  // which saves nothing
   });
+  if (!run_.dry_run && !run_.range_test) require_one_folder(world, config_.checkpoint_dir());
   agree(world, [&] { open_data(); });
   require_equal_order();
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
@@ -112,6 +114,7 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  state_.schedule_steps = engine_->schedule_steps();
   state_.applied_samples = engine_->applied_samples();
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};

@@ -49,7 +49,9 @@ class Trainer {
   void require_equal_order();
   void load_or_init();
   void restore_scaler();
-  void accept(const LoadReport&) const;
+  void accept(const LoadReport&, const std::vector<std::string>& parts = {"all"}) const;
+  std::optional<LoadReport> start_from_elsewhere();
+  FitOptions fit_options() const;
   void require_patterns_found();
   void require_same_optimizer();
   LoaderConfig loader_config() const;

@@ -136,8 +136,9 @@ void Trainer::roll_back() {
     });
     target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
     try {
-      report = load_checkpoint(config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_,
-                               *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+      report = load_checkpoint(
+          config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_, *backend_->device,
+          compute_, [this](const LoadReport& found) { accept(found); }, fit_options());
     } catch (const Error& e) {  // the same on every rank
       if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), speaks());
       failures += cat("\n  ", e.what());

@@ -19,6 +19,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/logs/console.h"
+#include "launch/ranks/job_folder.h"
 
 namespace gt {
 namespace {
@@ -61,7 +62,7 @@ void stay_on_cores(const std::vector<HostSlots>& hosts) {
   if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
 }
 
-[[noreturn]] void run_child(const JobCommand& job, const sigset_t& mask, pid_t parent) {
+[[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
@@ -69,6 +70,9 @@ void stay_on_cores(const std::vector<HostSlots>& hosts) {
   signal(SIGUSR2, SIG_IGN);  // asks what the ranks do; one that is not far enough to answer must not die of it
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
+  if (job.local_mpi && !folder.empty())
+    for (const char* name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_orte_tmpdir_base"})
+      setenv(name, folder.c_str(), 0);
   const std::string gpus = gpus_of(job.hosts);
   if (!gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
   if (gpus.empty()) stay_on_cores(job.hosts);
@@ -215,6 +219,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world,
              " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
              "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
+  job.local_mpi = options.hosts.empty() || only_here(options.hosts);
   job.words = mpirun_command(world, mpirun, program, args, options.hosts);
   job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
   if (!options.hosts.empty() && !only_here(options.hosts))
@@ -247,8 +252,9 @@ int SignalGate::wait(double seconds) const {
 }
 
 JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
+  const JobFolder folder;
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) run_child(job, gate.before(), parent);
+  if (child == 0) run_child(job, folder.path(), gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // both sides do it: whoever is first
   const JobEnd end = attend(child, gate, grace_s);

@@ -46,6 +46,7 @@ struct JobCommand {
   std::vector<std::string> words;                                // words[0]: the program's path
   std::vector<std::pair<std::string, std::string>> environment;  // added where not set already
   std::vector<HostSlots> hosts = {};                             // whose cores or GPUs of this machine they may use
+  bool local_mpi = false;                                        // mpirun, and every rank on this machine
 };
 // `world` ranks by mpirun; this program itself when `here` (one rank, or ranks that are threads). kUsage when there is
 // no mpirun.

@@ -72,7 +72,8 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   });
   agree(world, [&] { open_data(); });
   require_equal_order();
-  engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
+  ops_ = std::make_unique<OpWatch>(*backend_);
+  engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, ops_->backend(), compute_, plan_);
   saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
@@ -394,6 +395,7 @@ Exit Trainer::run() {
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
     react_to_bad_step();
+    if (config_.fault.replica_check_every > 0 && state_.step % config_.fault.replica_check_every == 0) check_replicas();
     const bool last = state_.step == config_.train.steps;
     if (trace_ && trace_->wants(state_.step) && (last || stop_ || !trace_->wants(state_.step + 1))) write_trace();
     if (run_.range_test) {
@@ -428,10 +430,16 @@ void Trainer::one_step() {
     engine_->store().adopt_masters();
   }
   const double waited_before = loader_->wait_seconds();
-  const auto microbatches = loader_->next();
+  microbatches_ = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
-  const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested(), saver_->ready());
+  scale_before_ = engine_->loss_scaler().state();
+  const auto plants = injector_.in_ops(state_.step + 1);
+  if (!plants.empty()) ops_->begin(engine_->store(), mesh_->status(), plants, false);
+  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0;
+  const StepResult r =
+      twice ? step_twice() : engine_->step(microbatches_, global_tokens(), stop_requested(), saver_->ready());
+  if (!plants.empty()) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
@@ -571,6 +579,7 @@ void Trainer::write_trace() {
 }
 
 void Trainer::save(bool must) {
+  if (config_.fault.replica_check_every > 0) check_replicas();
   mesh_->status().enter(RunPhase::kSave, state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;

@@ -85,6 +85,27 @@ TEST_CASE("a rank that is killed ends the run at once, named with its place, and
   }
 }
 
+TEST_CASE("a rank that crashes says where and in what, with its stack, and ends as such a crash does", "[R11]") {
+  struct Crash {
+    std::string how, says;
+    int code;
+  };
+  for (const Crash& c : {Crash{"segv", "SIGSEGV at address 0x", 128 + SIGSEGV}, Crash{"abort", "SIGABRT", 128 + SIGABRT},
+                         Crash{"terminate", "uncaught exception: fault.inject terminate", 70}})
+    for (const std::string layout : {"--tp 2", "--tp 2 --launch.ranks threads"}) {
+      if (kSanitized && c.how != "terminate") continue;  // the sanitizer has handlers of its own
+      TempDir dir;
+      const Outcome r = gpttrain(kRun + layout + " --fault.inject " + c.how + "@step:rank=1,step=3", dir.path(), 100);
+      INFO(layout << "\n" << r.out);
+      CHECK(r.code == c.code);
+      CHECK(r.says(c.says));
+      CHECK(r.says("; step, step 3; last call: "));
+      const bool outside = c.how == "terminate" && layout != "--tp 2";  // which rank's thread it is, nobody knows
+      CHECK(r.says("rank 1 (") != outside);
+      CHECK(r.says(c.how == "terminate" ? "terminate_in_a_thread" : "gt::Trainer::run"));
+    }
+}
+
 TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on", "[R12]") {
   for (const std::string layout : {"--tp 2 --pp 2", "--tp 2 --pp 2 --launch.ranks threads", "--tp 1"}) {
     const bool processes = layout == "--tp 2 --pp 2", alone = layout == "--tp 1";

@@ -1,4 +1,5 @@
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,7 +16,7 @@ namespace gt {
 
 Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s,
                  const std::function<void(int)>& while_running) {
-  return shell("exec " GPT_BINARY_DIR "/gpttrain " + args, cwd, limit_s, while_running);
+  return shell("exec " + binary_dir() + "/gpttrain " + args, cwd, limit_s, while_running);
 }
 
 Outcome shell(const std::string& command, const std::string& cwd, int limit_s,

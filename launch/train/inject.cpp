@@ -30,7 +30,7 @@ struct SiteActions {
 };
 constexpr SiteActions kSites[] = {
     {"step", " kill stop segv abort terminate exit delay "}, {"forward", " nan inf "},
-    {"backward", " nan inf "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}};
+    {"backward", " nan inf "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}, {"value", " flip "}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   fail(Exit::kUsage, "\"", what, "\": ", why, "; expected ACTION@SITE[:key=value,...], see ",
@@ -61,7 +61,7 @@ Injection parse_one(const std::string& text) {
   f.action = text.substr(0, at);
   f.site = text.substr(at + 1, colon - at - 1);
   const auto site = std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
-  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, forward, backward, grad and master"));
+  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, forward, backward, grad, master and value"));
   if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
     refuse(text, cat("at ", f.site, " there are", site->actions));
   std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");
@@ -116,6 +116,18 @@ bool Injector::hits(const Injection& f, const char* site, int64_t step) const {
 
 bool Injector::wants(const char* site, int64_t step) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const Injection& f) { return due(f, site, step); });
+}
+
+void Injector::at_value(int64_t step, std::byte* value, const DeviceApi& api, Stream stream) const {
+  for (const Injection& f : faults_) {
+    if (!hits(f, "value", step)) continue;
+    uint16_t bits = 0;
+    api.copy(&bits, value, sizeof bits, stream);
+    api.synchronize(stream);
+    bits = static_cast<uint16_t>(bits ^ 1u << (f.bit & 15));
+    api.copy(value, &bits, sizeof bits, stream);
+    api.synchronize(stream);
+  }
 }
 
 std::vector<Injection> Injector::in_ops(int64_t step) const {

@@ -7,6 +7,7 @@
 //   forward  nan, inf in the result of the op that first reads `param` in microbatch `mb` (default: any) of the step
 //   backward the same, of the op that first writes its gradient
 //   master   nan, inf, flip (bit `bit`) in the weights before step `step`
+//   value    flip in the first half weight that the rank updates, after step `step`
 // keys: rank (default 0; -1: all), step (default: every step), until (last step), param, mb, index, bit, n, ms
 #pragma once
 #include <string>
@@ -31,6 +32,8 @@ class Injector {
   Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
   bool wants(const char* site, int64_t step) const;  // on some rank
   void at_step(int64_t step) const;  // may not return
+  // Flips a bit of a value of two bytes.
+  void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;
   std::vector<Injection> in_ops(int64_t step) const;  // what op_watch.h is to plant
   // `views`: of the site's tensors.
   void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const DeviceApi&, Stream) const;

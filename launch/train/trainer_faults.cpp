@@ -9,6 +9,7 @@
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/signals.h"
 #include "launch/train/replica_check.h"
 #include "launch/train/trainer.h"
 
@@ -142,6 +143,11 @@ void Trainer::react_to_bad_step() {
 void Trainer::check_replicas() {
   if (replicas_checked_ == state_.step || run_.range_test) return;
   const bool first = replicas_checked_ < 0;
+  for (const UpdateRange& range : engine_->store().ranges())
+    if (range.rounded() && injector_.wants("value", state_.step)) {
+      injector_.at_value(state_.step, range.value.data, *backend_->device, compute_);
+      break;
+    }
   replicas_checked_ = state_.step;
   agree(mesh_->world(), [&] {
     const std::string wrong = first_wrong_rounding(*engine_, *backend_, compute_);

@@ -15,9 +15,10 @@ const char* __lsan_default_options();
 const char* __lsan_default_options() { return "print_suppressions=0"; }
 const char* __tsan_default_options();
 const char* __tsan_default_options() {
-  // die_after_fork: checks that start programs do so from processes with threads.
-  return "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:allocator_may_return_null=1:exitcode=99:"
-         "print_suppressions=0";
+  // die_after_fork: checks that start programs do so from processes with threads. report_thread_leaks: a run that hangs
+  // is ended by its monitor, whatever its other threads do.
+  return "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:report_thread_leaks=0:allocator_may_return_null=1:"
+         "exitcode=99:print_suppressions=0";
 }
 
 const char* __lsan_default_suppressions();

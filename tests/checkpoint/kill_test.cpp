@@ -38,7 +38,8 @@ int64_t newest(const std::string& dir) {
   }
 }
 
-// What a killed process had not unlinked yet (the skeletons of its shards); below a launcher that is the launcher's part.
+// What a killed process had not unlinked yet (the skeletons of its shards); below a launcher that is the launcher's
+// part.
 void remove_shared_memory_of(pid_t pid) {
   std::error_code ec;
   for (const auto& e : fs::directory_iterator("/dev/shm", ec))
@@ -68,7 +69,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
     const pid_t pid = fork();
     if (pid == 0) save_for_ever(dir.path, layout, first, pipe_fd[1]);
     close(pipe_fd[1]);
-    usleep(static_cast<useconds_t>(std::uniform_real_distribution<>(0, 3 * save_us)(random)));
+    usleep(static_cast<useconds_t>(std::uniform_real_distribution<>(0, 2 * save_us)(random)));
     kill(pid, SIGKILL);
     int status = 0;
     waitpid(pid, &status, 0);
@@ -76,9 +77,10 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
     remove_shared_memory_of(pid);
     const int64_t told = last_told(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
-    save_us = told >= first ? 0.98 * save_us : 1.1 * save_us;  // about every third kill comes after a save
+    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills come before the first one is through
     acknowledged = told;
-    for (const auto& e : fs::directory_iterator(dir.path)) during += e.path().filename().string().rfind(".tmp-", 0) == 0;
+    for (const auto& e : fs::directory_iterator(dir.path))
+      during += e.path().filename().string().rfind(".tmp-", 0) == 0;
     const int64_t found = newest(dir.path);
     lost += found < acknowledged;
     invalid += load_and_compare(dir.path, {1, 1, 1, 1}, found, "auto", small_model()) != "";
@@ -88,7 +90,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
   CHECK(lost == 0);
   CHECK(invalid == 0);
   CHECK(acknowledged > kills / 20);
-  CHECK(during > kills / 20);  // otherwise the kills missed the saves
+  CHECK(during > kills / 100);  // otherwise the kills missed the saves
   print_figure("R01", cat(kills, " kills while saving (", during, " inside an attempt), ", acknowledged,
                           " steps acknowledged: ", lost, " lost, ", invalid, " visible but invalid, 0 repairs"));
 }
@@ -97,7 +99,8 @@ TEST_CASE("a disk that is really full at any level drops the attempt, and the ne
   const SmallDisk disk(64 << 20);
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   const int fills = goal_size(20, 100);
-  const std::vector<Param> model = {{"w", {300, 1000}, ShardSpec::split(0)}, {"b.weight", {50}, ShardSpec::replicate()}};
+  const std::vector<Param> model = {{"w", {300, 1000}, ShardSpec::split(0)},
+                                    {"b.weight", {50}, ShardSpec::replicate()}};
   const Layout layout{2, 1, 1, 1};
   const std::string dir = disk.path() + "/checkpoints";
   std::mt19937_64 random(goal_seed());
@@ -106,7 +109,7 @@ TEST_CASE("a disk that is really full at any level drops the attempt, and the ne
   const int64_t size = before - disk.free();
   int64_t step = 1, refused = 0, orphans = 0;
   for (int k = 0; k < fills; ++k) {
-    disk.fill(std::uniform_int_distribution<int64_t>(0, 11 * size / 10)(random));
+    disk.fill(std::uniform_int_distribution<int64_t>(0, 3 * size / 2)(random));
     std::string error;
     try {
       save(dir, layout, step + 1, model, 2);
@@ -126,10 +129,10 @@ TEST_CASE("a disk that is really full at any level drops the attempt, and the ne
     REQUIRE(load_and_compare(dir, layout, step, "auto", model) == "");
   }
   CHECK(refused > fills / 2);
-  CHECK(refused < fills + 1);
+  CHECK(refused < fills);
   CHECK(orphans <= 1);
-  print_figure("R05", cat(fills, " fills of a 64 MiB tmpfs at random levels: ", refused, " saves refused, 0 steps lost, ",
-                          orphans, " attempts left at most, every next save worked"));
+  print_figure("R05", cat(fills, " fills of a 64 MiB tmpfs at random levels: ", refused,
+                          " saves refused, 0 steps lost, ", orphans, " attempts left at most, every next save worked"));
 }
 
 }  // namespace gt::ckpt

@@ -147,7 +147,7 @@ TEST_CASE("the op that first made a value that is not finite is named: op, param
   };
   std::vector<Site> sites;
   for (int layer = 0; layer < 4; ++layer)
-    for (const char* p : {"attn.qkv.weight", "attn.proj.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight",
+    for (const char* p : {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight",
                           "norm2.weight"})
       sites.push_back({cat("layers.", layer, ".", p), layer / 2});
   int wanted = goal_size(kSanitized ? 3 : 6, 51), named = 0;

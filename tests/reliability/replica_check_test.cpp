@@ -64,7 +64,7 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
     // A bit of the mantissa or the sign: the loss shows nothing.
     const int bit = static_cast<int>(random() % 23), rank = static_cast<int>(random() % static_cast<uint64_t>(l.ranks));
     TempDir dir;
-    const Outcome r = gpttrain(kTiny + l.flags + cat("--log.name x --checkpoint.every 3 --fault.inject flip@master:rank=",
+    const Outcome r = gpttrain(kTiny + l.flags + cat("--log.name x --checkpoint.every 3 --checkpoint.async false --fault.inject flip@master:rank=",
                                                      rank, ",step=6,index=", random() % 8, ",bit=", bit, ",param=", l.param),
                                dir.path());
     INFO(l.flags << " bit " << bit << " rank " << rank << "\n" << r.out);

@@ -52,7 +52,6 @@ Trainer::~Trainer() {
   eval_loader_.reset();
   loader_.reset();
   engine_.reset();
-  if (device_open_) backend_->device->close_stream(compute_);
 }
 
 Exit Trainer::run() {

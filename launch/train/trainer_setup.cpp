@@ -26,8 +26,7 @@ void Trainer::open_device() {
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
   }
   plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
-  compute_ = backend_->device->open_stream(0, threads_);
-  device_open_ = true;
+  compute_ = stream_ = OpenStream(*backend_->device, 0, threads_);
 }
 
 void Trainer::open_run_folder() {

@@ -82,8 +82,8 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
       "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant ";
   const std::string where = disk.why_not().empty() ? disk.path() : dir.path(), checkpoints = where + "/checkpoints";
   if (!disk.why_not().empty()) print_skip("R15 full disks", disk.why_not());
-  const std::string run = model + "--tp 2 --checkpoint.every 5 --launch.max_restarts 1000 --comm.stall_warn_s 3 "
-                                  "--comm.stall_abort_s 4 --log.name x --train.steps 1000000 --fault.inject "
+  const std::string run = model + "--tp 2 --checkpoint.every 5 --launch.max_restarts 1000 --comm.stall_warn_s 6 "
+                                  "--comm.stall_abort_s 8 --log.name x --train.steps 1000000 --fault.inject "
                                   "delay@step:rank=0,ms=20 --checkpoint.dir " + checkpoints;
   std::mt19937_64 random(goal_seed());
   Toll toll;

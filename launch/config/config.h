@@ -23,7 +23,8 @@ struct ModelConfig {
     v("layers", layers, "1..4096 blocks", "transformer blocks");
     v("hidden", hidden, "1..1048576", "width of the residual stream");
     v("heads", heads, "1..65536", "attention heads; must divide hidden");
-    v("kv_heads", kv_heads, "0..65536", "key and value heads; 0: as many as heads");
+    v("kv_heads", kv_heads, "0..65536",
+      "key and value heads, each read by heads / kv_heads query heads; must divide heads; 0: as many as heads");
     v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
@@ -65,7 +66,7 @@ struct ParallelConfig {
 
 struct ZeroConfig {
   int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
-  bool overlap = true;
+  bool overlap = true, allow_unused = false;
   std::string grad_reduce = "auto", offload = "none", grad_op = "mean";
   template <class V>
   void fields(V& v) {
@@ -79,6 +80,7 @@ struct ZeroConfig {
       "stage 2 with a pipeline, else each");
     v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
     v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
+    v("allow_unused", allow_unused, "", "a parameter without a gradient in a step has one of 0; else it ends the run");
     v("offload", offload, "none|optimizer|parameters",
       "keep optimizer state, or parameters too, in host memory; on a CPU they are there anyway");
     v("grad_op", grad_op, "mean|sum", "gradients of the data-parallel ranks: their mean, or dp times it");
@@ -156,7 +158,7 @@ struct OptimConfig {
 };
 
 struct ScheduleConfig {
-  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log";
+  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log", unit = "steps";
   int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
   int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
   int64_t range_steps = 2000;
@@ -170,6 +172,8 @@ struct ScheduleConfig {
       "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
       "lr_range_test",
       "how the learning rate goes; `gpttrain lr` draws it");
+    v("unit", unit, "steps|samples",
+      "what the lengths of the curve are counted in; with samples another batch size keeps the curve");
     v("warmup_steps", warmup_steps, "0.. steps", "rise from start_lr to optim.lr");
     v("start_lr", start_lr, "0..100", "where the rise begins (not reached: step 1 is above it)");
     v("min_lr", min_lr, "0..100", "where the decay ends; one_cycle: both ends of the cycle");
@@ -204,6 +208,7 @@ struct ScheduleConfig {
 struct TrainSection {
   int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
   bool deterministic = true;
+  std::string loss_mean = "token";
   template <class V>
   void fields(V& v) {
     v("steps", steps, "1.. steps", "optimizer steps of the whole run");
@@ -214,13 +219,15 @@ struct TrainSection {
     v("eval_every", eval_every, "0.. steps", "evaluate every this many steps; 0: never");
     v("eval_steps", eval_steps, "1.. steps", "global batches of one evaluation");
     v("deterministic", deterministic, "", "same inputs, same bits");
+    v("loss_mean", loss_mean, "token|microbatch",
+      "loss of a step: mean over the tokens of the global batch that carry loss, or mean of the microbatches' means");
   }
 };
 
 struct DataConfig {
   std::vector<DataSource> train, valid;
   std::string tokenizer, split = "969,30,1", order = "epoch";
-  bool allow_change = false;
+  bool allow_change = false, eod_mask_loss = false;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
@@ -228,6 +235,7 @@ struct DataConfig {
     v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential", "order of the samples");
+    v("eod_mask_loss", eod_mask_loss, "", "predicting the end of a document carries no loss");
     v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };
@@ -290,8 +298,9 @@ struct DeviceConfig {
 };
 
 struct LaunchConfig {
-  std::string ranks = "processes", hostfile, include, exclude;
-  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0;
+  std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
+  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
+  bool bind_cores = false;
   template <class V>
   void fields(V& v) {
     v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
@@ -301,6 +310,11 @@ struct LaunchConfig {
     v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
     v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
+    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
+    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program");
+    v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
+    v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
+    v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
     v("max_restarts", max_restarts, "0..1000000",
       "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
@@ -379,6 +393,7 @@ struct ConfigSource {
   bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
   std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world
   std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
+  Problems problems = {};                     // found on the command line so far: reported with the rest
 };
 
 struct LoadedConfig {

@@ -36,6 +36,7 @@ struct EngineOptions {
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
+  bool mean_of_microbatches = false;  // the loss is the mean of the microbatches' means, not of all tokens
   bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
   double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
@@ -43,6 +44,12 @@ struct EngineOptions {
   int threads = 1;              // host threads of this rank
   bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
   bool evaluates = true;        // evaluate() will be called: memory is kept for it
+  // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
+#ifdef NDEBUG
+  int64_t compare_copies_every = 0;
+#else
+  int64_t compare_copies_every = 100;
+#endif
 };
 
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
@@ -62,7 +69,7 @@ struct EnginePlan {
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the unmasked target tokens of the global batch; equal on every rank
+  double loss = 0;       // mean over the unmasked targets of the global batch, or of means; equal on every rank
   double grad_norm = 0;  // before clipping
   double clip = 1;       // factor that clipping applied
   double lr = 0;
@@ -84,7 +91,8 @@ class Engine {
 
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
-  // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
+  // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
+  // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
   // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
   // options.microbatches of them.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
@@ -102,7 +110,11 @@ class Engine {
   std::span<const double> microbatch_losses() const;
 
   int64_t applied_steps() const { return applied_; }
-  void set_applied_steps(int64_t t) { applied_ = t; }
+  int64_t applied_samples() const {  // of the applied steps: what a schedule over samples goes by
+    return lr_options_.samples_before + (applied_ - lr_options_.steps_before) * samples_per_step();
+  }
+  // As after a resume. samples: of those steps, when their batch was another one; -1: it was this one.
+  void set_applied_steps(int64_t t, int64_t samples = -1);
   LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
@@ -121,13 +133,16 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
+  void prepare_seeds(std::span<const MicroBatch>);
   void judge_step(int64_t target_tokens);
   double fetch_loss(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
+  void share_counts(Tensor out);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
   void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
+  int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
   double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }
   // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
@@ -145,7 +160,10 @@ class Engine {
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   Buffer scalars_, sums_, losses_;
+  Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
+  std::vector<float> host_seeds_;
   std::vector<double> host_sums_;
+  std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
   enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
   double wishes_[kNumWishes] = {};
@@ -155,6 +173,7 @@ class Engine {
   std::function<void()> probe_;
   bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0;
+  LrOptions lr_options_;  // with where this start begins
 };
 
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.

@@ -5,6 +5,7 @@
 
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
+#include "launch/ranks/spawn.h"
 
 namespace gt {
 
@@ -13,6 +14,7 @@ GptConfig gpt_config(const Config& c) {
   m.layers = c.model.layers;
   m.hidden = c.model.hidden;
   m.heads = c.model.heads;
+  m.kv_heads = c.model.kv_heads;
   m.ffn = c.model.ffn;
   m.vocab = c.model.vocab;
   m.seq = c.model.seq;
@@ -32,6 +34,7 @@ MeshShape mesh_shape(const Config& c) {
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
   s.tp = static_cast<int>(c.parallel.tp);
+  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
   return s;
 }
 
@@ -44,6 +47,7 @@ ZeroOptions zero_options(const ZeroConfig& c) {
   if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
+  z.allow_unused = c.allow_unused;
   return z;
 }
 }  // namespace
@@ -67,16 +71,31 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == "sum";
+  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;
   return o;
 }
 
+namespace {
+
+// Ranks on the cores of this process: with launch.bind_cores each has its own.
+int cores_shared_by(const Config& c, int local_ranks) {
+  const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == "processes";
+  return own ? 1 : std::max(1, local_ranks);
+}
+
+}  // namespace
+
 int threads_per_rank(const Config& c, int local_ranks) {
   if (c.device.threads > 0) return static_cast<int>(c.device.threads);
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::max(1, cores / std::max(1, local_ranks));
+  return std::max(1, cores / cores_shared_by(c, local_ranks));
+}
+
+bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
+  return cores_shared_by(c, local_ranks) * threads <= static_cast<int>(std::thread::hardware_concurrency());
 }
 
 const Backend& choose_backend(const Config& c) {

@@ -59,7 +59,7 @@ std::string Trainer::name_first_bad_op() {
   const LossScaleState scale = scaler.state();
   if (scaler.options().dynamic) scaler.restore(scale_before_);
   ops_->begin(engine_->store(), mesh_->status(), injector_.in_ops(state_.step), true);
-  const StepResult again = engine_->step(microbatches_, global_tokens());
+  const StepResult again = engine_->step(microbatches_, targets_);
   ops_->end();
   if (scaler.options().dynamic) scaler.restore(scale);
   watch_steps();
@@ -165,11 +165,11 @@ StepResult Trainer::step_twice() {
   const LossScaleState scale = scaler.state();
   engine_->set_judge([](double, double) { return true; });
   engine_->set_probe({});
-  engine_->step(microbatches_, global_tokens());
+  engine_->step(microbatches_, targets_);
   if (scaler.options().dynamic) scaler.restore(scale);
   const std::vector<uint32_t> once = gradient_crcs(*engine_, *backend_->device, compute_);
   watch_steps();
-  const StepResult r = engine_->step(microbatches_, global_tokens(), stop_requested(), saver_->ready());
+  const StepResult r = engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
   require_equal_gradients(*engine_, once, gradient_crcs(*engine_, *backend_->device, compute_), state_.step + 1);
   return r;
 }

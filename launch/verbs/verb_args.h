@@ -279,7 +279,8 @@ struct VerifyArgs {
     v("on", on, "threads|here",
       "ranks as threads of this process, or as this command line would train: processes, device");
     v("steps", steps, "1..100 steps", "optimizer steps compared");
-    v("matrix", matrix, "", "every legal layout instead of the given one");
+    v("matrix", matrix, "", "every legal layout instead of the given one, at every level of mixed "
+      "precision unless --amp names one");
     v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
     v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");
   }

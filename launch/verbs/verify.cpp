@@ -36,8 +36,9 @@ std::string heading(const Config& c, const std::vector<std::string>& notes, int 
   std::string out;
   if (!notes.empty()) out += fmt::format("made small: {}\n", fmt::join(notes, ", "));
   out += fmt::format(
-      "model: {} blocks of width {}, {} heads, ffn {}, vocabulary {}, {} tokens, {}; {} steps of {} sequences\n",
-      c.model.layers, c.model.hidden, c.model.heads, c.model.ffn, c.model.vocab, c.model.seq,
+      "model: {} blocks of width {}, {} heads{}, ffn {}, vocabulary {}, {} tokens, {}; {} steps of {} sequences\n",
+      c.model.layers, c.model.hidden, c.model.heads,
+      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} of keys and values)", c.model.kv_heads), c.model.ffn, c.model.vocab, c.model.seq,
       c.model.tied ? "tied" : "untied", steps, c.train.global_batch);
   return out;
 }
@@ -107,8 +108,8 @@ struct MatrixSum {
   }
 };
 
-Exit verify_matrix(const Config& base, const VerifyArgs& args) {
-  const std::vector<Config> legal = legal_layouts(base, args.ranks);
+Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) {
+  const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
   const std::vector<Config> layouts = sample_of(legal, args.sample, static_cast<uint64_t>(base.train.seed));
   write_out(
       fmt::format("{} legal layouts of up to {} ranks, {} of them to run\n", legal.size(), args.ranks, layouts.size()));
@@ -172,7 +173,8 @@ Exit run_verify(const Command& command) {
   if (speaks && !starts) write_out(heading(small, notes, goal.steps));
   set_cpu_may_spin(false);  // more threads than cores are the rule here
   if (!here) set_cpu_isa(small.device.isa);
-  if (args.matrix) return verify_matrix(small, args);
+  const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
+  if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
   if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));
   if (speaks && !starts) flush_out();
   if (!here) return verify_threads(small, args);

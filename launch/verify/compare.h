@@ -29,7 +29,8 @@ struct Limits {
   double tensor = 1e-5;             // relative L2 of gradients, parameters and state
   bool free = false;                // each run went its own way: later losses within `later`, and of later steps
   double later = 1e-5;              // no norms, parameters or state
-  double cosine = -1, length = 0;   // low precision: instead, at least this cosine, and lengths this close; -1: off
+  double cosine = -1, length = 0;   // low precision: instead, at least this cosine, and lengths this close (tensors of
+                                    // n < 64 elements: 8 / sqrt(n) times that); -1: off
 };
 Limits exact_limits();
 Limits limits_for(DType compute);  // f32: above; bf16 and f16: cosine 0.999, lengths and losses within 1 %
@@ -38,6 +39,9 @@ Limits limits_for(DType compute);  // f32: above; bf16 and f16: cosine 0.999, le
 // full-sized update of random sign. Elements whose gradient never reached 1e-3 of its tensor's root mean square are
 // therefore left out of the relative error and may differ by no more than the tensor's largest update, twice and a
 // half.
+//
+// A step whose norm is finite in neither run was left out by both (fp16 before it has found its loss scale): its
+// gradients are not compared, all else is.
 //
 // `reference` is of the same model and batch. In execution order: of each step activations (first step), loss,
 // gradients from the last layer to the first, their norm, parameters, state, copies that differ from their owner.

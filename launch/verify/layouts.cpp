@@ -17,7 +17,10 @@ namespace {
 // In this order every prefix of a legal layout, the rest at its default, is legal too.
 constexpr const char* kAxes[] = {
     "parallel.tp", "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
-    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce"};
+    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
+    "precision.dtype"};
+
+bool is_precision(const std::string& key) { return key.rfind("precision.", 0) == 0; }
 
 bool counts_ranks(const std::string& key) {
   return key == "parallel.tp" || key == "parallel.pp" || key == "parallel.dp";
@@ -35,9 +38,9 @@ bool range_of(const std::string& domain, int64_t& low, int64_t& high) {
 std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
   if (is_flag(o)) return {"false", "true"};
-  for (const std::string& c : choices(o))
-    if (std::none_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; }) && c != "auto")
-      out.push_back(c);  // FILE is no value, auto none of its own
+  const auto capital = [](char x) { return x >= 'A' && x <= 'Z'; };
+  for (const std::string& c : choices(o))  // FILE is no value (O2 is), auto none of its own
+    if (std::count_if(c.begin(), c.end(), capital) <= 1 && c != "auto") out.push_back(c);
   int64_t low = 0, high = 0;
   if (out.empty() && range_of(o.domain, low, high))
     for (int64_t v = counts_ranks(o.key()) ? std::max<int64_t>(low, 1) : low; v <= std::min(high, most); ++v)
@@ -103,6 +106,21 @@ void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t dept
   }
 }
 
+// Every level in every half type, checked. No rule between them and a layout's keys forbids anything.
+std::vector<PrecisionConfig> legal_levels(const Config& base) {
+  std::vector<PrecisionConfig> out;
+  for (const LayoutAxis& amp : layout_axes(base, 1)) {
+    if (amp.key != "precision.amp") continue;
+    for (const std::string& level : amp.values)
+      for (const char* type : {"fp32", "bf16", "fp16"}) {
+        if ((level == "O0") != (type == std::string("fp32"))) continue;
+        const CheckedLayout c = check_layout(base, {{amp.key, level}, {"precision.dtype", type}});
+        if (c.problems.empty()) out.push_back(c.config.precision);
+      }
+  }
+  return out;
+}
+
 }  // namespace
 
 Config one_rank(const Config& c) {
@@ -152,7 +170,7 @@ CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::
   return out;
 }
 
-std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks) {
+std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool precisions) {
   Config plain = base;
   const std::string partition = plain.parallel.partition;
   plain.parallel = ParallelConfig();
@@ -161,12 +179,20 @@ std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks) {
   plain.zero = ZeroConfig();
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<Config> all, out;
-  extend(plain, layout_axes(plain, max_ranks), 0, max_ranks, settings, all);
+  std::vector<LayoutAxis> axes = layout_axes(plain, max_ranks);
+  std::erase_if(axes, [](const LayoutAxis& a) { return is_precision(a.key); });
+  extend(plain, axes, 0, max_ranks, settings, all);
+  const std::vector<PrecisionConfig> levels = precisions ? legal_levels(plain) : std::vector{plain.precision};
   std::set<std::string> known;
-  for (Config& c : all)
-    if (known.insert(config_json(c)).second) out.push_back(std::move(c));
+  for (Config& c : all) {
+    if (!known.insert(config_json(c)).second) continue;
+    for (const PrecisionConfig& level : levels) {
+      c.precision = level;
+      out.push_back(c);
+    }
+  }
   const auto reference = [](const Config& c) {
-    return std::tuple(c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
+    return std::tuple(c.precision.amp, c.precision.dtype, c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
   };
   std::stable_sort(out.begin(), out.end(),
                    [&](const Config& a, const Config& b) { return reference(a) < reference(b); });
@@ -185,6 +211,7 @@ std::string layout_text(const Config& c) {
   if (c.sequence_parallel()) out += " sequence_parallel";
   out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
   if (p.recompute != "none") out += " recompute " + p.recompute;
+  if (c.precision.amp != "O0") out += fmt::format(" {} {}", c.precision.amp, c.precision.dtype);
   return out;
 }
 

@@ -33,10 +33,11 @@ struct CheckedLayout {
 CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::string, std::string>>& settings);
 
 // Every legal combination of the axes with at most `max_ranks` ranks, each different after derivation; sorted so that
-// layouts with the same reference follow each other.
-std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks);
+// layouts with the same reference follow each other. precisions: at every level of mixed precision and in both half
+// types; else as `base` has it.
+std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool precisions = true);
 
-// "tp 2 pp 2 dp 2 interleaved vpp 2 m 5 zero 1 recompute full": what is not at its default.
+// "tp 2 pp 2 dp 2 interleaved vpp 2 m 5 zero 1 recompute full O2 bf16": what is not at its default.
 std::string layout_text(const Config&);
 
 }  // namespace gt

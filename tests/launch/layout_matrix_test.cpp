@@ -65,10 +65,14 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   } while (number("parallel.tp") * number("parallel.pp") * number("parallel.dp") > kRanks);
   if (!one_in(4)) s["parallel.vpp"] = s["parallel.schedule"] == "interleaved" ? std::to_string(1 + random() % 3) : "1";
   if (one_in(2)) s["parallel.sequence_parallel"] = "false";
+  if (one_in(2)) s["precision.amp"] = "O0";
   s["train.grad_accum"] = std::to_string(1 + random() % 6);
   s["model.dropout"] = one_in(2) ? "0.1" : "0";
   s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
   s["model.tied"] = one_in(2) ? "true" : "false";
+  // Of 4 heads; 3 is illegal, 1 and 2 are shared by the ranks of tp 4.
+  s["model.kv_heads"] = one_in(2) ? "0" : one_in(8) ? "3" : one_in(2) ? "1" : "2";
+  s["train.loss_mean"] = one_in(4) ? "microbatch" : "token";
   if (one_in(4)) s["parallel.partition"] = "uniform";
   if (one_in(4)) {
     std::vector<int64_t> blocks(static_cast<size_t>(one_in(4) ? 2 : number("parallel.pp") * number("parallel.vpp")), 0);
@@ -106,6 +110,7 @@ TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and ille
   std::set<std::string> done;
   Verifier verifier({.steps = 20, .follow = false});
   size_t refused = 0, drawn = 0;
+  std::map<std::string, size_t> levels;
   double worst = 0, loss = 0;
   while (done.size() < wanted && drawn++ < 500 * wanted) {
     const Settings settings = draw(axes, base.model.layers, random);
@@ -116,21 +121,31 @@ TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and ille
     }
     if (!done.insert(config_json(layout.config)).second) continue;
     INFO("GPT_TEST_SEED=" << seed << ": gpttrain" << text_of(settings));
+    const PrecisionConfig& precision = layout.config.precision;
+    ++levels[precision.amp + " " + precision.dtype];
     const Verdict v = verifier.check(layout.config);
     const Difference* d = v.bad();
     INFO((d ? describe(*d, mesh_shape(layout.config)) : "equal"));
     CHECK(d == nullptr);
     for (const Difference& c : v.close) {
+      if (precision.amp != "O0") break;
       if (c.seen == Seen::kGradient) worst = std::max(worst, c.error);
       if (c.seen == Seen::kLoss) loss = std::max(loss, c.error);
     }
   }
   std::cout << fmt::format(
-      "layout matrix: seed {}, {} layouts of {} drawn, {} refused, {} runs to compare with; largest "
-      "relative error of a gradient {:.1e}, of a loss in 20 steps {:.1e}\n",
+      "layout matrix: seed {}, {} layouts of {} drawn, {} refused, {} runs to compare with; in FP32 the "
+      "largest relative error of a gradient is {:.1e}, of a loss in 20 steps {:.1e}\n",
       seed, done.size(), drawn, refused, verifier.reference_runs(), worst, loss);
   CHECK(done.size() == wanted);
   CHECK(refused > 0);
+  std::set<std::string> expected{"O0 fp32"};
+  for (const LayoutAxis& a : axes)
+    if (a.key == "precision.amp")
+      for (const std::string& level : a.values)
+        if (level != "O0" && check_layout(base, {{a.key, level}}).problems.empty())
+          expected.insert(level + " bf16"), expected.insert(level + " fp16");
+  for (const std::string& level : expected) CHECK((wanted < 64 || levels[level] > 0));
   // Each tensor by its own length, where equality asks for 1e-5. Mostly it is below 1e-6 (9.4e-7 with seed 1); what goes
   // above it, to 1.3e-6 with seed 2, are weights and biases of norms in this model of hidden size 16: sums that cancel,
   // 1e-4 of the gradient's length. All gradients as one vector stay below 3.3e-7, and at hidden 64 and 128 every tensor
@@ -140,8 +155,9 @@ TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and ille
 
 TEST_CASE("the matrix is every legal combination of the axes, once") {
   const Config base = tiny({});
-  const std::vector<LayoutAxis> axes = layout_axes(base, 2);
-  CHECK(axes.size() >= 8);
+  std::vector<LayoutAxis> axes = layout_axes(base, 2);
+  CHECK(axes.size() >= 10);
+  std::erase_if(axes, [](const LayoutAxis& a) { return a.key.rfind("precision.", 0) == 0; });
   std::set<std::string> expected;
   std::vector<size_t> at(axes.size(), 0);
   for (bool more = true; more;) {  // all combinations, legal or not
@@ -159,7 +175,7 @@ TEST_CASE("the matrix is every legal combination of the axes, once") {
     more = i < at.size();
   }
   std::set<std::string> found;
-  for (const Config& c : legal_layouts(base, 2)) CHECK(found.insert(config_json(c)).second);
+  for (const Config& c : legal_layouts(base, 2, false)) CHECK(found.insert(config_json(c)).second);
   CHECK(found.size() == expected.size());
   for (const std::string& c : found) {
     INFO(c << "\n is none of these, among others:\n" << *expected.begin());
@@ -168,8 +184,27 @@ TEST_CASE("the matrix is every legal combination of the axes, once") {
   CHECK(found.size() > 30);
 }
 
+TEST_CASE("with mixed precision the matrix is every layout at every level in every half type, once") {
+  const Config base = tiny({});
+  std::map<std::string, size_t> levels;
+  std::set<std::string> found;
+  for (const Config& c : legal_layouts(base, 1)) {
+    CHECK(found.insert(config_json(c)).second);
+    ++levels[c.precision.amp + " " + c.precision.dtype];
+  }
+  const size_t each = legal_layouts(base, 1, false).size();
+  CHECK(levels.size() >= 5);
+  CHECK(levels.count("O2 fp16") == 1);
+  CHECK(levels.count("O0 bf16") == 0);
+  for (const auto& [level, n] : levels) {
+    INFO(level);
+    CHECK(n == each);
+  }
+}
+
 TEST_CASE("references of a layout are legal and keep what must be kept") {
-  for (const Config& c : legal_layouts(tiny({}), 2)) {
+  const Config base = tiny({"--amp", "O2"});
+  for (const Config& c : legal_layouts(base, 2, false)) {
     const Config one = one_rank(c), twin = flat(c);
     REQUIRE(one.world() == 1);
     REQUIRE(one.train.global_batch == c.train.global_batch);

@@ -70,3 +70,23 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
       for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
     }
 }
+
+TEST_CASE("a warm step of mixed precision allocates nothing at any level, in either half type, at any ZeRO stage") {
+  for (const int level : {1, 2})
+    for (const DType half : {DType::kBF16, DType::kF16})
+      for (const int stage : {0, 1, 2, 3})
+        for (const char* optimizer : {"adamw", "lamb"}) {
+          INFO("O" << level << ' ' << name_of(half) << " zero " << stage << ' ' << optimizer);
+          EngineOptions o;
+          o.precision = {.level = level, .half = half};
+          if (half == DType::kF16) o.loss_scale = {.dynamic = true};
+          o.optim.type = optimizer;
+          o.zero.stage = stage;
+          o.zero.persist_numel = 0;
+          o.sequence_parallel = true;
+          o.model.dropout = 0.1;
+          o.model.recompute = stage == 2 ? Recompute::kFull : Recompute::kSelective;
+          const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
+          for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
+        }
+}

@@ -345,7 +345,7 @@ struct CommConfig {
 struct FaultConfig {
   std::string spike_action = "skip", inject;
   double spike_z = 6;
-  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3;
+  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3, replica_check_every = 100, recheck_every = 0;
   template <class V>
   void fields(V& v) {
     v("spike_z", spike_z, ">0..1e9 deviations",
@@ -356,6 +356,11 @@ struct FaultConfig {
     v("bad_steps", bad_steps, "1..1000000 steps", "so many left out in a row: go back to a checkpoint 100 steps older");
     v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
     v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
+    v("replica_check_every", replica_check_every, "0..1000000000 steps",
+      "compare what several ranks hold every so many steps and before every checkpoint; a difference ends the run with "
+      "exit code 16; 0: never");
+    v("recheck_every", recheck_every, "0..1000000000 steps",
+      "run one step in so many twice and compare the gradients, for machines that are not trusted; 0: never");
     v("inject", inject, "", "faults on demand, for tests: kill@step:rank=1,step=5 nan@grad:param=embed.weight,step=9");
   }
 };

@@ -70,7 +70,7 @@ void merge(H5Set& set, const SliceRecord& r, const TensorShape& t) {
 
 class Verification {
  public:
-  Verification(Vfs& vfs, std::string path, const VerifyOptions& o) : vfs_(vfs), options_(o) {
+  Verification(Vfs& vfs, std::string path, const StepVerifyOptions& o) : vfs_(vfs), options_(o) {
     out_.path = std::move(path);
   }
 
@@ -223,7 +223,7 @@ class Verification {
   }
 
   Vfs& vfs_;
-  const VerifyOptions options_;
+  const StepVerifyOptions options_;
   Manifest m_;
   std::vector<TensorShape> shapes_;
   std::vector<std::pair<int, ShardIndex>> indexes_;  // of the files whose index is good
@@ -242,7 +242,7 @@ std::string to_string(const Finding& f) {
   return out;
 }
 
-VerifyReport verify_step(Vfs& vfs, const std::string& step_dir, const VerifyOptions& options) {
+VerifyReport verify_step(Vfs& vfs, const std::string& step_dir, const StepVerifyOptions& options) {
   return Verification(vfs, step_dir, options).run();
 }
 

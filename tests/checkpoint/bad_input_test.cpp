@@ -91,8 +91,8 @@ TEST_CASE("a checkpoint that does not fit lists every missing, extra and differi
   save(dir.path, {1, 1, 1, 1}, 1);
   auto model = odd_model();
   model[0].full = {23, 5};                // differs
-  model[4].name = "layers.0.norm.scale";  // missing, and norm.weight is extra
-  model[5].full = {8, 15};                // another rank
+  model[5].name = "layers.0.norm.scale";  // missing, and norm.weight is extra
+  model[6].full = {8, 15};                // another rank
   const std::string text = load_refusal(dir.path, "auto", model);
   CHECK_THAT(text, Catch::StartsWith("2:") && Catch::Contains("8 differences"));
   for (const char* line :

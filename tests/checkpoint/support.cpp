@@ -23,7 +23,7 @@ std::vector<Param> odd_model() {
   return {{"embed.weight", {21, 5}, ShardSpec::split(0), true},
           {"layers.0.attn.qkv.weight", {24, 7}, ShardSpec::split(0, 3)},
           {"layers.0.attn.qkv.bias", {24}, ShardSpec::split(0, 3)},
-          {"layers.0.grouped.weight", {16, 3}, ShardSpec::qkv(4, 2)},
+          {"layers.0.grouped.weight", {24, 3}, ShardSpec::qkv(8, 2)},
           {"layers.0.attn.out.weight", {6, 8}, ShardSpec::split(1)},
           {"layers.0.norm.weight", {11}, ShardSpec::replicate()},
           {"layers.1.cube.weight", {8, 3, 5}, ShardSpec::split(0)},

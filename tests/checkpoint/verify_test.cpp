@@ -51,7 +51,7 @@ TEST_CASE("verify reads every file of a good checkpoint and finds nothing") {
   const VerifyReport r = verify_step(vfs, step_of(dir, 4), {.fresh = true, .deep = true});
   CHECK(r.findings.empty());
   CHECK(r.files == 8 * 2 + 2);
-  CHECK(r.tensors == 18);
+  CHECK(r.tensors == 20);
   int64_t bytes = 0;
   for (const auto& e : fs::directory_iterator(step_of(dir, 4))) bytes += static_cast<int64_t>(e.file_size());
   CHECK(r.bytes == bytes);
@@ -131,11 +131,11 @@ TEST_CASE("diff sees two layouts of one state as equal and finds a changed eleme
   Vfs vfs;
   const DiffReport same = diff_steps(vfs, step_of(a, 4), step_of(b, 4), 0);
   CHECK(same.within);
-  CHECK(same.compared == 18);
+  CHECK(same.compared == 20);
   CHECK(same.tensors.empty());
   save(b.path, {1, 1, 1, 1}, 5);
   const DiffReport other = diff_steps(vfs, step_of(a, 4), step_of(b, 5), 1e30);
-  CHECK(other.tensors.size() == 18);
+  CHECK(other.tensors.size() == 20);
   CHECK_FALSE(other.within);  // tensors are within 1e30, the state is of another step
   CHECK(std::find(other.state.begin(), other.state.end(), "step: 4 | 5") != other.state.end());
 }

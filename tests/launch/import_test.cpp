@@ -94,10 +94,10 @@ TEST_CASE(
   std::string text;
   for (int k = 0; k < 400; ++k) text += "the cat number " + std::to_string(k * 7 % 100) + " sat on a mat\n";
   write_file(dir / "t.txt", text);
-  must("tokenizer train --input t.txt --vocab 320 --output tok.model", dir);
+  must("tokenizer train --input t.txt --vocab 300 --output tok.model", dir);
   must("data prepare --input t.txt --tokenizer tok.model --output d", dir);
   must(
-      "--model.layers 2 --model.hidden 32 --model.heads 2 --model.vocab 320 --model.seq 32 --data.train d "
+      "--model.layers 2 --model.hidden 32 --model.heads 2 --model.vocab 300 --model.seq 32 --data.train d "
       "--data.tokenizer tok.model --train.steps 20 --train.global_batch 8 --train.micro_batch 4 --optim.lr 1e-2 "
       "--tp 2 --launch.ranks threads --device.kind cpu --log.tensorboard false --log.name run",
       dir);

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -91,7 +92,9 @@ std::vector<double> logged(const std::string& run_dir, const std::string& key, c
   std::ifstream in(run_dir + "/log.jsonl");
   for (std::string line; std::getline(in, line);) {
     const auto record = nlohmann::json::parse(line);
-    if (record["type"] == type) by_step[record["step"]] = record[key];
+    if (record["type"] != type) continue;
+    const auto& value = record[key];  // a string where no number is finite; comparable, which nan is not
+    by_step[record["step"]] = value.is_string() ? std::numeric_limits<double>::infinity() : value.get<double>();
   }
   std::vector<double> out;
   for (const auto& [step, value] : by_step) out.push_back(value);

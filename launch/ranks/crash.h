@@ -1,5 +1,5 @@
-// Last words of a process that crashes: rank, host, place, step, what it did in which group, and the stack, in one write
-// to standard error. Signal handlers: nothing here allocates, locks or formats with the library.
+// Last words of a process that crashes: rank, host, place, step, what it did in which group, and the stack, in one
+// write to standard error. Signal handlers: nothing here allocates, locks or formats with the library.
 #pragma once
 #include "parallel/comm/comm_board.h"
 

@@ -90,11 +90,9 @@ bool is_real(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DTyp
 // Wrappers find their object by thread: a rank computes on one.
 struct OpWatch::Hook {
   static const OpTable& table() {
-    static const OpTable t{
-        .name = "observed",
-#define X(entry, Args, amp) \
-  .entry = [](const Args& a, Stream s) { running->call(running->real_.entry, #entry, a, s); },
-        GT_OPS(X)
+    static const OpTable t{.name = "observed",
+#define X(entry, Args, amp) .entry = [](const Args& a, Stream s) { running->call(running->real_.entry, #entry, a, s); },
+                           GT_OPS(X)
 #undef X
     };
     return t;
@@ -136,11 +134,12 @@ void OpWatch::call(Kernel<Args> kernel, const char* entry, const Args& args, Str
     const Operands::One& o = operands.list[k];
     const int64_t at = o.out ? first_bad_element(o.tensor, s, &value) : -1;
     if (at < 0) continue;
-    found_ = BadOp{fmt::format("{}{}: {}, element {} of {}, is {}; {}", entry, with(operands), o.name, at,
-                               to_string(o.tensor.shape), value,
-                               bad_input == nullptr ? std::string("its operands are finite")
-                                                    : fmt::format("its operand {} was not finite before", bad_input->name)),
-                   bad_input == nullptr, status_->slot().where.load(std::memory_order_relaxed), steady_ns()};
+    found_ =
+        BadOp{fmt::format("{}{}: {}, element {} of {}, is {}; {}", entry, with(operands), o.name, at,
+                          to_string(o.tensor.shape), value,
+                          bad_input == nullptr ? std::string("its operands are finite")
+                                               : fmt::format("its operand {} was not finite before", bad_input->name)),
+              bad_input == nullptr, status_->slot().where.load(std::memory_order_relaxed), steady_ns()};
     return;
   }
 }
@@ -175,7 +174,8 @@ void OpWatch::plant(const Operands& o, Stream s) {
     for (int k = 0; k < o.count; ++k) {
       const Tensor& t = o.list[k].tensor;
       if (!o.list[k].out || t.dtype != DType::kF32 || f.index >= t.numel()) continue;
-      const float x = f.action == "nan" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+      const float x =
+          f.action == "nan" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
       backend_.device->copy(t.data + f.index * static_cast<int64_t>(sizeof x), &x, sizeof x, s);
       backend_.device->synchronize(s);
       planted_[i] = true;

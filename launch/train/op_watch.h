@@ -1,6 +1,6 @@
 // The ops of one rank under observation: which is the first whose result is not finite? A step is run again with every
-// result looked at (too slow for every step); between observations ops are called as without it. Also plants values that
-// are not finite in the result of an op, for tests.
+// result looked at (too slow for every step); between observations ops are called as without it. Also plants values
+// that are not finite in the result of an op, for tests.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,15 +14,18 @@
 namespace gt {
 
 struct BadOp {
-  std::string text;  // "gemm with layers.1.mlp.up.weight: out, element 17 of [64, 128], is inf; its operands are finite"
-  bool made_here = false;         // its operands were finite
-  uint64_t where = kNowhere;      // stage and microbatch
-  int64_t time = 0;               // steady_ns
+  std::string
+      text;  // "gemm with layers.1.mlp.up.weight: out, element 17 of [64, 128], is inf; its operands are finite"
+  bool made_here = false;     // its operands were finite
+  uint64_t where = kNowhere;  // stage and microbatch
+  int64_t time = 0;           // steady_ns
 };
 
 class OpWatch {
  public:
-  explicit OpWatch(const Backend& real) : real_(*real.ops), table_(*real.ops), backend_(real) { backend_.ops = &table_; }
+  explicit OpWatch(const Backend& real) : real_(*real.ops), table_(*real.ops), backend_(real) {
+    backend_.ops = &table_;
+  }
   OpWatch(const OpWatch&) = delete;
   OpWatch& operator=(const OpWatch&) = delete;
 

@@ -38,8 +38,9 @@ std::string ranks_text(const std::vector<int>& ranks, const std::vector<std::str
 }
 
 [[noreturn]] void fail_everywhere(const Mesh& mesh, const std::string& text, int speaker) {
-  throw AgreedError(text + ". A fault of memory or of a processor is likely; nothing of it was saved: go on elsewhere "
-                           "from the newest checkpoint, whose replicas were equal",
+  throw AgreedError(text +
+                        ". A fault of memory or of a processor is likely; nothing of it was saved: go on elsewhere "
+                        "from the newest checkpoint, whose replicas were equal",
                     Exit::kHardware, mesh.rank() == speaker);
 }
 
@@ -75,7 +76,8 @@ ReplicaVerdict judge_replicas(std::span<const std::vector<ReplicaClaim>> all) {
       v.held += c.elements;
       if (same.size() > 1) v.covered += c.elements;
       const auto votes = [&](uint32_t crc) {
-        return static_cast<size_t>(std::count_if(same.begin(), same.end(), [&](const auto& h) { return h.second == crc; }));
+        return static_cast<size_t>(
+            std::count_if(same.begin(), same.end(), [&](const auto& h) { return h.second == crc; }));
       };
       if (!v.equal || votes(c.crc) == same.size()) continue;
       v.equal = false;
@@ -95,8 +97,8 @@ std::string require_equal_replicas(const Engine& engine, const DeviceApi& api, S
   std::vector<std::vector<ReplicaClaim>> all;
   std::vector<std::string> hosts;
   for (const std::string& one : gather_bytes(
-           mesh.world(), pack({{reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(ReplicaClaim)},
-                               host_name()}))) {
+           mesh.world(),
+           pack({{reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(ReplicaClaim)}, host_name()}))) {
     const auto parts = unpack(one);
     all.push_back(claims_from(parts[0]));
     hosts.push_back(parts[1]);
@@ -148,7 +150,8 @@ void require_equal_gradients(const Engine& engine, const std::vector<uint32_t>& 
                              const std::vector<uint32_t>& second, int64_t step) {
   const Mesh& mesh = engine.mesh();
   const auto [a, b] = std::mismatch(first.begin(), first.end(), second.begin(), second.end());
-  const std::string name = a == first.end() ? "" : engine.store().grad_views()[static_cast<size_t>(a - first.begin())].name;
+  const std::string name =
+      a == first.end() ? "" : engine.store().grad_views()[static_cast<size_t>(a - first.begin())].name;
   std::vector<int> odd;
   std::vector<std::string> hosts;
   std::string tensor;
@@ -160,8 +163,8 @@ void require_equal_gradients(const Engine& engine, const std::vector<uint32_t>& 
   }
   if (odd.empty()) return;
   fail_everywhere(mesh,
-                  fmt::format("step {} run twice gave two gradients: {} and perhaps others differ on {}{}", step, tensor,
-                              odd.size() == 1 ? "rank " : "ranks ", ranks_text(odd, hosts, mesh)),
+                  fmt::format("step {} run twice gave two gradients: {} and perhaps others differ on {}{}", step,
+                              tensor, odd.size() == 1 ? "rank " : "ranks ", ranks_text(odd, hosts, mesh)),
                   odd.front());
 }
 

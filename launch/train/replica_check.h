@@ -25,9 +25,9 @@ std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>&, const De
 
 struct ReplicaVerdict {
   bool equal = true;
-  std::vector<int> odd;   // ranks that differ from most; without a majority all holders
+  std::vector<int> odd;  // ranks that differ from most; without a majority all holders
   bool majority = false;
-  uint64_t key = 0;       // the first such piece, in the order of the lowest odd rank
+  uint64_t key = 0;  // the first such piece, in the order of the lowest odd rank
   int holders = 0;
   int64_t covered = 0, held = 0;  // elements that have a second copy; all
 };

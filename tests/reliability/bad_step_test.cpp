@@ -139,16 +139,17 @@ TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, 
   }
 }
 
-TEST_CASE("the op that first made a value that is not finite is named: op, parameter, element, rank, microbatch, samples",
-          "[R23]") {
+TEST_CASE(
+    "the op that first made a value that is not finite is named: op, parameter, element, rank, microbatch, samples",
+    "[R23]") {
   struct Site {
     std::string param;
     int stage;
   };
   std::vector<Site> sites;
   for (int layer = 0; layer < 4; ++layer)
-    for (const char* p : {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight",
-                          "norm2.weight"})
+    for (const char* p :
+         {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight", "norm2.weight"})
       sites.push_back({cat("layers.", layer, ".", p), layer / 2});
   int wanted = goal_size(kSanitized ? 3 : 6, 51), named = 0;
   // Three a run: it looks for no more. Steps between them are good, so nothing rolls back.
@@ -165,12 +166,12 @@ TEST_CASE("the op that first made a value that is not finite is named: op, param
                     ",step=", step, ",mb=", mb, ",index=5,param=", site.param);
       expected.push_back(cat("step ", step, ", its update is left out: "));
       expected.push_back(cat(forward ? " with " : " for the gradient of ", site.param, ": "));
-      expected.push_back(cat("its operands are finite (rank ", rank, ", pp", site.stage, " dp0 tp", rank % 2, ", stage ",
-                             site.stage, ", microbatch ", mb, ", samples ", 8 * (step - 1) + mb, " to "));
+      expected.push_back(cat("its operands are finite (rank ", rank, ", pp", site.stage, " dp0 tp", rank % 2,
+                             ", stage ", site.stage, ", microbatch ", mb, ", samples ", 8 * (step - 1) + mb, " to "));
     }
-    const Outcome r = gpttrain(kTiny + "--tp 2 --pp 2 --train.steps 7 --checkpoint.every 0 --log.name x --fault.inject '" +
-                                   faults + "'",
-                               dir.path());
+    const Outcome r = gpttrain(
+        kTiny + "--tp 2 --pp 2 --train.steps 7 --checkpoint.every 0 --log.name x --fault.inject '" + faults + "'",
+        dir.path());
     INFO(faults << "\n" << r.out);
     CHECK(r.code == 0);
     for (const std::string& text : expected) {
@@ -179,26 +180,31 @@ TEST_CASE("the op that first made a value that is not finite is named: op, param
     }
     for (size_t k = 2; k < expected.size(); k += 3) named += r.says(expected[k]);
   }
-  print_figure("R23", cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
+  print_figure("R23",
+               cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
 }
 
 TEST_CASE("a value that no op of the step has made is said to come from elsewhere", "[R23]") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--pp 2 --train.steps 6 --checkpoint.every 0 --log.name x --fault.inject "
-                                     "'nan@grad:rank=1,step=2 nan@master:rank=0,step=4,until=4,param=layers.0.norm1.weight'",
-                             dir.path());
+  const Outcome r =
+      gpttrain(kTiny +
+                   "--pp 2 --train.steps 6 --checkpoint.every 0 --log.name x --fault.inject "
+                   "'nan@grad:rank=1,step=2 nan@master:rank=0,step=4,until=4,param=layers.0.norm1.weight'",
+               dir.path());
   INFO(r.out);
   CHECK(r.says("every op of the step gave finite results, so these values came after it"));
   CHECK(r.says("layer_norm with layers.0.norm1.weight: out, element 0 of "));
   CHECK(r.says("its operand gamma was not finite before"));
 }
 
-TEST_CASE("the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",
-          "[R23][R24]") {
+TEST_CASE(
+    "the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",
+    "[R23][R24]") {
   // Batches 8 to 10 (steps 9 to 11) are bad. Back to step 3, the oldest; batches 7 to 12 are left out: step 8 takes
   // batch 13.
-  const std::string run = kTiny + "--pp 2 --train.steps 16 --checkpoint.every 3 --checkpoint.keep 9 --fault.skip_batches 6 "
-                                  "--fault.inject nan@grad:step=9,until=11 ";
+  const std::string run = kTiny +
+                          "--pp 2 --train.steps 16 --checkpoint.every 3 --checkpoint.keep 9 --fault.skip_batches 6 "
+                          "--fault.inject nan@grad:step=9,until=11 ";
   TempDir dir;
   const Outcome whole = gpttrain(run + "--log.name whole", dir.path());
   INFO(whole.out);
@@ -213,7 +219,8 @@ TEST_CASE("the run goes back to an older checkpoint and passes over the batches 
   CHECK(logged(dir / "runs/whole", "skipped")[15] == 0);  // those steps are undone
   CHECK(whole.says("newer than step 3, where the run goes on from; set aside as"));
   // Stopped after the rollback and before the batches that are left out.
-  REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path()).code == 0);
+  REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path())
+              .code == 0);
   const Outcome rest = gpttrain(run + "--log.name parts", dir.path());
   INFO(rest.out);
   CHECK(rest.code == 0);
@@ -232,8 +239,9 @@ TEST_CASE("the run goes back to an older checkpoint and passes over the batches 
 
 TEST_CASE("nothing to go back to ends the run with 17 and says so", "[R23]") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--train.steps 9 --checkpoint.every 0 --log.name x --tp 2 --fault.inject "
-                                     "inf@master:rank=1,step=3,param=layers.0.mlp.up.weight",
+  const Outcome r = gpttrain(kTiny +
+                                 "--train.steps 9 --checkpoint.every 0 --log.name x --tp 2 --fault.inject "
+                                 "inf@master:rank=1,step=3,param=layers.0.mlp.up.weight",
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 17);

@@ -79,12 +79,15 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   TempDir dir;
   const std::string model =
       "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
-      "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant ";
+      "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type "
+      "constant ";
   const std::string where = disk.why_not().empty() ? disk.path() : dir.path(), checkpoints = where + "/checkpoints";
   if (!disk.why_not().empty()) print_skip("R15 full disks", disk.why_not());
-  const std::string run = model + "--tp 2 --checkpoint.every 5 --launch.max_restarts 1000 --comm.stall_warn_s 6 "
-                                  "--comm.stall_abort_s 8 --log.name x --train.steps 1000000 --fault.inject "
-                                  "delay@step:rank=0,ms=20 --checkpoint.dir " + checkpoints;
+  const std::string run = model +
+                          "--tp 2 --checkpoint.every 5 --launch.max_restarts 1000 --comm.stall_warn_s 6 "
+                          "--comm.stall_abort_s 8 --log.name x --train.steps 1000000 --fault.inject "
+                          "delay@step:rank=0,ms=20 --checkpoint.dir " +
+                          checkpoints;
   std::mt19937_64 random(goal_seed());
   Toll toll;
   const int shared_before = ours_in_shared_memory();
@@ -112,9 +115,10 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   }
   const double wall = since(begin);
   const int64_t steps = newest(checkpoints);
-  const Outcome calm = gpttrain(model + "--tp 2 --launch.ranks threads --checkpoint.every 0 --log.name calm --train.steps " +
-                                    std::to_string(steps),
-                                dir.path(), 600);
+  const Outcome calm =
+      gpttrain(model + "--tp 2 --launch.ranks threads --checkpoint.every 0 --log.name calm --train.steps " +
+                   std::to_string(steps),
+               dir.path(), 600);
   INFO(calm.out);
   REQUIRE(calm.code == 0);
   const Outcome diff = gpttrain("ckpt diff " + checkpoints + " runs/calm", dir.path());
@@ -127,8 +131,8 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   const int good = static_cast<int>(100 * (1 - seconds_lost(dir / "runs/x") / wall));
   print_figure("R15", cat(static_cast<int>(wall), " s, ", toll.kills, " kills, ", toll.stops, " stops, ", toll.fills,
                           " full disks, ", toll.preemptions, " preemptions with a change of layout; ", steps,
-                          " steps, final state ", diff.code == 0 ? "bitwise that of the calm run" : "DIFFERENT",
-                          "; ", good, " % of the time was not lost"));
+                          " steps, final state ", diff.code == 0 ? "bitwise that of the calm run" : "DIFFERENT", "; ",
+                          good, " % of the time was not lost"));
 }
 
 TEST_CASE("resuming takes seconds: from the command to the first step, on 4 ranks", "[R28]") {

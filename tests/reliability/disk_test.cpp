@@ -2,9 +2,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <fstream>
 
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
@@ -33,14 +33,16 @@ int64_t resumed_from(const std::string& run) {
   int64_t step = -1;
   for (std::string line; std::getline(in, line);) {
     const auto j = nlohmann::json::parse(line, nullptr, false);
-    if (j.is_object() && j.value("type", "") == "start") step = j["resumed_from"].is_null() ? 0 : j["resumed_from"].get<int64_t>();
+    if (j.is_object() && j.value("type", "") == "start")
+      step = j["resumed_from"].is_null() ? 0 : j["resumed_from"].get<int64_t>();
   }
   return step;
 }
 
 }  // namespace
 
-TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time", "[R1]") {
+TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time",
+          "[R1]") {
   const int kills = goal_size(kSanitized ? 3 : 12, 200);
   TempDir dir;
   // Processes in the full size; as threads a start takes a third of the time.
@@ -80,8 +82,10 @@ TEST_CASE("a run whose disk fills up trains on, says so, and saves again when th
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl", checkpoints = disk.path() + "/checkpoints";
-  const Outcome r = gpttrain(kTiny + "--tp 2 --launch.ranks threads --train.steps 60 --checkpoint.every 2 --log.name x "
-                                     "--fault.inject delay@step:ms=30,rank=0 --checkpoint.dir " + checkpoints,
+  const Outcome r = gpttrain(kTiny +
+                                 "--tp 2 --launch.ranks threads --train.steps 60 --checkpoint.every 2 --log.name x "
+                                 "--fault.inject delay@step:ms=30,rank=0 --checkpoint.dir " +
+                                 checkpoints,
                              dir.path(), 120, [&](int) {
                                for (int i = 0; i < 6000 && newest(checkpoints) < 4; ++i) usleep(10000);
                                disk.fill(20000);

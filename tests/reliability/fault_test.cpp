@@ -92,8 +92,9 @@ TEST_CASE("a rank that crashes says where and in what, with its stack, and ends 
     std::string how, says;
     int code;
   };
-  for (const Crash& c : {Crash{"segv", "SIGSEGV at address 0x", 128 + SIGSEGV}, Crash{"abort", "SIGABRT", 128 + SIGABRT},
-                         Crash{"terminate", "uncaught exception: fault.inject terminate", 70}})
+  for (const Crash& c :
+       {Crash{"segv", "SIGSEGV at address 0x", 128 + SIGSEGV}, Crash{"abort", "SIGABRT", 128 + SIGABRT},
+        Crash{"terminate", "uncaught exception: fault.inject terminate", 70}})
     for (const std::string layout : {"--tp 2", "--tp 2 --launch.ranks threads"}) {
       if (kSanitized && c.how != "terminate") continue;  // the sanitizer has handlers of its own
       TempDir dir;
@@ -139,8 +140,8 @@ TEST_CASE("whichever way a rank dies, the job is down soon, its place is named a
   }
   char times[64];
   std::snprintf(times, sizeof times, "%.2f s, longest %.2f s", sum / deaths, longest);
-  print_figure("R11", cat(named, "/", deaths, " dead ranks named, nothing left; job down in ", times, " (goal 5 s): ",
-                          longest <= 5 ? "met" : "MISSED"));
+  print_figure("R11", cat(named, "/", deaths, " dead ranks named, nothing left; job down in ", times,
+                          " (goal 5 s): ", longest <= 5 ? "met" : "MISSED"));
 }
 
 TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
@@ -153,16 +154,17 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
     double seconds = -1;
     const std::string said = cat("stalled: not arrived: rank ", rank, "\n");
     // With the limit that nobody has set: max(10 s, 5 x p99 of the steps).
-    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2 --comm.stall_abort_s 11 2>errors.txt", dir.path(), 200, [&](int pid) {
-      wait_for_step(dir / "runs/x/log.jsonl", 25);
-      const auto begin = std::chrono::steady_clock::now();
-      send_signal(process_of(pid, rank), SIGSTOP);
-      for (int i = 0; i < 10000 && seconds < 0; ++i) {
-        usleep(10000);
-        if (slurp(dir / "errors.txt").find("stalled: not arrived") != std::string::npos)
-          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      }
-    });
+    const Outcome r =
+        gpttrain(kRun + "--tp 2 --pp 2 --comm.stall_abort_s 11 2>errors.txt", dir.path(), 200, [&](int pid) {
+          wait_for_step(dir / "runs/x/log.jsonl", 25);
+          const auto begin = std::chrono::steady_clock::now();
+          send_signal(process_of(pid, rank), SIGSTOP);
+          for (int i = 0; i < 10000 && seconds < 0; ++i) {
+            usleep(10000);
+            if (slurp(dir / "errors.txt").find("stalled: not arrived") != std::string::npos)
+              seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+          }
+        });
     const std::string text = slurp(dir / "errors.txt");
     INFO(r.out << text);
     CHECK(r.code == 124);
@@ -172,11 +174,12 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
   }
   char time[32];
   std::snprintf(time, sizeof time, "%.2f s", longest);
-  print_figure("R12", cat(right, "/", hangs, " hung ranks named, the right one, after at most ", time, " (goal 12 s): ",
-                          longest <= 12 && longest > 0 ? "met" : "MISSED"));
+  print_figure("R12", cat(right, "/", hangs, " hung ranks named, the right one, after at most ", time,
+                          " (goal 12 s): ", longest <= 12 && longest > 0 ? "met" : "MISSED"));
 }
 
-TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on", "[R12]") {
+TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on",
+          "[R12]") {
   for (const std::string layout : {"--tp 2 --pp 2", "--tp 2 --pp 2 --launch.ranks threads", "--tp 1"}) {
     const bool processes = layout == "--tp 2 --pp 2", alone = layout == "--tp 1";
     TempDir dir;
@@ -284,8 +287,8 @@ TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
 
 TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
   TempDir dir;
-  const Outcome r = gpttrain(
-      kRun + "--tp 2 --pp 2 --dp 2 --comm.stall_warn_s 4 --train.steps 40 --checkpoint.every 20", dir.path(), 280);
+  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2 --dp 2 --comm.stall_warn_s 4 --train.steps 40 --checkpoint.every 20",
+                             dir.path(), 280);
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK_FALSE(r.says("stalled"));

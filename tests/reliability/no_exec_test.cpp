@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "tests/reliability/call_trace.h"
 #include "tests/launch/process.h"
+#include "tests/reliability/call_trace.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -25,16 +25,18 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
   TempDir dir;
   const Outcome trained = gpttrain(
       "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
-      "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --train.steps 2 --log.name x",
+      "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --train.steps 2 "
+      "--log.name x",
       dir.path());
   INFO(trained.out);
   REQUIRE(trained.code == 0);
   const std::string program = binary_dir() + "/gpttrain";
-  const std::vector<std::vector<std::string>> verbs = {{"ckpt", "inspect", "runs/x", "--stats"},
-                                                       {"ckpt", "verify", "runs/x"},
-                                                       {"export", "--load", "runs/x", "--output", "hf"},
-                                                       {"export", "--load", "runs/x", "--format", "hdf5", "--output", "x.h5"},
-                                                       {"import", "--from", "hf", "--output", "imported"}};
+  const std::vector<std::vector<std::string>> verbs = {
+      {"ckpt", "inspect", "runs/x", "--stats"},
+      {"ckpt", "verify", "runs/x"},
+      {"export", "--load", "runs/x", "--output", "hf"},
+      {"export", "--load", "runs/x", "--format", "hdf5", "--output", "x.h5"},
+      {"import", "--from", "hf", "--output", "imported"}};
   int traced = 0, files = 0;
   for (const auto& verb : verbs) {
     std::vector<std::string> words = {program};
@@ -47,8 +49,8 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
     CHECK(t.connections == 0);
     for (const std::string& path : t.read) {
       INFO("reads " << path);
-      CHECK((path[0] != '/' || below(path, {dir.path(), binary_dir(), "/lib", "/usr/lib", "/usr/share/zoneinfo", "/etc/",
-                                            "/proc/", "/sys/", "/dev/"})));
+      CHECK((path[0] != '/' || below(path, {dir.path(), binary_dir(), "/lib", "/usr/lib", "/usr/share/zoneinfo",
+                                            "/etc/", "/proc/", "/sys/", "/dev/"})));
     }
     for (const std::string& path : t.written) {
       INFO("writes " << path);
@@ -58,5 +60,6 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
     files += static_cast<int>(t.read.size() + t.written.size());
     ++traced;
   }
-  print_figure("R22", cat(traced, " verbs, ", files, " files opened: no program started, no connection, none elsewhere"));
+  print_figure("R22",
+               cat(traced, " verbs, ", files, " files opened: no program started, no connection, none elsewhere"));
 }

@@ -46,7 +46,8 @@ TEST_CASE("the odd one out of three is named, of two both are, and a piece of on
   CHECK(none.held == 40);
 }
 
-TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 16, named, before it is saved", "[R25]") {
+TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 16, named, before it is saved",
+          "[R25]") {
   struct Layout {
     std::string flags, param;
     int ranks;
@@ -64,9 +65,11 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
     // A bit of the mantissa or the sign: the loss shows nothing.
     const int bit = static_cast<int>(random() % 23), rank = static_cast<int>(random() % static_cast<uint64_t>(l.ranks));
     TempDir dir;
-    const Outcome r = gpttrain(kTiny + l.flags + cat("--log.name x --checkpoint.every 3 --checkpoint.async false --fault.inject flip@master:rank=",
-                                                     rank, ",step=6,index=", random() % 8, ",bit=", bit, ",param=", l.param),
-                               dir.path());
+    const Outcome r = gpttrain(
+        kTiny + l.flags +
+            cat("--log.name x --checkpoint.every 3 --checkpoint.async false --fault.inject flip@master:rank=", rank,
+                ",step=6,index=", random() % 8, ",bit=", bit, ",param=", l.param),
+        dir.path());
     INFO(l.flags << " bit " << bit << " rank " << rank << "\n" << r.out);
     CHECK(r.code == 16);
     CHECK(r.says("step 6: master/" + l.param));
@@ -78,10 +81,12 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
   print_figure("R25", cat(found, "/", injections, " flipped bits found at the next check, rank named"));
 }
 
-TEST_CASE("ranks that are sound are equal under every kind of layout and level, and the log says what is covered", "[R25]") {
+TEST_CASE("ranks that are sound are equal under every kind of layout and level, and the log says what is covered",
+          "[R25]") {
   for (const std::string layout :
        {"--tp 2 --dp 2 --zero 0 --parallel.sequence_parallel true", "--pp 2 --dp 2 --zero 1", "--dp 2 --zero 3",
-        "--tp 2 --pp 2 --model.tied false --amp O2 --precision.dtype bf16", "--dp 2 --zero 2 --optim.type lamb --amp O1"}) {
+        "--tp 2 --pp 2 --model.tied false --amp O2 --precision.dtype bf16",
+        "--dp 2 --zero 2 --optim.type lamb --amp O1"}) {
     if (kSanitized && layout.find("lamb") == std::string::npos) continue;
     TempDir dir;
     const Outcome r = gpttrain(kTiny + layout + " --fault.recheck_every 3 --log.name x", dir.path());
@@ -93,7 +98,8 @@ TEST_CASE("ranks that are sound are equal under every kind of layout and level, 
 
 TEST_CASE("a half weight that is not its rounded master is found", "[R25]") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--tp 2 --amp O2 --log.name x --fault.inject flip@value:rank=1,step=8,bit=3", dir.path());
+  const Outcome r =
+      gpttrain(kTiny + "--tp 2 --amp O2 --log.name x --fault.inject flip@value:rank=1,step=8,bit=3", dir.path());
   INFO(r.out);
   CHECK(r.code == 16);
   CHECK(r.says("is not its rounded master"));
@@ -101,8 +107,9 @@ TEST_CASE("a half weight that is not its rounded master is found", "[R25]") {
 
 TEST_CASE("a step that is run twice and gives two gradients ends the run with 16", "[R25]") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--pp 2 --fault.recheck_every 5 --log.name x --fault.inject "
-                                     "scale@grad:rank=1,step=5,n=2,param=final_norm.weight",
+  const Outcome r = gpttrain(kTiny +
+                                 "--pp 2 --fault.recheck_every 5 --log.name x --fault.inject "
+                                 "scale@grad:rank=1,step=5,n=2,param=final_norm.weight",
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 16);

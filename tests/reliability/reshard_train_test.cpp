@@ -12,7 +12,8 @@ using namespace gt;
 TEST_CASE("a checkpoint of one layout trains on under another one: the first loss and the curve are the same", "[R9]") {
   const std::string run =
       "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 301 --model.seq 16 --data.train mock "
-      "--train.global_batch 16 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
+      "--train.global_batch 16 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type "
+      "constant "
       "--launch.ranks threads ";
   const std::vector<std::string> layouts = {"--tp 2 --pp 2",
                                             "--dp 4 --zero 3",
@@ -49,7 +50,9 @@ TEST_CASE("a checkpoint of one layout trains on under another one: the first los
     }
   }
   char text[160];
-  std::snprintf(text, sizeof text, "%d pairs of layouts: first loss after the reshard off by %.1e at most (goal 1e-6), 20 steps by %.1e (goal 1e-4)",
-                pairs, first, far);
+  std::snprintf(
+      text, sizeof text,
+      "%d pairs of layouts: first loss after the reshard off by %.1e at most (goal 1e-6), 20 steps by %.1e (goal 1e-4)",
+      pairs, first, far);
   print_figure("R09", text);
 }

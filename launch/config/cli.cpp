@@ -183,6 +183,13 @@ bool wants_help(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
+// `ckpt verify --deep DIR`: the word after a flag is the verb's plain one unless it says true or false.
+void detach_plain_word(const std::vector<Option>& options, std::vector<std::string>& words) {
+  for (size_t k = 0; k + 1 < words.size(); ++k)
+    for (const Option& o : options)
+      if (is_flag(o) && words[k] == "--" + o.name && !says_true_or_false(words[k + 1])) words[k] += "=true";
+}
+
 // The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
 std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options,
                                      std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
@@ -201,6 +208,7 @@ std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Opt
       o->expected(1);
   }
   if (config_file) app.add_option("--config", *config_file);
+  if (spec.plain) detach_plain_word(options, words);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     app.parse(words);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "kernels/core/check.h"
 
@@ -101,9 +102,14 @@ std::string set_double(const Option& option, double& out, const std::string& wor
   return out = x, "";
 }
 
+std::optional<bool> truth_of(const std::string& word) {
+  if (word == "true" || word == "on" || word == "1" || word == "yes") return true;
+  if (word == "false" || word == "off" || word == "0" || word == "no") return false;
+  return std::nullopt;
+}
+
 std::string set_bool(bool& out, const std::string& word) {
-  if (word == "true" || word == "on" || word == "1" || word == "yes") return out = true, "";
-  if (word == "false" || word == "off" || word == "0" || word == "no") return out = false, "";
+  if (const auto value = truth_of(word)) return out = *value, "";
   return "expected true or false, found " + quote(word);
 }
 
@@ -210,6 +216,7 @@ std::vector<std::string> choices(const Option& option) {
 
 bool takes_list(const Option& option) { return option.target.index() >= 4; }
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
+bool says_true_or_false(const std::string& word) { return truth_of(word).has_value(); }
 
 namespace {
 // "auto|true|false": the flag may stand alone, and JSON's true and false are welcome.

@@ -66,6 +66,7 @@ std::string set_from_json(const Option& option, const JsonValue& value);
 
 bool takes_list(const Option& option);
 bool is_flag(const Option& option);                      // bool: may stand alone
+bool says_true_or_false(const std::string& word);          // is a value of such a flag
 std::string to_json(const Option& option);               // the value as JSON text
 std::string value_text(const Option& option);            // the value as a user writes it: fp16, 3e-4, 0.9,0.95
 std::string type_name(const Option& option);             // "int", "number", "text", "flag", "list"

@@ -41,13 +41,6 @@ const std::string kModel =
     "--data.train mock --train.global_batch 16 --train.micro_batch 1 --device.kind cpu --log.tensorboard false "
     "--launch.ranks threads --schedule.type one_cycle_torch ";
 
-Outcome must(const std::string& args, const TempDir& dir) {
-  Outcome r = gpttrain(args, dir.path());
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end() - static_cast<long>(n), v.end()}; }
 
 }  // namespace

@@ -21,13 +21,6 @@ const std::string kTiny =
     "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --launch.ranks threads "
     "--checkpoint.every 2 ";
 
-Outcome must(const std::string& args, const std::string& dir) {
-  Outcome r = gpttrain(args, dir);
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 void flip(const std::string& path, size_t at) {
   std::string bytes = read_file(path);
   bytes.at(at) = static_cast<char>(bytes[at] ^ 4);

@@ -58,6 +58,10 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(g.get<GenerateArgs>().prompt == "Once upon");
   CHECK(g.get<GenerateArgs>().top_k == 40);
   CHECK(g.config_flags == std::vector<std::string>{"--tp", "2"});
+  const Command deep = parse({"ckpt", "verify", "--deep", "runs/demo", "--all", "false"});
+  CHECK(deep.get<CkptVerifyArgs>().dir == "runs/demo");
+  CHECK(deep.get<CkptVerifyArgs>().deep);
+  CHECK_FALSE(deep.get<CkptVerifyArgs>().all);
   CHECK(parse({"ckpt", "ls", "runs/demo"}).get<CkptArgs>().dir == "runs/demo");
   CHECK(parse({"ckpt", "inspect", "--dir", "x"}).verb == Verb::kCkptInspect);
   CHECK(parse({"ckpt", "inspect", "x", "--stats"}).get<CkptInspectArgs>().stats);

@@ -23,13 +23,6 @@ namespace fs = std::filesystem;
 
 const std::string kFixture = source_dir() + "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
 
-Outcome must(const std::string& args, const TempDir& dir) {
-  Outcome r = gpttrain(args, dir.path());
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 // Logits after a prompt, by the forward pass of training.
 std::vector<float> logits_of(LoadedModel& m, const std::vector<int32_t>& tokens) {
   const DeviceApi& device = *m.backend->device;

@@ -15,13 +15,6 @@ namespace fs = std::filesystem;
 
 const std::string kGolden = source_dir() + "/tests/golden/ckpt-v1.0";
 
-Outcome must(const std::string& args, const TempDir& dir) {
-  Outcome r = gpttrain(args, dir.path());
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 }  // namespace
 
 TEST_CASE("a checkpoint of format 1.0 is good, exports the bytes it always did, and a run goes on from it", "[R27]") {

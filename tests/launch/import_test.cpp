@@ -20,13 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Outcome must(const std::string& args, const TempDir& dir) {
-  Outcome r = gpttrain(args, dir.path());
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 struct Gpt2Shape {
   int32_t seq, vocab, layers, heads, width;
 };

@@ -18,13 +18,6 @@ const std::string kTiny =
     "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --launch.ranks threads "
     "--checkpoint.every 4 --schedule.warmup_steps 10 --schedule.total_steps 100 --train.steps ";
 
-Outcome must(const std::string& args, const TempDir& dir) {
-  Outcome r = gpttrain(args, dir.path());
-  INFO(args << "\n" << r.out);
-  REQUIRE(r.code == 0);
-  return r;
-}
-
 // Groups of tensors, "master" and "optim", that differ between two runs' newest checkpoints.
 std::set<std::string> different(const std::string& a, const std::string& b, const TempDir& dir) {
   std::set<std::string> out;

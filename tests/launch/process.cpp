@@ -22,6 +22,13 @@ Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s,
   return shell("exec " + binary_dir() + "/gpttrain " + args, cwd, limit_s, while_running);
 }
 
+Outcome must(const std::string& args, const std::string& cwd) {
+  Outcome r = gpttrain(args, cwd);
+  INFO(args << "\n" << r.out);
+  REQUIRE(r.code == 0);
+  return r;
+}
+
 Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
               const std::function<void(int)>& while_running) {
   int pipe_fd[2];

@@ -15,8 +15,10 @@ struct Outcome {
 };
 
 // Runs `gpttrain <args>` through the shell in `cwd`. `while_running` is called with the process group once it runs.
-Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s = 120, const std::function<void(int pid)>& while_running = {});
-Outcome shell(const std::string& command, const std::string& cwd, int limit_s = 120, const std::function<void(int pid)>& while_running = {});
+Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s = 120,
+                 const std::function<void(int pid)>& while_running = {});
+Outcome shell(const std::string& command, const std::string& cwd, int limit_s = 120,
+              const std::function<void(int pid)>& while_running = {});
 
 // A fresh folder below the system's temporary one, removed at the end.
 class TempDir {
@@ -29,6 +31,10 @@ class TempDir {
  private:
   std::string path_;
 };
+
+// One that has to end with 0.
+Outcome must(const std::string& args, const std::string& cwd);
+inline Outcome must(const std::string& args, const TempDir& dir) { return must(args, dir.path()); }
 
 void write_file(const std::string& path, const std::string& bytes);
 std::string read_file(const std::string& path);

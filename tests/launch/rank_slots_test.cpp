@@ -61,8 +61,9 @@ std::string fake_ssh(const TempDir& dir) {
   const std::string file = dir / "fake-ssh";
   write_file(file, "#!/bin/sh\necho \"$@\" | cut -c1-30 >> " + dir.path() +
                        "/ssh.log\nwhile :; do case \"$1\" in -p) shift 2 ;; -*) shift ;; *) break ;; esac; done\n"
-                       "host=$1; shift\nexec env -i PATH=\"$PATH\" HOME=" +
-                       dir.path() + " FAR=$host sh -c \"$*\"\n");
+                       "host=$1; shift\nmkdir -p " +
+                       dir.path() + "/$host\nexec env -i PATH=\"$PATH\" HOME=" + dir.path() + " TMPDIR=" + dir.path() +
+                       "/$host FAR=$host sh -c \"$*\"\n");  // daemons of one machine make and remove one folder
   chmod(file.c_str(), 0755);
   return file;
 }

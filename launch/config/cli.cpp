@@ -183,11 +183,17 @@ bool wants_help(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
-// `ckpt verify --deep DIR`: the word after a flag is the verb's plain one unless it says true or false.
-void detach_plain_word(const std::vector<Option>& options, std::vector<std::string>& words) {
-  for (size_t k = 0; k + 1 < words.size(); ++k)
-    for (const Option& o : options)
-      if (is_flag(o) && words[k] == "--" + o.name && !says_true_or_false(words[k + 1])) words[k] += "=true";
+// `ckpt verify --deep DIR`: a word after a flag that does not say true or false is the verb's plain one, not the flag's.
+// Takes such flags off; CLI11 would give them the word.
+std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vector<std::string>& words) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < options.size(); ++i)
+    for (size_t k = 0; is_flag(options[i]) && k + 1 < words.size(); ++k) {
+      if (words[k] != "--" + options[i].name || words[k + 1][0] == '-' || says_true_or_false(words[k + 1])) continue;
+      words.erase(words.begin() + static_cast<ptrdiff_t>(k));
+      found.push_back(i);
+    }
+  return found;
 }
 
 // The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
@@ -208,7 +214,7 @@ std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Opt
       o->expected(1);
   }
   if (config_file) app.add_option("--config", *config_file);
-  if (spec.plain) detach_plain_word(options, words);
+  const auto lone = spec.plain ? take_lone_flags(options, words) : std::vector<size_t>();
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     app.parse(words);
@@ -218,6 +224,7 @@ std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Opt
   for (size_t i = 0; i < options.size(); ++i)  // "--quiet" alone
     if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty()))
       given[i] = {"true"};
+  for (const size_t i : lone) given[i] = {"true"};
   return app.remaining();
 }
 

@@ -206,7 +206,7 @@ void Trainer::roll_back() {
       GT_REQUIRE(mesh_->rank() != 0 || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
                  "; there is no checkpoint to go back to", failures,
                  ". A lower --optim.lr, a longer warm-up or a look at the data may help; --checkpoint.every saves more "
-                 "often");
+                 "often; --fault.spike_action warn lets finite spikes pass");
     });
     target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
     try {

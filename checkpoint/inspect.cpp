@@ -63,7 +63,7 @@ CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
 }
 
 std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
-  if (t.dtype != DType::kF32) return cat("  (no statistics of ", name_of(t.dtype), ")");
+  if (!may_hold(DType::kF32, t.dtype)) return cat("  (no statistics of ", name_of(t.dtype), ")");
   std::vector<float> values(static_cast<size_t>(t.shape.numel()));
   const ShardView view{.name = t.name,
                        .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},

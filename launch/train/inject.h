@@ -29,7 +29,7 @@ class Injector {
   bool wants(const char* site, int64_t step) const;  // on some rank
   void at_step(int64_t step) const;  // may not return
   // `views`: of the site's tensors.
-  void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const DeviceApi&, Stream) const;
+  void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend&, Stream) const;
 
  private:
   bool due(const Injection&, const char* site, int64_t step) const;

@@ -29,7 +29,8 @@ struct Limits {
   double tensor = 1e-5;             // relative L2 of gradients, parameters and state
   bool free = false;                // each run went its own way: later losses within `later`, and of later steps
   double later = 1e-5;              // no norms, parameters or state
-  double cosine = -1, length = 0;   // low precision: instead, at least this cosine, and lengths this close; -1: off
+  double cosine = -1, length = 0;   // low precision: instead, at least this cosine, and lengths this close (tensors of
+                                    // n < 64 elements: 8 / sqrt(n) times that); -1: off
 };
 Limits exact_limits();
 Limits limits_for(DType compute);  // f32: above; bf16 and f16: cosine 0.999, lengths and losses within 1 %

@@ -24,9 +24,14 @@ class ColumnLinear : public Module {
       : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, ShardSpec::split(0, blocks), {Init::Kind::kNormal, b.init_std}, b,
                      b.precision.linear())),
-        bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b, b.precision.linear())) {}
+        bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b, b.precision.linear())),
+        input(input_range(b)) {
+    weight.fake_quant = b.precision.int8;
+  }
+  // What enters the product, before anything is sent.
+  Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
   Var operator()(Tape& t, Var x) {
-    x = ops::cast(t, x, weight.dtype);  // before anything is sent
+    x = prepare(t, x);
     return on_all_rows(t, x, axis_, [&](Var all) { return ops::linear(t, all, weight, &bias); });
   }
 
@@ -35,6 +40,7 @@ class ColumnLinear : public Module {
 
  public:
   Parameter &weight, &bias;
+  QuantRange* const input;
 };
 
 // Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
@@ -45,8 +51,14 @@ class RowLinear : public Module {
       : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b,
                      b.precision.linear())),
-        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())) {}
-  Var operator()(Tape& t, Var x) { return finish(t, ops::linear(t, x, weight, fused_bias(), output())); }
+        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())),
+        input(input_range(b)) {
+    weight.fake_quant = b.precision.int8;
+  }
+  Var product(Tape& t, Var x) {
+    return ops::linear(t, ops::fake_quant(t, x, input), weight, fused_bias(), output());
+  }
+  Var operator()(Tape& t, Var x) { return finish(t, product(t, x)); }
 
   // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is
   // left to do after it.
@@ -63,6 +75,7 @@ class RowLinear : public Module {
 
  public:
   Parameter &weight, &bias;
+  QuantRange* const input;
 };
 
 }  // namespace gt

@@ -1,5 +1,7 @@
 #include "parallel/zero/scope_state.h"
 
+#include <algorithm>
+
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/reducer.h"
 
@@ -24,7 +26,8 @@ ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, int rank, int size, Gra
       dtype(spec.params.front()->dtype),
       dp_rank(rank),
       reducer(r),
-      gatherer(g) {
+      gatherer(g),
+      quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](const Parameter* p) { return p->fake_quant; })) {
   for (Parameter* p : spec.params) p->scope = this;
 }
 

@@ -99,8 +99,8 @@ uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const Devic
     crc = crc32c(dst.data(), dst.size(), crc);
     if (require_finite && e.record != nullptr) {
       const int64_t bad = first_not_finite(e.record->dtype, dst);
-      GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / size_of(e.record->dtype) + bad, " of a rectangle at ", to_string(e.record->box),
-                 " is not finite");
+      GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / size_of(e.record->dtype) + bad, " of a rectangle at ",
+                 to_string(e.record->box), " is not finite");
     }
     done += static_cast<int64_t>(dst.size());
   }

@@ -212,13 +212,13 @@ struct StochasticRound {
   int64_t base = 0, first = 0, cols = 1, stride = 1;
 };
 
-// Fake quantization to int8, symmetric, by rows: x, out [rows, cols] T, limits [rows] f32 >= 0. scale = max(limit / 127,
-// smallest normal f32); out = clamp(nearest-even(x / scale), -127, 127) * scale; rows of limit 0: out = x. A tensor with
-// one limit is one row. out may alias x.
+// Fake quantization to int8, symmetric, by rows: x, out [rows, cols] T, limits [rows] f32 >= 0. With scale = max(limit
+// / 127, smallest normal f32): out = clamp(nearest-even(x / scale), -127, 127) * scale; rows of limit 0: out = x. A
+// tensor with one limit is one row. out may alias x.
 struct FakeQuant { Tensor x, limits, out; };
 // The straight-through gradient (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
 struct FakeQuantGrad { Tensor x, limits, dout, dx; bool accumulate = false; };
-// out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: the larger of that and what is there.
+// out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
 struct MaxAbs { Tensor x, out; bool accumulate = false; };
 
 // The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).

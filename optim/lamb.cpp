@@ -86,7 +86,9 @@ class LambOptimizer : public Optimizer {
     return out;
   }
 
-  int64_t state_bytes() const override { return m_.bytes() + v_.bytes() + norms_.bytes() + ratios_.bytes() + updates_.bytes(); }
+  int64_t state_bytes() const override {
+    return m_.bytes() + v_.bytes() + norms_.bytes() + ratios_.bytes() + updates_.bytes();
+  }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override { fill_adam_scalars(options_, t, p, s); }
 

@@ -21,7 +21,7 @@ class SgdOptimizer : public Optimizer {
     updates_.each(store, scalars, stream, [&](const UpdateSlice& u) {
       ops_.sgd({.master = u.master,
                 .grad = u.grad,
-                .m = momentum_ ? momentum_->of(r) : Tensor{},
+                .m = momentum_ ? momentum_->of(u) : Tensor{},
                 .value = u.value,
                 .scalars = scalars,
                 .weight_decay = u.range.decay ? options_.weight_decay : 0,

@@ -1,4 +1,5 @@
-// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion, stochastic rounding. Scalars of a step are read on the device.
+// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion, stochastic rounding. Scalars of a step are read on
+// the device.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"

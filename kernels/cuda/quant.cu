@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     float v[1];
     load<1>(x + i, v);
     if (limit != 0.0f) {
-      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale);
+      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // no negative zero
       v[0] = (q != q ? q : fminf(127.0f, fmaxf(-127.0f, q))) * scale;
     }
     store<1>(out + i, v);
@@ -32,12 +32,14 @@ __global__ void __launch_bounds__(kThreads)
     fake_quant_grad_kernel(const T* x, const float* limits, const T* dout, T* dx, int64_t n, int64_t cols, bool add) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
     const float limit = limits[i / cols];
-    float v[1], g[1], old[1] = {0.0f};
+    float v[1], g[1], old[1];
     load<1>(x + i, v);
     load<1>(dout + i, g);
-    if (add) load<1>(dx + i, old);
-    const bool inside = limit == 0.0f || fabsf(v[0]) <= limit;
-    g[0] = old[0] + (inside ? g[0] : 0.0f);
+    if (limit != 0.0f && !(fabsf(v[0]) <= limit)) g[0] = 0.0f;
+    if (add) {
+      load<1>(dx + i, old);
+      g[0] += old[0];
+    }
     store<1>(dx + i, g);
   }
 }

@@ -78,8 +78,8 @@ void check_weights(PrecisionConfig& p, const RuleContext& x) {
 
 void check_qat(const PrecisionConfig& p, const RuleContext& x) {
   if (p.qat != "off" && p.amp >= "O2" && !has_masters(p))
-    x.bad("precision.qat", fmt::format("{} with precision.amp {} and no masters: codes of 8 bits would be what is trained",
-                                       p.qat, p.amp),
+    x.bad("precision.qat",
+          fmt::format("{} with precision.amp {} and no masters: codes of 8 bits would be what is trained", p.qat, p.amp),
           "use precision.master_weights true, or qat off");
 }
 

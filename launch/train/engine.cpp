@@ -74,7 +74,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     for (QuantRange* r : s->ranges()) ranges.push_back(r);
   ranges_ = std::make_unique<QuantRanges>(std::move(ranges), mesh, backend, compute);
   no_decay_found_ = mark_no_decay(scopes, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh, backend, compute, plan.zero);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh,
+                                        backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   lr_ = make_lr_schedule(options.lr);
   OptimizerOptions optim = options.optim;

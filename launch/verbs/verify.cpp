@@ -172,8 +172,8 @@ Exit run_verify(const Command& command) {
   if (speaks && !starts) write_out(heading(small, notes, goal.steps));
   set_cpu_may_spin(false);  // more threads than cores are the rule here
   if (!here) set_cpu_isa(small.device.isa);
-  const auto& origin = command.loaded.origin;
-  if (args.matrix) return verify_matrix(small, args, !origin.count("precision.amp") && !origin.count("precision.dtype"));
+  const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
+  if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
   if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));
   if (speaks && !starts) flush_out();
   if (!here) return verify_threads(small, args);

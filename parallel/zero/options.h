@@ -15,10 +15,10 @@ struct ZeroOptions {
   int64_t bucket_bytes = 25 << 20;  // scopes are merged until a bucket holds this much gradient
   bool overlap = true;              // reduce while the backward goes on; off: wait for each reduction
   GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; below, gradients stay whole and kEnd is all there is
-  DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
-  bool masters = true;  // half values have f32 masters, which are what is trained
   int prefetch = 1;                            // stage 3: scopes gathered ahead of the one in use
   int64_t persist_numel = 100000;              // stage 3: scopes of fewer elements on this rank stay whole
+  DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
+  bool masters = true;         // half values have f32 masters, which are what is trained
 };
 
 // kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch

@@ -1,5 +1,6 @@
 // Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, f32 masters of half
-// values (unless these are trained themselves), and which part of them this data-parallel rank is responsible for. ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
+// values (unless these are trained themselves), and which part of them this data-parallel rank is responsible for.
+// ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
 //   stage 0: everything; gradients are gathered and every rank updates all;
 //   stage 1: values and gradients; each rank updates its shard and values are gathered;
 //   stage 2: values; of gradients its shard, where they are reduced microbatch by microbatch (GradReduce::kEach);
@@ -125,8 +126,8 @@ class ParamStore {
   // Throws when a tied table has drifted apart between first and last stage, naming it. Collective over their ranks.
   void require_equal_copies();
 
-  // Views for checkpoints. `group` "master" gives what is trained: masters, or values of their own type; optimizers pass
-  // their own flat state buffers (one per local scope).
+  // Views for checkpoints. `group` "master" gives what is trained: masters, or values of their own type; optimizers
+  // pass their own flat state buffers (one per local scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
   // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step.

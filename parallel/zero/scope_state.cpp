@@ -27,7 +27,7 @@ ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, int rank, int size, Gra
       dp_rank(rank),
       reducer(r),
       gatherer(g),
-      quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](const Parameter* p) { return p->fake_quant; })) {
+      quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](auto* p) { return p->fake_quant; })) {
   for (Parameter* p : spec.params) p->scope = this;
 }
 

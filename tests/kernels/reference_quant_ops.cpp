@@ -22,7 +22,7 @@ void fake_quant(const FakeQuant& p, Stream) {
       continue;
     }
     const float scale = std::max(limit / 127, std::numeric_limits<float>::min());
-    const float q = std::nearbyint(x / scale);
+    const float q = std::nearbyint(x / scale) + 0.f;  // no zero is negative
     set(p.out, i, std::isnan(q) ? q : std::clamp(q, -127.f, 127.f) * scale);
   }
 }

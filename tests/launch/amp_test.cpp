@@ -392,14 +392,16 @@ TEST_CASE("a run without masters keeps halves in its checkpoints, goes on from t
   for (const std::string level : {"--amp O3", "--amp O3 --precision.dtype fp16 --precision.loss_scale 256",
                                   "--amp O2 --precision.master_weights false --precision.stochastic_rounding"}) {
     INFO(level);
-    const std::string run = kTiny + level + " --train.steps 6 --checkpoint.every 3 ", name = "a" + std::to_string(level.size());
+    const std::string run = kTiny + level + " --train.steps 6 --checkpoint.every 3 ";
+    const std::string name = "a" + std::to_string(level.size());
     const Outcome whole = gpttrain(run + "--dp 2 --log.name " + name, dir.path());
     INFO(whole.out);
     REQUIRE(whole.code == 0);
     CHECK(whole.says("no masters"));
     const auto losses = logged(dir / ("runs/" + name), "loss");
     const std::string part = name + "b";
-    REQUIRE(shell("mkdir -p runs/" + part + " && cp -r runs/" + name + "/checkpoints runs/" + part, dir.path()).code == 0);
+    const std::string copied = "mkdir -p runs/" + part + " && cp -r runs/" + name + "/checkpoints runs/" + part;
+    REQUIRE(shell(copied, dir.path()).code == 0);
     const Outcome rest = gpttrain(run + "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end "
                                   "--checkpoint.resume 3 --log.name " + part, dir.path());
     INFO(rest.out);

@@ -266,7 +266,8 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
         file.path + ":4 optim.lr: expected a number, found true or false",
         file.path + ":5 lr: unknown section; did you mean optim.lr?",
         file.path + ":6 train: expected an object, found a list",
-        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--precision.fp8: true is not built yet"),
+        std::string("--tp: model.heads 20 is not divisible by tp 8"),
+        std::string("--precision.fp8: true is not built yet"),
         std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
 }

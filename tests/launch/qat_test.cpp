@@ -82,7 +82,8 @@ TEST_CASE("a quantized model learns, its ranges settle, and every rank has the s
 
 TEST_CASE("quantized layouts are close to one rank") {
   Verifier verifier({.steps = 3});
-  for (const std::string flags : {"--tp 2", "--tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "--dp 2 --amp O2"}) {
+  for (const std::string flags :
+       {"--tp 2", "--tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "--dp 2 --amp O2"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --precision.qat int8 "
@@ -90,7 +91,7 @@ TEST_CASE("quantized layouts are close to one rank") {
     for (std::string w; words >> w;) source.flags.push_back(w);
     const Verdict v = verifier.check(load_config(source).config);
     const Difference* d = v.bad();
-    INFO(flags << ": " << (d ? d->name + " " + std::to_string(d->error) + " step " + std::to_string(d->step) : "equal"));
+    INFO(flags << ": " << (d ? cat(d->name, ' ', d->error, " step ", d->step) : "equal"));
     CHECK(d == nullptr);
   }
 }

@@ -71,7 +71,7 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
     }
 }
 
-TEST_CASE("a warm step of mixed precision allocates nothing at any level, rounded at random or quantized, at any ZeRO stage") {
+TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level, rounded at random or quantized") {
   for (const int level : {1, 2, 3})
     for (const DType half : {DType::kBF16, DType::kF16})
       for (const int stage : {0, 1, 2, 3})

@@ -360,7 +360,11 @@ namespace {
 // One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
 EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
                    ZeroMemory zero) {
+#ifdef GPT_SANITIZED
+  constexpr int64_t kPlenty = int64_t{1} << 33;  // ThreadSanitizer leaves a program some 1.5 TiB
+#else
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
+#endif
   const Backend& backend = null_backend();
   NullFactory factory(rank, shape.world());
   const Mesh mesh(shape, factory);

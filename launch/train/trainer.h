@@ -66,6 +66,8 @@ class Trainer {
   void report_memory();
   void log_trust_ratios();
   void add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info);
+  StepRecord record_of(const StepResult&);
+  void add_times(StepRecord&, const StepResult&, double seconds);
   void say_where_time_and_memory_went(const StepRecord&);
   void save(bool must);
   void write_trace();

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "tests/checkpoint/support.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 namespace gt::ckpt {
@@ -39,7 +40,7 @@ void expect(const std::string& dir, std::string name, int64_t count, int64_t ste
 }
 
 TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
-  const std::string python = GPT_SOURCE_DIR "/build/readers/bin/python";
+  const std::string python = source_dir() + "/build/readers/bin/python";
   if (!fs::exists(python)) {
     std::cout << "SKIPPED: no " << python << "; make it with tests/readers/setup.sh\n";
     return;
@@ -68,7 +69,7 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
     for (const char* group : {"master/", "optim/exp_avg/"})
       expect(expected.path, group + p.name, p.full.numel(), 5, false);
   expect(expected.path, "model/half.weight", 12, 5, true);
-  const std::string out = output_of(python + " " GPT_SOURCE_DIR "/tests/checkpoint/read_h5.py " + dir.path +
+  const std::string out = output_of(python + " " + source_dir() + "/tests/checkpoint/read_h5.py " + dir.path +
                                     "/step-000000005 " + expected.path);
   CHECK_THAT(out, Catch::StartsWith("OK 19 tensors in "));
 }

@@ -14,6 +14,7 @@
 
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/target.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 namespace gt::fuzz {
@@ -31,7 +32,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
 // The input in work, in a mapped file: it is there after any death of the process.
 class Witness {
  public:
-  explicit Witness(const std::string& target) : path_(cat(GPT_BINARY_DIR, "/fuzz-", target, ".input")) {
+  explicit Witness(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
     const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
     GT_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0, path_);
     void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -68,7 +69,7 @@ class Witness {
 
 std::vector<std::string> corpus(const Target& t) {
   std::vector<std::string> out = t.seeds();
-  const fs::path dir = fs::path(GPT_SOURCE_DIR) / "tests/fuzz/corpus" / t.name;
+  const fs::path dir = fs::path(source_dir()) / "tests/fuzz/corpus" / t.name;
   std::vector<fs::path> files;
   if (fs::exists(dir))
     for (const auto& e : fs::directory_iterator(dir)) files.push_back(e.path());

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 namespace fs = std::filesystem;
@@ -66,16 +67,16 @@ std::vector<std::string> sources() {
   std::vector<std::string> out;
   for (const auto& [folder, unused] : kMayInclude) {
     if (folder == "kernels/core") continue;  // inside kernels
-    for (const auto& e : fs::recursive_directory_iterator(fs::path(GPT_SOURCE_DIR) / folder))
+    for (const auto& e : fs::recursive_directory_iterator(fs::path(gt::source_dir()) / folder))
       if (Names{".h", ".cpp", ".cu", ".cuh"}.count(e.path().extension().string()))
-        out.push_back(fs::relative(e.path(), GPT_SOURCE_DIR).string());
+        out.push_back(fs::relative(e.path(), gt::source_dir()).string());
   }
   return out;
 }
 
 std::vector<Include> includes_of(const std::string& file) {
   std::vector<Include> out;
-  std::ifstream in(fs::path(GPT_SOURCE_DIR) / file);
+  std::ifstream in(fs::path(gt::source_dir()) / file);
   int n = 0;
   for (std::string line; std::getline(in, line);) {
     ++n;
@@ -136,7 +137,7 @@ TEST_CASE("planted upward includes are found") {
 TEST_CASE("files stay small") {
   std::vector<int> lines;
   for (const std::string& file : sources()) {
-    std::ifstream in(fs::path(GPT_SOURCE_DIR) / file);
+    std::ifstream in(fs::path(gt::source_dir()) / file);
     int n = 0;
     for (std::string line; std::getline(in, line);) ++n;
     INFO(file << " has " << n << " lines");
@@ -151,7 +152,7 @@ TEST_CASE("every folder has a one-screen README") {
   for (const char* folder :
        {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch", "tests", "configs"}) {
     INFO(folder);
-    std::ifstream in(fs::path(GPT_SOURCE_DIR) / folder / "README.md");
+    std::ifstream in(fs::path(gt::source_dir()) / folder / "README.md");
     REQUIRE(in.good());
     int n = 0;
     for (std::string line; std::getline(in, line);) ++n;

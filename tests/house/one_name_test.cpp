@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 namespace fs = std::filesystem;
@@ -40,8 +41,8 @@ std::set<std::string> classes_of(std::istream& in) {
 TEST_CASE("no two files define classes of the same name") {
   std::map<std::string, std::vector<std::string>> where;
   for (const char* folder : {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch"})
-    for (const auto& e : fs::recursive_directory_iterator(fs::path(GPT_SOURCE_DIR) / folder)) {
-      const std::string path = fs::relative(e.path(), GPT_SOURCE_DIR).string(), end = e.path().extension().string();
+    for (const auto& e : fs::recursive_directory_iterator(fs::path(gt::source_dir()) / folder)) {
+      const std::string path = fs::relative(e.path(), gt::source_dir()).string(), end = e.path().extension().string();
       if ((end != ".h" && end != ".cpp") || path.rfind("kernels/cuda/", 0) == 0) continue;  // a library of its own
       std::ifstream in(e.path());
       for (const std::string& name : classes_of(in)) where[name].push_back(path);

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -195,12 +196,13 @@ TEST_CASE("machines that lack something say what") {
     CHECK(cuda.code == 2);
     CHECK(cuda.says("cuda"));
   }
-  const Outcome no_mpi = shell("PATH=/nowhere exec " GPT_BINARY_DIR "/gpttrain " + kData + "--tp 2", dir);
+  const Outcome no_mpi = shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
   INFO(no_mpi.out);
   CHECK(no_mpi.code == 2);
   CHECK(no_mpi.says("openmpi"));
   const Outcome world_size =
-      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " GPT_BINARY_DIR "/gpttrain " + kData + "--tp 2", dir);
+      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " + binary_dir() + "/gpttrain " + kData + "--tp 2",
+            dir);
   INFO(world_size.out);
   CHECK(world_size.code == 2);
   CHECK(world_size.says("3"));

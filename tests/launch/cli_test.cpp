@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/ranks/rank_env.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -43,7 +44,7 @@ TEST_CASE("flags without a verb train") {
   CHECK_FALSE(c.get<TrainArgs>().dry_run);
   CHECK(parse({"train", "--dry-run", "--data.train", "0.5", "mock", "0.5", "mock"}).loaded.config.data.train.size() ==
         2);
-  CHECK(parse({"train", "--config", GPT_SOURCE_DIR "/configs/tiny.json"}).loaded.config.model.hidden == 64);
+  CHECK(parse({"train", "--config", source_dir() + "/configs/tiny.json"}).loaded.config.model.hidden == 64);
 }
 
 TEST_CASE("each verb reads its own flags") {

@@ -12,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config_check.h"
 #include "launch/config/config_precision.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -216,7 +217,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
 }
 
 TEST_CASE("a schedule from a file must be for the layout and the microbatches of the run") {
-  const std::string file = "--parallel.schedule file:" GPT_SOURCE_DIR "/configs/schedules/1f1b-p2-m4.schedule ";
+  const std::string file = "--parallel.schedule file:" + source_dir() + "/configs/schedules/1f1b-p2-m4.schedule ";
   const Config c = load(file + "--pp 2 --train.grad_accum 4");
   CHECK(c.parallel.schedule.rfind("file:", 0) == 0);
   CHECK_THAT(problems_of(file + "--pp 4 --train.grad_accum 8"),
@@ -434,7 +435,7 @@ TEST_CASE("training needs data that exists") {
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
   // The demo's configuration before the demo: who makes its files.
-  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json",
+  CHECK_THAT(problems_in({.file = source_dir() + "/configs/demo.json",
                           .flags = {"--data.train", "/no/a", "--data.valid", "mock", "--data.tokenizer", "/no/tok"},
                           .needs_data = true}),
              !Catch::Contains("demo.sh"));
@@ -442,7 +443,7 @@ TEST_CASE("training needs data that exists") {
   const fs::path empty = fs::temp_directory_path() / "gpttrain-empty-folder", before = fs::current_path();
   fs::create_directories(empty);
   fs::current_path(empty);
-  CHECK_THAT(problems_in({.file = GPT_SOURCE_DIR "/configs/demo.json", .needs_data = true}),
+  CHECK_THAT(problems_in({.file = source_dir() + "/configs/demo.json", .needs_data = true}),
              Catch::Contains("no such file; ./launch/demo.sh makes it"));
   fs::current_path(before);
 }
@@ -463,7 +464,7 @@ TEST_CASE("the effective config reads back to itself, with all defaults and what
 
 TEST_CASE("every shipped config loads, and its name is the run's") {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(GPT_SOURCE_DIR "/configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs")) {
     if (entry.path().extension() != ".json") continue;
     INFO(entry.path());
     LoadedConfig loaded;
@@ -472,7 +473,7 @@ TEST_CASE("every shipped config loads, and its name is the run's") {
     ++count;
   }
   CHECK(count >= 6);
-  CHECK_NOTHROW(load_config({.file = GPT_SOURCE_DIR "/configs/demo.json", .flags = words_of("--tp 2 --pp 4 --dp 2")}));
+  CHECK_NOTHROW(load_config({.file = source_dir() + "/configs/demo.json", .flags = words_of("--tp 2 --pp 4 --dp 2")}));
 }
 
 TEST_CASE("help shows every option once with type, default and meaning") {

@@ -2,6 +2,7 @@
 #include "launch/config/deepspeed.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -216,9 +217,9 @@ TEST_CASE("the Hugging Face style file with auto everywhere takes the native val
 
 TEST_CASE("every shipped DeepSpeed file loads") {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(GPT_SOURCE_DIR "/configs/deepspeed")) {
+  for (const auto& entry : std::filesystem::directory_iterator(source_dir() + "/configs/deepspeed")) {
     INFO(entry.path());
-    CHECK_NOTHROW(load_config({.file = GPT_SOURCE_DIR "/configs/tiny.json",
+    CHECK_NOTHROW(load_config({.file = source_dir() + "/configs/tiny.json",
                                .flags = {"--tp", "2", "--dp", "2"},
                                .deepspeed = entry.path().string()}));
     ++count;

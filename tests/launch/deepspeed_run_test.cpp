@@ -6,6 +6,7 @@
 #include <set>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -137,7 +138,7 @@ TEST_CASE("the file may come from standard input, for ranks as processes too, an
   TempDir dir;
   write_file(dir / "ds.json", R"({"train_batch_size": 4, "scheduler": {"type": "WarmupDecayLR",
       "params": {"total_num_steps": 8, "warmup_num_steps": 4, "warmup_type": "linear", "warmup_max_lr": 0.5}}})");
-  const Outcome r = shell("cat ds.json | " GPT_BINARY_DIR "/gpttrain " + kTiny +
+  const Outcome r = shell("cat ds.json | " + binary_dir() + "/gpttrain " + kTiny +
                               "--dp 2 --deepspeed_config - --train.steps 1 --log.name x --log.tensorboard false",
                           dir.path());
   INFO(r.out);

@@ -12,6 +12,7 @@
 #include "kernels/core/sha256.h"
 #include "launch/verbs/loaded_model.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -20,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kFixture = GPT_SOURCE_DIR "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
+const std::string kFixture = source_dir() + "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
 
 Outcome must(const std::string& args, const TempDir& dir) {
   Outcome r = gpttrain(args, dir.path());
@@ -284,7 +285,7 @@ TEST_CASE("export replaces nothing unasked, and nothing that is not an export") 
 }
 
 TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
-  const std::string python = GPT_SOURCE_DIR "/build/hf/bin/python";
+  const std::string python = source_dir() + "/build/hf/bin/python";
   if (!fs::exists(python)) {
     WARN("SKIPPED: no " << python
                         << "; python3 -m venv build/hf && build/hf/bin/pip install torch transformers (5 GB)");
@@ -314,7 +315,7 @@ TEST_CASE("transformers loads an exported folder as it is and predicts the same"
   }
   write_file(dir / "prompts.txt", text);
   const Outcome r =
-      shell(python + " " GPT_SOURCE_DIR "/tests/readers/hf_logits.py hf prompts.txt out.f32", dir.path(), 300);
+      shell(python + " " + source_dir() + "/tests/readers/hf_logits.py hf prompts.txt out.f32", dir.path(), 300);
   INFO(r.out);
   REQUIRE(r.code == 0);
   const std::string bytes = read_file(dir / "out.f32");

@@ -11,11 +11,14 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
 namespace gt {
 
 Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s,
                  const std::function<void(int)>& while_running) {
-  return shell("exec " GPT_BINARY_DIR "/gpttrain " + args, cwd, limit_s, while_running);
+  return shell("exec " + binary_dir() + "/gpttrain " + args, cwd, limit_s, while_running);
 }
 
 Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
@@ -37,7 +40,7 @@ Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
   close(pipe_fd[1]);
   if (while_running) while_running(pid);
   Outcome r;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limit_s);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSanitized ? 10 * limit_s : limit_s);
   bool late = false;
   char buffer[4096];
   for (;;) {

@@ -3,12 +3,13 @@
 #include <filesystem>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
 
 TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
-  const std::string python = GPT_SOURCE_DIR "/build/readers/bin/python";
+  const std::string python = source_dir() + "/build/readers/bin/python";
   if (!std::filesystem::exists(python)) {
     WARN("SKIPPED: no " << python << "; tests/readers/setup.sh makes it and needs PyPI");
     return;
@@ -32,11 +33,12 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
       "--train.steps 6 --data.train tokens --data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --pp 2 "
       "--dp 2 --launch.ranks threads");
   const Outcome ids =
-      shell(GPT_BINARY_DIR "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
+      shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
   INFO(ids.out);
   REQUIRE(ids.code == 0);
   const Outcome r = shell(
-      python + " " GPT_SOURCE_DIR "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt", dir.path());
+      python + " " + source_dir() + "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt",
+      dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK(r.says("tensorboard:"));

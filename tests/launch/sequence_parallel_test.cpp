@@ -7,6 +7,7 @@
 
 #include "launch/train/engine_options.h"
 #include "parallel/comm/null_group.h"
+#include "parallel/pipeline/preamble.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
@@ -244,7 +245,7 @@ TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which 
         INFO(shape.place(rank) << " sequence parallel " << sp);
         const Traffic t = traffic(o, shape, rank, true);
         const bool inner = rank / tp == 1;
-        CHECK(t.pp.send == m * (inner ? 2 : 1) * n / tp);
+        CHECK(t.pp.send == m * (inner ? 2 : 1) * (n / tp + BoundaryOptions().preamble_bytes()));
         if (rank % tp == 0) tp_total.all_gather += t.tp.all_gather;
       }
       // One gather a message: two boundaries, forward and backward.

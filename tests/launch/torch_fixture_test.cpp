@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/verify/mesh_run.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -17,7 +18,7 @@ struct Fixture {
 };
 
 Fixture read_fixture() {
-  std::ifstream in(GPT_SOURCE_DIR "/tests/golden/torch_gpt2.safetensors", std::ios::binary);
+  std::ifstream in(source_dir() + "/tests/golden/torch_gpt2.safetensors", std::ios::binary);
   REQUIRE(in.good());
   uint64_t length = 0;
   in.read(reinterpret_cast<char*>(&length), sizeof length);

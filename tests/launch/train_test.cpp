@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -146,7 +147,7 @@ TEST_CASE("a run directory that turns read-only ends its logs, not the training"
 TEST_CASE("one rank, and ranks that are threads, never touch MPI") {
   TempDir dir;
   const auto without_mpi = [&](const std::string& flags) {  // MPI_Init would fail
-    return shell(cat("OMPI_MCA_pml=there_is_no_such_thing ", GPT_BINARY_DIR, "/gpttrain ", kTiny,
+    return shell(cat("OMPI_MCA_pml=there_is_no_such_thing ", binary_dir(), "/gpttrain ", kTiny,
                      "--train.steps 2 --log.name ", flags),
                  dir.path());
   };

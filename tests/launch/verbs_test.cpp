@@ -17,6 +17,7 @@
 #include "launch/verbs/output.h"
 #include "launch/version.h"
 #include "tests/data/support.h"
+#include "tests/support/paths.h"
 
 using namespace gt;
 using namespace gt::test;
@@ -405,7 +406,7 @@ TEST_CASE("schedule --check says whether a file is a schedule that trains") {
 
 TEST_CASE("schedule reads files, complete ones and ones of compute actions only") {
   const TempDir dir;
-  const std::string file = GPT_SOURCE_DIR "/configs/schedules/1f1b-p2-m4.schedule";
+  const std::string file = source_dir() + "/configs/schedules/1f1b-p2-m4.schedule";
   const std::string given = output_of({"schedule", "--schedule", "file:" + file});
   const std::string made = output_of({"schedule", "--pp", "2", "--microbatches", "4"});
   CHECK(given.substr(given.find('\n')) == made.substr(made.find('\n')));
@@ -462,7 +463,7 @@ TEST_CASE("the version names libraries, compiler and instruction set") {
                     Contains("SentencePiece  0.") && Contains("CUDA"));
   CHECK(parse_command(Words{"--version"}, RankEnv{}).text == v);
   std::string binary(4096, '\0');  // of which everything is linked
-  FILE* pipe = ::popen(GPT_BINARY_DIR "/gpttrain --version", "r");
+  FILE* pipe = ::popen((binary_dir() + "/gpttrain --version").c_str(), "r");
   REQUIRE(pipe != nullptr);
   binary.resize(std::fread(binary.data(), 1, binary.size(), pipe));
   CHECK(::pclose(pipe) == 0);

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -27,7 +28,7 @@ struct Row {
 
 std::map<std::string, std::vector<Row>> read_golden() {
   std::map<std::string, std::vector<Row>> out;
-  std::ifstream in(GPT_SOURCE_DIR "/tests/golden/lr_curves.txt");
+  std::ifstream in(source_dir() + "/tests/golden/lr_curves.txt");
   std::string line, name;
   while (std::getline(in, line)) {
     std::istringstream words(line);

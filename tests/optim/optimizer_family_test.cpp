@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tests/optim/optimizer_rig.h"
+#include "tests/support/paths.h"
 
 using namespace gt;
 
@@ -21,7 +22,7 @@ Four gradient(int t) {
 
 std::map<std::string, std::vector<Four>> read_golden() {
   std::map<std::string, std::vector<Four>> out;
-  std::ifstream in(GPT_SOURCE_DIR "/tests/golden/optim_curves.txt");
+  std::ifstream in(source_dir() + "/tests/golden/optim_curves.txt");
   std::string line, name, first;
   while (std::getline(in, line)) {
     std::istringstream words(line);

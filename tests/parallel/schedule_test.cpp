@@ -8,6 +8,7 @@
 
 #include "kernels/core/check.h"
 #include "parallel/pipeline/simulate.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -114,7 +115,7 @@ TEST_CASE("the text form is read back as it was written") {
 }
 
 TEST_CASE("the example schedule of the configs folder is 1F1B") {
-  std::ifstream in(GPT_SOURCE_DIR "/configs/schedules/1f1b-p2-m4.schedule");
+  std::ifstream in(source_dir() + "/configs/schedules/1f1b-p2-m4.schedule");
   REQUIRE(in.good());
   std::ostringstream text;
   text << in.rdbuf();

@@ -16,7 +16,8 @@ constexpr ExecutorMemory kGenerous{1 << 16, 1 << 17, 0};
 // One rank: its stages, and what happened.
 struct Rank {
   Rank(const Schedule& s, const Mesh& mesh, ExecutorMemory memory = kGenerous, unsigned jitter = 0,
-       BoundaryOptions boundaries = {}) {
+       BoundaryOptions boundaries = {})
+      : world(mesh.world()) {
     const std::vector<LayerCost> layers(kLayers, {"block", 1, 1});
     const std::vector<int> cut = partition("uniform", layers, s.stages);
     std::vector<Stage*> local;
@@ -36,13 +37,19 @@ struct Rank {
     for (auto& s : stages)
       for (Weight& w : s->weights()) w.begin_step();
     order.clear();
-    executor->run(b.list,
-                  {reinterpret_cast<std::byte*>(losses.data()), {static_cast<int64_t>(losses.size())}, DType::kF64, {}},
-                  hooks);
+    const Tensor out{
+        reinterpret_cast<std::byte*>(losses.data()), {static_cast<int64_t>(losses.size())}, DType::kF64, {}};
+    try {
+      executor->run(b.list, out, hooks);
+    } catch (const Error& e) {  // before the buffers go that others may be reading
+      world.abandon(e.what(), e.code());
+      throw;
+    }
   }
   struct Event {
     int stage, microbatch, what;
   };  // what: 0 weight pass, 1 the last one of the stage, 2 G, 3 T
+  ProcessGroup& world;
   std::vector<std::unique_ptr<ToyStage>> stages;
   std::unique_ptr<PipelineExecutor> executor;
   std::vector<double> losses;

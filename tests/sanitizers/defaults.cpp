@@ -7,7 +7,7 @@ extern "C" {
 const char* __asan_default_options();
 const char* __asan_default_options() {
   return "strict_string_checks=1:check_initialization_order=1:strict_init_order=1:"
-         "allow_user_segv_handler=1:exitcode=99";
+         "allow_user_segv_handler=1:allocator_may_return_null=1:exitcode=99";
 }
 const char* __ubsan_default_options();
 const char* __ubsan_default_options() { return "print_stacktrace=1:halt_on_error=1"; }
@@ -15,8 +15,10 @@ const char* __lsan_default_options();
 const char* __lsan_default_options() { return "print_suppressions=0"; }
 const char* __tsan_default_options();
 const char* __tsan_default_options() {
-  // die_after_fork: checks that start programs do so from processes with threads.
-  return "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:exitcode=99:print_suppressions=0";
+  // die_after_fork: checks that start programs do so from processes with threads. report_thread_leaks: a run that hangs
+  // is ended by its monitor, whatever its other threads do.
+  return "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:report_thread_leaks=0:allocator_may_return_null=1:"
+         "exitcode=99:print_suppressions=0";
 }
 
 const char* __lsan_default_suppressions();
@@ -38,6 +40,14 @@ const char* __tsan_default_suppressions() {
   return
       // libgomp's futexes are invisible to the sanitizer; oneDNN enters it with one thread a call.
       "race:libgomp.so\n"
-      "called_from_lib:libgomp.so\n";
+      "called_from_lib:libgomp.so\n"
+      // The first thread makes oneDNN's caches behind a guard whose fast path has no call to intercept.
+      "race:libdnnl.so\n"
+      // Open MPI takes the locks of a connection in both orders, from one thread, and its parts signal by polling.
+      "deadlock:mca_btl_tcp.so\n"
+      "race:mca_\n"
+      "race:libopen-pal.so\n"
+      "race:libpmix.so\n"
+      "race:libevent\n";
 }
 }

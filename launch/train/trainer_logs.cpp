@@ -1,0 +1,255 @@
+// What the trainer tells: the start block, the record of a step, traces, the end block.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "kernels/core/host.h"
+#include "kernels/core/sha256.h"
+#include "launch/logs/banner.h"
+#include "launch/logs/console.h"
+#include "launch/logs/log_jsonl.h"
+#include "launch/logs/predict.h"
+#include "launch/logs/progress.h"
+#include "launch/logs/samples_sink.h"
+#include "launch/logs/tensorboard_sink.h"
+#include "launch/train/engine_options.h"
+#include "launch/train/trainer.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+namespace {
+
+double median(std::vector<double> v) {
+  if (v.empty()) return kUnknown;
+  std::nth_element(v.begin(), v.begin() + static_cast<ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+int64_t resident_bytes() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return int64_t{u.ru_maxrss} * 1024;
+}
+
+}  // namespace
+
+void Trainer::start_logs() {
+  std::vector<std::unique_ptr<Sink>> sinks;
+  ConsoleOptions console;
+  console.every = config_.log.every;
+  console.bar = use_progress_bar(config_.log.progress);
+  console.quiet = run_.quiet || (config_.log.level != "info" && config_.log.level != "debug");
+  sinks.push_back(std::make_unique<ConsoleSink>(console));
+  if (!run_.dry_run) {
+    sinks.push_back(std::make_unique<JsonlSink>());
+    if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
+  }
+  StartInfo info;
+  if (!run_.dry_run) add_sample_curves(sinks, info);
+  log_ = std::make_unique<MetricsWriter>(std::move(sinks));
+  if (mesh_->shape().pp > 1)
+    predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
+
+  info.command = run_.command;
+  info.config_json = config_json(config_);
+  info.run_dir = config_.run_dir();
+  info.first_step = first_step_;
+  info.total_steps = config_.train.steps;
+  info.resumed_from = resumed_ ? state_.step : -1;
+  info.eval_every = config_.train.eval_every;
+  info.save_every = config_.checkpoint.every;
+  info.world = mesh_->shape().world();
+  const EngineOptions options = engine_options(config_, threads_);
+  info.layout = stage_table(options, mesh_->shape(), stage_plans_);
+  info.environment = backend_->device->describe(0);
+  const Rows folders = std::move(info.rows);
+  info.rows =
+      start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
+                  std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  info.rows.insert(info.rows.end(), folders.begin(), folders.end());
+  for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
+  if (config_.log.config) info.rows.push_back({"config", info.config_json});
+  log_->start(info);
+  if (resumed_)
+    for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);
+}
+
+// Two x-axes never share a folder: a resumed curve drops what lies after its first x.
+void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info) {
+  const auto folder_of = [&](const std::string& wanted) {
+    std::error_code ec;
+    const bool same = fs::weakly_canonical(wanted, ec) == fs::weakly_canonical(config_.run_dir(), ec);
+    const std::string folder = same ? wanted + "/samples" : wanted;
+    info.rows.push_back(
+        {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
+    return folder;
+  };
+  const SampleAxis axis{state_.step, state_.consumed_samples, config_.train.global_batch};
+  const bool times = config_.log.timers;
+  if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
+  if (const std::string& to = config_.log.samples_csv; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to)), axis, times));
+}
+
+// What is logged of the step that ended now. Rank 0's; moves the marks from which the next step is measured.
+StepRecord Trainer::record_of(const StepResult& r) {
+  const double end = now(), seconds = end - step_ended_, rate = static_cast<double>(global_tokens()) / seconds;
+  StepRecord rec;
+  rec.step = state_.step;
+  rec.total_steps = config_.train.steps;
+  rec.time = wall_seconds();
+  rec.tokens = state_.consumed_tokens;
+  rec.samples = state_.consumed_samples;
+  rec.global_batch = config_.train.global_batch;
+  rec.seq = config_.model.seq;
+  rec.epoch = (state_.consumed_samples - 1) / std::max<int64_t>(1, train_data_->size());
+  rec.loss = r.loss;
+  rec.grad_norm = r.grad_norm;
+  rec.clip_coef = r.clip;
+  rec.lr = r.lr;
+  if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
+  if (engine_->loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
+  rec.skipped = state_.skipped_steps;
+  rec.step_seconds = seconds;
+  rec.tokens_per_second = rate;
+  rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
+  add_times(rec, r, seconds);
+  breakdown_.add(r.times, seconds);
+  step_ended_ = end;
+  recent_rates_.push_back(rate);
+  return rec;
+}
+
+// Where the step's time went: shares, bubbles, waits, peaks.
+void Trainer::add_times(StepRecord& rec, const StepResult& r, double seconds) {
+  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().world() > 1) rec.exposed_comm = r.times.mean_exposed() / seconds;
+  if (mesh_->shape().pp > 1) {
+    rec.pipeline_bubble = r.times.pipeline_bubble();
+    rec.bubble_predicted = predicted_bubble_;
+  }
+  const double waited = loader_->wait_seconds() - wait_before_;
+  rec.data_wait = waited / seconds;
+  if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
+  rec.peak_bytes = resident_bytes();
+  rec.timers = r.times.mean();
+  rec.longest = r.times.longest();
+  wait_before_ = loader_->wait_seconds();
+}
+
+void Trainer::say_where_time_and_memory_went(const StepRecord& rec) {
+  if (config_.log.timers) {
+    std::string text = "time";
+    for (size_t t = 0; t < rec.timers.size(); ++t)
+      if (kTimerNames[t] != nullptr && rec.timers[t] != 0)
+        text += fmt::format("  {} {:.1f}", kTimerNames[t], 1e3 * rec.timers[t]);
+    log_->push(make_event(rec.step, text + fmt::format("  of {:.1f} ms", 1e3 * rec.step_seconds)));
+  }
+  if (config_.log.memory)
+    log_->push(make_event(rec.step,
+                          fmt::format("memory of rank 0: {} | process {}", memory_line(engine_->measured_plan().memory),
+                                      format_bytes(static_cast<double>(resident_bytes())))));
+}
+
+// Collective: every rank knows the ratios of its stage, rank 0 logs them all.
+void Trainer::log_trust_ratios() {
+  if (config_.log.lamb_every == 0 || state_.step % config_.log.lamb_every != 0) return;
+  const std::vector<TrustRatio> mine = engine_->optimizer().trust_ratios(compute_);
+  if (!trust_ratios_) trust_ratios_ = std::make_unique<TrustRatioLog>(mine, mesh_->world());
+  for (const TrustRatio& r : trust_ratios_->gather(mine))
+    if (log_) log_->push(make_scalar(state_.step, "train/lamb_coeff/" + r.tensor, static_cast<double>(r.ratio)));
+}
+
+// Once everything that takes memory has run: two steps, and an evaluation where there are any.
+void Trainer::report_memory() {
+  const bool evaluated = config_.train.eval_every == 0 || state_.step - first_step_ + 1 >= config_.train.eval_every;
+  if (!log_ || memory_reported_ || state_.step <= first_step_ || !evaluated) return;
+  memory_reported_ = true;
+  log_->push(make_event(
+      state_.step,
+      fmt::format("memory of rank 0: planned {} | measured {} | process {}", memory_line(plan_.memory),
+                  memory_line(engine_->measured_plan().memory), format_bytes(static_cast<double>(resident_bytes())))));
+}
+
+// Like a log: what cannot be written is said, and training goes on.
+void Trainer::write_trace() {
+  const std::vector<RankTrace> traces = trace_->gather();
+  if (!log_ || traces.empty()) return;
+  const TraceWindow w = parse_trace_window(config_.log.trace_steps);
+  const int64_t first = std::max(w.first, first_step_);
+  const EngineOptions options = engine_options(config_, threads_);
+  TraceInfo info;
+  info.tokens = config_.train.micro_batch * config_.model.seq;
+  info.stage_flops = stage_flops(options, mesh_->shape().pp, info.tokens);
+  info.other = {{"command", run_.command},
+                {"config_sha256", sha256_hex(config_json(config_))},
+                {"clock", "host steady clock; on a GPU: when work was queued"},
+                {"clocks", clock_text(traces)}};
+  const std::string path = fmt::format("{}/trace-{}.json.gz", config_.run_dir(), first);
+  try {
+    write_gzip(path, trace_json(traces, info));
+    log_->push(make_event(state_.step, fmt::format("trace of steps {} to {}: {} (open it in ui.perfetto.dev)", first,
+                                                   state_.step, path)));
+  } catch (const Error& e) { log_->warn(state_.step, fmt::format("the trace was not written: {}", e.what())); }
+  const int columns = terminal_width();
+  timeline_ = executed_timeline(traces, columns > 0 ? std::clamp(columns - 25, 40, 160) : 80);
+  step_ended_ = now();
+}
+
+void Trainer::report_range(EndInfo& info) const {
+  const std::string path = config_.run_dir() + "/lr_range.csv";
+  std::ofstream file(path);
+  file << "step,lr,loss\n";
+  for (size_t i = 0; i < range_.size(); ++i) file << fmt::format("{},{},{}\n", i + 1, range_[i].lr, range_[i].loss);
+  info.rows.push_back({"range test", path});
+  const RangeVerdict v = judge_range(range_);
+  if (!v.enough)
+    return info.rows.push_back({"peak", "none proposed: the loss never fell, or there were fewer than 10 steps"});
+  const std::string largest =
+      v.diverged ? fmt::format("{:.3g}: there the smoothed loss was lowest ({:.4f})", v.largest_stable, v.lowest_loss)
+                 : fmt::format("at least {:.3g}: the loss had not risen at the end; a larger --optim.lr tells more",
+                               v.largest_stable);
+  info.rows.push_back({"largest lr", largest});
+  info.rows.push_back({"peak", fmt::format("--optim.lr {:.2g} is proposed: half of that", v.suggested_peak)});
+}
+
+void Trainer::finish(Exit code) {
+  const std::vector<CommRow> comm = comm_log_ ? comm_log_->rows() : std::vector<CommRow>();
+  if (!log_) return;
+  EndInfo info;
+  if (comm_log_) {
+    info.comm_json = comm_json(comm, comm_log_->steps());
+    info.rows.push_back({"communication", comm_table(comm, comm_log_->steps(), mesh_->shape().world())});
+  }
+  info.reason = code == Exit::kOk ? "finished" : std::string("interrupted by a stop signal, everything is saved");
+  info.exit_code = static_cast<int>(code);
+  info.step = state_.step;
+  info.tokens = state_.consumed_tokens;
+  info.seconds = state_.elapsed_seconds + now() - started_;
+  info.last_loss = last_loss_;
+  info.best_loss = state_.best_step >= 0 ? state_.best_loss : kUnknown;
+  if (recent_rates_.size() > 2) recent_rates_.erase(recent_rates_.begin(), recent_rates_.begin() + 2);
+  info.median_tokens_per_second = median(recent_rates_);
+  const std::string dir = config_.run_dir();
+  info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
+  if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
+  if (!timeline_.empty())
+    info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
+                                                 "capital weights only, ~ waiting for a message, . idle"});
+  info.rows.push_back({"logs", dir + "/log.jsonl"});
+  info.rows.push_back({"checkpoint", saver_->saved_step() >= 0
+                                         ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), saver_->saved_step())
+                                         : "none"});
+  if (run_.range_test) report_range(info);
+  if (code != Exit::kOk)
+    info.next.push_back("the same command again resumes from step " + std::to_string(saver_->saved_step()));
+  info.next.push_back("tensorboard --logdir " + dir);
+  if (saver_->saved_step() >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
+  log_->end(info);
+}
+
+}  // namespace gt

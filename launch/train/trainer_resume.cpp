@@ -1,0 +1,139 @@
+// Where the trainer begins: fresh weights, or a checkpoint that this run may go on from.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "launch/ranks/agree.h"
+#include "launch/train/trainer.h"
+
+namespace gt {
+namespace {
+
+// 16 random bytes of rank 0 as hex: names the run in its checkpoints.
+std::string shared_uuid(ProcessGroup& world) {
+  int32_t words[4] = {};
+  if (world.rank() == 0) {
+    std::ifstream in("/dev/urandom", std::ios::binary);
+    in.read(reinterpret_cast<char*>(words), sizeof words);
+  }
+  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
+  std::string out;
+  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
+  return out;
+}
+
+}  // namespace
+
+void Trainer::load_or_init() {
+  ProcessGroup& world = mesh_->world();
+  if (config_.checkpoint.resume != "never") {
+    agree(world, [&] {
+      if (world.rank() == 0) require_same_optimizer();
+    });
+    agree(world, [&] {
+      resumed_ =
+          load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
+                          *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+    });
+  }
+  require_patterns_found();
+  if (resumed_) {
+    go_on_from(resumed_->state);
+    note_schedule_change();
+    guard_.restore(state_.bad_steps_json);
+  } else {
+    engine_->init_weights();
+    state_.run_uuid = shared_uuid(world);
+    state_.seed = static_cast<uint64_t>(config_.train.seed);
+  }
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_.skips_in_a_row);
+  first_step_ = state_.step + 1;
+  open_loader();
+  if (!valid_data_) return;
+  LoaderConfig l = loader_config();
+  l.prefetch = 1;
+  eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
+}
+
+// What a checkpoint must have in common with this run beside its tensors. Weights from elsewhere bring no data.
+void Trainer::accept(const LoadReport& found) const {
+  const auto changed = found.config_json.empty()
+                           ? std::vector<std::string>()
+                           : changed_keys(found.config_json, config_, config_.checkpoint.allow_change);
+  const bool imported = found.state.origin == "import";
+  std::string text;
+  for (const std::string& line : changed)
+    if (!imported || (line.rfind("model.", 0) == 0 && line.find("dropout") == std::string::npos)) text += "\n  " + line;
+  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
+             "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
+             "or start a new run with another --log.name");
+  if (!imported)
+    require_same_stream(data_cursor_from_json(found.state.data_json), train_data_->cursor(found.state.consumed_samples),
+                        config_.data.allow_change);
+}
+
+// A pattern that finds nothing anywhere is a misspelt name.
+void Trainer::require_patterns_found() {
+  std::vector<int64_t> found = engine_->no_decay_found();
+  if (found.empty()) return;
+  mesh_->world()
+      .all_reduce({reinterpret_cast<std::byte*>(found.data()), {static_cast<int64_t>(found.size())}, DType::kI64, {}},
+                  ReduceOp::kSum, {})
+      .wait({});
+  agree(mesh_->world(), [&] {
+    for (size_t i = 0; i < found.size(); ++i)
+      GT_REQUIRE(found[i] > 0, Exit::kUsage, "optim.no_decay: \"", config_.optim.no_decay[i],
+                 "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
+                 engine_->store().tensors().front()->name);
+  });
+}
+
+// State of one optimizer means nothing to another, though it may have the same shapes. Looked at before the load, which
+// would only speak of missing tensors; whatever else is wrong with the checkpoint is the load's to tell.
+void Trainer::require_same_optimizer() {
+  std::string step, was;
+  try {
+    const std::string dir = config_.checkpoint_dir(), &which = config_.checkpoint.resume;
+    int64_t number = 0;
+    step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
+    was = read_state(step).optim_type;
+  } catch (const Error&) { return; }
+  if (was.empty()) return;  // imported weights: there is no state
+  GT_REQUIRE(was == config_.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
+             ", this run wants ", config_.optim.type, ". Resume with --optim.type ", was,
+             ", or start a new run with another --log.name");
+}
+
+void Trainer::note_schedule_change() {
+  if (state_.applied_steps == 0) return;
+  const LrSchedule& schedule = engine_->lr_schedule();
+  // The last step was applied, or skipped at the rate of the next.
+  const auto rate = [&](int64_t t) { return static_cast<double>(static_cast<float>(schedule.at(t).lr)); };
+  const int64_t t = state_.applied_steps;
+  if (state_.lr_value == rate(t) || state_.lr_value == rate(t + 1)) return;
+  resumed_->warnings.push_back(fmt::format(
+      "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
+      "({}) has {:.6g} there",
+      state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
+}
+
+// A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
+void Trainer::restore_scaler() {
+  if (!engine_->loss_scaler().options().dynamic) {
+    state_.scaler.reset();
+  } else if (state_.scaler) {
+    engine_->loss_scaler().restore({state_.scaler->scale, state_.scaler->clean, state_.scaler->hysteresis});
+  }
+}
+
+// State and weights are those of a checkpoint.
+void Trainer::go_on_from(const TrainState& state) {
+  state_ = state;
+  engine_->set_applied_steps(state_.applied_steps);
+  restore_scaler();
+  engine_->store().adopt_masters();
+  if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
+  saver_->set_saved_step(state_.step);
+}
+
+}  // namespace gt

@@ -1,0 +1,128 @@
+// What the trainer opens before the first step: device and memory plan, run folder, data.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "data/index_store.h"
+#include "kernels/core/sha256.h"
+#include "launch/logs/banner.h"
+#include "launch/ranks/agree.h"
+#include "launch/train/engine_options.h"
+#include "launch/train/trainer.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+
+void Trainer::open_device() {
+  backend_ = &choose_backend(config_);
+  threads_ = threads_per_rank(config_, factory_.local_size());
+  set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
+  const EngineOptions options = engine_options(config_, threads_);
+  if (factory_.local_rank() == 0) {
+    stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size(),
+                   config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
+  }
+  plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
+  compute_ = backend_->device->open_stream(0, threads_);
+  device_open_ = true;
+}
+
+void Trainer::open_run_folder() {
+  const fs::path dir = config_.run_dir();
+  std::error_code ec;
+  const bool used = fs::exists(dir / "log.jsonl", ec) ||
+                    (fs::exists(config_.checkpoint_dir(), ec) && !fs::is_empty(config_.checkpoint_dir(), ec));
+  GT_REQUIRE(!(used && config_.checkpoint.resume == "never" && !run_.force), Exit::kUsage, dir.string(),
+             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another "
+             "name, resume it ",
+             "(--checkpoint.resume auto), or add --force");
+  fs::create_directories(dir, ec);
+  GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(),
+             ". Choose another with --log.dir");
+}
+
+// A folder that takes no lock takes no checkpoints either: each save will say so, and training goes on.
+void Trainer::lock_folder() {
+  try {
+    lock_ = std::make_unique<DirLock>(config_.checkpoint_dir());
+  } catch (const IoError& e) { fmt::print(stderr, "warning: {}\n", e.what()); }
+}
+
+// After everything that may refuse the run: a refused command leaves the config of the run as it was.
+void Trainer::write_config() const {
+  const std::string path = config_.run_dir() + "/config.json";
+  std::ofstream out(path);
+  out << config_json(config_);
+  out.close();
+  GT_REQUIRE(out.good(), Exit::kUsage, path,
+             ": cannot write: the run folder must be writable. Choose another with --log.dir");
+}
+
+void Trainer::open_data() {
+  DatasetOptions o;
+  o.sources = config_.data.train;
+  o.split = config_.data.split;
+  o.whole = !config_.data.valid.empty();
+  o.seq = config_.model.seq;
+  o.seed = static_cast<uint64_t>(config_.train.seed);
+  o.order = sample_order_from(config_.data.order);
+  o.num_samples = config_.train.steps * config_.train.global_batch;
+  o.vocab = config_.model.vocab;
+  if (!config_.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(config_.data.tokenizer);
+  o.cache_dir = default_cache_dir();
+  o.builder = factory_.local_rank() == 0;
+  o.warn = [this](const std::string& text) {
+    if (speaks()) fmt::print(stderr, "warning: {}\n", text);
+  };
+  try {
+    train_data_ = open_dataset(o);
+  } catch (const Error& e) {  // who named these files
+    const auto origin = run_.loaded.origin.find("data.train");
+    if (origin == run_.loaded.origin.end()) throw;
+    throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
+  }
+  if (config_.train.eval_every == 0) return;
+  if (o.whole)
+    o.sources = config_.data.valid;
+  else
+    o.part = 1;
+  o.order = SampleOrder::kSequential;
+  valid_data_ = open_dataset(o);
+}
+
+// Ranks that built or read different sample orders would train on different data without a word.
+void Trainer::require_equal_order() {
+  int64_t hashes[2] = {static_cast<int64_t>(train_data_->order_hash() >> 1), 0};
+  hashes[1] = -hashes[0];
+  mesh_->world().all_reduce({reinterpret_cast<std::byte*>(hashes), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
+  agree(mesh_->world(), [&] {
+    GT_REQUIRE(hashes[0] == -hashes[1], Exit::kUsage, "the ranks disagree about the order of samples of ",
+               config_.data.train.front().path, ": its files differ between machines, or an index below ",
+               default_cache_dir(), " is stale; copy the files again and remove that folder");
+  });
+}
+
+LoaderConfig Trainer::loader_config() const {
+  LoaderConfig l;
+  l.seq = config_.model.seq;
+  l.micro_batch = config_.train.micro_batch;
+  l.microbatches = static_cast<int>(config_.train.grad_accum);
+  l.dp_rank = mesh_->coord(Axis::kDp);
+  l.dp_size = mesh_->size(Axis::kDp);
+  l.need_tokens = mesh_->first_stage();
+  l.need_targets = mesh_->last_stage();
+  return l;
+}
+
+void Trainer::open_loader() {
+  loader_.reset();
+  LoaderConfig l = loader_config();
+  l.first_sample = state_.consumed_samples;
+  l.skip_windows = skip_windows_;
+  loader_ = std::make_unique<Loader>(*train_data_, l, compute_.device, *backend_->device, compute_);
+}
+
+}  // namespace gt

@@ -3,28 +3,12 @@
 #pragma once
 #include <string>
 
+#include "autograd/shard_spec.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
 
 enum class Axis : uint8_t { kPp, kDp, kEp, kCp, kTp };  // slowest to fastest varying rank coordinate
-
-// How the tensor axis cuts a parameter (OneFlow's S/B/P, DTensor's Shard/Replicate/Partial).
-//   replicate: every tp rank holds it whole and computes the same gradient;
-//   split:     own slice along `dim`; with `blocks` > 1 the dimension is that many equal blocks (Q, K, V), each split
-//   on its own; partial:   held whole, but each rank's gradient is a part of the sum over tp (sequence parallelism).
-struct ShardSpec {
-  enum class Kind : uint8_t { kReplicate, kSplit, kPartial } kind = Kind::kReplicate;
-  int8_t dim = 0;
-  int8_t blocks = 1;
-
-  static constexpr ShardSpec replicate() { return {}; }
-  static constexpr ShardSpec partial() { return {Kind::kPartial, 0, 1}; }
-  static constexpr ShardSpec split(int dim, int blocks = 1) {
-    return {Kind::kSplit, static_cast<int8_t>(dim), static_cast<int8_t>(blocks)};
-  }
-  friend constexpr bool operator==(ShardSpec, ShardSpec) = default;
-};
 
 struct Init {
   enum class Kind : uint8_t { kZero, kOne, kNormal } kind = Kind::kNormal;

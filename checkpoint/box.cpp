@@ -53,21 +53,21 @@ namespace {
 struct Mover {
   const ShardView& view;
   size_t dim;
-  int64_t part;   // local extent of one fused block
-  int64_t block;  // global extent of one fused block
+  int64_t whole;  // global extent of that dimension, padding included
   std::vector<BoxPiece>& out;
 
   void add(Box b, int64_t at) {
-    const int64_t first = b.at[dim] / part, last = (b.at[dim] + b.extent[dim] - 1) / part;
-    if (first == last) {
-      b.at[dim] = first * block + view.tp_rank * part + b.at[dim] % part;
+    const BlockCut block = block_cut(view.shard, whole, b.at[dim], view.tp_rank, view.tp_size);
+    const int64_t end = block.local + block.count;
+    if (b.at[dim] + b.extent[dim] <= end) {
+      b.at[dim] += block.at - block.local;
       trim(b, at);
       return;
     }
     size_t outer = 0;
     while (b.extent[outer] == 1) ++outer;
     // Cut along the outermost dimension of more than one element, so that both halves stay contiguous in memory.
-    const int64_t head = outer == dim ? (first + 1) * part - b.at[dim] : 1;
+    const int64_t head = outer == dim ? end - b.at[dim] : 1;
     Box rest = b;
     b.extent[outer] = head;
     rest.at[outer] += head;
@@ -94,15 +94,13 @@ std::vector<BoxPiece> pieces_of(const ShardView& v) {
   for (int d = 0; d < v.full.rank; ++d) {
     const auto k = static_cast<size_t>(d);
     const int64_t whole = d == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[k];
-    const int64_t cut = split && k == dim ? int64_t{v.tp_size} * v.shard.blocks : 1;
-    const int64_t ways = split && k == dim ? v.tp_size : 1;
-    GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && whole % cut == 0 && v.local.dim[k] == whole / ways, v.name,
-             ": local ", to_string(v.local), " is no cut of ", to_string(v.full), " in dimension ", d);
+    const int64_t local = split && k == dim ? local_extent(v.shard, whole, v.tp_size) : whole;
+    GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && v.local.dim[k] == local, v.name, ": local ",
+             to_string(v.local), " is no cut of ", to_string(v.full), " in dimension ", d);
   }
   const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
-  const int64_t block = split ? whole / v.shard.blocks : whole;
   std::vector<BoxPiece> out;
-  Mover mover{v, dim, split ? block / v.tp_size : whole, block, out};
+  Mover mover{v, dim, whole, out};
   int64_t at = 0;
   for (const Box& b : flat_to_boxes(v.local, v.begin, v.begin + v.data.numel())) {
     if (split)

@@ -27,7 +27,7 @@ struct AuxEntry {
 };
 
 struct TensorEntry : TensorShape {
-  int blocks = 1;                          // equal parts of the cut dimension: 3 for fused Q, K, V
+  int blocks = 1;                          // parts of the cut dimension: 3 for fused Q, K, V
   std::vector<std::pair<int, int>> files;  // runs [first, last] of indices into Manifest::files
 };
 

@@ -195,7 +195,9 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
   slot.tokens = 0;
   for (int k = 0; k < config.microbatches; ++k) {
     const int64_t first = base + (int64_t{k} * config.dp_size + config.dp_rank) * config.micro_batch;
-    slot.batches[static_cast<size_t>(k)].first_sample = first;
+    MicroBatch& mb = slot.batches[static_cast<size_t>(k)];
+    mb.first_sample = first;
+    const int64_t before = slot.tokens;
     if (reads) {
       gather(slot, k, first);
     } else {
@@ -204,6 +206,7 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
                                : config.micro_batch;
       slot.tokens += real * config.seq;
     }
+    mb.loss_tokens = config.need_targets || !config.eod_mask_loss ? slot.tokens - before : -1;
   }
   if (!config.need_targets && config.eod_mask_loss) slot.tokens = -1;
   slot.after = base + global_batch;

@@ -41,7 +41,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // The microbatches of the next step: tokens and targets are [micro_batch, seq] i32 on the device, empty where not
-  // needed; batch, seq and first_sample are filled, loss_seed is not. Microbatch k holds ordinals base + (k dp_size +
+  // needed; batch, seq, first_sample and loss_tokens are filled, loss_seed is not. Microbatch k holds ordinals base + (k dp_size +
   // dp_rank) b … + b - 1 with base = consumed() before the call. Valid until the next call; work queued on `compute`
   // before that call is safe. Empty when total_samples are done. Rethrows what the reader met.
   std::span<const MicroBatch> next();

@@ -8,9 +8,9 @@
 namespace gt {
 
 int64_t GptConfig::block_parameters() const {
-  return 4 * hidden                            // two norms
-         + 4 * hidden * hidden + 4 * hidden    // qkv and out
-         + 2 * hidden * ffn + ffn + hidden;    // up and down
+  return 4 * hidden                                                            // two norms
+         + qkv_width() * (hidden + 1) + hidden * hidden + hidden               // qkv and out
+         + 2 * hidden * ffn + ffn + hidden;                                    // up and down
 }
 
 int64_t GptConfig::parameters() const {
@@ -18,7 +18,7 @@ int64_t GptConfig::parameters() const {
 }
 
 int64_t GptConfig::matmul_parameters() const {
-  return layers * (4 * hidden * hidden + 2 * hidden * ffn) + padded_vocab(vocab, 1) * hidden;
+  return layers * (qkv_width() * hidden + hidden * hidden + 2 * hidden * ffn) + padded_vocab(vocab, 1) * hidden;
 }
 
 double GptConfig::train_flops(int64_t tokens) const {
@@ -28,7 +28,7 @@ double GptConfig::train_flops(int64_t tokens) const {
 
 std::vector<LayerCost> GptConfig::layer_costs() const {
   const int64_t h = hidden;
-  const int64_t block = 2 * h * 3 * h + 2 * h * h + 4 * h * ffn + 2 * h * seq;
+  const int64_t block = 2 * h * qkv_width() + 2 * h * h + 4 * h * ffn + 2 * h * seq;
   std::vector<LayerCost> out{{"embedding", 0, vocab * h + seq * h}};
   out.insert(out.end(), static_cast<size_t>(layers), {"block", block, block_parameters()});
   out.push_back({"norm", 0, 2 * h});
@@ -44,7 +44,7 @@ float residual_std(const GptConfig& c) { return c.init_std / std::sqrt(2.f * sta
 Block::Block(const std::string& name, const GptConfig& c, const Build& b)
     : Module(name),
       norm1_(name + ".norm1", c.hidden, b),
-      attn_(name + ".attn", c.hidden, c.heads, residual_std(c), c.attn_dropout, b),
+      attn_(name + ".attn", c.hidden, c.heads, c.groups(), residual_std(c), c.attn_dropout, b),
       attn_drop_(name + ".attn.out", c.dropout, b),
       norm2_(name + ".norm2", c.hidden, b),
       mlp_(name + ".mlp", c.hidden, c.ffn, residual_std(c), b),

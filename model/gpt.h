@@ -22,7 +22,9 @@ namespace gt {
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 struct GptConfig {
-  int64_t layers = 12, hidden = 768, heads = 12, ffn = 3072, vocab = 50257, seq = 1024;
+  int64_t layers = 12, hidden = 768, heads = 12;
+  int64_t kv_heads = 0;  // of keys and values, a divisor of heads; 0: as many
+  int64_t ffn = 3072, vocab = 50257, seq = 1024;
   bool tied = true;
   float init_std = 0.02f;
   double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
@@ -31,6 +33,10 @@ struct GptConfig {
   Recompute recompute = Recompute::kNone;
   int64_t recompute_layers = 0;  // of the first so many blocks of each stage; 0: of all
 
+  int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }                  // heads of keys and values
+  int64_t qkv_width() const { return hidden + 2 * groups() * (hidden / heads); }  // rows of the fused projection
+  // Consecutive tp ranks that hold the same key and value head: MeshShape::kv_ranks.
+  int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).copies(tp); }
   int64_t block_parameters() const;
   int64_t parameters() const;         // logical, a tied table once
   int64_t matmul_parameters() const;  // weights of linears and the head: N_mm of the FLOP formulas

@@ -47,7 +47,8 @@ class Module {
   QuantRange* input_range(const Build& build) {
     return build.precision.int8 ? &ranges_.emplace_back(QuantRange{name_ + ".input", {}, {}}) : nullptr;
   }
-  // A leaf of logical shape `full`. Split dimensions must be divisible by blocks * tp (checked before any rank starts).
+  // A leaf of logical shape `full`. Split dimensions must be divisible by what they are cut into (checked before any
+  // rank starts).
   Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build,
                    DType dtype = DType::kF32) {
     Parameter& p = own_.emplace_back();
@@ -59,9 +60,9 @@ class Module {
     p.decay = full.rank >= 2;
     if (shard.kind == ShardSpec::Kind::kSplit) {
       int64_t& extent = p.local_shape.dim[static_cast<size_t>(shard.dim)];
-      GT_CHECK(extent % (shard.blocks * build.tp_size()) == 0, p.name, " of extent ", extent,
-               " cannot be split over tp ", build.tp_size());
-      extent /= build.tp_size();
+      const int64_t whole = extent;
+      extent = local_extent(shard, whole, build.tp_size());
+      GT_CHECK(extent > 0, p.name, " of extent ", whole, " cannot be split over tp ", build.tp_size());
     }
     return p;
   }

@@ -46,16 +46,7 @@ class Updates {
       const Tensor value = r.value.slice(at, n), wide = room_.tensor({n}, DType::kF32);
       ops_.cast({.src = value, .dst = wide}, stream);
       rule(slice(at, n, wide, {}));
-      const Place& place = places_[static_cast<size_t>(p.tensor)];
-      ops_.stochastic_round({.src = wide,
-                             .dst = value,
-                             .scalars = scalars,
-                             .key = place.key,
-                             .base = place.base,
-                             .first = p.begin + done,
-                             .cols = place.cols,
-                             .stride = place.stride},
-                            stream);
+      round(places_[static_cast<size_t>(p.tensor)], p.begin + done, wide, value, scalars, stream);
     }
   }
 
@@ -63,11 +54,18 @@ class Updates {
 
  private:
   static constexpr int64_t kRoom = 1 << 16;  // elements widened at a time
-  // Of a tensor: its stream, and where this rank's elements are in it (ops.h, StochasticRound).
-  struct Place {
-    uint64_t key;
-    int64_t base, cols, stride;
+  // Elements [begin, begin + count) of what a rank holds of a tensor, where they are in the logical one: rows of `cols`
+  // neighbours, every `stride` from `base` on (ops.h, StochasticRound).
+  struct Run {
+    int64_t begin, count, base, cols, stride;
   };
+  struct Place {
+    uint64_t key;  // of the tensor's stream
+    std::vector<Run> runs;
+  };
+  static Place place_of(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
+  // wide, value: elements of the tensor from `begin` on.
+  void round(const Place&, int64_t begin, Tensor wide, Tensor value, Tensor scalars, Stream) const;
   bool at_random(const UpdateRange& r) const { return !places_.empty() && r.master.dtype == DType::kBF16; }
 
   const OpTable& ops_;

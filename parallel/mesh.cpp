@@ -56,6 +56,8 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp,
              " x cp ", shape.cp, " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
              " were started: start that many or change an axis");
+  GT_CHECK(shape.kv_ranks > 0 && shape.tp % shape.kv_ranks == 0, shape.kv_ranks, " ranks for a key head, of tp ",
+           shape.tp);
   GT_REQUIRE(shape.cp == 1 && shape.ep == 1, Exit::kUsage,
              "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ",
              shape.ep);
@@ -81,6 +83,12 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   pp_ = axis(Axis::kPp);
   dp_ = axis(Axis::kDp);
   tp_ = axis(Axis::kTp);
+  if (shape.kv_ranks > 1) {
+    std::vector<int> run(static_cast<size_t>(shape.kv_ranks));
+    for (int i = 0; i < shape.kv_ranks; ++i)  // tp is the fastest axis: neighbours
+      run[static_cast<size_t>(i)] = rank_ - coord(Axis::kTp) % shape.kv_ranks + i;
+    kv_ = make("kv", run);
+  }
   const std::vector<int> stages = shape_.line(Axis::kPp, rank_);
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
   ends_ = make("ends", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
@@ -94,12 +102,14 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
 }
 
 std::vector<Mesh::Named> Mesh::groups() const {
-  return {{"tp", &group(Axis::kTp), size(Axis::kTp)},
-          {"pp", &group(Axis::kPp), size(Axis::kPp)},
-          {"dp", &group(Axis::kDp), size(Axis::kDp)},
-          {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
-          {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
-          {"world", world_.get(), shape_.world()}};
+  std::vector<Named> out{{"tp", &group(Axis::kTp), size(Axis::kTp)},
+                         {"pp", &group(Axis::kPp), size(Axis::kPp)},
+                         {"dp", &group(Axis::kDp), size(Axis::kDp)},
+                         {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
+                         {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
+                         {"world", world_.get(), shape_.world()}};
+  if (kv_) out.push_back({"kv", kv_.get(), shape_.kv_ranks});
+  return out;
 }
 
 ProcessGroup& Mesh::group(Axis a) const {

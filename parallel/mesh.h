@@ -13,6 +13,9 @@ namespace gt {
 
 struct MeshShape {
   int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
+  // Consecutive tp ranks that hold the same key and value heads, where a model has fewer of them than tp ranks: a
+  // divisor of tp. No axis: it changes no rank's place.
+  int kv_ranks = 1;
   int world() const { return pp * dp * cp * tp; }
   int size(Axis) const;
   int coord(Axis, int rank) const;
@@ -31,12 +34,14 @@ class Mesh {
   int coord(Axis a) const { return shape_.coord(a, rank_); }
   ProcessGroup& group(Axis) const;  // of size 1: collectives are no-ops
   ProcessGroup& world() const { return *world_; }
+  // Ranks that hold the same key and value heads as this one; of size 1 where every tp rank has its own.
+  ProcessGroup& kv() const { return kv_ ? *kv_ : *one_; }
   // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
   // is 1 or this rank is on neither end.
   ProcessGroup& ends() const { return *ends_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
-  // tp, pp, dp, ends, stage, world: the same list on every rank. `size` is that of the mesh's groups of this kind (this
+  // tp, pp, dp, ends, stage, world, and kv where there are some: the same list on every rank. `size` is that of the mesh's groups of this kind (this
   // rank may be on neither end); `group` may be this rank's group of one.
   struct Named {
     const char* name;
@@ -55,7 +60,7 @@ class Mesh {
   int rank_ = 0;
   std::unique_ptr<RankStatus> own_status_;  // where the factory has none
   RankStatus* status_ = nullptr;
-  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, ends_, stage_, one_;
+  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, kv_, ends_, stage_, one_;
 };
 
 }  // namespace gt

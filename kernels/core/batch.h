@@ -10,6 +10,7 @@ struct MicroBatch {
   Tensor loss_seed;    // [1] f32 on the device: d(objective)/d(sum of token losses); set by the executor
   int64_t batch = 0;   // sequences
   int64_t seq = 0;     // tokens a sequence
+  int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them
   int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow: what dropout masks depend on
   bool train = false;  // dropout acts; set by the engine's step
 };

@@ -23,7 +23,8 @@ struct ModelConfig {
     v("layers", layers, "1..4096 blocks", "transformer blocks");
     v("hidden", hidden, "1..1048576", "width of the residual stream");
     v("heads", heads, "1..65536", "attention heads; must divide hidden");
-    v("kv_heads", kv_heads, "0..65536", "key and value heads; 0: as many as heads");
+    v("kv_heads", kv_heads, "0..65536",
+      "key and value heads, each read by heads / kv_heads query heads; must divide heads; 0: as many as heads");
     v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
@@ -65,7 +66,7 @@ struct ParallelConfig {
 
 struct ZeroConfig {
   int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
-  bool overlap = true;
+  bool overlap = true, allow_unused = false;
   std::string grad_reduce = "auto", offload = "none", grad_op = "mean";
   template <class V>
   void fields(V& v) {
@@ -79,6 +80,7 @@ struct ZeroConfig {
       "stage 2 with a pipeline, else each");
     v("prefetch", prefetch, "0..64 scopes", "stage 3: blocks gathered ahead of the one in use");
     v("persist_numel", persist_numel, "0.. elements", "stage 3: blocks and layers of fewer parameters stay whole");
+    v("allow_unused", allow_unused, "", "a parameter without a gradient in a step has one of 0; else it ends the run");
     v("offload", offload, "none|optimizer|parameters",
       "keep optimizer state, or parameters too, in host memory; on a CPU they are there anyway");
     v("grad_op", grad_op, "mean|sum", "gradients of the data-parallel ranks: their mean, or dp times it");
@@ -210,6 +212,7 @@ struct ScheduleConfig {
 struct TrainSection {
   int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
   bool deterministic = true;
+  std::string loss_mean = "token";
   template <class V>
   void fields(V& v) {
     v("steps", steps, "1.. steps", "optimizer steps of the whole run");
@@ -220,13 +223,15 @@ struct TrainSection {
     v("eval_every", eval_every, "0.. steps", "evaluate every this many steps; 0: never");
     v("eval_steps", eval_steps, "1.. steps", "global batches of one evaluation");
     v("deterministic", deterministic, "", "same inputs, same bits");
+    v("loss_mean", loss_mean, "token|microbatch",
+      "loss of a step: mean over the tokens of the global batch that carry loss, or mean of the microbatches' means");
   }
 };
 
 struct DataConfig {
   std::vector<DataSource> train, valid;
   std::string tokenizer, split = "969,30,1", order = "epoch";
-  bool allow_change = false;
+  bool allow_change = false, eod_mask_loss = false;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
@@ -234,6 +239,7 @@ struct DataConfig {
     v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential", "order of the samples");
+    v("eod_mask_loss", eod_mask_loss, "", "predicting the end of a document carries no loss");
     v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };

@@ -120,10 +120,6 @@ class Checker {
         for (size_t i; (i = use.find('|')) != std::string::npos;) use.replace(i, 1, " or ");
         bad(n.key, fmt::format("{} is not built yet in this version ({})", value, n.what), use);
       }
-    if (c_.model.kv_heads != 0 && c_.model.kv_heads != c_.model.heads)
-      bad("model.kv_heads",
-          fmt::format("{} is not built yet in this version (grouped-query attention)", c_.model.kv_heads),
-          fmt::format("use 0 or {}", c_.model.heads));
   }
 
   void model() {
@@ -135,6 +131,10 @@ class Checker {
           fmt::format("heads may be {}, hidden may be {}",
                       list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
                       list_of(multiples(m.heads, m.hidden))));
+    if (m.heads % m.kv_heads && known({"model.heads", "model.kv_heads"}))
+      bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
+          fmt::format("kv_heads may be {}, or 0 for as many as heads",
+                      list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
   }
 
   // Slots that this process may start ranks on; a launcher has chosen already.
@@ -210,10 +210,17 @@ class Checker {
     const ModelConfig& m = c_.model;
     const int64_t tp = c_.parallel.tp;
     if (!known({"model.heads", "model.ffn", "model.hidden", "parallel.tp"})) return;
-    const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0; };
+    // Key and value heads are split over the ranks, or each is held by several. Where they are as many as heads, or do
+    // not divide them, that is said already.
+    const bool groups = known({"model.kv_heads"}) && m.kv_heads != m.heads && m.heads % m.kv_heads == 0;
+    const auto groups_fit = [&](int64_t t) { return !groups || m.kv_heads % t == 0 || t % m.kv_heads == 0; };
+    const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0 && groups_fit(t); };
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    if (!groups_fit(tp))
+      bad("parallel.tp",
+          fmt::format("model.kv_heads {} is neither divisible by tp {} nor a divisor of it", m.kv_heads, tp), may);
     sequence_parallel();
   }
 

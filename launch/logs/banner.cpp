@@ -35,8 +35,9 @@ std::string rank_layers(const std::vector<int>& b, int rank, int ranks, int64_t 
 }
 
 std::string model_line(const Config& c, const GptConfig& m) {
-  return fmt::format("{} {} layers, hidden {}, heads {}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
-                     c.model.arch, m.layers, m.hidden, m.heads, m.ffn, m.seq, m.vocab,
+  const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} of keys and values)", m.groups());
+  return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
+                     c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, m.vocab,
                      padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(m.parameters()));
 }
 

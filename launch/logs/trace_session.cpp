@@ -85,6 +85,7 @@ void TraceSession::listen(bool on) {
     dp_ = std::make_unique<CommSpans>(kMostCalls);
   }
   mesh_.group(Axis::kTp).keep_spans(on ? tp_.get() : nullptr);
+  if (mesh_.kv().size() > 1) mesh_.kv().keep_spans(on ? tp_.get() : nullptr);
   mesh_.group(Axis::kDp).keep_spans(on ? dp_.get() : nullptr);
 }
 

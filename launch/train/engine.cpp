@@ -57,6 +57,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       scaler_(options.loss_scale) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
+  GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
+           " ranks for a key head, a model of ", options.model.groups(), " key heads on tp ", mesh.size(Axis::kTp));
   const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel, options.precision};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
@@ -91,10 +93,15 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes;
+  const int64_t counts = options.mean_of_microbatches ? int64_t{mesh.shape().dp} * m : 0;
+  const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes + counts;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
+  if (!options.mean_of_microbatches) return;
+  seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
+  host_seeds_.resize(static_cast<size_t>(m));
+  counts_.resize(static_cast<size_t>(m));
 }
 
 Engine::~Engine() = default;
@@ -112,6 +119,19 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
+// Each microbatch's seed makes its own mean: the gradient is that of sum_k mean_k / (m d).
+void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
+  const double scale = scaler_.scale() * (options_.grad_sum ? mesh_.size(Axis::kDp) : 1);
+  for (size_t k = 0; k < microbatches.size(); ++k) {
+    const MicroBatch& mb = microbatches[k];
+    counts_[k] = static_cast<double>(mb.loss_tokens >= 0 ? mb.loss_tokens : mb.batch * mb.seq);
+    host_seeds_[k] = static_cast<float>(scale / std::max(counts_[k], 1.));
+  }
+  if (compute_.device.kind == DeviceKind::kNull) return;
+  backend_.device->copy(seeds_.data(), host_seeds_.data(), seeds_.bytes(), compute_);
+  backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
+}
+
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop,
                         bool save_ready) try {
   const int m = options_.microbatches, scopes = options_.model.total_scopes();
@@ -127,9 +147,12 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
-  for (MicroBatch& mb : seeded_) {
-    mb.loss_seed = scalars.slice(kLossSeed, 1);
-    mb.train = true;
+  if (options_.mean_of_microbatches) prepare_seeds(microbatches);
+  for (size_t k = 0; k < seeded_.size(); ++k) {
+    seeded_[k].loss_seed = options_.mean_of_microbatches
+                               ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
+                               : scalars.slice(kLossSeed, 1);
+    seeded_[k].train = true;
   }
   train_->run(seeded_, losses, hooks);
   end_phase(Phase::kPipeline);
@@ -185,13 +208,14 @@ void Engine::put_stage_times(Tensor out) {
 }
 
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop, saves that are done, times by pipeline rank. Each entry of the first two has one writer (norms: one a shard),
-// so the sums do not depend on the layout's pipeline axis.
+// stop, saves that are done, times by pipeline rank, and targets by microbatch where a mean of means asks for them.
+// Each entry of the first two has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline
+// axis.
 void Engine::share(Tensor losses, bool stop, bool save_ready) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
-  const Tensor tail = sums.slice(losses_at(), int64_t{dp} * m + kNumWishes + times);
+  const Tensor tail = sums.slice(losses_at(), sums.numel() - losses_at());
   backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
@@ -202,7 +226,17 @@ void Engine::share(Tensor losses, bool stop, bool save_ready) {
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
   put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
+  if (options_.mean_of_microbatches) share_counts(tail.slice(tail.numel() - int64_t{dp} * m, int64_t{dp} * m));
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
+}
+
+// Targets that carry loss, by (microbatch, dp rank), from the ranks that have them.
+void Engine::share_counts(Tensor out) {
+  if (!mesh_.last_stage() || mesh_.coord(Axis::kTp) != 0 || compute_.device.kind == DeviceKind::kNull) return;
+  const int dp = mesh_.size(Axis::kDp);
+  for (size_t k = 0; k < counts_.size(); ++k)
+    backend_.device->copy(out.slice(static_cast<int64_t>(k) * dp + mesh_.coord(Axis::kDp), 1).data, &counts_[k],
+                          sizeof counts_[k], compute_);
 }
 
 // Sums of the world to the host; the mean loss.
@@ -212,8 +246,14 @@ double Engine::fetch_loss(int64_t target_tokens) {
                           compute_);
     backend_.device->synchronize(compute_);
   }
+  const std::span<const double> losses = microbatch_losses();
   double loss = 0;
-  for (const double x : microbatch_losses()) loss += x;
+  if (options_.mean_of_microbatches) {
+    const auto counts = std::span<const double>(host_sums_).last(losses.size());
+    for (size_t k = 0; k < losses.size(); ++k) loss += losses[k] / std::max(counts[k], 1.);
+    return loss / static_cast<double>(losses.size());
+  }
+  for (const double x : losses) loss += x;
   return loss / static_cast<double>(std::max<int64_t>(target_tokens, 1));
 }
 
@@ -249,7 +289,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
       std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
-  r.times = StepTimes(shared.subspan(kNumWishes));
+  r.times = StepTimes(shared.subspan(kNumWishes, static_cast<size_t>(mesh_.shape().pp) * kNumStageTimes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
   r.loss_scale = scaler_.scale();
@@ -276,9 +316,8 @@ StepResult Engine::read_back(int64_t target_tokens) {
     ranges_->end_step();
   }
   scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
-#ifndef NDEBUG
-  if (applied_ % 100 == 0) store_->require_equal_copies();
-#endif
+  if (options_.compare_copies_every > 0 && !r.skipped && applied_ % options_.compare_copies_every == 0)
+    store_->require_equal_copies();
   return r;
 }
 
@@ -350,7 +389,7 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
-      ranges_->bytes();
+      seeds_.bytes() + ranges_->bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }

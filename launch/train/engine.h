@@ -37,6 +37,7 @@ struct EngineOptions {
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
+  bool mean_of_microbatches = false;  // the loss is the mean of the microbatches' means, not of all tokens
   bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
   double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
@@ -44,6 +45,12 @@ struct EngineOptions {
   int threads = 1;              // host threads of this rank
   bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
   bool evaluates = true;        // evaluate() will be called: memory is kept for it
+  // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
+#ifdef NDEBUG
+  int64_t compare_copies_every = 0;
+#else
+  int64_t compare_copies_every = 100;
+#endif
 };
 
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
@@ -63,7 +70,7 @@ struct EnginePlan {
 };
 
 struct StepResult {
-  double loss = 0;       // mean over the unmasked target tokens of the global batch; equal on every rank
+  double loss = 0;       // mean over the unmasked targets of the global batch, or of means; equal on every rank
   double grad_norm = 0;  // before clipping
   double clip = 1;       // factor that clipping applied
   double lr = 0;
@@ -85,7 +92,8 @@ class Engine {
 
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
-  // One optimizer step. target_tokens: unmasked targets of the global batch. `stop`: this rank's wish, any rank's is
+  // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
+  // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
   // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
   // options.microbatches of them.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
@@ -123,9 +131,11 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
+  void prepare_seeds(std::span<const MicroBatch>);
   void judge_step(int64_t target_tokens);
   double fetch_loss(int64_t target_tokens);
   void share(Tensor losses, bool stop, bool save_ready);
+  void share_counts(Tensor out);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
   void abandon(const std::exception&);
@@ -148,7 +158,10 @@ class Engine {
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   Buffer scalars_, sums_, losses_;
+  Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
+  std::vector<float> host_seeds_;
   std::vector<double> host_sums_;
+  std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
   enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
   double wishes_[kNumWishes] = {};

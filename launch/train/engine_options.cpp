@@ -13,6 +13,7 @@ GptConfig gpt_config(const Config& c) {
   m.layers = c.model.layers;
   m.hidden = c.model.hidden;
   m.heads = c.model.heads;
+  m.kv_heads = c.model.kv_heads;
   m.ffn = c.model.ffn;
   m.vocab = c.model.vocab;
   m.seq = c.model.seq;
@@ -32,6 +33,7 @@ MeshShape mesh_shape(const Config& c) {
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
   s.tp = static_cast<int>(c.parallel.tp);
+  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
   return s;
 }
 
@@ -45,6 +47,7 @@ ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype) {
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
   if (reduce_dtype != "fp32") z.reduce = reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
+  z.allow_unused = c.allow_unused;
   return z;
 }
 }  // namespace
@@ -69,6 +72,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == "sum";
+  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;

@@ -107,7 +107,7 @@ void Trainer::one_step() {
   const auto microbatches = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
-  const StepResult r = engine_->step(microbatches, global_tokens(), stop_requested(), saver_->ready());
+  const StepResult r = engine_->step(microbatches, target_tokens(*loader_), stop_requested(), saver_->ready());
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
@@ -131,17 +131,29 @@ void Trainer::one_step() {
   if (rec.step % config_.log.every == 0) say_where_time_and_memory_went(rec);
 }
 
+// Targets that carry loss in the global batch that the loader gave last. Ranks with targets count, all know.
+int64_t Trainer::target_tokens(const Loader& loader) const {
+  if (!config_.data.eod_mask_loss) return global_tokens();
+  int64_t count = mesh_->last_stage() && mesh_->coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
+  mesh_->world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+  return count;
+}
+
 void Trainer::evaluate() {
   const double begin = now();
   mesh_->status().enter(RunPhase::kEval, state_.step);
   eval_loader_->restore(0);
   double sum = 0;
-  for (int64_t k = 0; k < config_.train.eval_steps; ++k) sum += engine_->evaluate(eval_loader_->next());
+  int64_t targets = 0;
+  for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
+    sum += engine_->evaluate(eval_loader_->next());
+    targets += target_tokens(*eval_loader_);
+  }
   EvalRecord rec;
   rec.step = state_.step;
   rec.time = wall_seconds();
   rec.tokens = config_.train.eval_steps * global_tokens();
-  rec.loss = sum / static_cast<double>(rec.tokens);
+  rec.loss = sum / static_cast<double>(std::max<int64_t>(targets, 1));
   rec.seconds = now() - begin;
   if (state_.best_step < 0 || rec.loss < state_.best_loss) {
     state_.best_loss = rec.loss;

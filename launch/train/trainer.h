@@ -74,6 +74,8 @@ class Trainer {
   void finish(Exit);
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
+  int64_t target_tokens(const Loader&) const;
+  int32_t end_of_document() const;
   int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
 
   const TrainRun run_;
@@ -90,6 +92,7 @@ class Trainer {
   std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  int32_t eod_ = -1;  // ends a document, with data.eod_mask_loss
   std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;

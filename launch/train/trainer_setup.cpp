@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "data/index_store.h"
+#include "data/token_meta.h"
+#include "data/tokenizer.h"
 #include "kernels/core/sha256.h"
 #include "launch/logs/banner.h"
 #include "launch/ranks/agree.h"
@@ -84,6 +86,7 @@ void Trainer::open_data() {
     if (origin == run_.loaded.origin.end()) throw;
     throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
   }
+  if (config_.data.eod_mask_loss) eod_ = end_of_document();
   if (config_.train.eval_every == 0) return;
   if (o.whole)
     o.sources = config_.data.valid;
@@ -114,7 +117,27 @@ LoaderConfig Trainer::loader_config() const {
   l.dp_size = mesh_->size(Axis::kDp);
   l.need_tokens = mesh_->first_stage();
   l.need_targets = mesh_->last_stage();
+  l.eod_mask_loss = config_.data.eod_mask_loss;
+  if (l.eod_mask_loss) l.eod = eod_;
   return l;
+}
+
+// As the files of tokens say it, or the tokenizer.
+int32_t Trainer::end_of_document() const {
+  std::vector<DataSource> sources = config_.data.train;
+  sources.insert(sources.end(), config_.data.valid.begin(), config_.data.valid.end());
+  int64_t eod = -1;
+  if (!config_.data.tokenizer.empty()) eod = Tokenizer::load(config_.data.tokenizer).eod();
+  for (const DataSource& s : sources) {
+    const auto meta = s.path == "mock" ? std::nullopt : read_token_meta(s.path);
+    if (!meta || meta->eod < 0) continue;
+    GT_REQUIRE(eod < 0 || eod == meta->eod, Exit::kUsage, s.path, ".meta.json: documents end with token ", meta->eod,
+               ", elsewhere with ", eod, "; data.eod_mask_loss needs one");
+    eod = meta->eod;
+  }
+  GT_REQUIRE(eod >= 0, Exit::kUsage, "data.eod_mask_loss: nothing says which token ends a document; give ",
+             "--data.tokenizer, or token files that `gpttrain data prepare` wrote with one");
+  return static_cast<int32_t>(eod);
 }
 
 void Trainer::open_loader() {

@@ -84,8 +84,9 @@ class Source {
 
 // What a reader of the native form needs beside the tensors.
 Notes native_notes(const ModelConfig& m) {
-  const nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
+  nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
                                      {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
+  if (m.kv_heads != m.heads) model["kv_heads"] = m.kv_heads;
   Notes notes{{"model", model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
   return notes;
@@ -181,6 +182,9 @@ int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const s
 
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
   const bool hf = args.naming == "hf";
+  GT_REQUIRE(!hf || source.model().kv_heads == source.model().heads, Exit::kUsage, "--naming hf: ", source.path(),
+             " has ", source.model().kv_heads, " key and value heads for ", source.model().heads,
+             " query heads, and Hugging Face's GPT-2 has as many of each; use --naming native, or --format hdf5");
   GT_REQUIRE(!hf || dtype != DType::kI8, Exit::kUsage,
              "--naming hf: transformers reads no int8 weights with scales; use --naming native");
   const std::vector<Exported> plan = plan_export(source.weights(), hf, dtype);

@@ -21,7 +21,7 @@ std::vector<int64_t> Gpt2Weight::hf_shape() const {
 }
 
 std::vector<Gpt2Weight> gpt2_weights(const ModelConfig& m) {
-  const int64_t h = m.hidden, f = m.ffn;
+  const int64_t h = m.hidden, f = m.ffn, qkv = h + 2 * (m.kv_heads > 0 ? m.kv_heads : m.heads) * (h / m.heads);
   std::vector<Gpt2Weight> out{{"embed.weight", "transformer.wte.weight", {m.vocab, h}},
                               {"pos_embed.weight", "transformer.wpe.weight", {m.seq, h}}};
   for (int64_t i = 0; i < m.layers; ++i) {
@@ -31,8 +31,8 @@ std::vector<Gpt2Weight> gpt2_weights(const ModelConfig& m) {
     };
     add("norm1.weight", "ln_1.weight", {h});
     add("norm1.bias", "ln_1.bias", {h});
-    add("attn.qkv.weight", "attn.c_attn.weight", {3 * h, h}, 3);
-    add("attn.qkv.bias", "attn.c_attn.bias", {3 * h}, 3);
+    add("attn.qkv.weight", "attn.c_attn.weight", {qkv, h}, 3);
+    add("attn.qkv.bias", "attn.c_attn.bias", {qkv}, 3);
     add("attn.out.weight", "attn.c_proj.weight", {h, h});
     add("attn.out.bias", "attn.c_proj.bias", {h});
     add("norm2.weight", "ln_2.weight", {h});

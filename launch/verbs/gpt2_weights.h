@@ -13,7 +13,7 @@ struct Gpt2Weight {
   std::string hf;              // "transformer.h.3.attn.c_attn.weight"
   std::vector<int64_t> shape;  // ours: linear weights are out x in
   bool transposed = false;     // Hugging Face's linear weights of GPT-2 are in x out
-  int blocks = 1;              // equal parts of dimension 0: Q, K, V
+  int blocks = 1;              // parts of dimension 0: Q, K, V
   std::vector<int64_t> hf_shape() const;
 };
 

@@ -91,6 +91,9 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   m.seq = dim("pos_embed.weight", 0);
   m.ffn = dim("layers.0.mlp.up.weight", 0);
   m.heads = heads;
+  // What is not the queries' of the fused projection: a key and a value of head_dim for each group.
+  const int64_t rest = dim("layers.0.attn.qkv.weight", 0) - m.hidden, each = 2 * (m.hidden / heads);
+  if (each > 0 && rest > 0 && rest % each == 0) m.kv_heads = rest / each;
   m.layers = 0;
   while (shapes.count(fmt::format("layers.{}.norm1.weight", m.layers))) ++m.layers;
   m.tied = shapes.count("head.weight") == 0;

@@ -17,14 +17,13 @@ Var on_all_rows(Tape& t, Var x, const TensorAxis& axis, Layer layer) {
   return y;
 }
 
-// Column-parallel: W split on `out` (`blocks` of them for a fused qkv), bias split with it.
+// Column-parallel: W split on `out` (`cut`: by blocks of heads for a fused qkv), bias split with it.
 class ColumnLinear : public Module {
  public:
-  ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, int blocks = 1)
+  ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, ShardSpec cut = ShardSpec::split(0))
       : Module(std::move(name)), axis_(b.tensor()),
-        weight(param("weight", {out, in}, ShardSpec::split(0, blocks), {Init::Kind::kNormal, b.init_std}, b,
-                     b.precision.linear())),
-        bias(param("bias", {out}, ShardSpec::split(0, blocks), {Init::Kind::kZero}, b, b.precision.linear())),
+        weight(param("weight", {out, in}, cut, {Init::Kind::kNormal, b.init_std}, b, b.precision.linear())),
+        bias(param("bias", {out}, cut, {Init::Kind::kZero}, b, b.precision.linear())),
         input(input_range(b)) {
     weight.fake_quant = b.precision.int8;
   }

@@ -8,11 +8,6 @@
 
 namespace gt {
 
-int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int tp_size) {
-  const int64_t block = full / blocks, part = block / tp_size;  // rows of a block, and of this rank's part of it
-  return local / part * block + tp_rank * part + local % part;
-}
-
 void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, int tp_size, int threads,
                     const DeviceApi& api, Stream stream) {
   if (stream.device.kind == DeviceKind::kNull) return;
@@ -28,15 +23,15 @@ void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, 
     const auto row = [&](int64_t r) {
       float* out = host.data() + r * cols;
       if (!split || p.shard.dim == 0) {
-        const int64_t at = split ? logical_index(r, full_rows, p.shard.blocks, tp_rank, tp_size) : r;
+        const int64_t at = split ? logical_index(p.shard, full_rows, r, tp_rank, tp_size) : r;
         if (at < p.full_shape[0])
           philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
       } else {
-        const int64_t run = full_cols / p.shard.blocks / tp_size;  // consecutive columns of one block
-        for (int64_t c = 0; c < cols; c += run)
-          philox_normals(
-              key, static_cast<uint64_t>(r * full_cols + logical_index(c, full_cols, p.shard.blocks, tp_rank, tp_size)),
-              run, p.init.stddev, out + c);
+        for (int64_t c = 0; c < cols;) {
+          const BlockCut b = block_cut(p.shard, full_cols, c, tp_rank, tp_size);  // consecutive columns of one block
+          philox_normals(key, static_cast<uint64_t>(r * full_cols + b.at), b.count, p.init.stddev, out + c);
+          c += b.count;
+        }
       }
     };
     std::vector<std::thread> team;

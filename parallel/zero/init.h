@@ -11,8 +11,4 @@ namespace gt {
 void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, int tp_size, int threads,
                     const DeviceApi&, Stream);
 
-// Row `local` of a dimension of logical extent `full` that is cut in `blocks` equal blocks, each split over tp: its
-// logical index.
-int64_t logical_index(int64_t local, int64_t full, int blocks, int tp_rank, int tp_size);
-
 }  // namespace gt

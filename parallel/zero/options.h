@@ -17,6 +17,9 @@ struct ZeroOptions {
   GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; below, gradients stay whole and kEnd is all there is
   int prefetch = 1;                            // stage 3: scopes gathered ahead of the one in use
   int64_t persist_numel = 100000;              // stage 3: scopes of fewer elements on this rank stay whole
+  // A parameter that no gradient was written for in a step has one of 0 there; else that is an error. Ranks of the
+  // data-parallel group must agree about it where gradients are reduced after each microbatch.
+  bool allow_unused = false;
   DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
   bool masters = true;         // half values have f32 masters, which are what is trained
 };

@@ -75,15 +75,16 @@ void ParamStore::cut_pieces() {
       const int64_t from = r.at + (options_.stage == 0 ? 0 : s.begin()), to = from + r.value.numel();
       for (int shard = 0; shard < mesh_.size(Axis::kDp); ++shard)
         for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(shard)]) {
-          const int64_t begin = std::max(from, g.at), end = std::min(to, g.at + g.count);
-          if (begin >= end) continue;
-          const bool split = s.spec.params[static_cast<size_t>(g.tensor)]->shard.kind == ShardSpec::Kind::kSplit;
-          pieces_.push_back({.range = static_cast<int>(j),
-                             .at = begin - from,
-                             .count = end - begin,
-                             .tensor = first_tensor + g.tensor,
-                             .begin = g.begin + begin - g.at,
-                             .owned = shard == dp && (split || mesh_.coord(Axis::kTp) == 0)});
+          for (const auto& [piece, counted] : counted_pieces(s, g, mesh_)) {
+            const int64_t begin = std::max(from, piece.at), end = std::min(to, piece.at + piece.count);
+            if (begin < end)
+              pieces_.push_back({.range = static_cast<int>(j),
+                                 .at = begin - from,
+                                 .count = end - begin,
+                                 .tensor = first_tensor + g.tensor,
+                                 .begin = piece.begin + begin - piece.at,
+                                 .owned = shard == dp && counted});
+          }
         }
     }
   }
@@ -226,30 +227,25 @@ void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }
 
-bool ParamStore::counted(const ScopeState& s, const FlatSegment& g) const {
-  const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
-  return p.shard.kind == ShardSpec::Kind::kSplit || mesh_.coord(Axis::kTp) == 0;
+// Adds the squares of what this tensor rank counts, or does not count, of a scope's own shard.
+void ParamStore::add_squares(const ScopeState& s, bool of_counted, Tensor out) {
+  if (s.tied_copy()) return;  // counted once, by the owner
+  for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))])
+    for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
+      if (counted == of_counted && piece.count > 0)
+        backend_.ops->sum_squares({.x = s.grads_at(piece.at, piece.at + piece.count), .out = out, .accumulate = true},
+                                  compute_);
 }
 
 void ParamStore::replica_squares(Tensor out) {
   backend_.device->zero(out.data, out.bytes(), compute_);
-  for (auto& s : scopes_)
-    for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))])
-      if (!counted(*s, g) && !s->tied_copy())
-        backend_.ops->sum_squares({.x = s->grads_at(g.at, g.at + g.count), .out = out, .accumulate = true}, compute_);
+  for (auto& s : scopes_) add_squares(*s, false, out);
 }
 
 void ParamStore::norm_squares(Tensor norms) {
   GT_CHECK(norms.numel() == total_scopes_ && norms.dtype == DType::kF64, "one f64 entry per scope of the model");
   backend_.device->zero(norms.data, norms.bytes(), compute_);
-  for (auto& s : scopes_) {
-    if (s->tied_copy()) continue;  // counted once, by the owner
-    for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
-      if (!counted(*s, g)) continue;
-      backend_.ops->sum_squares(
-          {.x = s->grads_at(g.at, g.at + g.count), .out = norms.slice(s->spec.index, 1), .accumulate = true}, compute_);
-    }
-  }
+  for (auto& s : scopes_) add_squares(*s, true, norms.slice(s->spec.index, 1));
 }
 
 // Values of what this rank updates become their masters, to nearest even; the optimizer's step does the same.

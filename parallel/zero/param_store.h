@@ -97,8 +97,9 @@ class ParamStore {
   void begin_evaluation();        // before each pass of an evaluation
 
   // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every
-  // stage; tp-split or tp place 0; not a tied copy), 0 for scopes of other ranks: out f64 [total_scopes]. Summed over
-  // the world it is the global norm squared, with entries in the model's order whatever the layout.
+  // stage; of elements that several tp ranks hold the first of them; not a tied copy), 0 for scopes of other ranks: out
+  // f64 [total_scopes]. Summed over the world it is the global norm squared, with entries in the model's order whatever
+  // the layout.
   void norm_squares(Tensor out);
   // The sum of squares of what norm_squares() leaves out because another tensor rank counts it: out f64 [1]. Only good
   // for knowing that it is finite: a replica that is not would part from its owner.
@@ -149,7 +150,7 @@ class ParamStore {
   void derive_values(ScopeState&);
   void add_ranges(int scope);
   void cut_pieces();
-  bool counted(const ScopeState&, const FlatSegment&) const;
+  void add_squares(const ScopeState&, bool of_counted, Tensor out);
   const Mesh& mesh_;
   ZeroOptions options_;
   const Backend& backend_;

@@ -19,13 +19,14 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
       for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
         if (g.at < from || g.at + g.count > from + held) continue;
         const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
-        const bool dealt_here = p.shard.kind == ShardSpec::Kind::kSplit || mesh_.coord(Axis::kTp) == 0;
-        out.push_back({.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
-                       .data = flat_state[k].slice(g.at - from, g.count),
-                       .full = p.full_shape, .local = p.local_shape, .shard = p.shard,
-                       .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp),
-                       .pad_rows = p.pad_rows, .begin = g.begin,
-                       .save = r == dp && !s.tied_copy() && dealt_here});
+        for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
+          if (piece.count > 0)
+            out.push_back({.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
+                           .data = flat_state[k].slice(piece.at - from, piece.count),
+                           .full = p.full_shape, .local = p.local_shape, .shard = p.shard,
+                           .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp),
+                           .pad_rows = p.pad_rows, .begin = piece.begin,
+                           .save = r == dp && !s.tied_copy() && counted});
       }
   }
 }

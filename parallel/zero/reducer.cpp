@@ -58,9 +58,43 @@ void GradReducer::ready(ScopeState& s) {
 // A scope's gradients are final on this rank and about to be added up over the data-parallel ranks: the one place for
 // what must be done to them before.
 void GradReducer::complete_gradients(ScopeState& s) {
-  for (const Parameter* p : s.spec.params)
-    GT_CHECK(p->grad_dirty, "parameter ", p->name, " got no gradient in this step");
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    Parameter& p = *s.spec.params[i];
+    if (p.grad_dirty) continue;
+    GT_CHECK(options_.allow_unused, "parameter ", p.name, " got no gradient in this step; if it is meant to have none, ",
+             "zero.allow_unused takes it for 0");
+    const Tensor none = whole.slice(s.layout.offset[i], p.local_shape.numel());
+    backend_.device->zero(none.data, none.bytes(), compute_);
+    p.grad_dirty = true;
+  }
   sum_partial(s);
+  sum_shared_heads(s);
+}
+
+// Sharded gradients of a scope that nobody wrote to in this step: an error that names the parameter, or zeros, reduced
+// like others so that all ranks make the same calls.
+void GradReducer::complete_unused(ScopeState& s) {
+  if (!options_.allow_unused) return complete_gradients(s);
+  open(s);
+  launch(s);
+  drain();
+}
+
+// Key and value heads that several tensor ranks hold: each has the part of the gradient that its own query heads make.
+// The ranks of a run get the sum, with the same bits, and go on as one.
+void GradReducer::sum_shared_heads(ScopeState& s) {
+  if (mesh_.kv().size() == 1) return;
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  summing_.clear();
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    const Parameter& p = *s.spec.params[i];
+    if (p.shard.copies(mesh_.size(Axis::kTp)) == 1) continue;
+    const int64_t alone = unshared_elements(p, mesh_.size(Axis::kTp)), shared = p.local_shape.numel() - alone;
+    summing_.push_back(
+        mesh_.kv().all_reduce(whole.slice(s.layout.offset[i] + alone, shared), ReduceOp::kSum, compute_));
+  }
+  for (Work& w : summing_) w.wait(compute_);
 }
 
 // Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One
@@ -144,7 +178,7 @@ void GradReducer::reduce_stage(int stage) {
       if (rounds()) drain();  // one scope's rounded gradients at a time
       launch(s);
     }
-    if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_gradients(s);  // none came: says which
+    if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);
   }
 }
 

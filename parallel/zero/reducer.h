@@ -31,7 +31,9 @@ class GradReducer {
  private:
   using Phase = ScopeState::Phase;
   void complete_gradients(ScopeState&);
+  void complete_unused(ScopeState&);
   void sum_partial(ScopeState&);
+  void sum_shared_heads(ScopeState&);
   void launch(ScopeState&);
   void launch_rounded(ScopeState&);
   void launch_bucket();
@@ -47,7 +49,7 @@ class GradReducer {
   Stream compute_;
   Pool pool_;
   std::vector<ScopeState*> bucket_;  // final for this microbatch, not launched yet
-  std::vector<Work> summing_;        // of sum_partial(); kept for its storage
+  std::vector<Work> summing_;        // of the two sums over tensor ranks; kept for its storage
   std::vector<ScopeState*> flying_;  // sharded and rounded scopes on their way
   int64_t bucket_fill_ = 0;          // bytes
   bool backward_over_ = false;       // what flies was launched by a backward that has ended

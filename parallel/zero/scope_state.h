@@ -1,6 +1,8 @@
 // Private to parallel/zero. One scope on this rank: its place in the flat layout, the buffers that hold it, and where
 // its gathering and its reduction stand. The gatherer and the reducer change it, the store reads it.
 #pragma once
+#include <array>
+
 #include "kernels/core/memory.h"
 #include "parallel/comm/process_group.h"
 #include "parallel/zero/flat_layout.h"
@@ -90,6 +92,23 @@ struct ScopeState final : ParamScope {
   Tensor shard_of(Tensor held, bool is_shard) const { return is_shard ? held : own(held); }
   int64_t value_base() const { return values_sharded ? begin() : 0; }
 };
+
+// Of the flattened local tensor, the first so many elements that no other tensor rank holds: all of a split parameter,
+// but for key and value heads that ranks share; none of one that every rank holds whole.
+inline int64_t unshared_elements(const Parameter& p, int tp_size) {
+  if (p.shard.kind != ShardSpec::Kind::kSplit) return 0;
+  if (p.shard.copies(tp_size) == 1) return p.local_shape.numel();
+  const int64_t rows = unshared_extent(p.shard, p.full_shape[0], tp_size);
+  return p.local_shape.numel() / p.local_shape[0] * rows;
+}
+
+// A segment cut where tensor ranks begin to share its elements; either piece may be empty. Elements that several tensor
+// ranks hold are counted, in norms and in checkpoints, by the first of them.
+struct CountedPiece {
+  FlatSegment at;
+  bool counted;  // by this rank
+};
+std::array<CountedPiece, 2> counted_pieces(const ScopeState&, const FlatSegment&, const Mesh&);
 
 using ScopeList = std::vector<std::unique_ptr<ScopeState>>;
 

@@ -1,7 +1,5 @@
 #include "parallel/zero/shard_view.h"
 
-#include "parallel/zero/init.h"
-
 namespace gt {
 
 int64_t logical_offset(const ShardView& v, int64_t local) {
@@ -10,8 +8,8 @@ int64_t logical_offset(const ShardView& v, int64_t local) {
   int64_t r = local / cols, c = local % cols;
   if (v.shard.kind == ShardSpec::Kind::kSplit) {
     if (v.shard.dim == 0)
-      r = logical_index(r, v.pad_rows ? v.pad_rows : full_rows, v.shard.blocks, v.tp_rank, v.tp_size);
-    else c = logical_index(c, full_cols, v.shard.blocks, v.tp_rank, v.tp_size);
+      r = logical_index(v.shard, v.pad_rows ? v.pad_rows : full_rows, r, v.tp_rank, v.tp_size);
+    else c = logical_index(v.shard, full_cols, c, v.tp_rank, v.tp_size);
   }
   return r < full_rows ? r * full_cols + c : -1;
 }

@@ -71,16 +71,33 @@ TEST_CASE("every flat range of every shape is covered once, in order, by at most
   }
 }
 
+TEST_CASE("grouped heads are cut at their edges, and heads that ranks share lie in one place") {
+  // 4 query heads, 2 of keys, 2 of values, 2 rows each; the third of 4 ranks: rows 4 5, 10 11, 14 15.
+  const auto pieces = pieces_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
+  REQUIRE(pieces.size() == 5);
+  CHECK(pieces[0].box == box({4, 1}, {1, 2}));
+  CHECK(pieces[1].box == box({5, 0}, {1, 3}));
+  CHECK(pieces[2].box == box({10, 0}, {2, 3}));
+  CHECK(pieces[3].box == box({14, 0}, {1, 3}));
+  CHECK(pieces[4].box == box({15, 0}, {1, 2}));
+  const auto neighbour = pieces_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 3, 4, 6, 12));
+  CHECK(neighbour[0].box == box({10, 0}, {2, 3}));
+}
+
 TEST_CASE("pieces name exactly the logical elements that logical_offset() names") {
   std::mt19937 draw(1);
   const auto pick = [&](int lo, int hi) { return lo + static_cast<int>(draw() % static_cast<unsigned>(hi - lo + 1)); };
   for (int trial = 0; trial < 3000; ++trial) {
     const int tp = pick(1, 4), blocks = pick(1, 3), dim = pick(0, 1), rows = pick(1, 4), cols = pick(1, 5);
+    const int kv = pick(0, 1) ? tp : 1;  // each rank its own heads of keys, or one for all
+    const bool heads = dim == 0 && pick(0, 2) == 0;
+    const ShardSpec cut = heads ? ShardSpec::qkv(2 * tp, kv) : ShardSpec::split(dim, blocks);
     Shape full = dim == 0 ? Shape{tp * blocks * rows, cols} : Shape{rows, tp * blocks * cols};
+    if (heads) full.dim[0] = (2 * tp + 2 * kv) * rows;
     Shape local = full;
-    local.dim[static_cast<size_t>(dim)] /= tp;
-    ShardView v = view(full, local, ShardSpec::split(dim, blocks), pick(0, tp - 1), tp, 0, 0);
-    if (dim == 0 && blocks == 1 && rows > 1 && pick(0, 1)) {  // padding: the logical tensor is shorter
+    local.dim[static_cast<size_t>(dim)] = local_extent(cut, full[dim], tp);
+    ShardView v = view(full, local, cut, pick(0, tp - 1), tp, 0, 0);
+    if (dim == 0 && !heads && blocks == 1 && rows > 1 && pick(0, 1)) {  // padding: the logical tensor is shorter
       v.pad_rows = full[0];
       v.full.dim[0] -= pick(1, rows - 1);
     }

@@ -23,6 +23,7 @@ std::vector<Param> odd_model() {
   return {{"embed.weight", {21, 5}, ShardSpec::split(0), true},
           {"layers.0.attn.qkv.weight", {24, 7}, ShardSpec::split(0, 3)},
           {"layers.0.attn.qkv.bias", {24}, ShardSpec::split(0, 3)},
+          {"layers.0.grouped.weight", {16, 3}, ShardSpec::qkv(4, 2)},
           {"layers.0.attn.out.weight", {6, 8}, ShardSpec::split(1)},
           {"layers.0.norm.weight", {11}, ShardSpec::replicate()},
           {"layers.1.cube.weight", {8, 3, 5}, ShardSpec::split(0)},
@@ -50,7 +51,10 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
     v.tp_rank = tp_rank;
     v.tp_size = l.tp;
     if (p.padded) v.pad_rows = v.local.dim[0] = (p.full[0] + 7) / 8 * 8;
-    if (p.shard.kind == ShardSpec::Kind::kSplit) v.local.dim[static_cast<size_t>(p.shard.dim)] /= l.tp;
+    if (p.shard.kind == ShardSpec::Kind::kSplit) {
+      int64_t& extent = v.local.dim[static_cast<size_t>(p.shard.dim)];
+      extent = local_extent(p.shard, extent, l.tp);
+    }
     v.save = p.shard.kind == ShardSpec::Kind::kSplit || tp_rank == 0;
     local.push_back(v);
     numels.push_back(v.local.numel());
@@ -64,10 +68,20 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         if (l.zero > 0 && r != dp_rank) continue;
         ShardView v = local[static_cast<size_t>(s.tensor)];
         v.name = group + "/" + v.name;
-        v.data = {reinterpret_cast<std::byte*>(base + s.at), {s.count}, DType::kF32, {}};
-        v.begin = s.begin;
-        v.save = v.save && r == dp_rank;
-        views.push_back(v);
+        // What several tensor ranks hold of a split tensor is the first one's to save.
+        const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
+        const int64_t rows = split ? unshared_extent(v.shard, v.pad_rows ? v.pad_rows : v.full[0], l.tp) : 0;
+        const int64_t alone = split && v.shard.copies(l.tp) > 1 ? rows * v.local.numel() / v.local[0] : v.local.numel();
+        for (const auto& [from, to, mine] :
+             {std::tuple{s.begin, std::min(alone, s.begin + s.count), true},
+              std::tuple{std::max(alone, s.begin), s.begin + s.count, tp_rank % v.shard.copies(l.tp) == 0}}) {
+          if (from >= to) continue;
+          ShardView piece = v;
+          piece.data = {reinterpret_cast<std::byte*>(base + s.at + from - s.begin), {to - from}, DType::kF32, {}};
+          piece.begin = from;
+          piece.save = v.save && mine && r == dp_rank;
+          views.push_back(piece);
+        }
       }
   }
 }

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Writes torch_gpt2.safetensors: a tiny GPT-2 in PyTorch, its loss, every gradient, and ten AdamW steps.
+"""Writes torch_gpt2.safetensors: a tiny GPT-2 in PyTorch, its loss, every gradient, and ten AdamW steps. With a number
+of key and value heads: one block with grouped queries, its loss and gradients only.
 
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_torch_gpt2.py tests/golden/torch_gpt2.safetensors
+    /usr/bin/python3 tests/golden/make_torch_gpt2.py tests/golden/torch_gpt2_grouped.safetensors 2
 
 The model is written here in plain torch from the GPT-2 paper's description (pre-norm blocks, tanh GELU, learned positions, tied
 head); float64 is used for the gradients so that the fixture is a reference, float32 for the ten training steps.
@@ -14,6 +16,11 @@ import sys
 import torch
 
 LAYERS, HIDDEN, HEADS, VOCAB, SEQ, BATCH, MICROBATCHES = 3, 32, 4, 61, 16, 2, 2
+KV_HEADS = HEADS
+
+
+def kv_width():
+    return KV_HEADS * (HIDDEN // HEADS)
 
 
 def shapes():
@@ -21,7 +28,7 @@ def shapes():
     for i in range(LAYERS):
         p = f"layers.{i}."
         out.update({p + "norm1.weight": (HIDDEN,), p + "norm1.bias": (HIDDEN,),
-                    p + "attn.qkv.weight": (3 * HIDDEN, HIDDEN), p + "attn.qkv.bias": (3 * HIDDEN,),
+                    p + "attn.qkv.weight": (HIDDEN + 2 * kv_width(), HIDDEN), p + "attn.qkv.bias": (HIDDEN + 2 * kv_width(),),
                     p + "attn.out.weight": (HIDDEN, HIDDEN), p + "attn.out.bias": (HIDDEN,),
                     p + "norm2.weight": (HIDDEN,), p + "norm2.bias": (HIDDEN,),
                     p + "mlp.up.weight": (4 * HIDDEN, HIDDEN), p + "mlp.up.bias": (4 * HIDDEN,),
@@ -38,7 +45,9 @@ def forward(w, tokens):
     for i in range(LAYERS):
         p = f"layers.{i}."
         qkv = norm(x, p + "norm1") @ w[p + "attn.qkv.weight"].T + w[p + "attn.qkv.bias"]
-        q, k, v = (t.view(b, s, HEADS, -1).transpose(1, 2) for t in qkv.split(HIDDEN, dim=-1))
+        q, k, v = (t.view(b, s, -1, HIDDEN // HEADS).transpose(1, 2)
+                   for t in qkv.split((HIDDEN, kv_width(), kv_width()), dim=-1))
+        k, v = (t.repeat_interleave(HEADS // KV_HEADS, dim=1) for t in (k, v))
         a = (q @ k.transpose(-1, -2) / math.sqrt(HIDDEN // HEADS)).masked_fill(~mask, -math.inf).softmax(-1)
         h = (a @ v).transpose(1, 2).reshape(b, s, HIDDEN)
         x = x + h @ w[p + "attn.out.weight"].T + w[p + "attn.out.bias"]
@@ -65,7 +74,13 @@ def main(path):
     loss.backward()
     tensors.update({"grad/" + n: t.grad.float() for n, t in w.items()})
     tensors["loss"] = loss.detach().reshape(1).float()
+    if KV_HEADS == HEADS:
+        add_adamw(tensors, start, samples)
+    write(path, tensors)
+    print("loss", tensors["loss"].item())
 
+
+def add_adamw(tensors, start, samples):
     w = {n: t.clone().requires_grad_() for n, t in start.items()}
     decay = [t for t in w.values() if t.dim() >= 2]
     plain = [t for t in w.values() if t.dim() < 2]
@@ -83,6 +98,8 @@ def main(path):
     tensors["adamw/norms"] = torch.stack(norms).float()
     tensors.update({"adamw/weight/" + n: t.detach() for n, t in w.items() if n in ("embed.weight", "layers.1.attn.qkv.weight")})
 
+
+def write(path, tensors):
     header, data = {}, b""
     for name, t in sorted(tensors.items()):
         raw = t.contiguous().numpy().tobytes()
@@ -92,8 +109,9 @@ def main(path):
     text += " " * (-len(text) % 8)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text.encode() + data)
-    print("loss", tensors["loss"].item(), "losses", [round(x.item(), 6) for x in losses])
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        LAYERS, KV_HEADS = 1, int(sys.argv[2])
     main(sys.argv[1])

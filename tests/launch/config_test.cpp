@@ -156,8 +156,11 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},
       {"--model.dropout 1", "--model.dropout: 1 is outside 0..<1"},
       {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
-      {"--model.kv_heads 4",
-       "--model.kv_heads: 4 is not built yet in this version (grouped-query attention); use 0 or 12"},
+      {"--model.kv_heads 5",
+       "--model.kv_heads: 5 key and value heads do not divide heads 12; kv_heads may be 1, 2, 3, 4, 6, 12, or 0 for as "
+       "many as heads"},
+      {"--model.kv_heads 3 --tp 4",
+       "--tp: model.kv_heads 3 is neither divisible by tp 4 nor a divisor of it; tp may be 1, 3, 6, 12"},
       {"--zero 4", "--zero: 4 is outside 0..3"},
       {"--zero.grad_reduce each",
        "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "
@@ -299,6 +302,21 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
   CHECK((!o3.masters && !o3.keep_norm && o3.norm() == DType::kBF16));
   const Precision o2 = precision_of(load("--amp O2"));
   CHECK((o2.masters && o2.keep_norm));
+}
+
+TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9]") {
+  const std::string found = problems_of(
+      "--tp 8 --pp 3 --vpp 6 --dp 2 --parallel.schedule interleaved --model.heads 20 --model.hidden 320 "
+      "--model.kv_heads 5 --model.ffn 1001 --model.seq 1022 --parallel.sequence_parallel true --train.micro_batch 4 "
+      "--train.global_batch 100");
+  for (const char* part :
+       {"model.heads 20 is not divisible by tp 8; tp may be 1", "model.ffn 1001 is not divisible by tp 8; tp may be 1",
+        "model.kv_heads 5 is neither divisible by tp 8 nor a divisor of it; tp may be 1",
+        "model.seq 1022 is not divisible by tp 8; model.seq may be 1016, 1024",
+        "pp 3 x vpp 6 = 18 stages for 15 layers", "vpp may be 1 to 5",
+        "global_batch 100 is not micro_batch 4 × grad_accum × dp 2 for any grad_accum; nearest: 96, 104",
+        "6 problems, nothing was started"})
+    CHECK_THAT(found, Catch::Contains(part));
 }
 
 TEST_CASE("JSON errors say line and column") {

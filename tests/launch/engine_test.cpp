@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "launch/verify/mesh_run.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/support/test.h"
 
@@ -217,4 +218,32 @@ TEST_CASE("copies of weights that the CPU keeps in a layout of its own are plann
       GT_CHECK(planned == kept && planned > 0, "copies of weights: planned ", planned, ", kept ", kept);
     });
   }
+}
+
+TEST_CASE("a tied table whose copies part is found at the next comparison, which debug builds make", "[L4]") {
+  CHECK(EngineOptions().compare_copies_every == (BoundaryOptions().check_ordinals ? 100 : 0));
+  for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
+    for (int zero : {0, 1, 3}) {
+      MeshRun run;
+      run.engine = small(shape);
+      run.engine.zero.stage = zero;
+      run.engine.zero.persist_numel = 0;
+      run.engine.compare_copies_every = 3;
+      run.mesh = shape;
+      run.steps = 4;
+      run.samples = synthetic_samples(16, kSeq, kVocab, 3);
+      CHECK_NOTHROW(run_mesh(run));
+      MeshHooks hooks;
+      run.hooks = &hooks;
+      hooks.after_step = [](Engine& engine, int step) {
+        if (step != 1 || !engine.mesh().last_stage()) return;
+        for (const ShardView& v : engine.store().value_views())  // the copy goes by its owner's name
+          if (v.name == "master/embed.weight" && v.begin == 0) v.data.as<float>()[0] += 1;
+      };
+      INFO("pp 2 dp " << shape.dp << " zero " << zero);
+      CHECK_THROWS_WITH(run_mesh(run),
+                        Catch::Contains("the copies of embed.weight on the first and the last stage differ"));
+      run.engine.compare_copies_every = 0;
+      CHECK_NOTHROW(run_mesh(run));
+    }
 }

@@ -70,6 +70,9 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   s["model.dropout"] = one_in(2) ? "0.1" : "0";
   s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
   s["model.tied"] = one_in(2) ? "true" : "false";
+  // Of 4 heads; 3 is illegal, 1 and 2 are shared by the ranks of tp 4.
+  s["model.kv_heads"] = one_in(2) ? "0" : one_in(8) ? "3" : one_in(2) ? "1" : "2";
+  s["train.loss_mean"] = one_in(4) ? "microbatch" : "token";
   if (one_in(4)) s["parallel.partition"] = "uniform";
   if (one_in(4)) {
     std::vector<int64_t> blocks(static_cast<size_t>(one_in(4) ? 2 : number("parallel.pp") * number("parallel.vpp")), 0);

@@ -17,8 +17,8 @@ struct Fixture {
   std::vector<std::vector<int32_t>> samples;
 };
 
-Fixture read_fixture() {
-  std::ifstream in(source_dir() + "/tests/golden/torch_gpt2.safetensors", std::ios::binary);
+Fixture read_fixture(const std::string& name) {
+  std::ifstream in(source_dir() + "/tests/golden/" + name, std::ios::binary);
   REQUIRE(in.good());
   uint64_t length = 0;
   in.read(reinterpret_cast<char*>(&length), sizeof length);
@@ -69,7 +69,7 @@ MeshRun fixture_run(const Fixture& f, const Logical& weights, MeshShape mesh) {
 }  // namespace
 
 TEST_CASE("loss, gradients and ten AdamW steps equal PyTorch's GPT-2") {
-  const Fixture f = read_fixture();
+  const Fixture f = read_fixture("torch_gpt2.safetensors");
   const Logical weights = with_prefix(f, "weight/"), grads = with_prefix(f, "grad/");
   for (const MeshShape mesh :
        {MeshShape{}, MeshShape{.pp = 2, .dp = 1, .tp = 2}, MeshShape{.pp = 1, .dp = 4, .tp = 1}}) {
@@ -89,5 +89,24 @@ TEST_CASE("loss, gradients and ten AdamW steps equal PyTorch's GPT-2") {
     CHECK(relative_error(r.weights.at("embed.weight"), f.f32.at("adamw/weight/embed.weight")) <= 1e-4);
     CHECK(relative_error(r.weights.at("layers.1.attn.qkv.weight"), f.f32.at("adamw/weight/layers.1.attn.qkv.weight")) <=
           1e-4);
+  }
+}
+
+TEST_CASE("loss and gradients of grouped queries equal PyTorch's, heads whole, split and shared") {
+  const Fixture f = read_fixture("torch_gpt2_grouped.safetensors");
+  const Logical weights = with_prefix(f, "weight/"), grads = with_prefix(f, "grad/");
+  for (const MeshShape mesh : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.tp = 4, .kv_ranks = 2}}) {
+    INFO("tp " << mesh.tp);
+    MeshRun run = fixture_run(f, weights, mesh);
+    run.engine.model.layers = 1;
+    run.engine.model.kv_heads = 2;
+    run.steps = 1;
+    const MeshResult r = run_mesh(run);
+    CHECK(r.losses[0] == Approx(f.f32.at("loss")[0]).epsilon(1e-6));
+    REQUIRE(r.grads.size() == grads.size());
+    for (const auto& [name, expected] : grads) {
+      INFO(name);
+      CHECK(relative_error(r.grads.at(name), expected) <= 1e-5);
+    }
   }
 }

@@ -87,6 +87,31 @@ TEST_CASE("the ranks of a tensor group cover every logical element exactly once"
       CHECK(times == std::vector<int>(times.size(), split ? 1 : tp));
       CHECK(padding == (kind.pad ? (kind.pad - kind.full[0]) * 5 : 0));
     }
+  // Grouped queries: 4 heads of 3 rows, 2 of keys, 2 of values. Every head of them is on tp / 2 ranks.
+  for (int tp : {1, 2, 4}) {
+    std::vector<int> times(24 * 5, 0);
+    const ShardSpec qkv = ShardSpec::qkv(4, 2);
+    const int copies = tp == 4 ? 2 : 1;
+    CHECK(qkv.copies(tp) == copies);
+    CHECK(unshared_extent(qkv, 24, tp) == (tp == 4 ? 3 : 24 / tp));
+    for (int rank = 0; rank < tp; ++rank) {
+      ShardView v;
+      v.full = {24, 5};
+      v.local = {local_extent(qkv, 24, tp), 5};
+      v.shard = qkv;
+      v.tp_rank = rank;
+      v.tp_size = tp;
+      for (int64_t i = 0; i < v.local.numel(); ++i) ++times.at(static_cast<size_t>(logical_offset(v, i)));
+    }
+    std::vector<int> want(24 * 5, 1);
+    std::fill(want.begin() + 12 * 5, want.end(), copies);
+    CHECK(times == want);
+  }
+  CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 3, 3, 4) == 15);  // the fourth rank's first row of keys
+  CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 6, 3, 4) == 21);  // and of values
+  CHECK(logical_index(ShardSpec::qkv(4, 1), 18, 3, 2, 4) == 12);
+  for (const auto& [heads, kv, tp] : {std::tuple{4, 3, 2}, {4, 2, 3}, {6, 3, 4}, {6, 2, 4}})
+    CHECK(local_extent(ShardSpec::qkv(heads, kv), (heads + 2 * kv) * 3, tp) == -1);
   // [Q; K; V] of 4 rows each over 2 ranks: the second holds rows 2 3, 6 7, 10 11.
   ShardView v;
   v.full = {12, 2};

@@ -437,6 +437,32 @@ TEST_CASE("a parameter without gradient and a step that was never reduced are er
   CHECK_THAT(unknown[0], Catch::Contains("no parameter scope named layers.7"));
 }
 
+TEST_CASE("a parameter that may be without gradient has one of 0 at every stage, and the others keep theirs", "[D1]") {
+  for (bool overlap : {false, true})
+    for (ZeroOptions z : all_stages(1500, overlap))
+      for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight", "layers.0.norm.weight"})
+        for (const MeshShape& shape : {MeshShape{.dp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}}) {
+          INFO(text(z) << " without " << missing);
+          z.allow_unused = true;
+          Assembled all;
+          on_ranks(shape, [&](GroupFactory& f) {
+            Rank r(shape, f, z);
+            backward(r);  // leaves values where the next step writes none
+            backward(r, {}, missing);
+            all.add(r.store.grad_views());
+          });
+          all.check_whole("grad");
+          for (const auto& [name, size] : logical_sizes())
+            for (int64_t i = 0; i < size; ++i) {
+              double want = reduced(name, i, shape.dp);
+              if (name == missing)
+                for (int dp = 0; dp < shape.dp; ++dp) want -= gradient(name, i, dp);
+              INFO(name << " element " << i);
+              REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == want);
+            }
+        }
+}
+
 TEST_CASE("a rank holds the bytes that its stage promises") {
   for (const ZeroOptions& z : all_stages())
     on_ranks({.pp = 1, .dp = 4, .tp = 2}, [&](GroupFactory& f) {

@@ -12,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
+#include "parallel/zero/shard_copy.h"
 
 namespace gt {
 namespace {

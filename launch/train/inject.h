@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/device.h"
+#include "kernels/backend.h"
 #include "parallel/zero/shard_view.h"
 
 namespace gt {

@@ -33,6 +33,7 @@ struct TrainState {
   int64_t skips_in_a_row = 0;  // at the end of those
   std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
   int64_t applied_steps = 0;  // t of the optimizer and of the learning-rate schedule
+  int64_t applied_samples = 0;  // of those steps: where a schedule over samples is
   std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
   std::string run_uuid;       // names the run; two runs in one folder are told apart by it
   double elapsed_seconds = 0;

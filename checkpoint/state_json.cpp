@@ -74,7 +74,10 @@ Json to_json(const TrainState& s) {
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
-  j["lr"] = {{"type", s.lr_type}, {"t", s.applied_steps}, {"value", hex_float(s.lr_value)}};
+  j["lr"] = {{"type", s.lr_type},
+             {"t", s.applied_steps},
+             {"samples", s.applied_samples},
+             {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
   if (s.best_step >= 0)
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
@@ -118,6 +121,7 @@ TrainState state_from(const Json& j) {
   s.lr_value = float_from(j.at("lr").at("value"));
   s.global_batch = j.at("batch").at("global").get<int64_t>();
   s.micro_batch = j.at("batch").at("micro").get<int64_t>();
+  s.applied_samples = j.at("lr").value("samples", s.applied_steps * s.global_batch);
   if (j.contains("best") && !j.at("best").is_null()) {
     s.best_loss = float_from(j.at("best").at("value"));
     s.best_step = j.at("best").at("step").get<int64_t>();

@@ -45,38 +45,24 @@ class LambOptimizer : public Optimizer {
     backend.device->zero(ratios_.data(), ratios_.bytes(), stream);
     here_.resize(tensors_.size());
     for (const UpdatePiece& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
+    last_.assign(tensors_.size(), 0);
+    for (size_t i = 0; i < store.pieces().size(); ++i) last_[static_cast<size_t>(store.pieces()[i].tensor)] = i;
   }
 
+  // A single rank knows a tensor's norms as soon as it has made its moments, which are still in the cache then: of most
+  // tensors the second pass costs no memory traffic. Several ranks exchange all norms at once in between.
   void step(ParamStore& store, Tensor scalars, Stream stream) override {
-    const OpTable& ops = *backend_.ops;
-    const Tensor norms = norms_.tensor({2 * count()}, DType::kF64), ratios = ratios_.tensor({count()}, DType::kF32);
+    const Tensor norms = norms_.tensor({2 * count()}, DType::kF64);
     backend_.device->zero(norms.data, norms.bytes(), stream);
-    for (const UpdatePiece& p : store.pieces()) {
-      const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-      ops.lamb_moments({.master = r.master.slice(p.at, p.count),
-                        .grad = r.grad.slice(p.at, p.count),
-                        .m = m_.of(r, p.at, p.count),
-                        .v = v_.of(r, p.at, p.count),
-                        .scalars = scalars,
-                        .norms = p.owned ? norms.slice(2 * int64_t{p.tensor}, 2) : Tensor{},
-                        .rule = rule(r),
-                        .accumulate = true},
-                       stream);
+    const std::span<const UpdatePiece> pieces = store.pieces();
+    for (size_t i = 0, first = 0; i < pieces.size(); ++i) {
+      make_moments(store, pieces[i], norms, scalars, stream);
+      if (group_.size() > 1 || !all_made(pieces, first, i)) continue;
+      for (; first <= i; ++first) apply(store, pieces[first], norms, scalars, stream);
     }
+    if (group_.size() == 1) return;
     group_.all_reduce(norms, ReduceOp::kSum, stream).wait(stream);
-    for (const UpdatePiece& p : store.pieces()) {
-      updates_.each_of(store, p, scalars, stream, [&](const UpdateSlice& u) {
-        ops.lamb_apply({.master = u.master,
-                        .m = m_.of(u),
-                        .v = v_.of(u),
-                        .value = u.value,
-                        .scalars = scalars,
-                        .norms = norms.slice(2 * int64_t{p.tensor}, 2),
-                        .ratio = ratios.slice(p.tensor, 1),
-                        .rule = rule(u.range)},
-                       stream);
-      });
-    }
+    for (const UpdatePiece& p : pieces) apply(store, p, norms, scalars, stream);
   }
 
   std::vector<ShardView> state_views(const ParamStore& store) const override {
@@ -107,6 +93,40 @@ class LambOptimizer : public Optimizer {
 
  private:
   int64_t count() const { return static_cast<int64_t>(tensors_.size()); }
+
+  // Whether no tensor of pieces [first, i] has a piece behind i.
+  bool all_made(std::span<const UpdatePiece> pieces, size_t first, size_t i) const {
+    for (size_t k = first; k <= i; ++k)
+      if (last_[static_cast<size_t>(pieces[k].tensor)] > i) return false;
+    return true;
+  }
+
+  void make_moments(ParamStore& store, const UpdatePiece& p, Tensor norms, Tensor scalars, Stream stream) {
+    const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
+    backend_.ops->lamb_moments({.master = r.master.slice(p.at, p.count),
+                                .grad = r.grad.slice(p.at, p.count),
+                                .m = m_.of(r, p.at, p.count),
+                                .v = v_.of(r, p.at, p.count),
+                                .scalars = scalars,
+                                .norms = p.owned ? norms.slice(2 * int64_t{p.tensor}, 2) : Tensor{},
+                                .rule = rule(r),
+                                .accumulate = true},
+                               stream);
+  }
+
+  void apply(ParamStore& store, const UpdatePiece& p, Tensor norms, Tensor scalars, Stream stream) {
+    updates_.each_of(store, p, scalars, stream, [&](const UpdateSlice& u) {
+      backend_.ops->lamb_apply({.master = u.master,
+                                .m = m_.of(u),
+                                .v = v_.of(u),
+                                .value = u.value,
+                                .scalars = scalars,
+                                .norms = norms.slice(2 * int64_t{p.tensor}, 2),
+                                .ratio = ratios_.tensor({count()}, DType::kF32).slice(p.tensor, 1),
+                                .rule = rule(u.range)},
+                               stream);
+    });
+  }
   LambRule rule(const UpdateRange& r) const {
     LambRule out = rule_;
     out.weight_decay = r.decay ? options_.weight_decay : 0;
@@ -120,7 +140,8 @@ class LambOptimizer : public Optimizer {
   const Backend& backend_;
   Updates updates_;
   std::vector<const Parameter*> tensors_;
-  std::vector<bool> here_;  // this rank updates some of the tensor, and so knows its ratio
+  std::vector<bool> here_;    // this rank updates some of the tensor, and so knows its ratio
+  std::vector<size_t> last_;  // of the tensor's pieces, in store.pieces()
   FlatState m_, v_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]
 };

@@ -1,5 +1,7 @@
 #include "optim/lr_schedule.h"
 
+#include <algorithm>
+
 #include "kernels/core/check.h"
 #include "optim/lr_families.h"
 
@@ -24,6 +26,19 @@ constexpr Entry kSchedules[] = {
     {"lr_range_test", make_deepspeed},
 };
 
+// The curve over samples, asked for by steps.
+class OverSamples : public LrSchedule {
+ public:
+  OverSamples(std::unique_ptr<LrSchedule> curve, const LrOptions& o) : curve_(std::move(curve)), o_(o) {}
+  LrPoint at(int64_t t) const override {
+    return curve_->at(std::max<int64_t>(1, o_.samples_before + (t - o_.steps_before) * o_.samples_per_step));
+  }
+
+ private:
+  std::unique_ptr<LrSchedule> curve_;
+  const LrOptions o_;
+};
+
 }  // namespace
 
 std::vector<std::string> lr_schedule_names() {
@@ -35,6 +50,7 @@ std::vector<std::string> lr_schedule_names() {
 std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions& o) {
   std::string known;
   for (const Entry& e : kSchedules) {
+    if (o.type == e.name && o.samples_per_step > 0) return std::make_unique<OverSamples>(e.make(o), o);
     if (o.type == e.name) return e.make(o);
     known += (known.empty() ? "" : ", ") + std::string(e.name);
   }

@@ -21,6 +21,9 @@ struct LrOptions {
   std::string type = "cosine";  // lr_schedule_names()
   double peak = 3e-4, min_lr = 0, start_lr = 0;
   int64_t warmup_steps = 0, total_steps = 1;
+  // Above 0: all lengths count samples, of which a step takes so many (this start of the run: an earlier one with
+  // another batch may have applied `steps_before` steps of `samples_before` samples). at() takes steps as ever.
+  int64_t samples_per_step = 0, steps_before = 0, samples_before = 0;
   // wsd
   int64_t decay_steps = 0;             // of the end; 0: a tenth of total_steps, at least 1
   std::string decay_shape = "linear";  // linear | cosine | exponential | minus_sqrt

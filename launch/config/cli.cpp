@@ -290,19 +290,17 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     std::vector<std::string> own{"config", "help"};
     for (const Option& o : options) own.push_back(o.name);
     for (const std::string& name : deepspeed_flag_names()) own.push_back(name);
-    try {
-      command.loaded = load_config({.file = command.config_file,
-                                    .flags = extras,
-                                    .external_world = env.launched() ? env.world : 0,
-                                    .needs_data = spec.verb == Verb::kTrain,
-                                    .deepspeed = deepspeed.config,
-                                    .allow_unknown_keys = deepspeed.allow_unknown_keys,
-                                    .world_source = env.source,
-                                    .other_flags = own});
-    } catch (const Error& e) {
-      if (problems.empty()) throw;
-      throw Error(problems.text() + "\n" + e.what(), Exit::kUsage);
-    }
+    command.loaded = load_config({.file = command.config_file,
+                                  .flags = extras,
+                                  .external_world = env.launched() ? env.world : 0,
+                                  .needs_data = spec.verb == Verb::kTrain,
+                                  .deepspeed = deepspeed.config,
+                                  .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                  .world_source = env.source,
+                                  .other_flags = own,
+                                  .problems = problems});
+    auto& notes = command.loaded.notes;
+    notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());
   }
   problems.throw_if_any();
   return command;

@@ -227,6 +227,7 @@ std::vector<Option> list_options(Config& config) {
 LoadedConfig load_config(const ConfigSource& source) {
   LoadedConfig loaded;
   Reader reader(loaded, source.other_flags);
+  reader.problems = source.problems;
   if (!source.file.empty()) reader.file(source.file);
   DsConfig ds;
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);

@@ -164,7 +164,7 @@ struct OptimConfig {
 };
 
 struct ScheduleConfig {
-  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log";
+  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log", unit = "steps";
   int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
   int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
   int64_t range_steps = 2000;
@@ -178,6 +178,8 @@ struct ScheduleConfig {
       "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
       "lr_range_test",
       "how the learning rate goes; `gpttrain lr` draws it");
+    v("unit", unit, "steps|samples",
+      "what the lengths of the curve are counted in; with samples another batch size keeps the curve");
     v("warmup_steps", warmup_steps, "0.. steps", "rise from start_lr to optim.lr");
     v("start_lr", start_lr, "0..100", "where the rise begins (not reached: step 1 is above it)");
     v("min_lr", min_lr, "0..100", "where the decay ends; one_cycle: both ends of the cycle");
@@ -302,8 +304,9 @@ struct DeviceConfig {
 };
 
 struct LaunchConfig {
-  std::string ranks = "processes", hostfile, include, exclude;
-  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0;
+  std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
+  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
+  bool bind_cores = false;
   template <class V>
   void fields(V& v) {
     v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
@@ -313,6 +316,11 @@ struct LaunchConfig {
     v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
     v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
+    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
+    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program");
+    v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
+    v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
+    v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
     v("max_restarts", max_restarts, "0..1000000",
       "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
@@ -386,6 +394,7 @@ struct ConfigSource {
   bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
   std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world
   std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
+  Problems problems = {};                     // found on the command line so far: reported with the rest
 };
 
 struct LoadedConfig {

@@ -15,7 +15,9 @@
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
+#include "launch/ranks/env_file.h"
 #include "launch/ranks/hostfile.h"
+#include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/train/inject.h"
 #include "parallel/pipeline/partition.h"
@@ -32,6 +34,7 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
+    {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
 
 std::string list_of(std::vector<int64_t> v) {
@@ -137,11 +140,14 @@ class Checker {
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
   }
 
-  // Slots that this process may start ranks on; a launcher has chosen already.
+  // Slots that this process may start ranks on; a launcher has chosen already. Notes that begin with "launch: " are
+  // what only the process knows that starts ranks.
   void hosts() {
     const LaunchConfig& l = c_.launch;
-    constexpr const char* kKeys[] = {"launch.hostfile", "launch.include", "launch.exclude", "launch.num_nodes",
-                                     "launch.num_slots"};
+    constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
+                                     "launch.num_nodes", "launch.num_slots",     "launch.launcher",
+                                     "launch.ssh_port",  "launch.launcher_args", "launch.bind_cores",
+                                     "launch.core_list"};
     if (context_.external_world > 0) {
       for (const char* key : kKeys)
         if (!where(key).empty() && !started_by_launch_ranks())
@@ -155,12 +161,43 @@ class Checker {
       for (const HostSlots& h : hosts)
         if (c_.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c_.parallel.tp)
           notes_.push_back(
-              fmt::format("tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
+              fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
                           "over to another machine, or stays incomplete",
                           c_.parallel.tp, h.slots.size(), h.host));
       if (slots_ > 0 && l.ranks == "threads" && !l.hostfile.empty())
         bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
+      launcher(hosts);
     } catch (const Error& e) { problems_.add("", "", e.what()); }  // which names file or flag
+    cores();
+    try {
+      const EnvFiles env = read_env_files();
+      std::vector<std::string> names;
+      for (const auto& [name, value] : env.variables) names.push_back(name);
+      if (!env.files.empty())
+        notes_.push_back(fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
+    } catch (const Error& e) { problems_.add("", "", e.what()); }
+  }
+
+  void launcher(const std::vector<HostSlots>& hosts) {
+    const LaunchConfig& l = c_.launch;
+    const bool starts = l.ranks == "processes", slurm = l.launcher == "slurm";
+    if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
+      bad("launch.launcher", "slurm hands out the slots of a machine itself, but include or exclude name some",
+          "name whole machines, or use openmpi");
+    if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
+      notes_.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
+                                   slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
+    if (!l.launcher_args.empty() && !starts)
+      notes_.push_back("launch: launcher_args has no effect: ranks are threads of this process");
+  }
+
+  void cores() {
+    const LaunchConfig& l = c_.launch;
+    if (l.bind_cores && l.ranks == "threads")
+      bad("launch.bind_cores", "threads of one process share its cores", "use processes, or leave it out");
+    try {
+      if (!l.core_list.empty()) parse_core_list(l.core_list);
+    } catch (const Error& e) { bad("launch.core_list", e.what()); }
   }
 
   void mesh() {

@@ -37,6 +37,7 @@ constexpr Belongs kBelongs[] = {
     {"optim.lamb_nvlamb", kVariant, "apex"},
     {"log.lamb_every", kOptimizer, "lamb"},
     {"schedule.warmup_steps", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|warmup_cosine"},
+    {"schedule.unit", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd"},
     {"schedule.start_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|warmup|warmup_decay|lr_range_test"},
     {"schedule.min_lr", kSchedule, "cosine|linear|constant|inverse_sqrt|wsd|one_cycle"},
     {"schedule.total_steps", kSchedule, "cosine|linear|wsd|one_cycle_torch|warmup_decay|warmup_cosine"},
@@ -202,14 +203,25 @@ OptimizerOptions optimizer_options(const Config& c) {
   return o;
 }
 
+namespace {
+
+// 0: the schedule counts steps. A batch that could not be made out counts as one sample.
+int64_t samples_per_step(const Config& c) {
+  return c.schedule.unit == "samples" ? std::max<int64_t>(1, c.train.global_batch) : 0;
+}
+
+}  // namespace
+
 LrOptions lr_options(const Config& c) {
   const ScheduleConfig& s = c.schedule;
+  const int64_t batch = samples_per_step(c);
   return {.type = s.type,
           .peak = c.optim.lr,
           .min_lr = s.min_lr,
           .start_lr = s.start_lr,
           .warmup_steps = s.warmup_steps,
-          .total_steps = s.total_steps > 0 ? s.total_steps : c.train.steps,
+          .total_steps = s.total_steps > 0 ? s.total_steps : c.train.steps * std::max<int64_t>(1, batch),
+          .samples_per_step = batch,
           .decay_steps = s.decay_steps,
           .decay_shape = s.decay_shape,
           .pct_start = s.pct_start,
@@ -262,10 +274,11 @@ void check_optimizer(Config& c, const RuleContext& x) {
         "it belongs to adamw, adam and lamb_variant deepspeed");
   check_patterns(c.optim, bad);
   // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
-  if (known("schedule.warmup_steps") && known("train.steps") && c.schedule.warmup_steps >= c.train.steps &&
-      c.schedule.warmup_steps > 0)
-    notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}",
-                                c.train.steps, c.schedule.warmup_steps));
+  if (known("schedule.warmup_steps") && known("train.steps") && c.schedule.warmup_steps > 0 &&
+      c.schedule.warmup_steps / std::max<int64_t>(1, samples_per_step(c)) >= c.train.steps)
+    notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}{}",
+                                c.train.steps, c.schedule.warmup_steps,
+                                c.schedule.unit == "samples" ? " (samples)" : ""));
   if (!known(kSchedule) || !known("train.steps") || !known("schedule.total_steps")) return;
   check_schedule(c, x);
   for (const std::string& defect : lr_defects(lr_options(c)))

@@ -30,31 +30,29 @@ void check_local_rank(const std::string& flag, const std::string& text, const Ra
 // DeepSpeed's launcher: what has no counterpart here.
 constexpr struct {
   const char* name;
-  bool takes_value;
+  bool takes_value, harmless;  // harmless: nothing is lost by leaving it out
   const char* why;
 } kLauncher[] = {
-    {"--launcher", true,
-     "ranks are started by Open MPI's mpirun; others start gpttrain themselves (srun gpttrain ...)"},
-    {"--launcher_args", true, "mpirun takes its options from the environment: OMPI_MCA_..."},
-    {"--master_addr", true, "MPI finds its ranks by itself"},
-    {"--master_port", true, "MPI finds its ranks by itself"},
-    {"--ssh_port", true, "ports belong into ~/.ssh/config"},
-    {"--bind_cores_to_rank", false, "the system places threads; choose cores with --include localhost:0,1"},
-    {"--bind_core_list", true, "choose cores with --include localhost:0,1"},
-    {"--module", false, "there is no Python to run"},
-    {"--no_python", false, "there is no Python to run"},
-    {"--no_local_rank", false, "ranks ask MPI who they are"},
-    {"--elastic_training", false, "the number of ranks does not change within a run"},
-    {"--autotuning", true, "layouts are not searched for by trial; --dry-run says what one needs"},
-    {"--venv_script", true, "there is no Python to run"},
+    {"--master_addr", true, true, "MPI finds its ranks by itself"},
+    {"--master_port", true, true, "MPI finds its ranks by itself"},
+    {"--no_local_rank", false, true, "ranks ask MPI who they are"},
+    {"--force_multi", false, true, "a hostfile says which machines"},
+    {"--module", false, false, "there is no Python to run"},
+    {"--no_python", false, false, "there is no Python to run"},
+    {"--elastic_training", false, false, "the number of ranks does not change within a run"},
+    {"--autotuning", true, false, "layouts are not searched for by trial; --dry-run says what one needs"},
+    {"--venv_script", true, false, "there is no Python to run"},
 };
 
 // True when words[i] is one of them; it and its value are taken.
-bool refuse_launcher_flag(const std::string& name, bool attached, const std::vector<std::string>& words, size_t& i,
-                          Problems& problems) {
+bool take_launcher_flag(const std::string& name, bool attached, const std::vector<std::string>& words, size_t& i,
+                        DsFlags& out, Problems& problems) {
   for (const auto& f : kLauncher) {
     if (name != f.name) continue;
-    problems.add(name, "", fmt::format("is of DeepSpeed's launcher and not built here: {}", f.why), "leave it out");
+    if (f.harmless)
+      out.notes.push_back(fmt::format("deepspeed: {}: no effect: {}", name, f.why));
+    else
+      problems.add(name, "", fmt::format("is of DeepSpeed's launcher and not built here: {}", f.why), "leave it out");
     if (f.takes_value && !attached && i + 1 < words.size() && words[i + 1].rfind("--", 0) != 0) ++i;
     return true;
   }
@@ -62,7 +60,7 @@ bool refuse_launcher_flag(const std::string& name, bool attached, const std::vec
 }
 
 constexpr std::pair<const char*, const char*> kShort[] = {
-    {"-H", "--hostfile"}, {"-i", "--include"}, {"-e", "--exclude"}};
+    {"-H", "--hostfile"}, {"-i", "--include"}, {"-e", "--exclude"}, {"--dry_run", "--dry-run"}};
 
 }  // namespace
 
@@ -91,7 +89,7 @@ DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env
     } else if (name.rfind("--deepscale", 0) == 0) {
       problems.add(name, "deepscale", "is DeepSpeed's name of long ago", fmt::format("use {} FILE", kConfig));
       if (!attached && i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0) ++i;
-    } else if (!refuse_launcher_flag(name, attached, words, i, problems)) {
+    } else if (!take_launcher_flag(name, attached, words, i, out, problems)) {
       rest.push_back(words[i]);
       for (const auto& [brief, full] : kShort)
         if (words[i] == brief) rest.back() = full;

@@ -23,14 +23,15 @@ void make_folder(const std::string& folder) {
 
 class TensorBoardCurves : public Curves {
  public:
-  TensorBoardCurves(const std::string& folder, const SampleAxis& axis)
-      : folder_(folder), first_(axis.at(axis.step + 1)) {}
+  TensorBoardCurves(const std::string& folder, const SampleAxis& axis) : folder_(folder), first_(axis.samples + 1) {}
   const char* name() const override { return "log.samples_tensorboard"; }
   void point(const std::string& tag, double value, int64_t samples, double wall) override {
     if (!file_) {
       make_folder(folder_);
       file_ = std::make_unique<TensorBoardFile>(folder_, first_, wall);
     }
+    if (samples < newest_) file_->start_again(samples, wall);
+    newest_ = samples;
     file_->scalar(tag, value, samples, wall);
   }
   void flush() override {
@@ -40,49 +41,105 @@ class TensorBoardCurves : public Curves {
  private:
   const std::string folder_;
   const int64_t first_;
+  int64_t newest_ = -1;  // samples of the last point
   std::unique_ptr<TensorBoardFile> file_;
+};
+
+// Samples of a line "samples,value"; -1: no such line (the header).
+int64_t samples_of(std::string_view line) {
+  int64_t x;
+  return parse_int(line.substr(0, line.find(',')), x) ? x : -1;
+}
+
+// A curve in a file. Lines ascend in samples: what a start of the run, or a step back within it, goes over again is cut
+// off first, as is half a line of a run that was killed.
+class CsvFile {
+ public:
+  // Of what the file holds already, lines from `first` on go.
+  CsvFile(std::string path, const std::string& value, int64_t first) : path_(std::move(path)) {
+    std::error_code ec;
+    if (std::filesystem::exists(path_, ec)) cut(first);
+    open();
+    if (std::filesystem::file_size(path_, ec) == 0) file_ << "step," << value << '\n';
+  }
+
+  void point(int64_t samples, const std::string& value) {
+    if (samples <= last_) {
+      file_.close();
+      cut(samples);
+      open();
+    }
+    file_ << samples << ',' << value << '\n';
+    last_ = samples;
+  }
+
+  void flush() {
+    file_.flush();
+    GT_REQUIRE(file_.good(), Exit::kIo, path_, ": cannot be written: ", std::strerror(errno));
+  }
+
+ private:
+  void open() {
+    file_.open(path_, std::ios::app);
+    GT_REQUIRE(file_.good(), Exit::kIo, path_, ": cannot be opened: ", std::strerror(errno));
+  }
+
+  // Drops everything from the first line of `first` samples or more on.
+  void cut(int64_t first) {
+    std::ifstream in(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    GT_REQUIRE(in.good() || in.eof(), Exit::kIo, path_, ": cannot be read: ", std::strerror(errno));
+    size_t keep = 0;
+    last_ = -1;
+    for (size_t end; (end = text.find('\n', keep)) != std::string::npos; keep = end + 1) {
+      const int64_t samples = samples_of(std::string_view(text).substr(keep, end - keep));
+      if (samples >= first) break;
+      last_ = std::max(last_, samples);
+    }
+    std::error_code ec;
+    if (keep < text.size()) std::filesystem::resize_file(path_, keep, ec);
+    GT_REQUIRE(!ec, Exit::kIo, path_, ": cannot be cut: ", ec.message());
+  }
+
+  std::string path_;
+  std::ofstream file_;
+  int64_t last_ = -1;  // samples of the last line
 };
 
 class CsvCurves : public Curves {
  public:
-  explicit CsvCurves(std::string folder) : folder_(std::move(folder)) {}
+  CsvCurves(std::string folder, const SampleAxis& axis)
+      : folder_(std::move(folder)), first_(axis.samples + 1), fresh_(axis.step == 0) {}
   const char* name() const override { return "log.samples_csv"; }
 
   void point(const std::string& tag, double value, int64_t samples, double) override {
-    auto& [file, path] = files_[tag];
-    if (path.empty()) open(tag, file, path);
+    std::unique_ptr<CsvFile>& file = files_[tag];
+    if (!file) file = open(tag);
     std::string number = json_number(value);
     std::erase(number, '"');
-    file << samples << ',' << number << '\n';
+    file->point(samples, number);
   }
 
   void flush() override {
-    for (auto& [tag, open] : files_) {
-      open.file.flush();
-      GT_REQUIRE(open.file.good(), Exit::kIo, open.path, ": cannot be written: ", std::strerror(errno));
-    }
+    for (auto& [tag, file] : files_) file->flush();
   }
 
  private:
-  struct OpenFile {
-    std::ofstream file;
-    std::string path;
-  };
-
-  void open(const std::string& tag, std::ofstream& file, std::string& path) {
+  std::unique_ptr<CsvFile> open(const std::string& tag) const {
     make_folder(folder_);
     std::string name = tag;
     for (char& c : name)
       if (c == '/' || c == ' ') c = '_';
-    path = folder_ + "/" + name + ".csv";
-    std::error_code ec;
-    const bool empty = !std::filesystem::exists(path, ec) || std::filesystem::file_size(path, ec) == 0;
-    file.open(path, std::ios::app);
-    if (empty) file << "step," << tag.substr(tag.rfind('/') + 1) << '\n';
+    const std::string path = folder_ + "/" + name + ".csv";
+    std::error_code ec;  // without a file, or with one that stays, there is nothing to put aside
+    if (fresh_) std::filesystem::rename(path, path + ".old", ec);
+    return std::make_unique<CsvFile>(path, tag.substr(tag.rfind('/') + 1), first_);
   }
 
   const std::string folder_;
-  std::map<std::string, OpenFile> files_;
+  const int64_t first_;  // no line of an earlier start may have so many samples or more
+  const bool fresh_;     // it begins at step 1: what is there belongs to another run
+  std::map<std::string, std::unique_ptr<CsvFile>> files_;
 };
 
 }  // namespace
@@ -91,7 +148,9 @@ std::unique_ptr<Curves> tensorboard_curves(const std::string& folder, const Samp
   return std::make_unique<TensorBoardCurves>(folder, axis);
 }
 
-std::unique_ptr<Curves> csv_curves(const std::string& folder) { return std::make_unique<CsvCurves>(folder); }
+std::unique_ptr<Curves> csv_curves(const std::string& folder, const SampleAxis& axis) {
+  return std::make_unique<CsvCurves>(folder, axis);
+}
 
 void SamplesSink::step(const StepRecord& r) {
   const std::string group = "Train/Samples/";

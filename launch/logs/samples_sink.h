@@ -25,8 +25,10 @@ struct SampleAxis {
 };
 
 std::unique_ptr<Curves> tensorboard_curves(const std::string& folder, const SampleAxis& axis);
-// Tag a/b c -> a_b_c.csv; the header "step,c" only where the file is empty, then lines "samples,value".
-std::unique_ptr<Curves> csv_curves(const std::string& folder);
+// Tag a/b c -> a_b_c.csv; the header "step,c" only where the file is empty, then lines "samples,value", ascending: a
+// start of the run goes on after the samples that it had at its checkpoint, later lines of the file go, and a rollback
+// drops what it takes back. A run that begins at its first step puts another's file aside as a_b_c.csv.old.
+std::unique_ptr<Curves> csv_curves(const std::string& folder, const SampleAxis& axis);
 
 class SamplesSink : public Sink {
  public:

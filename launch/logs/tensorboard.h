@@ -30,6 +30,8 @@ class TensorBoardFile {
 
   void scalar(std::string_view tag, double value, int64_t step, double wall);
   void text(std::string_view tag, std::string_view text, int64_t step, double wall);
+  // The run went back: readers drop what this file and those before it hold from `step` on.
+  void start_again(int64_t step, double wall) { add(event_session_start(wall, step)); }
   void flush();
   const std::string& path() const { return path_; }
 

@@ -16,6 +16,8 @@ void TensorBoardSink::start(const StartInfo& info) {
 }
 
 void TensorBoardSink::step(const StepRecord& r) {
+  if (r.step <= newest_) file_->start_again(r.step, r.time);  // a rollback
+  newest_ = r.step;
   if (r.step % every_ != 0 && r.step != r.total_steps) return;
   const auto always = [&](std::string_view tag, double x) { file_->scalar(tag, x, r.step, r.time); };
   const auto known = [&](const char* tag, double x) {

@@ -21,7 +21,7 @@ class TensorBoardSink : public Sink {
   void flush() override;
 
  private:
-  int64_t every_;
+  int64_t every_, newest_ = -1;  // newest_: step of the last record
   std::unique_ptr<TensorBoardFile> file_;
 };
 

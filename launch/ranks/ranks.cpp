@@ -10,6 +10,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
 #include "launch/train/engine_options.h"
@@ -117,6 +118,12 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
   }
 }
 
+// This process alone, or with its threads, is all ranks of this machine.
+void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
+  for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
+  take_slots(launch, options.hosts.empty() ? std::vector<int>() : options.hosts[0].slots, 0, 1);
+}
+
 }  // namespace
 
 Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
@@ -124,24 +131,37 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
   const int world = static_cast<int>(config.world());
   install_dump_signal();
   if (command.env.launched()) {
+    if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
+      take_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
+                 command.env.local_world);
     MpiFactory factory(deadline(config));
     const StackWatch watched(factory.world_rank());
     StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
     return run_alone(config, factory, body, &monitor);
   }
-  const std::vector<HostSlots> hosts = chosen_hosts(config.launch);
-  if (world == 1 && (hosts.empty() || is_this_machine(hosts[0].host))) {
-    if (const std::string gpus = gpus_of(hosts); !gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
+  const SpawnOptions options = spawn_options(config.launch);
+  if (world == 1 && only_here(options.hosts)) {
+    take_own_slots(config.launch, options);
     SelfFactory factory;
     const StackWatch watched(0);
     StallMonitor monitor(factory.board(), 0, stall_options(command));
     return run_alone(config, factory, body, &monitor);
   }
-  if (config.launch.ranks == "threads") return run_threads(command, body);
-  SpawnOptions options;
-  options.grace_s = static_cast<int>(config.launch.grace_s);
-  options.hosts = hosts;
+  if (config.launch.ranks == "threads") {
+    take_own_slots(config.launch, options);
+    return run_threads(command, body);
+  }
+  for (const std::string& note : command.loaded.notes)  // the others are said by the ranks
+    if (note.rfind("launch: ", 0) == 0) fmt::print(stderr, "gpttrain: {}\n", note);
   return static_cast<Exit>(launch_ranks(world, command.words, options));
+}
+
+std::string start_command(const Command& command) {
+  const Config& config = command.loaded.config;
+  const SpawnOptions options = spawn_options(config.launch);
+  const int world = static_cast<int>(config.world());
+  if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && only_here(options.hosts))) return "";
+  return command_line(job_command(world, false, command.words, options));
 }
 
 }  // namespace gt

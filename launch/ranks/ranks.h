@@ -12,4 +12,7 @@ namespace gt {
 // printed once, with rank, host and place; the other ranks are brought down with it.
 Exit run_ranks(const Command&, const std::function<Exit(GroupFactory&)>& body);
 
+// What run_ranks would start the ranks with, as one would type it; "" where this process runs them itself.
+std::string start_command(const Command&);
+
 }  // namespace gt

@@ -16,9 +16,12 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "kernels/core/check.h"
+#include "launch/config/config.h"
 #include "launch/logs/console.h"
+#include "launch/ranks/rank_slots.h"
 
 namespace gt {
 namespace {
@@ -50,17 +53,6 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-// Ranks inherit the cores that were chosen on this machine, when it is the only one.
-void stay_on_cores(const std::vector<HostSlots>& hosts) {
-  if (hosts.size() != 1 || hosts[0].host != "localhost") return;
-  cpu_set_t set, allowed;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  for (const int core : hosts[0].slots)
-    if (core < CPU_SETSIZE && CPU_ISSET(core, &allowed)) CPU_SET(core, &set);
-  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
-}
-
 [[noreturn]] void run_child(const JobCommand& job, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -68,10 +60,8 @@ void stay_on_cores(const std::vector<HostSlots>& hosts) {
   sigprocmask(SIG_SETMASK, &mask, nullptr);
   signal(SIGUSR2, SIG_IGN);  // asks what the ranks do; one that is not far enough to answer must not die of it
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
+  for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
-  const std::string gpus = gpus_of(job.hosts);
-  if (!gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
-  if (gpus.empty()) stay_on_cores(job.hosts);
   std::vector<char*> argv;
   for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -81,8 +71,9 @@ void stay_on_cores(const std::vector<HostSlots>& hosts) {
   _exit(127);
 }
 
-bool only_here(const std::vector<HostSlots>& hosts) {
-  return std::all_of(hosts.begin(), hosts.end(), [](const HostSlots& h) { return is_this_machine(h.host); });
+void append_words(std::vector<std::string>& command, const std::string& text) {
+  std::istringstream in(text);
+  for (std::string word; in >> word;) command.push_back(word);
 }
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
@@ -159,29 +150,47 @@ void end_orphans() {
 
 }  // namespace
 
-std::string gpus_of(const std::vector<HostSlots>& hosts) {
-  const std::vector<std::string> gpus = visible_gpus();
-  std::string out;
-  if (gpus.empty() || hosts.size() != 1 || !is_this_machine(hosts[0].host)) return out;
-  for (const int slot : hosts[0].slots)
-    if (static_cast<size_t>(slot) < gpus.size()) out += (out.empty() ? "" : ",") + gpus[static_cast<size_t>(slot)];
-  return out;
-}
-
 bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != nullptr; }
 
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
-                                        const std::vector<std::string>& args, const std::vector<HostSlots>& hosts) {
+                                        const std::vector<std::string>& args, const SpawnOptions& options) {
   // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
   // does better.
   std::vector<std::string> command{mpirun, "-q", "--oversubscribe", "--bind-to", "none"};
-  if (!hosts.empty()) {
+  if (!options.hosts.empty()) {
     std::string list;
-    for (const HostSlots& h : hosts) list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
+    for (const HostSlots& h : options.hosts)
+      list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
     command.insert(command.end(), {"-H", list});
-    if (!only_here(hosts)) command.insert(command.end(), {"-x", "GPTTRAIN_LAUNCHED", "-x", "GPTTRAIN_COLUMNS"});
   }
+  if (!only_here(options.hosts)) {  // ssh brings no environment
+    for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable})
+      command.insert(command.end(), {"-x", name});
+    for (const auto& [name, value] : options.variables) command.insert(command.end(), {"-x", name});
+  }
+  append_words(command, options.launcher_args);
   command.insert(command.end(), {"-n", std::to_string(world), program});
+  command.insert(command.end(), args.begin(), args.end());
+  return command;
+}
+
+std::vector<std::string> srun_command(int world, const std::string& srun, const std::string& program,
+                                      const std::vector<std::string>& args, const SpawnOptions& options) {
+  std::vector<std::string> command{srun, "--ntasks=" + std::to_string(world), "--mpi=pmix", "--kill-on-bad-exit=1"};
+  if (!options.hosts.empty()) {
+    std::string list;
+    for (const HostSlots& h : options.hosts) {
+      list += (list.empty() ? "" : ",") + h.host;
+      GT_REQUIRE(h.slots.size() == options.hosts[0].slots.size(), Exit::kUsage, "launch.launcher: slurm gives every ",
+                 "machine as many ranks, but ", options.hosts[0].host, " has ", options.hosts[0].slots.size(),
+                 " chosen slots and ", h.host, " ", h.slots.size(), "; choose as many, or use openmpi");
+    }
+    command.insert(command.end(),
+                   {"--nodes=" + std::to_string(options.hosts.size()), "--nodelist=" + list,
+                    "--ntasks-per-node=" + std::to_string(options.hosts[0].slots.size()), "--distribution=block"});
+  }
+  append_words(command, options.launcher_args);
+  command.push_back(program);
   command.insert(command.end(), args.begin(), args.end());
   return command;
 }
@@ -200,9 +209,24 @@ std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, i
   return env;
 }
 
+bool only_here(const std::vector<HostSlots>& hosts) {
+  return std::all_of(hosts.begin(), hosts.end(), [](const HostSlots& h) { return is_this_machine(h.host); });
+}
+
+SpawnOptions spawn_options(const LaunchConfig& launch) {
+  SpawnOptions o;
+  o.grace_s = static_cast<int>(launch.grace_s);
+  o.hosts = chosen_hosts(launch);
+  o.slurm = launch.launcher == "slurm";
+  o.launcher_args = launch.launcher_args;
+  o.ssh_port = static_cast<int>(launch.ssh_port);
+  o.variables = read_env_files().variables;
+  return o;
+}
+
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
   JobCommand job;
-  job.hosts = options.hosts;
+  job.variables = options.variables;
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
   if (here) {
@@ -211,15 +235,33 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
     job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
     return job;
   }
-  const std::string mpirun = find_in_path("mpirun");
-  GT_REQUIRE(!mpirun.empty(), Exit::kUsage, "starting ", world,
-             " ranks needs mpirun, which is not in PATH; install it (Debian: apt-get ",
-             "install openmpi-bin), or run all ranks in one process with --launch.ranks threads");
-  job.words = mpirun_command(world, mpirun, program, args, options.hosts);
+  const char* starter = options.slurm ? "srun" : "mpirun";
+  const std::string path = find_in_path(starter);
+  GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
+             options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
+                           : "install it (Debian: apt-get install openmpi-bin)",
+             ", or run all ranks in one process with --launch.ranks threads");
+  job.words = (options.slurm ? srun_command : mpirun_command)(world, path, program, args, options);
   job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
-  if (!options.hosts.empty() && !only_here(options.hosts))
-    std::erase_if(job.environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });  // others take ssh
+  // Slurm orders machines as it likes and hands out their GPUs itself.
+  if (!options.hosts.empty() && !options.slurm) job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
+  if (options.slurm || !only_here(options.hosts))  // others are reached by ssh, or by Slurm
+    std::erase_if(job.environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });
+  if (options.ssh_port > 0) job.environment.emplace_back("OMPI_MCA_plm_rsh_args", cat("-p ", options.ssh_port));
   return job;
+}
+
+std::string command_line(const JobCommand& job) {
+  std::string out;
+  for (const std::string& word : job.words) {
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789-_=+./:,@%") == std::string::npos;
+    std::string quoted = word;
+    for (size_t i = 0; (i = quoted.find('\'', i)) != std::string::npos; i += 4) quoted.replace(i, 1, "'\\''");
+    out += (out.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
+  }
+  return out;
 }
 
 SignalGate::SignalGate() {
@@ -258,7 +300,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
 }
 
 int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
-  GT_CHECK(world > 1, "one rank needs no launcher");
+  GT_CHECK(world > 1 || !only_here(options.hosts), "one rank of this machine needs no launcher");
   const JobCommand job = job_command(world, false, args, options);
   const SignalGate gate;
   return run_job(job, gate, options.grace_s).code;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/ranks/env_file.h"
 #include "launch/ranks/hostfile.h"
 
 namespace gt {
@@ -16,10 +17,18 @@ struct SpawnOptions {
   std::string program;  // default: /proc/self/exe, resolved
   int grace_s = 300;    // from the first signal to the end by force
   int cores = 0;        // 0: those this process may run on
-  // Where ranks go, host by host; empty: this machine, as many as it takes. Slots of this machine are its cores or
-  // GPUs.
+  // Where ranks go, host by host; empty: this machine, as many as it takes.
   std::vector<HostSlots> hosts = {};
+  bool slurm = false;              // srun instead of mpirun
+  std::string launcher_args = {};  // further words for it, cut at blanks
+  int ssh_port = 0;                // of other machines; 0: ssh's own
+  Variables variables = {};        // that every rank shall have, whatever it has
 };
+struct LaunchConfig;
+// As the config says: hosts, launcher, and .deepspeed_env. Throws kUsage.
+SpawnOptions spawn_options(const LaunchConfig& launch);
+
+bool only_here(const std::vector<HostSlots>& hosts);  // true for none
 
 // True in a process that this program started.
 bool started_by_launch_ranks();
@@ -43,13 +52,14 @@ class SignalGate {
 };
 
 struct JobCommand {
-  std::vector<std::string> words;                                // words[0]: the program's path
-  std::vector<std::pair<std::string, std::string>> environment;  // added where not set already
-  std::vector<HostSlots> hosts = {};                             // whose cores or GPUs of this machine they may use
+  std::vector<std::string> words;  // words[0]: the program's path
+  Variables environment;           // added where not set already
+  Variables variables = {};        // set whatever is there
 };
-// `world` ranks by mpirun; this program itself when `here` (one rank, or ranks that are threads). kUsage when there is
-// no mpirun.
+// `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
+// there is no such launcher.
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& = {});
+std::string command_line(const JobCommand&);  // quoted for a shell
 
 struct JobEnd {
   int code = 0;     // of the first rank that failed, 128 + n for a signal; 0
@@ -58,13 +68,13 @@ struct JobEnd {
 // Runs one job to its end; stop signals become SIGUSR1 for it, a second one, or grace_s without an end, is the end.
 JobEnd run_job(const JobCommand&, const SignalGate&, int grace_s);
 
-// The command and the environment that start `world` ranks; separate from launch_ranks so that tests and --verbose can
-// see them.
+// The commands and the environment that start `world` ranks; separate from launch_ranks so that tests can see them.
+// Ranks of other machines get what they need of our environment by mpirun's -x; srun brings all of it, and wants as
+// many slots of every machine (kUsage).
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
-                                        const std::vector<std::string>& args, const std::vector<HostSlots>& hosts = {});
-// What chosen slots mean for ranks of this machine: CUDA_VISIBLE_DEVICES where there are GPUs ("" otherwise), else
-// cores.
-std::string gpus_of(const std::vector<HostSlots>& hosts);
+                                        const std::vector<std::string>& args, const SpawnOptions& options = {});
+std::vector<std::string> srun_command(int world, const std::string& srun, const std::string& program,
+                                      const std::vector<std::string>& args, const SpawnOptions& options = {});
 // Variables for mpirun and the ranks; those the user has set already are left alone. `columns`: width of the terminal
 // behind standard output, 0 = none (mpirun gives its ranks a pseudo-terminal whatever is behind it).
 std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns);

@@ -74,9 +74,8 @@ JobCommand Supervisor::job() const {
   } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
     words.emplace_back("--force");  // what it finds in the folder is its own
   }
-  SpawnOptions options;
-  options.hosts = chosen_hosts(config_.launch);
-  const bool alone = config_.world() == 1 && (options.hosts.empty() || is_this_machine(options.hosts[0].host));
+  const SpawnOptions options = spawn_options(config_.launch);
+  const bool alone = config_.world() == 1 && only_here(options.hosts);
   JobCommand job =
       job_command(static_cast<int>(config_.world()), alone || config_.launch.ranks == "threads", words, options);
   job.environment.emplace_back("GPTTRAIN_VERDICT", fs::absolute(verdict_file()).string());

@@ -79,7 +79,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh,
                                         backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
-  lr_ = make_lr_schedule(options.lr);
+  lr_options_ = options.lr;
+  lr_ = make_lr_schedule(lr_options_);
   OptimizerOptions optim = options.optim;
   optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
   optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
@@ -105,6 +106,13 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
 }
 
 Engine::~Engine() = default;
+
+void Engine::set_applied_steps(int64_t t, int64_t samples) {
+  applied_ = t;
+  lr_options_.steps_before = t;
+  lr_options_.samples_before = samples >= 0 ? samples : t * samples_per_step();
+  lr_ = make_lr_schedule(lr_options_);
+}
 
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;

@@ -111,7 +111,11 @@ class Engine {
   std::span<const double> microbatch_losses() const;
 
   int64_t applied_steps() const { return applied_; }
-  void set_applied_steps(int64_t t) { applied_ = t; }
+  int64_t applied_samples() const {  // of the applied steps: what a schedule over samples goes by
+    return lr_options_.samples_before + (applied_ - lr_options_.steps_before) * samples_per_step();
+  }
+  // As after a resume. samples: of those steps, when their batch was another one; -1: it was this one.
+  void set_applied_steps(int64_t t, int64_t samples = -1);
   LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // model_views() and optimizer state
@@ -140,6 +144,7 @@ class Engine {
   void end_phase(Phase);
   void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
+  int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
   double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }
   // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
@@ -171,6 +176,7 @@ class Engine {
   std::function<void()> probe_;
   bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0;
+  LrOptions lr_options_;  // with where this start begins
 };
 
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.

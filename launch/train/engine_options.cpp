@@ -5,6 +5,7 @@
 
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
+#include "launch/ranks/spawn.h"
 
 namespace gt {
 
@@ -79,10 +80,24 @@ EngineOptions engine_options(const Config& c, int threads) {
   return o;
 }
 
+namespace {
+
+// Ranks on the cores of this process: with launch.bind_cores each has its own.
+int cores_shared_by(const Config& c, int local_ranks) {
+  const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == "processes";
+  return own ? 1 : std::max(1, local_ranks);
+}
+
+}  // namespace
+
 int threads_per_rank(const Config& c, int local_ranks) {
   if (c.device.threads > 0) return static_cast<int>(c.device.threads);
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::max(1, cores / std::max(1, local_ranks));
+  return std::max(1, cores / cores_shared_by(c, local_ranks));
+}
+
+bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
+  return cores_shared_by(c, local_ranks) * threads <= static_cast<int>(std::thread::hardware_concurrency());
 }
 
 const Backend& choose_backend(const Config& c) {

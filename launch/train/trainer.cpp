@@ -51,7 +51,6 @@ Trainer::~Trainer() {
   eval_loader_.reset();
   loader_.reset();
   engine_.reset();
-  if (device_open_) backend_->device->close_stream(compute_);
 }
 
 Exit Trainer::run() {
@@ -113,6 +112,7 @@ void Trainer::one_step() {
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  state_.applied_samples = engine_->applied_samples();
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();

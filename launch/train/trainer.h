@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "data/loader.h"
+#include "kernels/core/open_stream.h"
 #include "launch/config/config.h"
 #include "launch/logs/comm_log.h"
 #include "launch/logs/data_wait.h"
@@ -83,8 +84,8 @@ class Trainer {
   const Backend* backend_ = nullptr;
   GroupFactory& factory_;
   std::unique_ptr<Mesh> mesh_;
-  Stream compute_;
-  bool device_open_ = false;
+  OpenStream stream_;
+  Stream compute_;  // that of stream_
   int threads_ = 1;
   EnginePlan plan_;
   std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine

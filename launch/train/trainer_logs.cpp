@@ -77,7 +77,8 @@ void Trainer::start_logs() {
     for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);
 }
 
-// Two x-axes never share a folder: a resumed curve drops what lies after its first x.
+// Two x-axes never share a folder: a resumed curve drops what lies after its first x. Samples are counted by steps, as
+// DeepSpeed does: what a rollback leaves out is no step.
 void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info) {
   const auto folder_of = [&](const std::string& wanted) {
     std::error_code ec;
@@ -87,12 +88,12 @@ void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, Start
         {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
     return folder;
   };
-  const SampleAxis axis{state_.step, state_.consumed_samples, config_.train.global_batch};
+  const SampleAxis axis{state_.step, state_.consumed_tokens / config_.model.seq, config_.train.global_batch};
   const bool times = config_.log.timers;
   if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
     sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
   if (const std::string& to = config_.log.samples_csv; !to.empty())
-    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to)), axis, times));
+    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(folder_of(to), axis), axis, times));
 }
 
 // What is logged of the step that ended now. Rank 0's; moves the marks from which the next step is measured.

@@ -129,7 +129,7 @@ void Trainer::restore_scaler() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
-  engine_->set_applied_steps(state_.applied_steps);
+  engine_->set_applied_steps(state_.applied_steps, state_.applied_samples);
   restore_scaler();
   engine_->store().adopt_masters();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 void Trainer::open_device() {
   backend_ = &choose_backend(config_);
   threads_ = threads_per_rank(config_, factory_.local_size());
-  set_cpu_may_spin(factory_.local_size() * threads_ <= static_cast<int>(std::thread::hardware_concurrency()));
+  set_cpu_may_spin(ranks_may_spin(config_, factory_.local_size(), threads_));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) {
     stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
@@ -28,8 +28,7 @@ void Trainer::open_device() {
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
   }
   plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
-  compute_ = backend_->device->open_stream(0, threads_);
-  device_open_ = true;
+  compute_ = stream_ = OpenStream(*backend_->device, 0, threads_);
 }
 
 void Trainer::open_run_folder() {

@@ -30,12 +30,12 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   const Mesh mesh(mesh_shape(c), factory);
   const Backend& backend = choose_backend(c);
   const int threads = threads_per_rank(c, factory.local_size());
-  set_cpu_may_spin(factory.local_size() * threads <= static_cast<int>(std::thread::hardware_concurrency()));
+  set_cpu_may_spin(ranks_may_spin(c, factory.local_size(), threads));
   EngineOptions options = engine_options(c, threads);
   options.evaluates = false;
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
   const Stream stream = backend.device->open_stream(0, threads);
-  Timings t;
+  Timings t, update;
   double wait = 0, busy = 0;
   {
     Engine engine(options, mesh, backend, stream, plan);
@@ -54,6 +54,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
       const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq);
       if (k < args.warmup) continue;
       t.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      update.seconds.push_back(r.times.longest()[kOptimizerTime]);
       wait += r.wait_seconds;
       busy += r.busy_seconds;
     }
@@ -67,6 +68,8 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
                  t.at(0.9), args.steps, args.warmup);
       fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),
                  flops / median * 1e-9 / mesh.shape().world());
+      fmt::print("{:<9} median {:.1f} ms   p10 {:.1f}   p90 {:.1f}   (the update of the slowest rank, without norms)\n",
+                 c.optim.type, 1e3 * update.at(0.5), 1e3 * update.at(0.1), 1e3 * update.at(0.9));
       fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",
                  100 * busy / static_cast<double>(args.steps) / median,
                  100 * wait / static_cast<double>(args.steps) / median);

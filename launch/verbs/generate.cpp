@@ -32,10 +32,10 @@ class Predictor {
       : m_(m),
         seq_(m.config.model.seq),
         vocab_(m.config.model.vocab),
-        tokens_(seq_ * size_of(DType::kI32), m.stream.device, *m.backend->device),
+        tokens_(seq_ * size_of(DType::kI32), m.stream.device(), *m.backend->device),
         host_(static_cast<size_t>(vocab_)),
-        arena_(Buffer(arena_bytes(m), m.stream.device, *m.backend->device)),
-        pool_(Buffer(kAlign, m.stream.device, *m.backend->device)),
+        arena_(Buffer(arena_bytes(m), m.stream.device(), *m.backend->device)),
+        pool_(Buffer(kAlign, m.stream.device(), *m.backend->device)),
         tape_(arena_, pool_, *m.backend->ops, m.stream) {
     tape_.set_recording(false);
   }
@@ -130,7 +130,7 @@ Exit run_eval(const Command& command) {
   l.seq = c.model.seq;
   l.micro_batch = c.train.micro_batch;
   l.total_samples = args.steps > 0 ? std::min(data->size(), args.steps * c.train.micro_batch) : data->size();
-  Loader loader(*data, l, model->stream.device, *model->backend->device, model->stream);
+  Loader loader(*data, l, model->stream.device(), *model->backend->device, model->stream);
   const auto begin = std::chrono::steady_clock::now();
   double sum = 0;
   int64_t tokens = 0;

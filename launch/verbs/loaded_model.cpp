@@ -4,11 +4,6 @@
 
 namespace gt {
 
-LoadedModel::~LoadedModel() {
-  engine.reset();
-  if (backend != nullptr && stream.native != nullptr) backend->device->close_stream(stream);
-}
-
 std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags) {
   auto m = std::make_unique<LoadedModel>();
   m->step_dir = resolve_step(load);
@@ -28,7 +23,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   EngineOptions options = engine_options(m->config, threads);
   options.evaluates = true;
   m->mesh = std::make_unique<Mesh>(MeshShape{}, m->factory);
-  m->stream = m->backend->device->open_stream(0, threads);
+  m->stream = OpenStream(*m->backend->device, 0, threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream, plan_memory(options, {}, 0));
   m->report = load_step(m->step_dir, m->engine->model_views(), *m->mesh, *m->backend->device, m->stream);
   m->engine->store().adopt_masters();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "kernels/core/open_stream.h"
 #include "launch/config/config.h"
 #include "launch/train/engine.h"
 #include "parallel/comm/self_group.h"
@@ -17,9 +18,8 @@ struct LoadedModel {
   const Backend* backend = nullptr;
   SelfFactory factory;
   std::unique_ptr<Mesh> mesh;
-  Stream stream;
+  OpenStream stream;
   std::unique_ptr<Engine> engine;
-  ~LoadedModel();
 };
 
 // `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that win (device.kind,

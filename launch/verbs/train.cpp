@@ -1,7 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/spawn.h"
 #include "launch/ranks/supervisor.h"
 #include "launch/train/trainer.h"
 #include "launch/verbs/verbs.h"
@@ -39,6 +42,13 @@ Exit run_train(const Command& command) {
   run.quiet = args.quiet;
   run.force = args.force;
   if (args.lr_range_test) make_range_test(run);
+  if (const std::string start = args.dry_run ? start_command(command) : ""; !start.empty()) {
+    fmt::print("start     {}\n", start);
+    if (!only_here(chosen_hosts(run.loaded.config.launch))) {  // whom a dry run leaves alone
+      fmt::print("dry run: nothing was started; the layout's memory and speed are said by a dry run without hosts\n");
+      return Exit::kOk;
+    }
+  }
   return run_ranks(command, [&run](GroupFactory& factory) {
     install_stop_signals();
     Trainer trainer(run, factory);

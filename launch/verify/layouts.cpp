@@ -89,15 +89,6 @@ Config checked(const Config& c) {
   return c;
 }
 
-// FP32 is what O0 computes in, and no other level.
-bool says_nothing(const std::vector<std::pair<std::string, std::string>>& settings, const std::string& key,
-                  const std::string& value) {
-  if (key != "precision.dtype") return false;
-  for (const auto& [k, v] : settings)
-    if (k == "precision.amp") return (v == "O0") != (value == "fp32");
-  return false;
-}
-
 void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t depth, int64_t max_ranks,
             std::vector<std::pair<std::string, std::string>>& settings, std::vector<Config>& out) {
   if (depth == axes.size()) {
@@ -105,7 +96,6 @@ void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t dept
     return;
   }
   for (const std::string& value : axes[depth].values) {
-    if (says_nothing(settings, axes[depth].key, value)) continue;
     settings.emplace_back(axes[depth].key, value);
     int64_t ranks = 1;
     for (const auto& [key, v] : settings)
@@ -114,6 +104,21 @@ void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t dept
       extend(base, axes, depth + 1, max_ranks, settings, out);
     settings.pop_back();
   }
+}
+
+// Every level in every half type, checked. No rule between them and a layout's keys forbids anything.
+std::vector<PrecisionConfig> legal_levels(const Config& base) {
+  std::vector<PrecisionConfig> out;
+  for (const LayoutAxis& amp : layout_axes(base, 1)) {
+    if (amp.key != "precision.amp") continue;
+    for (const std::string& level : amp.values)
+      for (const char* type : {"fp32", "bf16", "fp16"}) {
+        if ((level == "O0") != (type == std::string("fp32"))) continue;
+        const CheckedLayout c = check_layout(base, {{amp.key, level}, {"precision.dtype", type}});
+        if (c.problems.empty()) out.push_back(c.config.precision);
+      }
+  }
+  return out;
 }
 
 }  // namespace
@@ -175,11 +180,17 @@ std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool pr
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<Config> all, out;
   std::vector<LayoutAxis> axes = layout_axes(plain, max_ranks);
-  if (!precisions) std::erase_if(axes, [](const LayoutAxis& a) { return is_precision(a.key); });
+  std::erase_if(axes, [](const LayoutAxis& a) { return is_precision(a.key); });
   extend(plain, axes, 0, max_ranks, settings, all);
+  const std::vector<PrecisionConfig> levels = precisions ? legal_levels(plain) : std::vector{plain.precision};
   std::set<std::string> known;
-  for (Config& c : all)
-    if (known.insert(config_json(c)).second) out.push_back(std::move(c));
+  for (Config& c : all) {
+    if (!known.insert(config_json(c)).second) continue;
+    for (const PrecisionConfig& level : levels) {
+      c.precision = level;
+      out.push_back(c);
+    }
+  }
   const auto reference = [](const Config& c) {
     return std::tuple(c.precision.amp, c.precision.dtype, c.parallel.dp, c.parallel.tp, c.parallel.sequence_parallel);
   };

@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
 #include "launch/logs/comm_log.h"
 #include "parallel/comm/thread_group.h"
@@ -122,25 +123,21 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
                     RankPlans& plans) {
   const auto wrapped = run.hooks != nullptr && run.hooks->wrap ? run.hooks->wrap(given) : nullptr;
   const Mesh mesh(run.mesh, wrapped ? *wrapped : given);
-  const Stream stream = backend.device->open_stream(0, options.threads);
-  RankRecord record;
-  {
-    plans.planned = plan_memory(options, run.mesh, mesh.rank());
-    Engine engine(options, mesh, backend, stream, plans.planned);
-    begin(run, engine, backend, stream);
-    record = train(run, engine, backend, stream, plans.run);
-    plans.ratios = engine.optimizer().trust_ratios(stream);
-    for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
-    plans.run.slots = engine.executor().slots();
-    plans.run.peak_live = engine.executor().peak_live();
-    plans.run.data_parallel = mesh.group(Axis::kDp).counters();
-    if (run.evaluate) {
-      Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
-      record.eval_loss = engine.evaluate(batches.list);
-    }
-    plans.measured = engine.measured_plan();
+  const OpenStream stream(*backend.device, 0, options.threads);
+  plans.planned = plan_memory(options, run.mesh, mesh.rank());
+  Engine engine(options, mesh, backend, stream, plans.planned);
+  begin(run, engine, backend, stream);
+  RankRecord record = train(run, engine, backend, stream, plans.run);
+  plans.ratios = engine.optimizer().trust_ratios(stream);
+  for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
+  plans.run.slots = engine.executor().slots();
+  plans.run.peak_live = engine.executor().peak_live();
+  plans.run.data_parallel = mesh.group(Axis::kDp).counters();
+  if (run.evaluate) {
+    Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
+    record.eval_loss = engine.evaluate(batches.list);
   }
-  backend.device->close_stream(stream);
+  plans.measured = engine.measured_plan();
   return record;
 }
 

@@ -28,6 +28,7 @@ class MpiGroup final : public ProcessGroup {
   }
   ~MpiGroup() override {
     trace_.close();
+    world_.forget(*this);
     int ended = 0;
     MPI_Finalized(&ended);
     if (ended || std::uncaught_exceptions() > 0) return;  // freeing may wait for ranks that are gone

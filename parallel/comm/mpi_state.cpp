@@ -82,6 +82,20 @@ void MpiFactory::Shared::progress() {
   });
 }
 
+void MpiFactory::Shared::forget(const ProcessGroup& group) {
+  int ended = 0;
+  MPI_Finalized(&ended);
+  std::erase_if(active_, [&](MpiWork* w) {
+    if (w->group != &group) return false;
+    for (size_t i = 0; !ended && i < w->requests.size(); ++i) {
+      if (w->requests[i] == MPI_REQUEST_NULL) continue;
+      if (w->pieces[i].receive) MPI_Cancel(&w->requests[i]);
+      MPI_Request_free(&w->requests[i]);
+    }
+    return true;
+  });
+}
+
 CommCall MpiFactory::Shared::wait(uint64_t index) {
   MpiWork& w = works_[index];
   const int64_t begin = steady_ns(), limit = std::chrono::nanoseconds(deadline).count();

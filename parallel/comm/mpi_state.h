@@ -55,6 +55,7 @@ struct MpiFactory::Shared {
   void open_board(MPI_Comm node);
   void progress();            // advances everything in flight
   CommCall wait(uint64_t index);  // returns when done; the work object is free again
+  void forget(const ProcessGroup&);  // what it has in flight after an error moves no more; it may go
   [[noreturn]] void hang(MpiWork&);
 
   const std::chrono::milliseconds deadline;

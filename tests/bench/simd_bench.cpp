@@ -1,5 +1,6 @@
-// `bench_simd [threads [isa]]`: the CPU kernels that are not GEMM at sizes of GPT-2 small, on every instruction set
-// that this processor has. Best of some calls; it measures and asserts nothing.
+// `bench_simd [threads [isa [optim]]]`: the CPU kernels that are not GEMM at sizes of GPT-2 small, on every instruction
+// set that this processor has. Best of some calls; it measures and asserts nothing.
+// optim: the optimizer steps alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -136,8 +137,11 @@ void vocabulary(Bench& b) {
   b.drop();
 }
 
+// The updates of GPT-2 small's 124 M parameters, beside a loop over the same memory that does nothing else: it too
+// writes only what it has read.
 void step(Bench& b) {
-  const int64_t n = 31'000'000;  // a quarter of GPT-2 small
+  const int64_t n = 124'439'808;
+  const auto bytes = [n](double a_parameter) { return a_parameter * static_cast<double>(n); };
   const Tensor w = b.tensor({n}), g = b.tensor({n}), m = b.tensor({n}), v = b.tensor({n}),
                scalars = b.tensor({kNumScalars});
   for (int64_t i = 0; i < n; ++i) v.as<float>()[i] = std::fabs(v.as<float>()[i]);
@@ -146,17 +150,27 @@ void step(Bench& b) {
   s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradShare] = 1;
   const Tensor norms = b.tensor({2}, DType::kF64);
   const LambRule rule{.weight_decay = 0.01f};
-  b.time("adamw, 31 M (124 M takes 4 times this)", 28.0 * n, 0, 7, [&] {
-    b.ops().adamw({w, g, m, v, {}, scalars, 1e-8f, 0.1f}, b.stream());
-  });
-  b.time("lamb, both passes, 31 M", 40.0 * n, 0, 7, [&] {
+  b.time("stream: m += w, 124 M", bytes(12), 0, 7, [&] { b.ops().add({m, w, m}, b.stream()); });
+  b.time("adamw, 124 M", bytes(28), 0, 7, [&] { b.ops().adamw({w, g, m, v, {}, scalars, 1e-8f, 0.1f}, b.stream()); });
+  b.time("lamb, both passes, one tensor of 124 M", bytes(40), 0, 7, [&] {
     b.ops().lamb_moments({w, g, m, v, scalars, norms, rule}, b.stream());
     b.ops().lamb_apply({w, m, v, {}, scalars, norms, {}, rule}, b.stream());
   });
-  b.time("lion, 31 M", 20.0 * n, 0, 7, [&] { b.ops().lion({w, g, m, {}, scalars, 0.1f}, b.stream()); });
-  b.time("sgd with momentum, 31 M", 20.0 * n, 0, 7, [&] { b.ops().sgd({w, g, m, {}, scalars, 0.1f}, b.stream()); });
+  // As the optimizer does it on one rank: tensor by tensor, those of GPT-2 small's blocks.
+  b.time("lamb, both passes, tensors of a block", bytes(40), 0, 7, [&] {
+    constexpr int64_t kSizes[] = {3 * 768 * 768, 768 * 768, 4 * 768 * 768, 4 * 768 * 768};
+    for (int64_t at = 0, k = 0; at < n; ++k) {
+      const int64_t count = std::min(n - at, kSizes[k % 4]);
+      const Tensor wt = w.slice(at, count), gt = g.slice(at, count), mt = m.slice(at, count), vt = v.slice(at, count);
+      b.ops().lamb_moments({wt, gt, mt, vt, scalars, norms, rule}, b.stream());
+      b.ops().lamb_apply({wt, mt, vt, {}, scalars, norms, {}, rule}, b.stream());
+      at += count;
+    }
+  });
+  b.time("lion, 124 M", bytes(20), 0, 7, [&] { b.ops().lion({w, g, m, {}, scalars, 0.1f}, b.stream()); });
+  b.time("sgd with momentum, 124 M", bytes(20), 0, 7, [&] { b.ops().sgd({w, g, m, {}, scalars, 0.1f}, b.stream()); });
   const Tensor out{reinterpret_cast<std::byte*>(s), {1}, DType::kF64, {}};
-  b.time("sum_squares, 31 M", 4.0 * n, 0, 7, [&] { b.ops().sum_squares({g, out}, b.stream()); });
+  b.time("sum_squares, 124 M", bytes(4), 0, 7, [&] { b.ops().sum_squares({g, out}, b.stream()); });
   b.drop();
 }
 
@@ -171,6 +185,10 @@ int main(int argc, char** argv) {
     } catch (const Error&) { continue; }
     std::printf("\n%s, threads: %d\n", isa, threads);
     Bench b(threads);
+    if (argc > 3 && std::string(argv[3]) == "optim") {
+      step(b);
+      continue;
+    }
     attention(b, 4, 256, 12, 64);
     attention(b, 1, 1024, 12, 64);
     attention(b, 1, 1024, 6, 128);

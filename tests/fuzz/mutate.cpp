@@ -34,7 +34,7 @@ void Mutator::put_number(std::string& s) {
                                 int64_t{1} << 61,
                                 INT64_MAX,
                                 INT64_MIN};
-  const int64_t v = odd[below(std::size(odd))] + static_cast<int64_t>(below(3) == 0 ? below(5) : 0);
+  const uint64_t v = static_cast<uint64_t>(odd[below(std::size(odd))]) + (below(3) == 0 ? below(5) : 0);  // may wrap
   const size_t width = size_t{1} << below(4);
   if (s.size() >= width) std::memcpy(s.data() + below(s.size() - width + 1), &v, width);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/core/open_stream.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/simd.h"
 #include "tests/kernels/reference_ops.h"
@@ -27,18 +28,6 @@ void on_every_isa(const std::function<void()>& check) {
   }
   set_cpu_isa("auto");
 }
-
-class CpuStream {
- public:
-  explicit CpuStream(int threads) : stream_(cpu_backend().device->open_stream(0, threads)) {}
-  CpuStream(const CpuStream&) = delete;
-  CpuStream& operator=(const CpuStream&) = delete;
-  ~CpuStream() { cpu_backend().device->close_stream(stream_); }
-  operator Stream() const { return stream_; }
-
- private:
-  Stream stream_;
-};
 
 // Tensors of one call, filled with numbers that depend on nothing but the order in which they are asked for.
 class Tensors {
@@ -101,7 +90,8 @@ void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& ou
   const Bytes want = run(reference_ops(), {});
   on_every_isa([&] {
     INFO(name);
-    const CpuStream one(1), two(2), three(3);
+    const DeviceApi& cpu = *cpu_backend().device;
+    const OpenStream one(cpu, 0, 1), two(cpu, 0, 2), three(cpu, 0, 3);
     const Bytes got = run(*cpu_backend().ops, one);
     const bool two_same = got == run(*cpu_backend().ops, two), three_same = got == run(*cpu_backend().ops, three);
     CHECK(two_same);
@@ -315,7 +305,7 @@ TEST_CASE("cpu simd: casts agree with the reference on every half value and arou
     const Tensor got = t.raw({n}, half), want = t.raw({n}, half);
     for (int64_t i = 0; i < n; ++i) set(want, i, points[static_cast<size_t>(i)]);
     on_every_isa([&] {
-      const CpuStream stream(2);
+      const OpenStream stream(*cpu_backend().device, 0, 2);
       cpu_backend().ops->cast({all, wide}, stream);
       cpu_backend().ops->cast({wide, back}, stream);
       int64_t wrong = 0;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kernels/backend.h"
+#include "kernels/core/open_stream.h"
 #include "tests/kernels/op_cases.h"
 #include "tests/kernels/reference_ops.h"
 #include "tests/support/test.h"
@@ -13,20 +14,6 @@ namespace gt::test {
 namespace {
 
 constexpr uint64_t kSeed = 20240611;
-
-class OpenStream {
- public:
-  OpenStream(const Backend& backend, int threads)
-      : backend_(backend), stream_(backend.device->open_stream(0, threads)) {}
-  OpenStream(const OpenStream&) = delete;
-  OpenStream& operator=(const OpenStream&) = delete;
-  ~OpenStream() { backend_.device->close_stream(stream_); }
-  operator Stream() const { return stream_; }
-
- private:
-  const Backend& backend_;
-  Stream stream_;
-};
 
 // The instruction sets that this processor has; set_cpu_isa refuses the others.
 std::vector<std::string> instruction_sets() {
@@ -80,14 +67,14 @@ void expect_parity(const std::string& op) {
   const OpCases cases = prepared_cases(op);
   for (const std::string& isa : instruction_sets()) {
     set_cpu_isa(isa);
-    const OpenStream one(cpu_backend(), 1), three(cpu_backend(), 3);
+    const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
     for (const auto& c : cases) expect_on_cpu(*c, isa, one, three);
   }
   set_cpu_isa("auto");
 
   const Backend* cuda = cuda_backend(nullptr);
   if (!cuda) return;
-  const OpenStream stream(*cuda, 1);
+  const OpenStream stream(*cuda->device, 0, 1);
   for (const auto& c : cases) {
     INFO("cuda, " << op << ' ' << c->name);
     Images first, again;
@@ -108,7 +95,7 @@ GT_OPS(X)
 
 // Of the tests above only the first instruction set is oneDNN's too: it stays with the limit of its first use.
 TEST_CASE("parity: gemm agrees with the reference with all that oneDNN has for this processor") {
-  const OpenStream one(cpu_backend(), 1), three(cpu_backend(), 3);
+  const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
   for (const auto& c : prepared_cases("gemm")) expect_on_cpu(*c, cpu_isa(), one, three);
 }
 
@@ -157,7 +144,7 @@ TEST_CASE("parity: the judge sees a wrong number, a missing one, a stray write a
     OpTable table = reference_ops();
     table.add = f.kernel;
     const Backend faulty{DeviceKind::kCpu, &table, cpu_backend().device};
-    const OpenStream stream(faulty, 1);
+    const OpenStream stream(*faulty.device, 0, 1);
     const std::string verdict = c.judge(c.run(faulty, stream));
     INFO(verdict);
     CHECK((*f.expected ? verdict.find(f.expected) != std::string::npos : verdict.empty()));
@@ -168,7 +155,7 @@ TEST_CASE("parity: two seeds draw different inputs") {
   OpCases cases;
   auto& c = add_case<Copy>(cases, "seeded");
   c.in(&Copy::src, "src", {64}).out(&Copy::dst, "dst", {64});
-  const OpenStream stream(cpu_backend(), 1);
+  const OpenStream stream(*cpu_backend().device, 0, 1);
   c.prepare(1);
   const Images first = c.run(cpu_backend(), stream);
   c.prepare(2);
@@ -179,7 +166,7 @@ namespace {
 
 // Runs one GEMM with a versioned weight again and again in the same memory, as a training loop does.
 void expect_versions_respected(const Backend& backend) {
-  const OpenStream stream(backend, 1);
+  const OpenStream stream(*backend.device, 0, 1);
   constexpr int64_t m = 9, n = 64, k = 48;
   const auto host = [](int64_t count, uint64_t key) {
     std::vector<float> v(static_cast<size_t>(count));
@@ -233,7 +220,7 @@ void expect_nan_skips(const Backend& backend) {
   c.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, values({0.1, 0.9, 0.5, 0.6, NAN, 0, 0.7, 0.8}));
   c.out(&ClipFactor::norm, "norm", {1});
   c.prepare(kSeed);
-  const OpenStream stream(backend, 1);
+  const OpenStream stream(*backend.device, 0, 1);
   const Images got = c.run(backend, stream);
   const auto number = [](const std::vector<std::byte>& image, int64_t i) {  // 256 bytes of guard come first
     return get({const_cast<std::byte*>(image.data()) + 256, {kNumScalars}, DType::kF32, {}}, i);

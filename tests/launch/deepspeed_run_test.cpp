@@ -122,6 +122,61 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
   CHECK(longer.find("step", 4) == std::string::npos);
 }
 
+TEST_CASE("a curve over samples has one value a step, whatever part of the run was gone over again") {
+  TempDir dir;
+  const std::string file = dir / "csv/Train_Samples_train_loss.csv", evals = dir / "csv/Train_Samples_eval_loss.csv";
+  const std::string run = kTiny +
+                          "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
+                          "--train.global_batch 4 --checkpoint.every 2 ";
+  const auto samples = [](const std::string& path) {
+    std::vector<int64_t> out;
+    const std::string text = read_file(path);
+    for (size_t at = text.find('\n'); at + 1 < text.size(); at = text.find('\n', at + 1))
+      out.push_back(std::stoll(text.substr(at + 1)));
+    return out;
+  };
+  REQUIRE(gpttrain(run + "--train.steps 6 --train.eval_every 3 --train.eval_steps 1", dir.path()).code == 0);
+  CHECK(samples(file) == std::vector<int64_t>{4, 8, 12, 16, 20, 24});
+  CHECK(samples(evals) == std::vector<int64_t>{12, 24});
+  const std::string calm = read_file(file);
+  // From an older checkpoint, with half a line at the end of one file, as a killed run leaves it.
+  write_file(evals, read_file(evals) + "28,5.6");
+  REQUIRE(gpttrain(run + "--train.steps 6 --train.eval_every 5 --train.eval_steps 1 --checkpoint.resume 2 "
+                         "--checkpoint.allow_change train",
+                   dir.path())
+              .code == 0);
+  CHECK(read_file(file) == calm);
+  CHECK(samples(evals) == std::vector<int64_t>{20, 24});
+  // Another batch goes on where the first one ended; another run begins anew and puts the old curve aside.
+  REQUIRE(gpttrain(run + "--train.steps 7 --train.global_batch 8 --checkpoint.allow_change train", dir.path()).code ==
+          0);
+  CHECK(samples(file) == std::vector<int64_t>{4, 8, 12, 16, 20, 24, 32});
+  REQUIRE(gpttrain(run + "--train.steps 1 --checkpoint.resume never --force", dir.path()).code == 0);
+  CHECK(samples(file) == std::vector<int64_t>{4});
+  CHECK(samples(file + ".old").size() == 7);
+}
+
+TEST_CASE("a rollback takes its steps off the curves over samples") {
+  TempDir dir;
+  const Outcome r =
+      gpttrain(kTiny +
+                   "--log.samples_csv csv --log.samples_tensorboard tb --log.tensorboard false --log.name x "
+                   "--train.global_batch 4 --checkpoint.every 2 --train.steps 8 --fault.bad_steps 1 "
+                   "--fault.skip_batches 1 --fault.inject nan@grad:param=embed.weight,step=5",
+               dir.path());
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  REQUIRE(r.says("went back from step 5"));
+  const std::string text = read_file(dir / "csv/Train_Samples_train_loss.csv");
+  int64_t before = 0;
+  int lines = 0;
+  for (size_t at = text.find('\n'); at + 1 < text.size(); at = text.find('\n', at + 1), ++lines) {
+    CHECK(std::stoll(text.substr(at + 1)) == before + 4);
+    before += 4;
+  }
+  CHECK(lines == 8);
+}
+
 TEST_CASE("a sum of gradients is dp times their mean, and clipping sees it") {
   TempDir dir;
   write_file(dir / "ds.json", R"({"train_batch_size": 8, "gradient_allreduce_op": "sum", "gradient_clipping": 0})");

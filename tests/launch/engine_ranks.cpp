@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/core/open_stream.h"
 #include "launch/verify/mesh_run.h"
 #include "parallel/comm/thread_group.h"
 #include "tests/support/test.h"
@@ -72,14 +73,11 @@ void on_engines(const EngineOptions& options, MeshShape shape, const std::functi
         const auto factory = ranks.factory(r);
         const auto wrapped = wrap ? wrap(*factory) : nullptr;
         const Mesh mesh(shape, wrapped ? *wrapped : *factory);
-        const Stream stream = cpu_backend().device->open_stream(0, 1);
-        {
-          Engine engine(options, mesh, cpu_backend(), stream, plan_memory(options, shape, r));
-          engine.init_weights();
-          EngineRank rank{mesh, engine};
-          body(rank);
-        }
-        cpu_backend().device->close_stream(stream);
+        const OpenStream stream(*cpu_backend().device, 0, 1);
+        Engine engine(options, mesh, cpu_backend(), stream, plan_memory(options, shape, r));
+        engine.init_weights();
+        EngineRank rank{mesh, engine};
+        body(rank);
       } catch (const std::exception& e) {
         errors[static_cast<size_t>(r)] = e.what();
         ranks.abort(r, e.what());

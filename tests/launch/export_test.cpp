@@ -34,14 +34,14 @@ Outcome must(const std::string& args, const TempDir& dir) {
 std::vector<float> logits_of(LoadedModel& m, const std::vector<int32_t>& tokens) {
   const DeviceApi& device = *m.backend->device;
   const auto n = static_cast<int64_t>(tokens.size());
-  Buffer ids(n * 4, m.stream.device, device);
+  Buffer ids(n * 4, m.stream.device(), device);
   device.copy(ids.data(), tokens.data(), n * 4, m.stream);
   MicroBatch mb;
   mb.batch = 1;
   mb.seq = n;
   mb.tokens = ids.tensor({1, n}, DType::kI32);
-  Arena arena(Buffer(8 << 20, m.stream.device, device));
-  Pool pool(Buffer(kAlign, m.stream.device, device));
+  Arena arena(Buffer(8 << 20, m.stream.device(), device));
+  Pool pool(Buffer(kAlign, m.stream.device(), device));
   Tape tape(arena, pool, *m.backend->ops, m.stream);
   tape.set_recording(false);
   const Tensor logits = m.engine->stages().front()->next_logits(tape, mb, n - 1);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/core/open_stream.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "tests/launch/engine_ranks.h"
@@ -80,7 +81,7 @@ TEST_CASE("a rank that fails in the middle of a step ends the others with one me
     const std::string said = standard_error(dir / "err", [&] {
       code = run_ranks(command, [&](GroupFactory& factory) {
         const Mesh mesh(shape, factory);
-        const Stream stream = cpu_backend().device->open_stream(0, 1);
+        const OpenStream stream(*cpu_backend().device, 0, 1);
         const EngineOptions o = engine_options(config, 1);
         Engine engine(o, mesh, failing_backend(), stream, plan_memory(o, shape, mesh.rank()));
         engine.init_weights();

@@ -108,12 +108,29 @@ TEST_CASE("slots give the number of ranks where dp is left out, and limit it whe
 TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of them is another machine") {
   const auto line = [](const std::vector<HostSlots>& hosts) {
     std::string out;
-    for (const std::string& w : mpirun_command(3, "mpirun", "gpttrain", {"--x"}, hosts)) out += w + " ";
+    const SpawnOptions options{
+        .hosts = hosts, .launcher_args = "--tag-output  --mca a b", .variables = {{"NAME", "x"}}};
+    for (const std::string& w : mpirun_command(3, "mpirun", "gpttrain", {"--x"}, options)) out += w + " ";
     return out;
   };
-  CHECK_THAT(line({}), !Contains("-H"));
-  CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 -n 3 gpttrain --x"));
-  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED"));
+  CHECK_THAT(line({}), !Contains("-H") && !Contains("-x GPTTRAIN"));
+  CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 --tag-output --mca a b -n 3 gpttrain --x"));
+  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
+                                                              Contains("-x GPTTRAIN_SLOTS -x NAME --tag-output"));
+}
+
+TEST_CASE("srun gets the machines, and as many ranks of each") {
+  const auto line = [](const std::vector<HostSlots>& hosts) {
+    std::string out;
+    for (const std::string& w :
+         srun_command(4, "srun", "gpttrain", {"--x"}, {.hosts = hosts, .launcher_args = "-p big"}))
+      out += w + " ";
+    return out;
+  };
+  CHECK(line({}) == "srun --ntasks=4 --mpi=pmix --kill-on-bad-exit=1 -p big gpttrain --x ");
+  CHECK_THAT(line({{"b", {0, 1}}, {"a", {0, 1}}}),
+             Contains("--nodes=2 --nodelist=b,a --ntasks-per-node=2 --distribution=block -p big gpttrain"));
+  CHECK_THROWS_WITH(line({{"b", {0, 1}}, {"a", {0}}}), Contains("b has 2 chosen slots and a 1"));
 }
 
 TEST_CASE("ranks start on the slots of a hostfile that names this machine, after launch and -- too") {
@@ -150,6 +167,7 @@ TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused b
   CHECK(take({"--local_rank", "3", "--local-rank=3", "--x"}, third) == "|--x ");
   CHECK(take({"--local_rank=-1"}) == "|");
   CHECK(take({"-H", "f", "-i", "a", "-e", "b"}) == "|--hostfile f --include a --exclude b ");
+  CHECK(take({"--master_addr", "w0", "--master_port=29501", "--dry_run", "--x"}) == "|--dry-run --x ");
   const struct {
     std::vector<std::string> words;
     const char* says;
@@ -160,9 +178,8 @@ TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused b
       {{"--deepspeed_config"}, "expected a file, - or base64:TEXT, found none"},
       {{"--deepspeed_config", "--tp", "2"}, "expected a file"},
       {{"--deepscale_config", "x"}, "--deepscale_config: is DeepSpeed's name of long ago; use --deepspeed_config FILE"},
-      {{"--master_port", "29500"}, "--master_port: is of DeepSpeed's launcher and not built here: MPI finds"},
+      {{"--elastic_training"}, "--elastic_training: is of DeepSpeed's launcher and not built here"},
       {{"--module"}, "there is no Python to run"},
-      {{"--launcher", "pdsh"}, "Open MPI's mpirun"},
   };
   for (const auto& w : wrong) {
     INFO(w.words[0]);

@@ -155,8 +155,9 @@ TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and ille
 
 TEST_CASE("the matrix is every legal combination of the axes, once") {
   const Config base = tiny({});
-  const std::vector<LayoutAxis> axes = layout_axes(base, 2);
+  std::vector<LayoutAxis> axes = layout_axes(base, 2);
   CHECK(axes.size() >= 10);
+  std::erase_if(axes, [](const LayoutAxis& a) { return a.key.rfind("precision.", 0) == 0; });
   std::set<std::string> expected;
   std::vector<size_t> at(axes.size(), 0);
   for (bool more = true; more;) {  // all combinations, legal or not
@@ -174,7 +175,7 @@ TEST_CASE("the matrix is every legal combination of the axes, once") {
     more = i < at.size();
   }
   std::set<std::string> found;
-  for (const Config& c : legal_layouts(base, 2)) CHECK(found.insert(config_json(c)).second);
+  for (const Config& c : legal_layouts(base, 2, false)) CHECK(found.insert(config_json(c)).second);
   CHECK(found.size() == expected.size());
   for (const std::string& c : found) {
     INFO(c << "\n is none of these, among others:\n" << *expected.begin());
@@ -183,8 +184,27 @@ TEST_CASE("the matrix is every legal combination of the axes, once") {
   CHECK(found.size() > 30);
 }
 
+TEST_CASE("with mixed precision the matrix is every layout at every level in every half type, once") {
+  const Config base = tiny({});
+  std::map<std::string, size_t> levels;
+  std::set<std::string> found;
+  for (const Config& c : legal_layouts(base, 1)) {
+    CHECK(found.insert(config_json(c)).second);
+    ++levels[c.precision.amp + " " + c.precision.dtype];
+  }
+  const size_t each = legal_layouts(base, 1, false).size();
+  CHECK(levels.size() >= 5);
+  CHECK(levels.count("O2 fp16") == 1);
+  CHECK(levels.count("O0 bf16") == 0);
+  for (const auto& [level, n] : levels) {
+    INFO(level);
+    CHECK(n == each);
+  }
+}
+
 TEST_CASE("references of a layout are legal and keep what must be kept") {
-  for (const Config& c : legal_layouts(tiny({}), 2)) {
+  const Config base = tiny({"--amp", "O2"});
+  for (const Config& c : legal_layouts(base, 2, false)) {
     const Config one = one_rank(c), twin = flat(c);
     REQUIRE(one.world() == 1);
     REQUIRE(one.train.global_batch == c.train.global_batch);

@@ -153,6 +153,24 @@ TEST_CASE("lr draws the curve and writes every step") {
   CHECK(gpttrain("lr --csv /nowhere/x.csv", dir.path()).code == 74);
 }
 
+TEST_CASE("a schedule over samples goes on where the run was when the batch changes") {
+  CHECK_THAT(problems_of("--schedule.type one_cycle --schedule.unit samples"),
+             Contains("samples has no effect with schedule.type one_cycle"));
+  CHECK(lr_options(load("--schedule.unit samples --train.steps 10 --train.global_batch 4").config).total_steps == 40);
+  TempDir dir;
+  const std::string run = kTiny +
+                          "--schedule.unit samples --schedule.type linear --schedule.total_steps 96 --optim.lr 0.96 "
+                          "--train.steps 6 --log.name x --checkpoint.allow_change train ";
+  REQUIRE(gpttrain(run + "--train.steps 4", dir.path()).code == 0);
+  const Outcome r = gpttrain(run + "--train.global_batch 16", dir.path());
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  CHECK_FALSE(r.says("schedule changed"));
+  const std::vector<double> lr = logged(dir / "runs/x", "lr"), curve{.88, .80, .72, .64, .48, .32};
+  REQUIRE(lr.size() == 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(lr[i] == Approx(curve[i]).epsilon(1e-6));
+}
+
 TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the layout allows it") {
   TempDir dir;
   const struct {

@@ -63,6 +63,33 @@ TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bit for bi
   }
 }
 
+TEST_CASE("twenty steps of LAMB lead to the same parameters on every layout") {
+  for (const char* variant : {"paper", "apex", "deepspeed"}) {
+    const auto with = [&](MeshShape mesh, int zero, int steps) {
+      MeshRun run = small_run("lamb", mesh, steps, zero);
+      run.engine.optim.lamb_variant = variant;
+      run.engine.lr = {.type = "one_cycle_torch", .peak = 2e-3, .total_steps = 20};
+      run.samples = synthetic_samples(8 * 20, 16, 300, 5);
+      return run_mesh(run);
+    };
+    const MeshResult one = with({}, 1, 20);
+    CHECK(relative_error(one.weights.at("embed.weight"), with({}, 1, 1).weights.at("embed.weight")) > 1e-3);
+    for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
+                                 MeshShape{.dp = 2, .tp = 4}, MeshShape{.dp = 8}}) {
+      INFO(variant << " " << name_of(mesh));
+      const MeshResult many = with(mesh, mesh.dp == 8 ? 2 : 1, 20);
+      double difference = 0, size = 0;  // of all parameters as one vector
+      for (const auto& [name, values] : one.weights)
+        for (size_t i = 0; i < values.size(); ++i) {
+          const double a = static_cast<double>(values[i]), b = static_cast<double>(many.weights.at(name)[i]);
+          difference += (a - b) * (a - b);
+          size += a * a;
+        }
+      CHECK(std::sqrt(difference / size) <= 1e-6);
+    }
+  }
+}
+
 TEST_CASE("LAMB's trust ratios do not depend on ZeRO 2 and 3 nor on sequence parallelism") {
   struct Way {
     int stage;

@@ -136,6 +136,24 @@ TEST_CASE("inverse square root and warm-up, stable, decay follow their equations
   check_curve(wsd, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.2});
 }
 
+TEST_CASE("a curve over samples is that over steps while the batch stays, and goes on where another batch left it") {
+  for (const char* type : {"cosine", "linear", "constant", "inverse_sqrt", "wsd"}) {
+    INFO(type);
+    const LrOptions steps{.type = type, .peak = 1, .min_lr = 0.1, .warmup_steps = 3, .total_steps = 12, .decay_steps = 4};
+    LrOptions samples = steps;
+    samples.warmup_steps *= 16, samples.total_steps *= 16, samples.decay_steps *= 16, samples.samples_per_step = 16;
+    const auto a = make_lr_schedule(steps), b = make_lr_schedule(samples);
+    for (int64_t t = 1; t <= 15; ++t) CHECK(b->at(t).lr == Approx(a->at(t).lr).epsilon(1e-12));
+    // After 6 steps of 16 a batch of 32: each step goes twice as far.
+    samples.samples_per_step = 32, samples.steps_before = 6, samples.samples_before = 96;
+    const auto c = make_lr_schedule(samples);
+    CHECK(c->at(6).lr == Approx(a->at(6).lr).epsilon(1e-12));
+    for (int64_t k = 1; k <= 3; ++k) CHECK(c->at(6 + k).lr == Approx(a->at(6 + 2 * k).lr).epsilon(1e-12));
+    samples.samples_per_step = 8;
+    CHECK(make_lr_schedule(samples)->at(8).lr == Approx(a->at(7).lr).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are met number for number") {
   const auto golden = read_golden();
   const auto options = golden_options();

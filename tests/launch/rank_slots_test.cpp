@@ -1,0 +1,242 @@
+// What the launcher's flags do to ranks: which cores and GPUs they are left, variables from .deepspeed_env, and
+// machines that are reached by ssh, here by a program in its place that starts a clean shell, as ssh would.
+#include "launch/ranks/rank_slots.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "launch/config/config.h"
+#include "launch/ranks/env_file.h"
+#include "launch/ranks/spawn.h"
+#include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --device.kind cpu ";
+
+// Sets a variable of this process for a while; nullptr unsets it.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old, had_ = true;
+    value ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~ScopedVariable() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::string old_;
+  bool had_ = false;
+};
+
+std::string problems_of(const std::vector<std::string>& flags) {
+  try {
+    load_config({.flags = flags});
+  } catch (const Error& e) { return e.what(); }
+  return "accepted";
+}
+
+std::vector<std::string> lines_of(const std::string& file) {
+  std::vector<std::string> out;
+  const std::string text = read_file(file);
+  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+    out.push_back(text.substr(at, end - at));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// A stand-in for ssh: options, then the host, then a command line, which it runs in an empty environment.
+std::string fake_ssh(const TempDir& dir) {
+  const std::string file = dir / "fake-ssh";
+  write_file(file, "#!/bin/sh\necho \"$@\" | cut -c1-30 >> " + dir.path() +
+                       "/ssh.log\nwhile :; do case \"$1\" in -p) shift 2 ;; -*) shift ;; *) break ;; esac; done\n"
+                       "host=$1; shift\nexec env -i PATH=\"$PATH\" HOME=" +
+                       dir.path() + " FAR=$host sh -c \"$*\"\n");
+  chmod(file.c_str(), 0755);
+  return file;
+}
+
+// Empty where there is no list.
+std::vector<int> parse_core_list_or(const std::string& text) {
+  return text.empty() ? std::vector<int>() : parse_core_list(text);
+}
+
+}  // namespace
+
+TEST_CASE("a rank finds the slots of its machine by its number") {
+  const std::string text = slots_text({{"a", {0, 2}}, {"b", {1}}, {"c", {0, 1, 2}}});
+  CHECK(text == "0,2;1;0,1,2");
+  CHECK(slots_of_rank(text, 0) == std::vector<int>{0, 2});
+  CHECK(slots_of_rank(text, 1) == std::vector<int>{0, 2});
+  CHECK(slots_of_rank(text, 2) == std::vector<int>{1});
+  CHECK(slots_of_rank(text, 5) == std::vector<int>{0, 1, 2});
+  CHECK(slots_of_rank(text, 6).empty());
+  for (const char* nothing : {"", ";", "x", "0,,1", "-1", "99999999999999999999"})
+    CHECK(slots_of_rank(nothing, 1).empty());
+}
+
+TEST_CASE("slots are GPUs where there are some, and cores where a filter names them") {
+  LaunchConfig launch;
+  {
+    const ScopedVariable gpus("CUDA_VISIBLE_DEVICES", "4,GPU-a,6");
+    CHECK(gpus_of({0, 2}) == "4,6");
+    CHECK(gpus_of({1, 7}) == "GPU-a");
+    launch.include = "localhost:0";
+    CHECK(cores_of(launch, {0}, 0, 1).empty());  // its GPU, any core
+  }
+  const ScopedVariable none("CUDA_VISIBLE_DEVICES", "");
+  const std::vector<int> all = this_machine()[0].slots;
+  launch.include = "";
+  CHECK(gpus_of({0}).empty());
+  CHECK(cores_of(launch, {all[0]}, 0, 1).empty());  // "slots=1" of a hostfile is a number of ranks
+  launch.include = "localhost:0";
+  CHECK(cores_of(launch, {all[0]}, 0, 1) == std::vector<int>{all[0]});
+  CHECK(cores_of(launch, {1000}, 0, 1) == all);  // no such core here
+  launch = {};
+  launch.core_list = std::to_string(all.back());
+  CHECK(cores_of(launch, {}, 1, 3) == std::vector<int>{all.back()});
+  launch.bind_cores = true;
+  CHECK_THROWS_WITH(cores_of(launch, {}, 1, 3), Contains("launch.bind_cores: 3 ranks on ") && Contains("but 1 core"));
+}
+
+TEST_CASE("cores are listed as numbers and runs, and shared out in equal parts") {
+  CHECK(parse_core_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
+  CHECK(parse_core_list("5,1,1-2") == std::vector<int>{1, 2, 5});
+  for (const char* wrong : {"", "x", "1-", "-1", "3-1", "1,", "1,,2", "0-99999", "1-2-3"})
+    CHECK_THROWS_WITH(parse_core_list(wrong), Contains("expected cores as in 0-3,8"));
+  CHECK_THAT(problems_of({"--bind_core_list", "2-x"}), Contains("--bind_core_list: expected cores as in 0-3,8"));
+  CHECK_THAT(problems_of({"--bind_cores_to_rank", "--launch.ranks", "threads"}), Contains("threads of one process"));
+  const std::vector<int> cores{0, 1, 2, 3, 8};
+  std::vector<int> together;
+  for (int k = 0; k < 3; ++k)
+    for (const int c : share_of_cores(cores, k, 3)) together.push_back(c);
+  CHECK(together == cores);
+  CHECK(share_of_cores(cores, 0, 3).size() == 1);
+  CHECK(share_of_cores(cores, 2, 3) == std::vector<int>{3, 8});
+}
+
+TEST_CASE(".deepspeed_env has lines NAME=VALUE, and that of the working directory wins") {
+  const Variables v = parse_env_file("# of all\nA=1\n\n B = two words \r\nC=x=y\nA=3\nD=", "f");
+  CHECK(v == Variables{{"A", "3"}, {"B", "two words"}, {"C", "x=y"}, {"D", ""}});
+  CHECK_THROWS_WITH(parse_env_file("A=1\nB\n", "f"), Contains("f:2: expected NAME=VALUE, found \"B\""));
+  CHECK_THROWS_WITH(parse_env_file("1A=1\n", "f"), Contains("f:1: expected NAME=VALUE"));
+  TempDir home;
+  write_file(home / ".deepspeed_env", "A=home\nB=home\n");
+  const ScopedVariable there("HOME", home.path().c_str());
+  const EnvFiles found = read_env_files();
+  CHECK(found.files == std::vector<std::string>{home / ".deepspeed_env"});
+  CHECK(found.variables == Variables{{"A", "home"}, {"B", "home"}});
+  TempDir dir;
+  write_file(dir / ".deepspeed_env", "NOT A VARIABLE\n");
+  const Outcome r = gpttrain("--data.train mock --nonsense", dir.path());
+  CHECK(r.code == 2);
+  CHECK(r.says(".deepspeed_env:1: expected NAME=VALUE"));
+  CHECK(r.says("2 problems, nothing was started"));
+}
+
+TEST_CASE("ranks on other machines get the variables, their slots and the port of ssh") {
+  TempDir dir;
+  const ScopedVariable agent("OMPI_MCA_plm_rsh_agent", fake_ssh(dir).c_str());
+  SpawnOptions options;
+  options.program = "/bin/sh";
+  options.hosts = {{"far0", {1, 3}}, {"far1", {0}}};
+  options.ssh_port = 2222;
+  options.variables = {{"GT_COLOUR", "deep blue"}};
+  CHECK(launch_ranks(
+            3,
+            {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR >> " + (dir / "out")},
+            options) == 0);
+  CHECK(lines_of(dir / "out") ==
+        std::vector<std::string>{"0 far0 1 1,3;0 deep blue", "1 far0 1 1,3;0 deep blue", "2 far1 1 1,3;0 deep blue"});
+  const auto calls = lines_of(dir / "ssh.log");
+  REQUIRE(calls.size() == 2);
+  CHECK_THAT(calls[0], Contains("-p 2222 far0"));
+  CHECK_THAT(calls[1], Contains("-p 2222 far1"));
+}
+
+TEST_CASE(
+    "training on the machines of a hostfile is training here, and a dry run shows the command and starts nothing") {
+  TempDir dir;
+  write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2 # two more\n");
+  write_file(dir / ".deepspeed_env", "GT_COLOUR=blue\n");
+  const std::string tiny =
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+      "--device.kind cpu --log.tensorboard false --checkpoint.every 0 --train.steps 3 --pp 2 ";
+  const ScopedVariable agent("OMPI_MCA_plm_rsh_agent", fake_ssh(dir).c_str());
+  const Outcome dry = gpttrain(tiny + "-H hosts --include far0@far1 --ssh_port 2222 --dry_run", dir.path());
+  INFO(dry.out);
+  CHECK(dry.code == 0);
+  CHECK(dry.says("-H far0:2,far1:2 -x GPTTRAIN_LAUNCHED"));
+  CHECK(dry.says("-x GT_COLOUR -n 4 "));
+  CHECK(dry.says("dry run: nothing was started"));
+  CHECK_FALSE(std::filesystem::exists(dir / "ssh.log"));
+
+  // Its shared memory would meet that of the other "machine", which is this one too.
+  const Outcome far = gpttrain(tiny + "-H hosts --log.name far --launcher_args=\"--mca btl self,tcp\"", dir.path());
+  INFO(far.out);
+  REQUIRE(far.code == 0);
+  CHECK(far.says("GT_COLOUR of ./.deepspeed_env for every rank"));
+  CHECK(lines_of(dir / "ssh.log").size() == 2);
+  REQUIRE(gpttrain(tiny + "--dp 2 --launch.ranks threads --log.name here", dir.path()).code == 0);
+  CHECK(logged(dir / "runs/far", "loss") == logged(dir / "runs/here", "loss"));
+}
+
+TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is refused") {
+  TempDir dir;
+  write_file(dir / "hosts", "w0 slots=1\nw1 slots=1\n");
+  const std::string hosts = dir / "hosts";
+  CHECK_THAT(problems_of({"--hostfile", hosts, "--launcher", "slurm", "--include", "w0:0"}),
+             Contains("slurm hands out the slots of a machine itself"));
+  CHECK_THAT(problems_of({"--launcher", "pdsh"}),
+             Contains("pdsh is not built yet in this version (this launcher); use openmpi or slurm"));
+  CHECK_THAT(problems_of({"--launcher", "srun"}), Contains("expected openmpi"));
+  // An srun that starts as many ranks as it is asked for, here.
+  write_file(dir / "srun", "#!/bin/sh\necho \"$@\" >> " + dir.path() +
+                               "/srun.log\nexec mpirun --oversubscribe -n ${1#--ntasks=} $(shift; "
+                               "while :; do case \"$1\" in --*) shift ;; *) break ;; esac; done; echo \"$@\")\n");
+  chmod((dir / "srun").c_str(), 0755);
+  const ScopedVariable path("PATH", (dir.path() + ":" + std::getenv("PATH")).c_str());
+  const Outcome r = gpttrain(kTiny +
+                                 "--launcher slurm -H hosts "
+                                 "--launcher_args=--partition=big --train.steps 2 --log.name x",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK_THAT(read_file(dir / "srun.log"), Contains("--ntasks=2 ") && Contains("--nodelist=w0,w1 --ntasks-per-node=1") &&
+                                              Contains("--partition=big "));
+  CHECK(logged(dir / "runs/x", "loss").size() == 2);
+}
+
+TEST_CASE("each rank keeps to its share of the cores") {
+  const std::vector<int> all = this_machine()[0].slots;
+  if (all.size() < 2) return;
+  TempDir dir;
+  const std::string run = kTiny + "--dp 2 --bind_cores_to_rank ";
+  std::map<int, std::string> cores;  // of each rank while it trains
+  const Outcome r = gpttrain(run + "--train.steps 120 --log.name x", dir.path(), 120, [&](int pid) {
+    if (!wait_for_step(dir / "runs/x/log.jsonl", 1)) return;
+    for (const int rank : {0, 1}) {
+      const std::string status = read_file(cat("/proc/", process_of(pid, rank), "/status"));
+      const size_t at = status.find("Cpus_allowed_list:\t") + 19;
+      cores[rank] = status.substr(at, status.find('\n', at) - at);
+    }
+  });
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(parse_core_list_or(cores[0]) == share_of_cores(all, 0, 2));
+  CHECK(parse_core_list_or(cores[1]) == share_of_cores(all, 1, 2));
+  const Outcome more = gpttrain(cat(run, "--bind_core_list ", all[0], " --train.steps 1 --log.name y"), dir.path());
+  CHECK(more.code == 2);
+  CHECK(more.says("launch.bind_cores: 2 ranks on "));
+}

@@ -32,8 +32,9 @@ struct TrainState {
   int64_t skipped_steps = 0;  // updates that were not applied
   int64_t skips_in_a_row = 0;  // at the end of those
   std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
-  int64_t applied_steps = 0;  // t of the optimizer and of the learning-rate schedule
-  int64_t applied_samples = 0;  // of those steps: where a schedule over samples is
+  int64_t applied_steps = 0;    // t of the optimizer
+  int64_t schedule_steps = 0;   // t of the learning-rate schedule: the same, unless only one of them was loaded
+  int64_t applied_samples = 0;  // of the schedule's steps: where a schedule over samples is
   std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
   std::string run_uuid;       // names the run; two runs in one folder are told apart by it
   double elapsed_seconds = 0;
@@ -67,6 +68,8 @@ struct SaveOptions {
   Retention retention;
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
   bool require_finite = true;                             // NaN and infinity end the attempt
+  bool readback = false;  // each shard is read again from the disk before the attempt counts as written
+  bool sha256 = false;    // of each shard in the manifest, for who wants to sign it
   std::string git, isa;                                   // of the writer
   std::function<void()> may_commit;  // asked on rank 0 right before the commit; what it throws ends the attempt
 };
@@ -80,11 +83,24 @@ struct SaveOptions {
 SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>,
                            const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream);
 
+// The same by one rank of whole f32 tensors that are in no memory: the views have shapes and no data, `fetch` gives the
+// values of one of them at a time, in the order of names, so that memory is that of the largest. What it throws ends the
+// attempt.
+SaveReport save_streamed(const std::string& dir, const TrainState&, std::span<const ShardView> tensors,
+                         const std::function<std::vector<float>(const std::string& name)>& fetch,
+                         const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi& host);
+
 struct LoadReport {
   TrainState state;
   std::string path;         // of the step
   std::string config_json;  // "" when the checkpoint holds none
   std::vector<std::string> warnings;
+};
+
+// Differences between model and checkpoint that are wanted: exact names ("master/head.weight"), or beginnings that end in
+// * ("optim/*"). What is missing in the checkpoint keeps the values that it has; what is extra there is not read.
+struct FitOptions {
+  std::vector<std::string> allow_missing, allow_extra;
 };
 
 // Looks at what is about to be loaded (state, config_json, path) and throws kUsage when the run does not want it.
@@ -100,12 +116,12 @@ using AcceptStep = std::function<void(const LoadReport&)>;
 // none can be read.
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
-                                          const AcceptStep& accept = {});
+                                          const AcceptStep& accept = {}, const FitOptions& = {});
 
 // Collective: one given step, and only the groups of tensors ("master", "optim/exp_avg") that the views name. Renames
-// nothing.
+// nothing. An imported step holds no optimizer state: views of optim/ become 0.
 LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh&, const DeviceApi&,
-                     Stream);
+                     Stream, const AcceptStep& accept = {}, const FitOptions& = {});
 
 // The step directory that `path` means: a step itself, or the newest good one of a run directory or of its checkpoints
 // folder (seal, version, sizes are looked at; payload is checked when it is read). kUsage: nothing there; kDamaged:

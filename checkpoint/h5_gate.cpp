@@ -1,6 +1,8 @@
 // Foreign HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process that has
 // little to lose: limited time and memory, no plugins, nothing but a list of places to say. The parent believes nothing
 // that it cannot check against the size of the file, and reads the numbers itself.
+#include "checkpoint/h5_gate.h"
+
 #include <fcntl.h>
 #include <hdf5.h>
 #include <poll.h>
@@ -22,7 +24,7 @@ namespace gt {
 namespace {
 
 constexpr int kMaxDepth = 32;
-constexpr size_t kSayLimit = size_t{16} << 20, kObjects = 100000, kNoteLimit = 60000;
+constexpr size_t kSayLimit = size_t{16} << 20, kObjects = 100000, kNoteLimit = 60000, kNumbers = 100000;
 constexpr int kSeconds = 60;
 
 // ---- in the child: plain C, and _exit on anything odd ------------------------------------------------------------
@@ -33,6 +35,7 @@ struct Walk {
   size_t objects = 0;
   int depth = 0;
   std::string path;
+  bool attributes = false;  // of data sets: global_shape and rects
 };
 
 [[noreturn]] void refuse(const Walk& w, const std::string& name, const std::string& why) {
@@ -59,6 +62,24 @@ std::string dtype_of(hid_t type) {
   return exponent_bits == 5 && mantissa_bits == 10 && bias == 15 ? "f16" : "";
 }
 
+// "numbers\t<attribute>\t1\t2…" of the data set named last; nothing when it has no such attribute.
+void numbers(Walk& w, hid_t set, const char* attribute) {
+  if (H5Aexists(set, attribute) <= 0) return;
+  const hid_t a = H5Aopen(set, attribute, H5P_DEFAULT), type = H5Aget_type(a), space = H5Aget_space(a);
+  const hssize_t n = H5Sget_simple_extent_npoints(space);
+  if (a < 0 || H5Tequal(type, H5T_STD_I64LE) <= 0 || n < 0 || n > static_cast<hssize_t>(kNumbers))
+    refuse(w, attribute, "expected at most 100,000 whole numbers of 64 bits");
+  std::vector<int64_t> values(static_cast<size_t>(n));
+  if (H5Aread(a, H5T_NATIVE_INT64, values.data()) < 0) refuse(w, attribute, "cannot be read");
+  std::ostringstream line;
+  line << "numbers\t" << attribute;
+  for (const int64_t v : values) line << "\t" << v;
+  w.out += line.str() + "\n";
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Aclose(a);
+}
+
 void data_set(Walk& w, hid_t parent, const char* name) {
   const hid_t set = H5Dopen2(parent, name, H5P_DEFAULT);
   if (set < 0) refuse(w, name, "a data set that cannot be opened");
@@ -79,6 +100,7 @@ void data_set(Walk& w, hid_t parent, const char* name) {
        << (offset == HADDR_UNDEF ? -1 : static_cast<int64_t>(offset));
   for (int k = 0; k < rank; ++k) line << "\t" << dims[k];
   w.out += line.str() + "\n";
+  if (w.attributes) numbers(w, set, "global_shape"), numbers(w, set, "rects");
   H5Sclose(space);
   H5Tclose(type);
   H5Pclose(props);
@@ -135,7 +157,7 @@ void limit(int what, rlim_t value) {
   ::setrlimit(static_cast<__rlimit_resource>(what), &r);
 }
 
-[[noreturn]] void child(int file, int say) {
+[[noreturn]] void child(int file, int say, bool attributes) {
   std::ifstream statm("/proc/self/statm");
   uint64_t pages = 0;
   statm >> pages;
@@ -152,6 +174,7 @@ void limit(int what, rlim_t value) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);
   Walk w;
+  w.attributes = attributes;
   const hid_t f = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (f < 0) refuse(w, "", "libhdf5 cannot open it");
   H5O_info_t root;
@@ -173,12 +196,12 @@ void limit(int what, rlim_t value) {
 // ---- in the parent ------------------------------------------------------------------------------------------------
 
 // What the child says; the child is gone afterwards.
-std::string ask(const std::string& path, int file) {
+std::string ask(const std::string& path, int file, bool attributes) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_io("pipe for the reader of " + path, -errno);
   const pid_t pid = ::fork();
   if (pid < 0) fail_io("start of the reader of " + path, -errno);
-  if (pid == 0) child(file, ends[1]);
+  if (pid == 0) child(file, ends[1], attributes);
   ::close(ends[1]);
   std::string said;
   char buffer[65536];
@@ -213,27 +236,29 @@ std::vector<std::string> fields(const std::string& line) {
   return out;
 }
 
+std::string ask_about(const std::string& path, bool attributes) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: not closed by fork
+  if (fd < 0) fail_io("opening of " + path, -errno);
+  const int high = ::fcntl(fd, F_DUPFD, 16);  // the child's pipe takes number 3, so the file must have another
+  ::close(fd);
+  if (high < 0) fail_io("opening of " + path, -errno);
+  try {
+    std::string said = ask(path, high, attributes);
+    ::close(high);
+    return said;
+  } catch (...) {
+    ::close(high);
+    throw;
+  }
+}
+
+[[noreturn]] void refused(const std::string& path, const std::vector<std::string>& f) {
+  fail(Exit::kDamaged, path, f.size() > 1 && !f[1].empty() ? ": " + f[1] : "", ": ", f.size() > 2 ? f[2] : "refused");
+}
+
 class H5File : public WeightFile {
  public:
-  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: not closed by fork
-    if (fd < 0) fail_io("opening of " + path, -errno);
-    std::string said;
-    try {
-      // The child's pipe takes number 3, so the file must have another.
-      const int high = ::fcntl(fd, F_DUPFD, 16);
-      ::close(fd);
-      if (high < 0) fail_io("opening of " + path, -errno);
-      try {
-        said = ask(path, high);
-      } catch (...) {
-        ::close(high);
-        throw;
-      }
-      ::close(high);
-    } catch (const Error&) { throw; }
-    understand(path, said);
-  }
+  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) { understand(path, ask_about(path, false)); }
   std::string note(const std::string& key) const override {
     const auto it = notes_.find(key);
     return it == notes_.end() ? "" : it->second;
@@ -249,9 +274,7 @@ class H5File : public WeightFile {
     for (std::string line; std::getline(in, line);) {
       const auto f = fields(line);
       GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": its reader said nothing that makes sense");
-      if (f[0] == "refused")
-        fail(Exit::kDamaged, path, f.size() > 1 && !f[1].empty() ? ": " + f[1] : "", ": ",
-             f.size() > 2 ? f[2] : "refused");
+      if (f[0] == "refused") refused(path, f);
       if (f[0] == "end") ended = true;
       if (f[0] == "note" && f.size() == 3) {
         std::string text(std::min<size_t>(std::strtoull(f[2].c_str(), nullptr, 10), kNoteLimit), '\0');
@@ -290,6 +313,30 @@ class H5File : public WeightFile {
 };
 
 }  // namespace
+
+std::vector<H5Set> list_h5(const std::string& path) {
+  std::istringstream in(ask_about(path, true));
+  std::vector<H5Set> out;
+  bool ended = false;
+  for (std::string line; std::getline(in, line);) {
+    const auto f = fields(line);
+    GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": its reader said nothing that makes sense");
+    const auto from = [&](size_t first) {
+      std::vector<int64_t> values;
+      for (size_t k = first; k < f.size(); ++k) values.push_back(std::strtoll(f[k].c_str(), nullptr, 10));
+      return values;
+    };
+    if (f[0] == "refused") refused(path, f);
+    if (f[0] == "end") ended = true;
+    if (f[0] == "note" && f.size() == 3) in.ignore(std::atoi(f[2].c_str()) + 1);
+    if (f[0] == "set" && f.size() >= 4)
+      out.push_back({f[1], f[2], std::strtoll(f[3].c_str(), nullptr, 10), from(4), {}, {}});
+    if (f[0] == "numbers" && f.size() >= 2 && !out.empty())
+      (f[1] == "rects" ? out.back().rects : out.back().global_shape) = from(2);
+  }
+  GT_REQUIRE(ended, Exit::kDamaged, path, ": damaged HDF5 file: its reader did not finish");
+  return out;
+}
 
 std::unique_ptr<WeightFile> open_h5(Vfs& vfs, const std::string& path) { return std::make_unique<H5File>(vfs, path); }
 

@@ -1,12 +1,16 @@
 // Looking at checkpoints without a mesh: which step a path means, what a folder holds, what a step holds.
+#include "checkpoint/inspect.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_reader.h"
+#include "checkpoint/state_json.h"
 #include "checkpoint/steps.h"
 #include "kernels/core/sha256.h"
 
@@ -62,8 +66,14 @@ CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
   return info;
 }
 
-std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
-  if (!may_hold(DType::kF32, t.dtype)) return cat("  (no statistics of ", name_of(t.dtype), ")");
+struct Stats {
+  double low = 0, high = 0, mean = 0, rms = 0;
+  int64_t not_finite = 0;
+};
+
+// nullopt: of what is no floating number.
+std::optional<Stats> stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
+  if (!may_hold(DType::kF32, t.dtype)) return std::nullopt;
   std::vector<float> values(static_cast<size_t>(t.shape.numel()));
   const ShardView view{.name = t.name,
                        .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},
@@ -81,10 +91,26 @@ std::string stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const 
     squares += static_cast<double>(x) * x;
   }
   const double n = std::max<double>(1, static_cast<double>(finite));
+  return Stats{finite ? low : 0.0, finite ? high : 0.0, sum / n, std::sqrt(squares / n), t.shape.numel() - finite};
+}
+
+std::string stats_text(const std::optional<Stats>& s, DType dtype) {
+  if (!s) return cat("  (no statistics of ", name_of(dtype), ")");
   char text[200];
-  std::snprintf(text, sizeof text, "  min %.6g max %.6g mean %.6g rms %.6g non-finite %lld", finite ? low : 0.0,
-                finite ? high : 0.0, sum / n, std::sqrt(squares / n), static_cast<long long>(t.shape.numel() - finite));
+  std::snprintf(text, sizeof text, "  min %.6g max %.6g mean %.6g rms %.6g non-finite %lld", s->low, s->high, s->mean,
+                s->rms, static_cast<long long>(s->not_finite));
   return text;
+}
+
+OpenedStep step_to_inspect(Vfs& vfs, const std::string& step_dir) {
+  std::error_code ec;
+  GT_REQUIRE(fs::exists(step_dir, ec), Exit::kUsage, step_dir, ": does not exist; give a step of a checkpoints folder");
+  return open_step(vfs, without_slash(step_dir));
+}
+
+void require_found(bool found, const OpenedStep& step, const std::string& tensor) {
+  GT_REQUIRE(found || tensor.empty(), Exit::kUsage, step.path, ": has no tensor ", tensor,
+             "; names are like master/embed.weight, `ckpt inspect` lists them");
 }
 
 std::string head_text(const std::string& dir, const Manifest& m) {
@@ -162,9 +188,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& dir) {
 
 std::string inspect_checkpoint(const std::string& step_dir, const InspectOptions& options) {
   Vfs vfs;
-  std::error_code ec;
-  GT_REQUIRE(fs::exists(step_dir, ec), Exit::kUsage, step_dir, ": does not exist; give a step of a checkpoints folder");
-  const OpenedStep step = open_step(vfs, without_slash(step_dir));
+  const OpenedStep step = step_to_inspect(vfs, step_dir);
   const Manifest& m = step.manifest;
   std::string out = head_text(step.path, m), group;
   int64_t elements = 0;
@@ -176,14 +200,43 @@ std::string inspect_checkpoint(const std::string& step_dir, const InspectOptions
     group = g;
     out += cat("  ", t.name.substr(t.name.rfind('/') + 1), "  ", name_of(t.dtype), " ", to_string(t.shape));
     if (t.blocks > 1) out += cat(" in ", t.blocks, " blocks");
-    if (options.stats) out += stats_of(vfs, step.path, m, t);
+    if (options.stats) out += stats_text(stats_of(vfs, step.path, m, t), t.dtype);
     out += "\n";
     elements += t.shape.numel();
     ++shown;
   }
-  GT_REQUIRE(shown > 0 || options.tensor.empty(), Exit::kUsage, step.path, ": has no tensor ", options.tensor,
-             "; names are like master/embed.weight, `ckpt inspect` lists them");
+  require_found(shown > 0, step, options.tensor);
   return out + cat(shown, " tensors, ", elements, " elements\n");
+}
+
+std::string inspect_json(const std::string& step_dir, const InspectOptions& options) {
+  using Json = nlohmann::ordered_json;
+  Vfs vfs;
+  const OpenedStep step = step_to_inspect(vfs, step_dir);
+  const Manifest& m = step.manifest;
+  Json tensors = Json::array();
+  for (const TensorEntry& t : m.tensors) {
+    if (!options.tensor.empty() && t.name != options.tensor) continue;
+    tensors.push_back({{"name", t.name},
+                       {"dtype", name_of(t.dtype)},
+                       {"shape", std::vector<int64_t>(t.shape.dim.begin(), t.shape.dim.begin() + t.shape.rank)}});
+    if (!options.stats) continue;
+    if (const auto s = stats_of(vfs, step.path, m, t))
+      tensors.back()["stats"] = {
+          {"min", s->low}, {"max", s->high}, {"mean", s->mean}, {"rms", s->rms}, {"non_finite", s->not_finite}};
+  }
+  require_found(!tensors.empty(), step, options.tensor);
+  return Json{{"path", step.path},
+              {"step", m.step},
+              {"created", m.created},
+              {"version", {m.major, m.minor}},
+              {"writer", {{"version", m.version}, {"git", m.git}, {"compiler", m.compiler}, {"device", m.device}}},
+              {"layout", Json::parse(layout_json(m))},
+              {"bytes", m.bytes()},
+              {"state", to_json(m.state)},
+              {"tensors", tensors}}
+             .dump() +
+         "\n";
 }
 
 }  // namespace gt

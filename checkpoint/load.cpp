@@ -1,5 +1,6 @@
 #include "checkpoint/load.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -16,10 +17,17 @@ std::string group_of(const std::string& name) { return name.substr(0, name.rfind
 bool of_quantization(const std::string& name) { return name.rfind("qat/", 0) == 0; }
 std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
 
+bool names(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
+    return !p.empty() && p.back() == '*' ? name.compare(0, p.size() - 1, p, 0, p.size() - 1) == 0 : name == p;
+  });
+}
+
 // All ranks' views against the manifest: every difference at once, the same text on every rank. `resume`: groups that
-// nobody asks for are differences too (optimizer state that would be lost in silence).
-void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m, std::span<const ShardView> views,
-                 bool resume) {
+// nobody asks for are differences too (optimizer state that would be lost in silence). Returns what the checkpoint
+// lacks and may lack.
+std::vector<std::string> require_fit(ProcessGroup& world, const std::string& path, const Manifest& m,
+                                     std::span<const ShardView> views, bool resume, const FitOptions& fit) {
   std::map<std::string, const TensorEntry*> stored;
   for (const TensorEntry& t : m.tensors) stored[t.name] = &t;
   std::map<std::string, std::string> mine;  // name → difference, "" when it fits
@@ -38,25 +46,31 @@ void require_fit(ProcessGroup& world, const std::string& path, const Manifest& m
     flat.push_back(name);
     flat.push_back(std::move(difference));
   }
-  std::set<std::string> wanted, groups, differences;
+  std::set<std::string> wanted, groups, differences, absent;
   for (const std::string& part : gather_bytes(world, pack(flat))) {
     const auto rows = unpack(part);
     for (size_t k = 0; k < rows.size(); k += 2) {
       wanted.insert(rows[k]);
       groups.insert(group_of(rows[k]));
-      if (!rows[k + 1].empty()) differences.insert(rows[k + 1]);
+      const bool allowed = !stored.count(rows[k]) && names(fit.allow_missing, rows[k]);
+      if (allowed)
+        absent.insert(rows[k]);
+      else if (!rows[k + 1].empty())
+        differences.insert(rows[k + 1]);
     }
   }
   for (const TensorEntry& t : m.tensors)
-    if (!wanted.count(t.name) && !of_quantization(t.name) && (resume || groups.count(group_of(t.name))))
+    if (!wanted.count(t.name) && !of_quantization(t.name) && (resume || groups.count(group_of(t.name))) &&
+        !names(fit.allow_extra, t.name))
       differences.insert(cat("only in the checkpoint: ", t.name, " ", describe(t.shape, t.dtype)));
-  if (differences.empty()) return;
+  if (differences.empty()) return {absent.begin(), absent.end()};
   std::string text;
   for (const std::string& d : differences) text += "\n  " + d;
   fail(Exit::kUsage, path, ": does not fit this model, ", differences.size(),
        differences.size() == 1 ? " difference:" : " differences:", text,
        "\nGive the model and optimizer of the run (config.json in that folder), or another folder with "
-       "--checkpoint.resume never");
+       "--checkpoint.resume never; --checkpoint.allow_missing and --checkpoint.allow_extra take names of tensors that "
+       "may be on one side only");
 }
 
 LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
@@ -70,11 +84,12 @@ LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
 
 // Collective. Throws the same error everywhere.
 LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text,
-                       std::span<const ShardView> into, bool resume, const AcceptStep& accept, const Mesh& mesh,
-                       const DeviceApi& api, Stream stream) {
+                       std::span<const ShardView> into, bool resume, const AcceptStep& accept, const FitOptions& fit,
+                       const Mesh& mesh, const DeviceApi& api, Stream stream) {
   Manifest m;
   LoadReport report;
   std::vector<ShardView> stored, fresh;
+  std::vector<std::string> absent;
   all_or_none(mesh, [&] {
     m = parse_manifest(manifest_text, path + "/manifest.json");
     std::set<std::string> names;
@@ -85,9 +100,13 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
                                                                                                           : stored)
           .push_back(v);
   });
-  require_fit(mesh.world(), path, m, stored, resume);
+  absent = require_fit(mesh.world(), path, m, stored, resume, fit);
+  std::erase_if(stored, [&](const ShardView& v) { return std::binary_search(absent.begin(), absent.end(), v.name); });
   all_or_none(mesh, [&] {
     report = report_of(vfs, path, m);
+    if (!absent.empty())
+      report.warnings.push_back(cat(path, ": lacks ", absent.size(), " tensors, which begin afresh: ", absent[0],
+                                    absent.size() > 1 ? ", …" : ""));
     if (accept) accept(report);
   });
   all_or_none(mesh, [&] {
@@ -172,7 +191,7 @@ struct Choice {
 
 std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
-                                          Stream stream, const AcceptStep& accept) {
+                                          Stream stream, const AcceptStep& accept, const FitOptions& fit) {
   ProcessGroup& world = mesh.world();
   const bool first = mesh.rank() == 0;
   Choice choice(vfs, dir);
@@ -191,8 +210,9 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
     if (told.empty()) return std::nullopt;
     for (int attempt = 0;; ++attempt) {
       try {
-        LoadReport report = load_opened(vfs, told[0], told[1], into, true, accept, mesh, api, stream);
-        report.warnings = unpack(told[2]);
+        LoadReport report = load_opened(vfs, told[0], told[1], into, true, accept, fit, mesh, api, stream);
+        const auto refused = unpack(told[2]);
+        report.warnings.insert(report.warnings.begin(), refused.begin(), refused.end());
         all_or_none(mesh, [&] {
           if (first && which != "auto")
             for (std::string& w : abandon_newer(vfs, dir, report.state.step)) report.warnings.push_back(std::move(w));
@@ -213,20 +233,20 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
 
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh& mesh, const DeviceApi& api,
-                                          Stream stream, const AcceptStep& accept) {
+                                          Stream stream, const AcceptStep& accept, const FitOptions& fit) {
   Vfs vfs;
-  return load_checkpoint(vfs, dir, which, into, mesh, api, stream, accept);
+  return load_checkpoint(vfs, dir, which, into, mesh, api, stream, accept, fit);
 }
 
 LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh& mesh,
-                     const DeviceApi& api, Stream stream) {
+                     const DeviceApi& api, Stream stream, const AcceptStep& accept, const FitOptions& fit) {
   Vfs vfs;
   std::string text;
   all_or_none(mesh, [&] {
     if (mesh.rank() == 0) text = open_step(vfs, step_dir).text;
   });
   text = broadcast_bytes(mesh.world(), text, 0);
-  return load_opened(vfs, step_dir, text, into, false, {}, mesh, api, stream);
+  return load_opened(vfs, step_dir, text, into, false, accept, fit, mesh, api, stream);
 }
 
 }  // namespace gt

@@ -10,6 +10,6 @@ namespace gt {
 
 std::optional<LoadReport> load_checkpoint(Vfs&, const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
-                                          const AcceptStep& accept = {});
+                                          const AcceptStep& accept = {}, const FitOptions& = {});
 
 }  // namespace gt

@@ -116,7 +116,7 @@ void check_layout(const Manifest& m, const Json& j) {
 void read_lists(const Json& j, Manifest& m) {
   for (const Json& f : j.at("files")) {
     m.files.push_back({f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("idx_bytes").get<int64_t>(),
-                       f.at("idx_sha256").get<std::string>()});
+                       f.at("idx_sha256").get<std::string>(), f.value("sha256", "")});
     GT_REQUIRE(is_shard_name(m.files.back().name), Exit::kDamaged, "\"", m.files.back().name,
                "\" is no name of a shard");
   }
@@ -202,8 +202,10 @@ std::string layout_json(const Manifest& m) {
 std::string to_text(const Manifest& m) {
   Json files = Json::array(), aux = Json::array(), tensors = Json::array(), ties = Json::array();
   for (const auto& [alias, stored] : m.ties) ties.push_back({alias, stored});
-  for (const ShardFile& f : m.files)
+  for (const ShardFile& f : m.files) {
     files.push_back({{"name", f.name}, {"bytes", f.bytes}, {"idx_bytes", f.idx_bytes}, {"idx_sha256", f.idx_sha256}});
+    if (!f.sha256.empty()) files.back()["sha256"] = f.sha256;
+  }
   for (const AuxEntry& a : m.aux) aux.push_back({{"name", a.name}, {"bytes", a.bytes}, {"sha256", a.sha256}});
   for (const TensorEntry& t : m.tensors) tensors.push_back(tensor_json(t));
   const std::pair<const char*, Json> keys[] = {

@@ -17,6 +17,7 @@ struct ShardFile {
   std::string name;  // rank-00000.h5; its index is rank-00000.idx
   int64_t bytes = 0, idx_bytes = 0;
   std::string idx_sha256;
+  std::string sha256;  // of the .h5; empty: was not wanted
   std::string idx_name() const { return name.substr(0, name.size() - 3) + ".idx"; }
 };
 

@@ -81,7 +81,7 @@ void prune(Vfs& vfs, const std::string& dir, const PrunePlan& plan) {
   for (const auto& e : plan.remove) steps_go = steps_go || e.name[0] != '.';
   if (steps_go) {
     GT_CHECK(!plan.keep.empty(), "a plan that keeps nothing");
-    const VerifyReport report = verify_step(vfs, dir + "/" + plan.keep.front().name, true);
+    const VerifyReport report = verify_step(vfs, dir + "/" + plan.keep.front().name, {.fresh = true});
     GT_REQUIRE(report.findings.empty(), Exit::kDamaged, dir, "/", plan.keep.front().name,
                ": is damaged, so nothing older was deleted: ", to_string(report.findings.front()),
                report.findings.size() > 1

@@ -9,9 +9,10 @@ namespace gt {
 
 SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& state, std::span<const ShardView> views,
                            const std::vector<AuxFile>& aux, const SaveOptions& options, const Mesh& mesh,
-                           const DeviceApi& api, Stream stream) {
+                           const DeviceApi& api, Stream stream, const FetchTensor& fetch) {
   const auto begin = std::chrono::steady_clock::now();
   SaveAttempt save(vfs, dir, state, options, mesh, api, stream);
+  save.set_fetch(fetch);
   try {
     save.plan(views);
     save.begin();
@@ -19,6 +20,7 @@ SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& s
       api.synchronize(stream);
       save.write();
     });
+    save.share_hashes();
     all_or_none(mesh, [&] {
       if (mesh.rank() == 0) save.commit(aux);
     });
@@ -40,6 +42,14 @@ SaveReport save_checkpoint(const std::string& dir, const TrainState& state, std:
                            const DeviceApi& api, Stream stream) {
   Vfs vfs;
   return save_checkpoint(vfs, dir, state, views, aux, options, mesh, api, stream);
+}
+
+SaveReport save_streamed(const std::string& dir, const TrainState& state, std::span<const ShardView> tensors,
+                         const std::function<std::vector<float>(const std::string& name)>& fetch,
+                         const std::vector<AuxFile>& aux, const SaveOptions& options, const Mesh& mesh,
+                         const DeviceApi& host) {
+  Vfs vfs;
+  return save_checkpoint(vfs, dir, state, tensors, aux, options, mesh, host, {}, fetch);
 }
 
 // What we wrote came back different: an I/O failure of this attempt, no damaged checkpoint.

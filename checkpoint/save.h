@@ -39,11 +39,13 @@ class SaveAttempt {
   // Collective: what each rank holds is told to all, the attempt gets its name. Throws the same error everywhere.
   void plan(std::span<const ShardView>);
   void begin();
+  void set_fetch(FetchTensor fetch) { fetch_ = std::move(fetch); }  // of views without data
   // This rank: copies what it will write, so that training may go on. Afterwards write() reads the copy.
   void snapshot(Staging&);
   int64_t stored_bytes() const;  // that this rank writes
   // This rank: the folder where it is missing, its shard and index, synced. Throws IoError, kNumerical.
   void write();
+  void share_hashes();  // collective, after all ranks wrote: rank 0 learns theirs
   // Rank 0, after all ranks wrote: checks what they wrote, seals it, renames it. Throws IoError.
   void commit(const std::vector<AuxFile>&);
   void abandon() noexcept;  // rank 0: removes the attempt
@@ -64,7 +66,9 @@ class SaveAttempt {
   const Stream stream_;
   std::vector<StoredTensor> mine_;
   Manifest m_;
-  std::string temp_, text_;
+  FetchTensor fetch_;
+  std::string temp_, text_, sha256_;
+  std::vector<std::string> hashes_;  // of all ranks' shards, when they are wanted
 };
 
 // The error of an attempt as callers see it.
@@ -72,6 +76,7 @@ Error save_error(int64_t step, const Error&);
 
 // save_checkpoint over a given file system: see checkpoint.h.
 SaveReport save_checkpoint(Vfs&, const std::string& dir, const TrainState&, std::span<const ShardView>,
-                           const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream);
+                           const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream,
+                           const FetchTensor& fetch = {});
 
 }  // namespace gt

@@ -162,9 +162,14 @@ void SaveAttempt::snapshot(Staging& staging) {
 void SaveAttempt::write() {
   make_directory(vfs_, temp_);  // by whoever comes first
   ShardJob job{
-      temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}, options_.require_finite};
+      temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}, options_.require_finite, fetch_,
+               options_.sha256, options_.readback};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);
-  write_shard(vfs_, job, mine_, api_, stream_);
+  sha256_ = write_shard(vfs_, job, mine_, api_, stream_);
+}
+
+void SaveAttempt::share_hashes() {
+  if (options_.sha256) hashes_ = gather_bytes(mesh_.world(), sha256_);
 }
 
 // Every index is read back and checked, and the rectangles of all of them must fill every tensor: a rank that wrote
@@ -179,6 +184,7 @@ void SaveAttempt::collect_indexes() {
     f.bytes = File::open(vfs_, temp_ + "/" + f.name).size();
     f.idx_bytes = static_cast<int64_t>(bytes.size());
     f.idx_sha256 = sha256_hex(bytes);
+    if (!hashes_.empty()) f.sha256 = hashes_[static_cast<size_t>(r)];
     const ShardIndex x = decode_index(bytes, path, shapes);
     GT_REQUIRE(x.uuid == m_.uuid && x.step == m_.step && x.rank == r && x.file_bytes == f.bytes, Exit::kIo, path,
                ": not what rank ", r, " was to write; do all ranks see one folder?");

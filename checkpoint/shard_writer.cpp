@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/core/crc32c.h"
+#include "kernels/core/sha256.h"
 
 namespace gt {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 // its way and every write is large and aligned.
 class BlockStream {
  public:
-  BlockStream(const File& file, int64_t total)
-      : file_(file), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
+  BlockStream(const File& file, int64_t total, Sha256* sha)
+      : file_(file), sha_(sha), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
 
   // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back.
   std::span<std::byte> room(int64_t offset, int64_t bytes) {
@@ -38,6 +39,7 @@ class BlockStream {
     zero_to(n);
     for (int64_t at = 0; at < n; at += kBlockBytes)
       blocks_.push_back(crc32c(window_.data() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
+    if (sha_ != nullptr) sha_->update(window_.data(), static_cast<size_t>(n));
     file_.write(window_.data(), n, base_);
     base_ += n;
     used_ = 0;
@@ -50,6 +52,7 @@ class BlockStream {
   }
 
   const File& file_;
+  Sha256* sha_;
   int64_t total_, base_ = 0, used_ = 0;  // used_: bytes of the window that are final
   std::vector<std::byte> window_;
   std::vector<uint32_t> blocks_;
@@ -61,6 +64,7 @@ struct Extent {
   const std::byte* data;
   bool on_host;
   SliceRecord* record;
+  const Shape* global;  // of the tensor; null: metadata
 };
 
 // The first value that is NaN or infinite: all bits of its exponent are set. -1: none.
@@ -127,6 +131,45 @@ std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
   return "?";
 }
 
+// From the disk, not from the kernel's copy.
+void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
+  const File file = File::open(vfs, path);
+  file.drop_cache();
+  std::vector<std::byte> block(static_cast<size_t>(kBlockBytes));
+  for (size_t b = 0; b < index.blocks.size(); ++b) {
+    const int64_t at = static_cast<int64_t>(b) * kBlockBytes, n = std::min(kBlockBytes, index.file_bytes - at);
+    file.read(block.data(), n, at);
+    GT_REQUIRE(crc32c(block.data(), static_cast<size_t>(n)) == index.blocks[b], Exit::kIo, path, ": bytes ", at, " to ",
+               at + n - 1, " came back different from what was written");
+  }
+}
+
+// The tensor that is being written, where it is in memory for that long only.
+class Fetched {
+ public:
+  explicit Fetched(const ShardJob& job) : job_(job) {}
+
+  // Where a rectangle begins, which is contiguous in the tensor: those of whole tensors are, cut at fused blocks.
+  const std::byte* data(const SliceRecord& r, const Shape& global) {
+    if (tensor_ != r.tensor) {
+      values_ = {};  // before the next one, so that never both exist
+      const std::string name = name_of_record(r, job_);
+      values_ = job_.fetch(name);
+      tensor_ = r.tensor;
+      GT_CHECK(static_cast<int64_t>(values_.size()) == global.numel(), name, ": fetched ", values_.size(), " of ",
+               global.numel(), " values");
+    }
+    int64_t at = 0;
+    for (int d = 0; d < global.rank; ++d) at = at * global[d] + r.box.at[static_cast<size_t>(d)];
+    return reinterpret_cast<const std::byte*>(values_.data() + at);
+  }
+
+ private:
+  const ShardJob& job_;
+  int64_t tensor_ = -1;
+  std::vector<float> values_;
+};
+
 }  // namespace
 
 std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
@@ -145,7 +188,8 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
     }
     GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full),
              " and of ", to_string(tensor.set.global));
-    for (const BoxPiece& p : pieces_of(v)) parts.push_back({p.box, v.data.data + p.at * size_of(v.data.dtype)});
+    for (const BoxPiece& p : pieces_of(v))
+      parts.push_back({p.box, v.data.data == nullptr ? nullptr : v.data.data + p.at * size_of(v.data.dtype)});
   }
   std::vector<StoredTensor> out;
   for (auto& [name, entry] : by_name) {
@@ -167,8 +211,8 @@ std::string shard_name(int rank) {
   return name;
 }
 
-void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>& tensors, const DeviceApi& api,
-                 Stream stream) {
+std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>& tensors, const DeviceApi& api,
+                        Stream stream) {
   std::vector<DataSet> sets;
   for (const StoredTensor& t : tensors) sets.push_back(t.set);
   const Skeleton skeleton = make_skeleton(sets, job.head, job.dir);
@@ -181,19 +225,23 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   for (const StoredTensor& t : tensors)
     for (const std::byte* data : t.data) {
       SliceRecord& r = index.records[k++];
-      extents.push_back({r.offset, r.bytes, data, t.device.kind == DeviceKind::kCpu, &r});
+      extents.push_back(
+          {r.offset, r.bytes, data, data == nullptr || t.device.kind == DeviceKind::kCpu, &r, &t.set.global});
     }
   for (const auto& [offset, bytes] : skeleton.metadata)
-    extents.push_back(
-        {offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()), true, nullptr});
+    extents.push_back({offset, static_cast<int64_t>(bytes.size()), reinterpret_cast<const std::byte*>(bytes.data()),
+                       true, nullptr, nullptr});
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
 
   const std::string name = shard_name(job.head.rank), path = job.dir + "/" + name;
   File file = File::create(vfs, path);
   file.reserve(skeleton.file_bytes);  // a full disk shows here, before the first byte
-  BlockStream out(file, skeleton.file_bytes);
-  for (const Extent& e : extents) {
+  Sha256 sha;
+  BlockStream out(file, skeleton.file_bytes, job.sha256 ? &sha : nullptr);
+  Fetched fetched(job);
+  for (Extent& e : extents) {
     try {
+      if (e.data == nullptr) e.data = fetched.data(*e.record, *e.global);
       const uint32_t crc = put(out, e, job.require_finite, api, stream);
       if (e.record != nullptr) e.record->crc = crc;
     } catch (const Error& error) {
@@ -208,6 +256,10 @@ void write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredTensor>&
   std::sort(index.records.begin(), index.records.end(),
             [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
   write_synced(vfs, job.dir + "/" + name.substr(0, name.size() - 3) + ".idx", encode(index));
+  if (job.readback) read_back(vfs, path, index);
+  if (!job.sha256) return "";
+  const Sha256::Digest digest = sha.finish();
+  return to_hex(digest.data(), digest.size());
 }
 
 }  // namespace gt

@@ -1,5 +1,6 @@
 // One rank's shard on its way to disk: rank-00000.h5 and its index. Knows views, devices and bytes; no other rank.
 #pragma once
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@ struct StoredTensor {
   DataSet set;
   int blocks = 1;
   Device device;
-  std::vector<const std::byte*> data;  // of each box of `set`, on the device
+  std::vector<const std::byte*> data;  // of each box of `set`, on the device; null: asked for when its turn comes
 };
 
 // The views with `save` set, by name. Throws kInternal when views of one name disagree on shape or dtype.
@@ -25,15 +26,21 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView>);
 
 std::string shard_name(int rank);  // rank-00000.h5
 
+// Values of a whole tensor that is in no memory yet: f32, row-major, asked for once, in the order of names.
+using FetchTensor = std::function<std::vector<float>(const std::string& name)>;
+
 struct ShardJob {
   std::string dir;
   ShardHead head;
   Uuid uuid{};
   std::map<std::string, uint32_t> ids;  // of the tensors in the manifest
   bool require_finite = true;
+  FetchTensor fetch;  // for null data
+  bool sha256 = false, readback = false;
 };
 
-// Writes and syncs both files. Throws IoError.
-void write_shard(Vfs&, const ShardJob&, const std::vector<StoredTensor>&, const DeviceApi&, Stream);
+// Writes and syncs both files, and reads the shard again when that is wanted. Returns the SHA-256 of the .h5 as hex, ""
+// when it is not wanted. Throws IoError.
+std::string write_shard(Vfs&, const ShardJob&, const std::vector<StoredTensor>&, const DeviceApi&, Stream);
 
 }  // namespace gt

@@ -218,6 +218,10 @@ std::mutex one_at_a_time;  // Debian's libhdf5 is not thread-safe, and ranks may
 template <class Head>
 Skeleton skeleton_of(const std::vector<DataSet>& sets, const Head& head, const std::string& fallback_dir) {
   const std::lock_guard lock(one_at_a_time);
+  // A file that could not be closed (a full disk) would be flushed again at exit, and libhdf5 dies of that (h5py#914).
+  // Nothing is left to it: every file is closed here.
+  static const bool quiet_exit = H5dont_atexit() >= 0;
+  static_cast<void>(quiet_exit);
   done(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "error stack");
   const TempFile temp(choose_dir(metadata_bytes(sets.size()), fallback_dir));
   Skeleton out;

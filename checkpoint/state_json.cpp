@@ -75,7 +75,7 @@ Json to_json(const TrainState& s) {
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
   j["lr"] = {{"type", s.lr_type},
-             {"t", s.applied_steps},
+             {"t", s.schedule_steps},
              {"samples", s.applied_samples},
              {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
@@ -118,10 +118,11 @@ TrainState state_from(const Json& j) {
   s.optim_type = j.at("optim").at("type").get<std::string>();
   s.applied_steps = j.at("optim").at("t").at(0).get<int64_t>();
   s.lr_type = j.at("lr").at("type").get<std::string>();
+  s.schedule_steps = j.at("lr").value("t", s.applied_steps);
   s.lr_value = float_from(j.at("lr").at("value"));
   s.global_batch = j.at("batch").at("global").get<int64_t>();
   s.micro_batch = j.at("batch").at("micro").get<int64_t>();
-  s.applied_samples = j.at("lr").value("samples", s.applied_steps * s.global_batch);
+  s.applied_samples = j.at("lr").value("samples", s.schedule_steps * s.global_batch);
   if (j.contains("best") && !j.at("best").is_null()) {
     s.best_loss = float_from(j.at("best").at("value"));
     s.best_step = j.at("best").at("step").get<int64_t>();

@@ -5,7 +5,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <numeric>
 
+#include "checkpoint/h5_gate.h"
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/steps.h"
 #include "kernels/core/crc32c.h"
@@ -41,16 +44,45 @@ std::string tensors_in(const ShardIndex& x, const std::vector<TensorShape>& shap
   return out.empty() ? "no tensor: metadata of the HDF5 file, or padding" : out;
 }
 
+std::string description(const H5Set& s) {
+  const auto list = [](const std::vector<int64_t>& v) {
+    std::string out = "[";
+    for (size_t k = 0; k < v.size() && k < 32; ++k) out += cat(k ? " " : "", v[k]);
+    return out + (v.size() > 32 ? " …]" : "]");
+  };
+  return cat(s.dtype, " ", list(s.shape), " at byte ", s.offset, ", global_shape ", list(s.global_shape), ", rects ",
+             list(s.rects), ", hash ", hex(crc32c(s.rects.data(), s.rects.size() * sizeof(int64_t))));
+}
+
+// One more rectangle of a data set. Records come in the order of the file.
+void merge(H5Set& set, const SliceRecord& r, const TensorShape& t) {
+  const auto n = static_cast<size_t>(r.box.ndim);
+  if (set.offset < 0) {
+    set = {t.name, name_of(t.dtype), r.offset, {r.box.extent.begin(), r.box.extent.begin() + r.box.ndim}, {}, {}};
+    set.global_shape.assign(t.shape.dim.begin(), t.shape.dim.begin() + t.shape.rank);
+  } else {
+    const int64_t before = std::accumulate(set.shape.begin(), set.shape.end(), int64_t{1}, std::multiplies<int64_t>());
+    set.shape = {before + r.box.numel()};
+  }
+  set.rects.insert(set.rects.end(), r.box.at.begin(), r.box.at.begin() + static_cast<std::ptrdiff_t>(n));
+  set.rects.insert(set.rects.end(), r.box.extent.begin(), r.box.extent.begin() + static_cast<std::ptrdiff_t>(n));
+}
+
 class Verification {
  public:
-  Verification(Vfs& vfs, std::string path, bool fresh) : vfs_(vfs), fresh_(fresh) { out_.path = std::move(path); }
+  Verification(Vfs& vfs, std::string path, const VerifyOptions& o) : vfs_(vfs), options_(o) {
+    out_.path = std::move(path);
+  }
 
   VerifyReport run() {
     if (!manifest()) return out_;
     for (size_t k = 0; k < m_.files.size(); ++k) index(static_cast<int>(k));
     coverage();
     for (const AuxEntry& a : m_.aux) aux(a);
-    for (const auto& [k, x] : indexes_) payload(m_.files[static_cast<size_t>(k)], x);
+    for (const auto& [k, x] : indexes_) {
+      payload(m_.files[static_cast<size_t>(k)], x);
+      if (options_.deep) structure(m_.files[static_cast<size_t>(k)], x);
+    }
     return out_;
   }
 
@@ -127,7 +159,7 @@ class Verification {
 
   File open(const std::string& name) {
     File file = File::open(vfs_, out_.path + "/" + name);
-    if (fresh_) file.drop_cache();
+    if (options_.fresh) file.drop_cache();
     return file;
   }
 
@@ -142,11 +174,13 @@ class Verification {
       std::vector<bool> doubtful(x.records.size(), size != f.bytes);
       std::string block(static_cast<size_t>(std::min(kBlockBytes, f.bytes)), '\0');
       size_t first = 0;  // of the records that are not finished
+      Sha256 sha;
       for (size_t b = 0; b < x.blocks.size(); ++b) {
         const int64_t begin = static_cast<int64_t>(b) * kBlockBytes, end = std::min(begin + kBlockBytes, f.bytes);
         if (end > size) break;
         file.read(block.data(), end - begin, begin);
         const uint32_t crc = crc32c(block.data(), static_cast<size_t>(end - begin));
+        if (!f.sha256.empty()) sha.update(block.data(), static_cast<size_t>(end - begin));
         const bool bad = crc != x.blocks[b];
         if (bad) add({f.name, begin, end, tensors_in(x, shapes_, begin, end), "CRC32C " + hex(x.blocks[b]), hex(crc)});
         while (first < x.records.size() && x.records[first].offset + x.records[first].bytes <= begin) ++first;
@@ -157,6 +191,9 @@ class Verification {
           if (bad) doubtful[r] = true;
         }
       }
+      if (const Sha256::Digest digest = sha.finish(); !f.sha256.empty() && size == f.bytes)
+        if (const std::string h = to_hex(digest.data(), digest.size()); h != f.sha256)
+          add({.file = f.name, .begin = 0, .end = f.bytes, .expected = "SHA-256 " + f.sha256, .found = h});
       for (size_t r = 0; r < slices.size(); ++r)
         if (!doubtful[r] && slices[r] != x.records[r].crc)
           add({f.name, x.records[r].offset, x.records[r].offset + x.records[r].bytes,
@@ -166,8 +203,27 @@ class Verification {
     });
   }
 
+  // Does libhdf5, and with it every other reader, see the tensors that the index sees?
+  void structure(const ShardFile& f, const ShardIndex& x) {
+    good(f.name, [&] {
+      std::map<std::string, std::string> seen;
+      for (const H5Set& s : list_h5(out_.path + "/" + f.name)) seen[s.name] = description(s);
+      std::map<std::string, H5Set> expected;
+      for (const SliceRecord& r : x.records) merge(expected[shapes_[r.tensor].name], r, shapes_[r.tensor]);
+      for (const auto& [name, set] : expected) {
+        const auto it = seen.find(name);
+        const std::string found = it == seen.end() ? "no such data set" : it->second;
+        if (found != description(set))
+          add({.file = f.name, .tensors = name, .expected = "in HDF5 " + description(set), .found = found});
+        seen.erase(name);
+      }
+      for (const auto& [name, found] : seen)
+        add({.file = f.name, .tensors = name, .expected = "no data set of that name", .found = found});
+    });
+  }
+
   Vfs& vfs_;
-  const bool fresh_;
+  const VerifyOptions options_;
   Manifest m_;
   std::vector<TensorShape> shapes_;
   std::vector<std::pair<int, ShardIndex>> indexes_;  // of the files whose index is good
@@ -186,8 +242,8 @@ std::string to_string(const Finding& f) {
   return out;
 }
 
-VerifyReport verify_step(Vfs& vfs, const std::string& step_dir, bool fresh) {
-  return Verification(vfs, step_dir, fresh).run();
+VerifyReport verify_step(Vfs& vfs, const std::string& step_dir, const VerifyOptions& options) {
+  return Verification(vfs, step_dir, options).run();
 }
 
 }  // namespace gt

@@ -22,9 +22,14 @@ struct VerifyReport {
   std::vector<Finding> findings;                         // empty: good
 };
 
+struct VerifyOptions {
+  bool fresh = false;  // asks the kernel to drop its copy of the files first, so that the disk is read
+  bool deep = false;   // also opens every shard with libhdf5, in a child process, and compares what that sees
+};
+
 // Seal, name and sizes of every file, indexes, coverage of every tensor, hashes of aux files, the CRC32C of every block
-// of every shard and of every slice as it was in memory. `fresh`: asks the kernel to drop its copy of the files first,
-// so that the disk is read. Throws kUsage for a newer format, kIo when something cannot be read.
-VerifyReport verify_step(Vfs&, const std::string& step_dir, bool fresh = false);
+// of every shard and of every slice as it was in memory. Throws kUsage for a newer format, kIo when something cannot be
+// read.
+VerifyReport verify_step(Vfs&, const std::string& step_dir, const VerifyOptions& = {});
 
 }  // namespace gt

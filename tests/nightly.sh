@@ -2,6 +2,7 @@
 # Suites that are too long for every change. One line a goal: its figure and its time; ends with 1 when one failed.
 #   tests/nightly.sh                      builds preset cpu, runs every goal
 #   tests/nightly.sh matrix mpi           only these
+#   tests/nightly.sh reliability          goals with kills, full disks and flipped bits in full; R12: only that one
 #   tests/nightly.sh asan tsan            the sanitizers, with builds of their own (build/asan, build/tsan)
 #   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
 #   GPT_TEST_SEED=7                       draws other layouts (default: the date)
@@ -75,7 +76,7 @@ goal matrix-untied 'equal, .* different' $matrix --model.tied false
 goal matrix-uneven 'equal, .* different' $matrix --model.layers 7 --model.heads 6 --model.hidden 60 \
   --parallel.partition uniform
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
-  "layouts drawn at random train as one rank does for 20 steps, and illegal ones are refused with a way out"
+  "layouts drawn at random*"
 
 shipped() {
   local c layout
@@ -99,15 +100,67 @@ goal mpi 'layouts equal' each <<'LAYOUTS'
 --config configs/tiny.json --device.kind cpu --on here --tp 4 --pp 2 --model.tied false
 LAYOUTS
 
-# Killed, stopped, preempted and restarted runs, GPT_FAULT_ROUNDS times each (default 10).
+# One goal of reliability in full: every test with its tag; its figures are lines that begin with the tag. A figure that
+# says MISSED, a test that fails and a goal without a figure are failures; SKIP says why.
+figures() {
+  local tag=$1 suite rc=0
+  for suite in checkpoint launch reliability; do
+    "$build/test_$suite" "[$tag]" >"$logs/$tag-$suite.log" 2>&1 || rc=1
+    cat "$logs/$tag-$suite.log"
+  done
+  return $rc
+}
+reliability() {
+  local tag=$1 id begin=$SECONDS verdict=ok line lines=0
+  printf -v id 'R%02d' "${tag#R}"
+  [ "$wanted" = "  " ] || [[ $wanted == *" $tag "* ]] || [[ $wanted == *" reliability "* ]] || return 0
+  env GPT_TEST_FULL=1 GPT_TEST_SEED="$seed" bash -c "$(declare -f figures); build=$build; logs=$logs; figures $tag" \
+    >"$logs/$tag.log" 2>&1 || verdict=FAILED
+  while IFS= read -r line; do
+    lines=$((lines + 1))
+    local this=$verdict
+    [[ $line != *SKIP* ]] || this=SKIP
+    [[ $line != *MISSED* ]] || this=FAILED
+    [ $this != FAILED ] || failed=1
+    printf '%-7s %-14s %5d s  %s\n' "$this" "$id" $((SECONDS - begin)) "${line#"$id": }"
+  done < <(grep -E "^$id: " "$logs/$tag.log")
+  [ $lines -gt 0 ] && return 0
+  failed=1
+  printf '%-7s %-14s %5d s  %s\n' FAILED "$id" $((SECONDS - begin)) "no figure (see $logs/$tag.log)"
+}
+for tag in R1 R5 R9 R11 R12 R15 R16 R17 R22 R23 R25 R28; do reliability $tag; done
+
+# Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 10).
 faults() {
   local k rounds=${GPT_FAULT_ROUNDS:-10}
   for ((k = 1; k <= rounds; k++)); do
-    "$build/test_launch" "[R11],[R12],[R14],[R15],[R28]" || { echo "failed in round $k"; return 1; }
+    "$build/test_reliability" "[R11],[R12],[R15],[R28]" && "$build/test_launch" "[R14],[R15],[R28]" ||
+      { echo "failed in round $k"; return 1; }
   done
   echo "$rounds rounds of killed, stopped, preempted and restarted runs"
 }
 goal faults 'rounds of killed' faults
+
+# ---- checkpoint goals ----
+# A case of a test program at the size that variables ask for: case_of PROGRAM NAME [VARIABLE=VALUE…]. No comma in NAME.
+case_of() {
+  local program=$1 name=$2
+  shift 2
+  env "$@" "$build/$program" "$name"
+}
+goal ckpt-damage 'damage: ' case_of test_checkpoint "every changed byte of every file of a checkpoint is found before use" \
+  GPT_TEST_FLIP_KB="${GPT_NIGHTLY_FLIP_KB:-200}"
+goal ckpt-reshard 'reshard: ' case_of test_checkpoint \
+  "any layout reads what any other wrote*" GPT_TEST_PAIRS=all
+goal ckpt-resume 'resume: ' case_of test_launch \
+  "a run that stops and goes on is bitwise*" GPT_TEST_LAYOUTS=50 GPT_TEST_STEPS=20
+goal ckpt-export 'export: ' case_of test_launch \
+  "exported bytes have one SHA-256 whichever layout wrote the checkpoint" GPT_TEST_LAYOUTS=50
+goal ckpt-import 'memory beyond' case_of test_launch \
+  "import and export hold one tensor at a time*" GPT_TEST_IMPORT=124m
+goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
+  "transformers loads an exported folder as it is and predicts the same"
+# ---- end of checkpoint goals ----
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed

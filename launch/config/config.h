@@ -247,10 +247,10 @@ struct DataConfig {
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto", when_busy = "wait";
+  std::string dir, resume = "auto", when_busy = "wait", load_from, fail_policy = "continue", hash = "none";
   int64_t every = 500, keep = 3, keep_every = 0;
-  bool keep_best = true, async = true;
-  std::vector<std::string> allow_change;
+  bool keep_best = true, async = true, readback = false;
+  std::vector<std::string> load = {"all"}, allow_change, allow_missing, allow_extra;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
@@ -260,8 +260,18 @@ struct CheckpointConfig {
     v("keep_best", keep_best, "", "and the one of the best validation loss");
     v("async", async, "", "write while training goes on, from a copy in host memory");
     v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
+    v("fail_policy", fail_policy, "continue|abort",
+      "three saves in a row failed: abort ends the run with code 74 before more work is at risk");
+    v("readback", readback, "", "read every shard again from the disk before its checkpoint counts as written");
+    v("hash", hash, "none|sha256", "of each shard in manifest.json, for who signs that; ckpt verify checks it");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("load_from", load_from, "",
+      "another run or checkpoint that this run begins with, as long as it has no checkpoint of its own");
+    v("load", load, "", "what is taken from load_from: all, or some of weights optim schedule data");
     v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
+    v("allow_missing", allow_missing, "",
+      "tensors that the checkpoint may lack, which begin afresh: master/head.weight optim/*");
+    v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be left out: master/head.weight optim/*");
   }
 };
 
@@ -341,7 +351,7 @@ struct CommConfig {
 struct FaultConfig {
   std::string spike_action = "skip", inject;
   double spike_z = 6;
-  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3;
+  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3, replica_check_every = 100, recheck_every = 0;
   template <class V>
   void fields(V& v) {
     v("spike_z", spike_z, ">0..1e9 deviations",
@@ -352,6 +362,11 @@ struct FaultConfig {
     v("bad_steps", bad_steps, "1..1000000 steps", "so many left out in a row: go back to a checkpoint 100 steps older");
     v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
     v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
+    v("replica_check_every", replica_check_every, "0..1000000000 steps",
+      "compare what several ranks hold every so many steps and before every checkpoint; a difference ends the run with "
+      "exit code 16; 0: never");
+    v("recheck_every", recheck_every, "0..1000000000 steps",
+      "run one step in so many twice and compare the gradients, for machines that are not trusted; 0: never");
     v("inject", inject, "", "faults on demand, for tests: kill@step:rank=1,step=5 nan@grad:param=embed.weight,step=9");
   }
 };

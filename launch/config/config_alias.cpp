@@ -72,6 +72,8 @@ constexpr Alias kAliases[] = {
     {"tokenizer-model", "data.tokenizer"},
     {"split", "data.split"},
     {"save", "checkpoint.dir"},
+    {"load", "checkpoint.load_from"},
+    {"finetune", "checkpoint.load", "weights"},
     {"max-restarts", "launch.max_restarts"},
     {"save-interval", "checkpoint.every"},
     {"async-save", "checkpoint.async", "true"},

@@ -512,6 +512,15 @@ class Checker {
     int64_t step;
     if (k.resume != "auto" && k.resume != "never" && (!parse_int(k.resume, step) || step < 0))
       bad("checkpoint.resume", fmt::format("expected auto, never or a step, found \"{}\"", k.resume));
+    for (const std::string& part : k.load)
+      if (part != "weights" && part != "optim" && part != "schedule" && part != "data" &&
+          (part != "all" || k.load.size() > 1))
+        bad("checkpoint.load", fmt::format("expected all, or some of weights, optim, schedule, data; found \"{}\"",
+                                           fmt::join(k.load, " ")));
+    if (k.load.empty()) bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
+    if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
+      bad("checkpoint.load", "a run's own checkpoints are always resumed whole",
+          "name the checkpoint to take parts of with --checkpoint.load_from");
     try {
       const TraceWindow w = parse_trace_window(c_.log.trace_steps);
       if (w.first > c_.train.steps)

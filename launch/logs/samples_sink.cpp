@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
+#include "launch/logs/points.h"
 #include "launch/logs/tensorboard.h"
 
 namespace gt {
@@ -154,25 +155,23 @@ std::unique_ptr<Curves> csv_curves(const std::string& folder, const SampleAxis& 
 
 void SamplesSink::step(const StepRecord& r) {
   const std::string group = "Train/Samples/";
-  const auto always = [&](const char* tag, double x) { curves_->point(group + tag, x, axis_.at(r.step), r.time); };
-  const auto known = [&](const char* tag, double x) {
-    if (!std::isnan(x)) always(tag, x);
-  };
-  always("train_loss", r.loss);
-  always("lr", r.lr);
-  known("loss_scale", r.loss_scale);
-  always("grad_norm", r.grad_norm);
-  known("tokens_per_sec", r.tokens_per_second);
-  known("mfu", r.mfu);
-  always("skipped_steps", static_cast<double>(r.skipped));
+  const Points p{
+      [&](std::string_view tag, double y) { curves_->point(group + std::string(tag), y, axis_.at(r.step), r.time); }};
+  p.always("train_loss", r.loss);
+  p.always("lr", r.lr);
+  p.known("loss_scale", r.loss_scale);
+  p.always("grad_norm", r.grad_norm);
+  p.known("tokens_per_sec", r.tokens_per_second);
+  p.known("mfu", r.mfu);
+  p.always("skipped_steps", static_cast<double>(r.skipped));
   if (times_) {
     const Timers& t = r.longest;
     const double inner = t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime];
-    always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
-    always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
-    always("elapsed_time_ms_backward_inner", 1e3 * inner);
-    always("elapsed_time_ms_backward_allreduce", 1e3 * t[kReduceTime]);
-    always("elapsed_time_ms_step", 1e3 * (t[kNormsTime] + t[kOptimizerTime] + t[kGatherTime]));
+    p.always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
+    p.always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
+    p.always("elapsed_time_ms_backward_inner", 1e3 * inner);
+    p.always("elapsed_time_ms_backward_allreduce", 1e3 * t[kReduceTime]);
+    p.always("elapsed_time_ms_step", 1e3 * (t[kNormsTime] + t[kOptimizerTime] + t[kGatherTime]));
   }
   curves_->flush();
 }

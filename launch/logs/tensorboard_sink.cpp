@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "launch/logs/points.h"
+
 namespace gt {
 
 void TensorBoardSink::start(const StartInfo& info) {
@@ -19,37 +21,34 @@ void TensorBoardSink::step(const StepRecord& r) {
   if (r.step <= newest_) file_->start_again(r.step, r.time);  // a rollback
   newest_ = r.step;
   if (r.step % every_ != 0 && r.step != r.total_steps) return;
-  const auto always = [&](std::string_view tag, double x) { file_->scalar(tag, x, r.step, r.time); };
-  const auto known = [&](const char* tag, double x) {
-    if (!std::isnan(x)) always(tag, x);
-  };
-  always("train/loss", r.loss);  // NaN and Inf as they are: they happened
-  always("train/grad_norm", r.grad_norm);
-  always("train/lr", r.lr);
-  known("train/momentum", r.momentum);
-  known("train/clip_coef", r.clip_coef);
-  known("train/loss_scale", r.loss_scale);
-  always("train/skipped_steps", static_cast<double>(r.skipped));
-  always("train/samples", static_cast<double>(r.samples));
-  always("train/tokens", static_cast<double>(r.tokens));
-  always("train/global_batch", static_cast<double>(r.global_batch));
-  always("train/seq", static_cast<double>(r.seq));
-  always("train/epoch", static_cast<double>(r.epoch));
-  known("perf/step_seconds", r.step_seconds);
-  known("perf/tokens_per_second", r.tokens_per_second);
-  known("perf/tflops_per_device", r.tflops_per_device);
-  known("perf/mfu", r.mfu);
-  known("perf/mfu_full", r.mfu_full);
-  known("perf/hfu", r.hfu);
-  known("perf/bubble", r.bubble);
-  known("perf/pipeline_bubble", r.pipeline_bubble);
-  known("perf/bubble_predicted", r.bubble_predicted);
-  known("perf/exposed_comm", r.exposed_comm);
-  known("perf/data_wait", r.data_wait);
+  const Points p{[&](std::string_view tag, double y) { file_->scalar(tag, y, r.step, r.time); }};
+  p.always("train/loss", r.loss);
+  p.always("train/grad_norm", r.grad_norm);
+  p.always("train/lr", r.lr);
+  p.known("train/momentum", r.momentum);
+  p.known("train/clip_coef", r.clip_coef);
+  p.known("train/loss_scale", r.loss_scale);
+  p.always("train/skipped_steps", static_cast<double>(r.skipped));
+  p.always("train/samples", static_cast<double>(r.samples));
+  p.always("train/tokens", static_cast<double>(r.tokens));
+  p.always("train/global_batch", static_cast<double>(r.global_batch));
+  p.always("train/seq", static_cast<double>(r.seq));
+  p.always("train/epoch", static_cast<double>(r.epoch));
+  p.known("perf/step_seconds", r.step_seconds);
+  p.known("perf/tokens_per_second", r.tokens_per_second);
+  p.known("perf/tflops_per_device", r.tflops_per_device);
+  p.known("perf/mfu", r.mfu);
+  p.known("perf/mfu_full", r.mfu_full);
+  p.known("perf/hfu", r.hfu);
+  p.known("perf/bubble", r.bubble);
+  p.known("perf/pipeline_bubble", r.pipeline_bubble);
+  p.known("perf/bubble_predicted", r.bubble_predicted);
+  p.known("perf/exposed_comm", r.exposed_comm);
+  p.known("perf/data_wait", r.data_wait);
   for (size_t t = 0; t < r.timers.size(); ++t)
-    if (kTimerNames[t] != nullptr && r.timers[t] != 0) always(std::string("time/") + kTimerNames[t], r.timers[t]);
-  if (r.slowest_rank >= 0) always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
-  if (r.peak_bytes >= 0) always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
+  if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
+  if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
 }
 
 void TensorBoardSink::eval(const EvalRecord& r) {

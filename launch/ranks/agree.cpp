@@ -1,5 +1,9 @@
 #include "launch/ranks/agree.h"
 
+#include <fmt/format.h>
+
+#include <fstream>
+
 namespace gt {
 
 void agree(ProcessGroup& world, const std::function<void()>& body) {
@@ -20,6 +24,18 @@ void agree(ProcessGroup& world, const std::function<void()>& body) {
   world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
   if (first == kNobody) return;
   throw AgreedError(message, static_cast<Exit>(first % kCodes), first / kCodes == world.rank());
+}
+
+std::string shared_uuid(ProcessGroup& world) {
+  int32_t words[4] = {};
+  if (world.rank() == 0) {
+    std::ifstream in("/dev/urandom", std::ios::binary);
+    in.read(reinterpret_cast<char*>(words), sizeof words);
+  }
+  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
+  std::string out;
+  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
+  return out;
 }
 
 }  // namespace gt

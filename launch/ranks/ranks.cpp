@@ -10,6 +10,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/crash.h"
 #include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
@@ -73,6 +74,8 @@ Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)
   const int world = static_cast<int>(config.world());
   ThreadWorld ranks(world, deadline(config));
   StallMonitor monitor(ranks.board(), -1, stall_options(command));
+  const CrashNotes notes(ranks.board(), -1);
+  install_crash_handlers();
   std::mutex mutex;
   bool failed = false;
   Exit result = Exit::kOk;
@@ -137,6 +140,8 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     MpiFactory factory(deadline(config));
     const StackWatch watched(factory.world_rank());
     StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
+    const CrashNotes notes(factory.board(), factory.board_rank());
+    install_crash_handlers();
     return run_alone(config, factory, body, &monitor);
   }
   const SpawnOptions options = spawn_options(config.launch);
@@ -145,6 +150,8 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     SelfFactory factory;
     const StackWatch watched(0);
     StallMonitor monitor(factory.board(), 0, stall_options(command));
+    const CrashNotes notes(factory.board(), 0);
+    install_crash_handlers();
     return run_alone(config, factory, body, &monitor);
   }
   if (config.launch.ranks == "threads") {

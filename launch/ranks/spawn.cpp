@@ -21,6 +21,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
 #include "launch/logs/console.h"
+#include "launch/ranks/job_folder.h"
 #include "launch/ranks/rank_slots.h"
 
 namespace gt {
@@ -53,7 +54,7 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-[[noreturn]] void run_child(const JobCommand& job, const sigset_t& mask, pid_t parent) {
+[[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
@@ -62,6 +63,9 @@ bool may_read_other_processes() {
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
+  if (job.local_mpi && !folder.empty())
+    for (const char* name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_orte_tmpdir_base"})
+      setenv(name, folder.c_str(), 0);
   std::vector<char*> argv;
   for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -235,6 +239,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
     job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
     return job;
   }
+  job.local_mpi = !options.slurm && only_here(options.hosts);
   const char* starter = options.slurm ? "srun" : "mpirun";
   const std::string path = find_in_path(starter);
   GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
@@ -289,8 +294,9 @@ int SignalGate::wait(double seconds) const {
 }
 
 JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
+  const JobFolder folder;
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) run_child(job, gate.before(), parent);
+  if (child == 0) run_child(job, folder.path(), gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // both sides do it: whoever is first
   const JobEnd end = attend(child, gate, grace_s);

@@ -55,6 +55,7 @@ struct JobCommand {
   std::vector<std::string> words;  // words[0]: the program's path
   Variables environment;           // added where not set already
   Variables variables = {};        // set whatever is there
+  bool local_mpi = false;          // mpirun, and every rank on this machine
 };
 // `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
 // there is no such launcher.

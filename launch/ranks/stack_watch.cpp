@@ -2,12 +2,8 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
-#include <elf.h>
 #include <execinfo.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +17,7 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "launch/ranks/program_symbols.h"
 
 namespace gt {
 namespace {
@@ -49,32 +46,6 @@ extern "C" void on_dump_signal(int, siginfo_t* info, void*) {
     requests.fetch_add(1, std::memory_order_relaxed);
   }
   errno = error;
-}
-
-// The symbol table of this program, which the dynamic linker does not load.
-std::string own_symbol(uintptr_t offset) {
-  const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-  struct stat s {};
-  if (fd < 0 || fstat(fd, &s) != 0) return "";
-  const auto bytes = static_cast<size_t>(s.st_size);
-  void* base = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (base == MAP_FAILED) return "";
-  const char* file = static_cast<const char*>(base);
-  const auto* head = static_cast<const Elf64_Ehdr*>(base);
-  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file + head->e_shoff);
-  std::string name;
-  for (int k = 0; k < head->e_shnum; ++k) {
-    if (sections[k].sh_type != SHT_SYMTAB) continue;
-    const auto* symbol = reinterpret_cast<const Elf64_Sym*>(file + sections[k].sh_offset);
-    const char* names = file + sections[sections[k].sh_link].sh_offset;
-    for (size_t i = 0; i < sections[k].sh_size / sizeof(Elf64_Sym); ++i)
-      if (ELF64_ST_TYPE(symbol[i].st_info) == STT_FUNC && symbol[i].st_value <= offset &&
-          offset < symbol[i].st_value + symbol[i].st_size)
-        name = names + symbol[i].st_name;
-  }
-  munmap(base, bytes);
-  return name;
 }
 
 std::string readable(const std::string& name) {
@@ -134,6 +105,13 @@ StackWatch::~StackWatch() {
   delete[] memory_;
 }
 
+int watched_rank() {
+  const int me = thread_id();
+  for (const Watched& w : threads)
+    if (w.tid.load(std::memory_order_relaxed) == me) return w.rank.load(std::memory_order_relaxed);
+  return -1;
+}
+
 std::string watched_stacks() {
   std::string out;
   for (Watched& w : threads)
@@ -148,10 +126,9 @@ std::string symbol_at(const void* address) {
   if (info.dli_sname != nullptr)
     return cat(readable(info.dli_sname), "+0x", std::hex,
                reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(info.dli_saddr));
-  Dl_info own{};
-  const bool mine = dladdr(reinterpret_cast<void*>(&dump_requests), &own) != 0 && own.dli_fbase == info.dli_fbase;
-  const std::string name = mine ? own_symbol(offset) : "";
-  return name.empty() ? cat(info.dli_fname, "(+0x", std::hex, offset, ")") : readable(name);
+  const ProgramSymbols symbols;
+  if (const char* name = symbols.name_of(address)) return readable(name);
+  return cat(info.dli_fname, "(+0x", std::hex, offset, ")");
 }
 
 }  // namespace gt

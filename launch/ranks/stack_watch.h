@@ -23,6 +23,9 @@ class StackWatch {
   char* memory_ = nullptr;  // the handler's stack
 };
 
+// Of the calling thread; -1: it is not watched. A signal handler may ask.
+int watched_rank();
+
 // The stacks of all watched threads, innermost frame first, for people. Signals one after another and waits at most a
 // second for each. One caller at a time, not a watched thread.
 std::string watched_stacks();

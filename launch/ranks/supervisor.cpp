@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -147,21 +145,6 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
   return true;
 }
 
-// Shared memory and skeletons of shards whose maker was killed between making and unlinking them. Only what this
-// attempt can have made.
-void remove_stray_segments(time_t since) {
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator("/dev/shm", ec)) {
-    const std::string name = e.path().filename().string();
-    long pid = 0;
-    struct stat s {};
-    if (std::sscanf(name.c_str(), "gpttrain-%ld-", &pid) != 1 || stat(e.path().c_str(), &s) != 0) continue;
-    if (s.st_uid != geteuid() || s.st_mtime < since || kill(static_cast<pid_t>(pid), 0) == 0 || errno != ESRCH)
-      continue;
-    unlink(e.path().c_str());
-  }
-}
-
 int Supervisor::run() {
   const SignalGate gate;
   const Commit at_start = newest();
@@ -173,7 +156,6 @@ int Supervisor::run() {
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
-    remove_stray_segments(begun);
     const std::string suspect = take_verdict();
     const Commit after = newest();
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);

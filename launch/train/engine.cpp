@@ -107,17 +107,18 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
 
 Engine::~Engine() = default;
 
-void Engine::set_applied_steps(int64_t t, int64_t samples) {
+void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   applied_ = t;
-  lr_options_.steps_before = t;
-  lr_options_.samples_before = samples >= 0 ? samples : t * samples_per_step();
+  schedule_ahead_ = schedule >= 0 ? schedule - t : 0;
+  lr_options_.steps_before = schedule_steps();
+  lr_options_.samples_before = samples >= 0 ? samples : schedule_steps() * samples_per_step();
   lr_ = make_lr_schedule(lr_options_);
 }
 
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float host[kNumScalars] = {};
-  optimizer_->fill_scalars(t, lr_->at(t), host);
+  optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
   host[kLossSeed] =
       static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
@@ -302,7 +303,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
   r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);
-  r.momentum = lr_->at(applied_ + 1).beta1;
+  r.momentum = lr_->at(schedule_steps() + 1).beta1;
   r.skipped = scalars[kSkip] != 0;
   r.overflow = r.skipped && !left_out_;
   r.busy_seconds = train_->busy_seconds();
@@ -372,6 +373,7 @@ std::vector<ShardView> Engine::model_views() const {
 std::vector<ShardView> Engine::checkpoint_views() const {
   std::vector<ShardView> views = model_views();
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
+  deal_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
   return views;
 }
 

@@ -111,11 +111,13 @@ class Engine {
   std::span<const double> microbatch_losses() const;
 
   int64_t applied_steps() const { return applied_; }
-  int64_t applied_samples() const {  // of the applied steps: what a schedule over samples goes by
-    return lr_options_.samples_before + (applied_ - lr_options_.steps_before) * samples_per_step();
+  int64_t schedule_steps() const { return applied_ + schedule_ahead_; }  // t of the learning rate
+  int64_t applied_samples() const {  // of the schedule's steps: what a schedule over samples goes by
+    return lr_options_.samples_before + (schedule_steps() - lr_options_.steps_before) * samples_per_step();
   }
-  // As after a resume. samples: of those steps, when their batch was another one; -1: it was this one.
-  void set_applied_steps(int64_t t, int64_t samples = -1);
+  // As after a resume. samples: of the schedule's steps, when their batch was another one; -1: it was this one.
+  // schedule: t of the learning rate; -1: it is t.
+  void set_applied_steps(int64_t t, int64_t samples = -1, int64_t schedule = -1);
   LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // model_views() and optimizer state
@@ -175,7 +177,7 @@ class Engine {
   std::function<bool(double, double)> judge_;
   std::function<void()> probe_;
   bool left_out_ = false;  // the judge's doing
-  int64_t applied_ = 0;
+  int64_t applied_ = 0, schedule_ahead_ = 0;
   LrOptions lr_options_;  // with where this start begins
 };
 

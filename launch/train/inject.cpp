@@ -1,13 +1,16 @@
 #include "launch/train/inject.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 #include "kernels/core/check.h"
@@ -27,7 +30,8 @@ struct SiteActions {
   const char *site, *actions;
 };
 constexpr SiteActions kSites[] = {
-    {"step", " kill stop segv exit delay "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}};
+    {"step", " kill stop segv abort terminate exit delay "}, {"forward", " nan inf "},
+    {"backward", " nan inf "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}, {"value", " flip "}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   fail(Exit::kUsage, "\"", what, "\": ", why, "; expected ACTION@SITE[:key=value,...], see ",
@@ -42,7 +46,7 @@ void set_key(Injection& f, const std::string& whole, const std::string& key, con
   int64_t x = 0;
   if (!parse_int(value, x)) refuse(whole, cat(key, "=", value, " is no whole number"));
   for (const auto& [name, to] : {std::pair{"rank", &f.rank}, {"step", &f.step}, {"until", &f.until},
-                                 {"index", &f.index}, {"bit", &f.bit}, {"ms", &f.ms}})
+                                 {"index", &f.index}, {"mb", &f.microbatch}, {"bit", &f.bit}, {"ms", &f.ms}})
     if (key == name) {
       *to = x;
       return;
@@ -58,7 +62,7 @@ Injection parse_one(const std::string& text) {
   f.action = text.substr(0, at);
   f.site = text.substr(at + 1, colon - at - 1);
   const auto site = std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
-  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, grad and master"));
+  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, forward, backward, grad, master and value"));
   if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
     refuse(text, cat("at ", f.site, " there are", site->actions));
   std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");
@@ -68,7 +72,17 @@ Injection parse_one(const std::string& text) {
     set_key(f, text, pair.substr(0, equals), pair.substr(equals + 1));
   }
   if (f.until < 0) f.until = f.step;
+  if ((f.site == "forward" || f.site == "backward") && f.param.empty()) refuse(text, "no param=");
   return f;
+}
+
+void read_nowhere() {
+  void* page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  static_cast<void>(*static_cast<volatile char*>(page));
+}
+
+void terminate_in_a_thread() {
+  std::thread([] { throw std::runtime_error("fault.inject terminate"); }).join();
 }
 
 void change(float& x, const Injection& f) {
@@ -105,12 +119,33 @@ bool Injector::wants(const char* site, int64_t step) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const Injection& f) { return due(f, site, step); });
 }
 
+void Injector::at_value(int64_t step, std::byte* value, const DeviceApi& api, Stream stream) const {
+  for (const Injection& f : faults_) {
+    if (!hits(f, "value", step)) continue;
+    uint16_t bits = 0;
+    api.copy(&bits, value, sizeof bits, stream);
+    api.synchronize(stream);
+    bits = static_cast<uint16_t>(bits ^ 1u << (f.bit & 15));
+    api.copy(value, &bits, sizeof bits, stream);
+    api.synchronize(stream);
+  }
+}
+
+std::vector<Injection> Injector::in_ops(int64_t step) const {
+  std::vector<Injection> out;
+  for (const Injection& f : faults_)
+    if (hits(f, "forward", step) || hits(f, "backward", step)) out.push_back(f);
+  return out;
+}
+
 void Injector::at_step(int64_t step) const {
   for (const Injection& f : faults_) {
     if (!hits(f, "step", step)) continue;
     if (f.action == "kill") kill(getpid(), SIGKILL);
     if (f.action == "stop") kill(getpid(), SIGSTOP);
-    if (f.action == "segv") raise(SIGSEGV);
+    if (f.action == "segv") read_nowhere();
+    if (f.action == "abort") std::abort();
+    if (f.action == "terminate") terminate_in_a_thread();
     if (f.action == "exit") _exit(static_cast<int>(f.n));
     std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
   }

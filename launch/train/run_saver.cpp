@@ -24,6 +24,8 @@ SaveOptions RunSaver::options() const {
   o.vpp = static_cast<int>(config_.parallel.vpp);
   o.retention = {static_cast<int>(c.keep), c.keep_every, c.keep_best};
   if (config_.model.tied) o.ties = {{"master/head.weight", "master/embed.weight"}};
+  o.readback = c.readback;
+  o.sha256 = c.hash == "sha256";
   o.git = git_hash();
   o.isa = cpu_isa();
   if (lock_ != nullptr) o.may_commit = [this] { lock_->require_mine(); };
@@ -72,9 +74,16 @@ void RunSaver::finish() {
 void RunSaver::settle(const SaveOutcome& o) {
   if (o.error) {
     if (o.error->code() != Exit::kIo && o.error->code() != Exit::kNumerical) throw *o.error;
-    if (log_) log_->warn(o.step, fmt::format("checkpoint of step {} was not written: {}", o.step, o.error->what()));
+    ++failures_;
+    const std::string again = failures_ > 1 ? fmt::format(" (the {}. in a row)", failures_) : "";
+    if (log_)
+      log_->warn(o.step, fmt::format("checkpoint of step {} was not written{}: {}", o.step, again, o.error->what()));
+    GT_REQUIRE(
+        failures_ < kMostFailures || config_.checkpoint.fail_policy == "continue", Exit::kIo, failures_,
+        " checkpoints in a row could not be written (checkpoint.fail_policy abort); the last one: ", o.error->what());
     return;
   }
+  failures_ = 0;
   saved_step_ = o.step;
   if (!log_) return;
   log_->push(SavedRecord{o.step, wall_seconds(), stall_, o.report.seconds, o.report.bytes});

@@ -34,6 +34,7 @@ class RunSaver {
   void set_saved_step(int64_t step) { saved_step_ = step; }
 
  private:
+  static constexpr int kMostFailures = 3;  // in a row, under fail_policy abort
   void settle(const SaveOutcome&);
   SaveOptions options() const;
   const Config& config_;
@@ -46,6 +47,7 @@ class RunSaver {
   BackgroundSave background_;
   double stall_ = 0;  // of the attempt under way
   int64_t saved_step_ = -1;
+  int failures_ = 0;  // in a row
 };
 
 // Keys whose change at a resume changes nothing (data has a check of its own, the cursor) that is computed, or only

@@ -6,6 +6,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
 
@@ -27,9 +28,11 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     open_run_folder();
     if (!run_.range_test) lock_folder();  // which saves nothing
   });
+  if (!run_.dry_run && !run_.range_test) require_one_folder(world, config_.checkpoint_dir());
   agree(world, [&] { open_data(); });
   require_equal_order();
-  engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, *backend_, compute_, plan_);
+  ops_ = std::make_unique<OpWatch>(*backend_);
+  engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, ops_->backend(), compute_, plan_);
   saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
@@ -69,6 +72,7 @@ Exit Trainer::run() {
   while (state_.step < config_.train.steps && !stop_) {
     one_step();
     react_to_bad_step();
+    if (config_.fault.replica_check_every > 0 && state_.step % config_.fault.replica_check_every == 0) check_replicas();
     const bool last = state_.step == config_.train.steps;
     if (trace_ && trace_->wants(state_.step) && (last || stop_ || !trace_->wants(state_.step + 1))) write_trace();
     if (run_.range_test) {
@@ -103,15 +107,23 @@ void Trainer::one_step() {
     engine_->store().adopt_masters();
   }
   const double waited_before = loader_->wait_seconds();
-  const auto microbatches = loader_->next();
+  microbatches_ = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
-  const StepResult r = engine_->step(microbatches, target_tokens(*loader_), stop_requested(), saver_->ready());
+  targets_ = target_tokens(*loader_);
+  scale_before_ = engine_->loss_scaler().state();
+  const auto plants = injector_.in_ops(state_.step + 1);
+  if (!plants.empty()) ops_->begin(engine_->store(), mesh_->status(), plants, false);
+  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0;
+  const StepResult r =
+      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
+  if (!plants.empty()) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
+  state_.schedule_steps = engine_->schedule_steps();
   state_.applied_samples = engine_->applied_samples();
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
@@ -164,6 +176,7 @@ void Trainer::evaluate() {
 }
 
 void Trainer::save(bool must) {
+  if (config_.fault.replica_check_every > 0) check_replicas();
   mesh_->status().enter(RunPhase::kSave, state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;

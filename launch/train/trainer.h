@@ -17,6 +17,7 @@
 #include "launch/logs/trust_ratio_log.h"
 #include "launch/train/engine.h"
 #include "launch/train/inject.h"
+#include "launch/train/op_watch.h"
 #include "launch/train/run_saver.h"
 #include "launch/train/skip_watch.h"
 #include "launch/train/step_guard.h"
@@ -49,7 +50,9 @@ class Trainer {
   void require_equal_order();
   void load_or_init();
   void restore_scaler();
-  void accept(const LoadReport&) const;
+  void accept(const LoadReport&, const std::vector<std::string>& parts = {"all"}) const;
+  std::optional<LoadReport> start_from_elsewhere();
+  FitOptions fit_options() const;
   void require_patterns_found();
   void require_same_optimizer();
   LoaderConfig loader_config() const;
@@ -58,7 +61,10 @@ class Trainer {
   void go_on_from(const TrainState&);
   void react_to_bad_step();
   std::string name_bad_values();
+  std::string name_first_bad_op();
   void roll_back();
+  void check_replicas();
+  StepResult step_twice();
   int64_t rollback_target(int64_t below);
   void note_schedule_change();
   void start_logs();
@@ -89,10 +95,14 @@ class Trainer {
   int threads_ = 1;
   EnginePlan plan_;
   std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
+  std::unique_ptr<OpWatch> ops_;  // between the engine and its backend
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
   std::unique_ptr<Loader> loader_, eval_loader_;
+  std::span<const MicroBatch> microbatches_;  // of the last step
+  LossScaleState scale_before_;               // before it
+  int64_t targets_ = 0;                       // of it
   int32_t eod_ = -1;  // ends a document, with data.eod_mask_loss
   std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;
@@ -104,6 +114,7 @@ class Trainer {
   StepGuard guard_;
   Injector injector_;
   std::vector<std::pair<int64_t, int64_t>> skip_windows_;  // samples that rollbacks leave out
+  int64_t replicas_checked_ = -1;                          // after this step
   int64_t named_ = 0;                                      // times that bad values were looked for
   std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median

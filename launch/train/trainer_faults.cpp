@@ -7,7 +7,10 @@
 
 #include "checkpoint/steps.h"
 #include "checkpoint/world.h"
+#include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/signals.h"
+#include "launch/train/replica_check.h"
 #include "launch/train/trainer.h"
 #include "parallel/zero/shard_copy.h"
 
@@ -49,19 +52,55 @@ void Trainer::watch_steps() {
     });
 }
 
+// Collective. Runs the step again, writes nothing, looks at the result of every op: which is the first that is not
+// finite? Of several ranks the one that made such a value of finite ones, in the least microbatch, at the earliest time.
+std::string Trainer::name_first_bad_op() {
+  engine_->set_judge([](double, double) { return true; });  // no update
+  LossScaler& scaler = engine_->loss_scaler();
+  const LossScaleState scale = scaler.state();
+  if (scaler.options().dynamic) scaler.restore(scale_before_);
+  ops_->begin(engine_->store(), mesh_->status(), injector_.in_ops(state_.step), true);
+  const StepResult again = engine_->step(microbatches_, targets_);
+  ops_->end();
+  if (scaler.options().dynamic) scaler.restore(scale);
+  watch_steps();
+  std::string key, text;
+  if (const auto& bad = ops_->first_bad()) {
+    const int64_t b = config_.train.micro_batch, k = static_cast<int32_t>(bad->where);
+    const int64_t first = state_.consumed_samples - config_.train.global_batch +
+                          (k * mesh_->size(Axis::kDp) + mesh_->coord(Axis::kDp)) * b;
+    key = fmt::format("{}{:010}{:020}", bad->made_here ? 0 : 1, bad->where == kNowhere ? 0 : k, bad->time);
+    text = fmt::format("; the first op whose result is not finite: {} (rank {}, {}", bad->text, mesh_->rank(),
+                       mesh_->place());
+    text += bad->where == kNowhere ? ")"
+                                   : fmt::format(", stage {}, microbatch {}, samples {} to {})", bad->where >> 32, k,
+                                                 first, first + b - 1);
+  }
+  std::string least;
+  for (const std::string& one : gather_bytes(mesh_->world(), pack({key, text}))) {
+    const auto found = unpack(one);
+    if (!found[0].empty() && (least.empty() || found[0] < least)) least = found[0], text = found[1];
+  }
+  if (!least.empty()) return text;
+  return std::isfinite(again.loss) && std::isfinite(again.grad_norm) && !again.overflow
+             ? "; run again, the same step is finite: a fault of memory or of a processor is likely"
+             : "; every op of the step gave finite results, so these values came after it";
+}
+
 // Collective. The first values that are not finite: losses by microbatch, which all ranks know; then weights, which
 // explain everything else; else gradients, the first in the order of the backward.
 std::string Trainer::name_bad_values() {
   if (++named_ > kNameAtMost) return "";
-  std::string text;
+  std::string text = name_first_bad_op();
   const auto dp = static_cast<size_t>(mesh_->size(Axis::kDp));
   const std::span<const double> losses = engine_->microbatch_losses();
-  for (size_t i = 0; i < losses.size() && text.empty(); ++i) {
+  for (size_t i = 0; i < losses.size(); ++i) {
     if (std::isfinite(losses[i])) continue;
     const int64_t b = config_.train.micro_batch,
                   first = state_.consumed_samples - config_.train.global_batch + static_cast<int64_t>(i) * b;
-    text = fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / dp, i % dp, first,
-                       first + b - 1, losses[i]);
+    text += fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / dp, i % dp, first,
+                        first + b - 1, losses[i]);
+    break;
   }
   const auto gradient = engine_->store().first_bad_gradient();
   std::vector<ShardView> views = engine_->store().grad_views();
@@ -100,6 +139,41 @@ void Trainer::react_to_bad_step() {
   if (guard_.wants_rollback()) roll_back();
 }
 
+// Collective. Damage that no file format sees: before it is saved, and now and then.
+void Trainer::check_replicas() {
+  if (replicas_checked_ == state_.step || run_.range_test) return;
+  const bool first = replicas_checked_ < 0;
+  for (const UpdateRange& range : engine_->store().ranges())
+    if (range.rounded() && injector_.wants("value", state_.step)) {
+      injector_.at_value(state_.step, range.value.data, *backend_->device, compute_);
+      break;
+    }
+  replicas_checked_ = state_.step;
+  agree(mesh_->world(), [&] {
+    const std::string wrong = first_wrong_rounding(*engine_, *backend_, compute_);
+    GT_REQUIRE(wrong.empty(), Exit::kHardware, "step ", state_.step, ": rank ", mesh_->rank(), " (", host_name(), ", ",
+               mesh_->place(), "): ", wrong, " is not its rounded master. A fault of memory or of a processor is likely; "
+               "nothing of it was saved: go on elsewhere from the newest checkpoint");
+  });
+  const std::string covered = require_equal_replicas(*engine_, *backend_->device, compute_, state_.step);
+  if (log_ && first && mesh_->shape().world() > 1) log_->push(make_event(state_.step, covered));
+}
+
+// The step, after a run of it that updates nothing: both must have the same gradients.
+StepResult Trainer::step_twice() {
+  LossScaler& scaler = engine_->loss_scaler();
+  const LossScaleState scale = scaler.state();
+  engine_->set_judge([](double, double) { return true; });
+  engine_->set_probe({});
+  engine_->step(microbatches_, targets_);
+  if (scaler.options().dynamic) scaler.restore(scale);
+  const std::vector<uint32_t> once = gradient_crcs(*engine_, *backend_->device, compute_);
+  watch_steps();
+  const StepResult r = engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
+  require_equal_gradients(*engine_, once, gradient_crcs(*engine_, *backend_->device, compute_), state_.step + 1);
+  return r;
+}
+
 // Rank 0: the newest step that is old enough, else the oldest; -1: there is none below `below`.
 int64_t Trainer::rollback_target(int64_t below) {
   int64_t oldest = -1;
@@ -136,8 +210,9 @@ void Trainer::roll_back() {
     });
     target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
     try {
-      report = load_checkpoint(config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_,
-                               *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+      report = load_checkpoint(
+          config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_, *backend_->device,
+          compute_, [this](const LoadReport& found) { accept(found); }, fit_options());
     } catch (const Error& e) {  // the same on every rank
       if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), speaks());
       failures += cat("\n  ", e.what());

@@ -58,7 +58,7 @@ void Trainer::start_logs() {
   info.run_dir = config_.run_dir();
   info.first_step = first_step_;
   info.total_steps = config_.train.steps;
-  info.resumed_from = resumed_ ? state_.step : -1;
+  info.resumed_from = resumed_ && saver_->saved_step() >= 0 ? state_.step : -1;
   info.eval_every = config_.train.eval_every;
   info.save_every = config_.checkpoint.every;
   info.world = mesh_->shape().world();
@@ -69,6 +69,8 @@ void Trainer::start_logs() {
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  if (resumed_ && info.resumed_from < 0)
+    info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
   info.rows.insert(info.rows.end(), folders.begin(), folders.end());
   for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
   if (config_.log.config) info.rows.push_back({"config", info.config_json});

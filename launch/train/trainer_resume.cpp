@@ -1,46 +1,32 @@
 // Where the trainer begins: fresh weights, or a checkpoint that this run may go on from.
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "launch/ranks/agree.h"
 #include "launch/train/trainer.h"
 
 namespace gt {
-namespace {
-
-// 16 random bytes of rank 0 as hex: names the run in its checkpoints.
-std::string shared_uuid(ProcessGroup& world) {
-  int32_t words[4] = {};
-  if (world.rank() == 0) {
-    std::ifstream in("/dev/urandom", std::ios::binary);
-    in.read(reinterpret_cast<char*>(words), sizeof words);
-  }
-  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
-  std::string out;
-  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
-  return out;
-}
-
-}  // namespace
-
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
-  if (config_.checkpoint.resume != "never") {
+  const CheckpointConfig& c = config_.checkpoint;
+  if (!c.allow_missing.empty() || !c.load_from.empty()) engine_->init_weights();  // of what is not loaded
+  if (c.resume != "never") {
     agree(world, [&] {
       if (world.rank() == 0) require_same_optimizer();
     });
     agree(world, [&] {
-      resumed_ =
-          load_checkpoint(config_.checkpoint_dir(), config_.checkpoint.resume, engine_->checkpoint_views(), *mesh_,
-                          *backend_->device, compute_, [this](const LoadReport& found) { accept(found); });
+      resumed_ = load_checkpoint(
+          config_.checkpoint_dir(), c.resume, engine_->checkpoint_views(), *mesh_, *backend_->device, compute_,
+          [this](const LoadReport& found) { accept(found); }, fit_options());
     });
   }
+  const bool own = resumed_.has_value();
+  if (!own && !c.load_from.empty()) resumed_ = start_from_elsewhere();
   require_patterns_found();
   if (resumed_) {
     go_on_from(resumed_->state);
     note_schedule_change();
     guard_.restore(state_.bad_steps_json);
+    if (!own) saver_->set_saved_step(-1);
   } else {
     engine_->init_weights();
     state_.run_uuid = shared_uuid(world);
@@ -53,23 +39,6 @@ void Trainer::load_or_init() {
   LoaderConfig l = loader_config();
   l.prefetch = 1;
   eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
-}
-
-// What a checkpoint must have in common with this run beside its tensors. Weights from elsewhere bring no data.
-void Trainer::accept(const LoadReport& found) const {
-  const auto changed = found.config_json.empty()
-                           ? std::vector<std::string>()
-                           : changed_keys(found.config_json, config_, config_.checkpoint.allow_change);
-  const bool imported = found.state.origin == "import";
-  std::string text;
-  for (const std::string& line : changed)
-    if (!imported || (line.rfind("model.", 0) == 0 && line.find("dropout") == std::string::npos)) text += "\n  " + line;
-  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
-             "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
-             "or start a new run with another --log.name");
-  if (!imported)
-    require_same_stream(data_cursor_from_json(found.state.data_json), train_data_->cursor(found.state.consumed_samples),
-                        config_.data.allow_change);
 }
 
 // A pattern that finds nothing anywhere is a misspelt name.
@@ -105,11 +74,11 @@ void Trainer::require_same_optimizer() {
 }
 
 void Trainer::note_schedule_change() {
-  if (state_.applied_steps == 0) return;
+  if (state_.schedule_steps == 0) return;
   const LrSchedule& schedule = engine_->lr_schedule();
   // The last step was applied, or skipped at the rate of the next.
   const auto rate = [&](int64_t t) { return static_cast<double>(static_cast<float>(schedule.at(t).lr)); };
-  const int64_t t = state_.applied_steps;
+  const int64_t t = state_.schedule_steps;
   if (state_.lr_value == rate(t) || state_.lr_value == rate(t + 1)) return;
   resumed_->warnings.push_back(fmt::format(
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
@@ -129,7 +98,7 @@ void Trainer::restore_scaler() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
-  engine_->set_applied_steps(state_.applied_steps, state_.applied_samples);
+  engine_->set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
   restore_scaler();
   engine_->store().adopt_masters();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/diff.h"
 #include "checkpoint/dir_lock.h"
+#include "checkpoint/inspect.h"
 #include "checkpoint/steps.h"
 #include "checkpoint/verify.h"
 #include "launch/logs/progress.h"
@@ -31,8 +32,21 @@ std::string checkpoints_of(const std::string& dir) {
 }  // namespace
 
 Exit run_ckpt_ls(const Command& command) {
-  const std::string dir = checkpoints_of(command.get<CkptArgs>().dir);
+  const auto& args = command.get<CkptArgs>();
+  const std::string dir = checkpoints_of(args.dir);
   const auto list = list_checkpoints(dir);
+  if (args.json) {
+    Json all = Json::array();
+    for (const CheckpointInfo& c : list)
+      all.push_back({{"name", c.name},
+                     {"step", c.step},
+                     {"bytes", c.bytes},
+                     {"created", c.created},
+                     {"layout", c.layout},
+                     {"status", c.status}});
+    fmt::print("{}\n", Json{{"dir", dir}, {"checkpoints", all}}.dump());
+    return Exit::kOk;
+  }
   fmt::print("{}: {} checkpoint{}\n", dir, list.size(), list.size() == 1 ? "" : "s");
   for (const CheckpointInfo& c : list)
     fmt::print("  {:<24} {:>10}  {:<22} {:<28} {}\n", c.name, format_bytes(static_cast<double>(c.bytes)), c.created,
@@ -42,7 +56,9 @@ Exit run_ckpt_ls(const Command& command) {
 
 Exit run_ckpt_inspect(const Command& command) {
   const auto& args = command.get<CkptInspectArgs>();
-  fmt::print("{}", inspect_checkpoint(resolve_step(args.dir), {.tensor = args.tensor, .stats = args.stats}));
+  const InspectOptions options{.tensor = args.tensor, .stats = args.stats};
+  const std::string step = resolve_step(args.dir);
+  fmt::print("{}", args.json ? inspect_json(step, options) : inspect_checkpoint(step, options));
   return Exit::kOk;
 }
 
@@ -112,7 +128,7 @@ Exit run_ckpt_verify(const Command& command) {
   bool good = true;
   Json all = Json::array();
   for (const std::string& step : steps_to_verify(args)) {
-    const VerifyReport r = verify_step(vfs, step);
+    const VerifyReport r = verify_step(vfs, step, {.deep = args.deep});
     good = good && r.findings.empty();
     if (args.json) {
       all.push_back(report_json(r));

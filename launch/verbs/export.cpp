@@ -193,7 +193,8 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
                     bytes_from(args.max_shard), [&](size_t k) {
                       const Gpt2Weight& w = *plan[k].weight;
                       auto values = values_of(source, plan[k]);
-                      return hf && w.transposed ? transpose(values, w.shape[0], w.shape[1]) : values;
+                      if (hf && w.transposed) return transpose(values, w.shape[0], w.shape[1]);
+                      return values;
                     });
   const std::string tokenizer = read_aux(source.path(), "tokenizer.model");
   if (!tokenizer.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", tokenizer);

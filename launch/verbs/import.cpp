@@ -205,38 +205,63 @@ std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights
   return out;
 }
 
-struct Loaded {
-  std::vector<std::vector<float>> values;
-  std::vector<ShardView> views;
-};
+// The weights one at a time, as ours: checked, turned where the file has in x out.
+class WeightStream {
+ public:
+  WeightStream(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args)
+      : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, tied_head_)) {
+    for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
+  }
 
-Loaded load_all(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args) {
-  std::optional<size_t> tied_head;
-  const std::vector<Place> places = match(o, weights, args.from, tied_head);
-  Loaded out;
-  for (size_t k = 0; k < weights.size(); ++k) {
-    const Gpt2Weight& w = weights[k];
-    std::vector<float> v = o.file->read(places[k].values);
-    if (places[k].scale) v = restore_rows({std::move(v), o.file->read(*places[k].scale)});
+  std::vector<ShardView> views() const {
+    std::vector<ShardView> out;
+    for (const Gpt2Weight& w : weights_) {
+      ShardView v;
+      v.name = "master/" + w.native;
+      for (int64_t d : w.shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
+      v.local = v.full;
+      v.shard = w.blocks > 1 ? ShardSpec::split(0, w.blocks) : ShardSpec::replicate();
+      v.data = {nullptr, {v.full.numel()}, DType::kF32, {}};
+      out.push_back(v);
+    }
+    return out;
+  }
+
+  std::vector<float> read(const std::string& name) {
+    try {
+      return checked(name);
+    } catch (const Error& e) {
+      failure_ = e;
+      throw;
+    }
+  }
+  // What read() threw, if anything.
+  const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  std::vector<float> checked(const std::string& name) {
+    const size_t k = by_name_.at(name);
+    const Gpt2Weight& w = weights_[k];
+    std::vector<float> v = origin_.file->read(places_[k].values);
+    if (places_[k].scale) v = restore_rows({std::move(v), origin_.file->read(*places_[k].scale)});
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
-    GT_REQUIRE(bad == v.end() || args.allow_nonfinite, Exit::kDamaged, args.from, ": ", w.native, ", element ",
+    GT_REQUIRE(bad == v.end() || args_.allow_nonfinite, Exit::kDamaged, args_.from, ": ", w.native, ", element ",
                bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");
-    if (k == 0 && tied_head)
-      GT_REQUIRE(o.file->read(*tied_head) == v, Exit::kDamaged, args.from,
+    if (k == 0 && tied_head_)
+      GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
                  ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
-    out.values.push_back(o.hf && w.transposed ? transpose(v, w.shape[1], w.shape[0]) : std::move(v));
+    if (origin_.hf && w.transposed) return transpose(v, w.shape[1], w.shape[0]);
+    return v;
   }
-  for (size_t k = 0; k < weights.size(); ++k) {
-    ShardView v;
-    v.name = "master/" + weights[k].native;
-    for (int64_t d : weights[k].shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
-    v.local = v.full;
-    v.shard = weights[k].blocks > 1 ? ShardSpec::split(0, weights[k].blocks) : ShardSpec::replicate();
-    v.data = {reinterpret_cast<std::byte*>(out.values[k].data()), {v.full.numel()}, DType::kF32, {}};
-    out.views.push_back(v);
-  }
-  return out;
-}
+
+  Origin& origin_;
+  const ImportArgs& args_;
+  const std::vector<Gpt2Weight>& weights_;
+  std::optional<size_t> tied_head_;
+  std::vector<Place> places_;
+  std::map<std::string, size_t> by_name_;
+  std::optional<Error> failure_;
+};
 
 std::string random_uuid() {
   std::random_device random;
@@ -260,7 +285,7 @@ Exit run_import(const Command& command) {
     throw Error(args.from + ": " + e.what(), Exit::kDamaged);
   }
   const std::vector<Gpt2Weight> weights = gpt2_weights(config.model);
-  const Loaded loaded = load_all(origin, weights, args);
+  WeightStream stream(origin, weights, args);
 
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   if (!args.tokenizer.empty()) std::erase_if(origin.aux, [](const AuxFile& a) { return a.name == "tokenizer.model"; });
@@ -276,12 +301,20 @@ Exit run_import(const Command& command) {
   if (config.model.tied) options.ties = {{"master/head.weight", "master/embed.weight"}};
   SelfFactory factory;
   const Mesh mesh(MeshShape{}, factory);
-  const SaveReport report =
-      save_checkpoint(args.output, state, loaded.views, aux, options, mesh, *cpu_backend().device, {});
+  const std::vector<ShardView> views = stream.views();
+  SaveReport report;
+  try {
+    report = save_streamed(
+        args.output, state, views, [&](const std::string& name) { return stream.read(name); }, aux, options, mesh,
+        *cpu_backend().device);
+  } catch (const Error&) {
+    if (stream.failure()) throw Error(*stream.failure());  // not as a failed save: the file is to blame
+    throw;
+  }
   for (const auto& list : {origin.warnings, report.warnings})
     for (const std::string& w : list) fmt::print(stderr, "warning: {}\n", w);
   int64_t elements = 0;
-  for (const auto& v : loaded.values) elements += static_cast<int64_t>(v.size());
+  for (const ShardView& v : views) elements += v.full.numel();
   fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
              format_bytes(static_cast<double>(report.bytes)));
   fmt::print("train on: gpttrain --config {}/config.json --checkpoint.dir {} --data.train PREFIX\n", report.path,

@@ -173,30 +173,34 @@ struct LrArgs {
 
 struct CkptArgs {
   std::string dir;
+  bool json = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("json", json, "", "print one JSON object");
   }
 };
 
 struct CkptInspectArgs {
   std::string dir, tensor;
-  bool stats = false;
+  bool stats = false, json = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "required", "checkpoint folder, a step of it, or run directory; also as plain word");
     v("tensor", tensor, "", "only this tensor, for example master/embed.weight");
     v("stats", stats, "", "read the tensors: smallest, largest, mean, rms, how many are not finite");
+    v("json", json, "", "print one JSON object");
   }
 };
 
 struct CkptVerifyArgs {
   std::string dir;
-  bool all = false, json = false;
+  bool all = false, deep = false, json = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also as plain word");
     v("all", all, "", "every step of the folder");
+    v("deep", deep, "", "also open the shards with libhdf5, in a child process, and compare what it sees");
     v("json", json, "", "print one JSON object");
   }
 };

@@ -26,9 +26,10 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
                            .full = p.full_shape, .local = p.local_shape, .shard = p.shard,
                            .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp),
                            .pad_rows = p.pad_rows, .begin = piece.begin,
-                           .save = r == dp && !s.tied_copy() && counted});
+                           .save = r == dp && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
       }
   }
+  deal_over_tp(out);
 }
 
 std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {

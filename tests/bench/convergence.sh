@@ -61,7 +61,7 @@ run lamb-128 128 "$large" --optim.type lamb --optim.lr 2e-2 --schedule.type one_
   --schedule.max_momentum 0.95
 run adamw-128 128 "$large" --optim.lr 1.6e-2 --schedule.warmup_steps 5
 
-echo "validation loss at sixths of the run ($steps steps of 16 x 128 tokens), against FP32 at the end"
+echo "validation loss at sixths of the run ($steps steps of 16 sequences), against FP32 at the end"
 for name in fp32 bf16-O1 bf16-O2 fp16-O2; do row $name fp32; done
 echo "and for $tokens steps of 16 or $large of 128 sequences: LAMB with one-cycle, AdamW with 8 times its rate"
 for name in adamw-16 lamb-128 adamw-128; do row $name adamw-16; done

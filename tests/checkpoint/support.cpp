@@ -55,7 +55,6 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
       int64_t& extent = v.local.dim[static_cast<size_t>(p.shard.dim)];
       extent = local_extent(p.shard, extent, l.tp);
     }
-    v.save = p.shard.kind == ShardSpec::Kind::kSplit || tp_rank == 0;
     local.push_back(v);
     numels.push_back(v.local.numel());
   }
@@ -84,6 +83,7 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         }
       }
   }
+  deal_over_tp(views);
 }
 
 void Rank::fill(uint32_t version) {
@@ -159,6 +159,7 @@ TrainState some_state(int64_t step) {
   s.skips_in_a_row = 1;
   s.scaler = {0x1p15, 3, 2};
   s.applied_steps = step - 1;
+  s.schedule_steps = step + 1;
   s.run_uuid = "00112233445566778899aabbccddeeff";
   s.elapsed_seconds = 1.0 / 3;
   s.seed = 0xfedcba9876543210u;

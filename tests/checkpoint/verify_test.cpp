@@ -48,7 +48,7 @@ TEST_CASE("verify reads every file of a good checkpoint and finds nothing") {
   const TempDir dir;
   save(dir.path, {2, 2, 2, 1}, 4);
   Vfs vfs;
-  const VerifyReport r = verify_step(vfs, step_of(dir, 4), true);
+  const VerifyReport r = verify_step(vfs, step_of(dir, 4), {.fresh = true, .deep = true});
   CHECK(r.findings.empty());
   CHECK(r.files == 8 * 2 + 2);
   CHECK(r.tensors == 18);

@@ -174,6 +174,89 @@ TEST_CASE("hostile safetensors headers are refused with what is wrong") {
   CHECK_THAT(refusal(""), Catch::StartsWith("65:"));
 }
 
+TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "[R21]") {
+  const auto said = [](const std::string& index) {
+    const TempDir dir;
+    Vfs vfs;
+    write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+    fs::rename(dir.path + "/model.safetensors", dir.path + "/part.safetensors");
+    spill(dir.path + "/model.safetensors.index.json", index);
+    try {
+      open_safetensors(vfs, dir.path);
+    } catch (const Error& e) { return cat(static_cast<int>(e.code()), ": ", e.what()); }
+    return std::string();
+  };
+  const auto index = [](const std::string& map) { return "{\"weight_map\":{" + map + "}}"; };
+  const std::string a = "\"a.weight\":\"part.safetensors\"", b = "\"b.bias\":\"part.safetensors\"";
+  REQUIRE(said(index(a + "," + b)) == "");
+  for (const std::string file : {"/etc/passwd", "../part.safetensors", "..", ".", "", "/abs/x.safetensors",
+                                 "sub/part.safetensors", "part.bin", "\\u0000.safetensors"}) {
+    INFO(file);
+    CHECK_THAT(said(index(a + ",\"b.bias\":\"" + file + "\"")), Catch::StartsWith("65:") || Catch::StartsWith("2:"));
+  }
+  for (const std::string& bad :
+       {std::string(), std::string("{"), std::string("[]"), std::string("{\"weight_map\":[]}"), index(""), index(a),
+        index(a + "," + b + ",\"c\":\"part.safetensors\""), index(a + ",\"b.bias\":7"),
+        index(a + ",\"b.bias\":\"other.safetensors\""), "{\"weight_map\":" + std::string(100000, '[')}) {
+    INFO(bad.substr(0, 100));
+    CHECK_THAT(said(bad), Catch::StartsWith("65:") || Catch::StartsWith("2:") || Catch::StartsWith("74:"));
+  }
+}
+
+// Every value of a table in every field: more than two hundred files, none taken, none believed.
+TEST_CASE("no claim of a table of hostile values is taken, whichever field makes it", "[R21]") {
+  const char* const values[] = {"-1",
+                                "-9223372036854775808",
+                                "9223372036854775807",
+                                "9223372036854775808",
+                                "18446744073709551615",
+                                "18446744073709551616",
+                                "1e3",
+                                "2.0",
+                                "1e400",
+                                "NaN",
+                                "Infinity",
+                                "null",
+                                "true",
+                                "\"2\"",
+                                "[]",
+                                "[[2]]",
+                                "{}",
+                                "{\"a\":2}",
+                                "02",
+                                "+2",
+                                "0x2",
+                                "",
+                                "4611686018427387904",
+                                "1099511627776",
+                                "3",
+                                "65536",
+                                "4294967296",
+                                "2,2"};
+  const std::string data(8, 'x');
+  int files = 0;
+  const auto refused = [&](const std::string& header) {
+    INFO(header.substr(0, 120));
+    const std::string said = refusal(safetensors(header, data));
+    CHECK_THAT(said, Catch::StartsWith("65:"));
+    CHECK(said.size() < 1000);
+    ++files;
+  };
+  for (const std::string v : values) {
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[" + v + "],\"data_offsets\":[0,8]}}");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2," + v + "],\"data_offsets\":[0,8]}}");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":" + v + ",\"data_offsets\":[0,8]}}");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0," + v + "]}}");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" + v + ",8]}}");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":" + v + "}}");
+    refused("{\"a\":{\"dtype\":" + v + ",\"shape\":[2],\"data_offsets\":[0,8]}}");
+    refused("{\"a\":" + v + "}");
+    refused("{\"__metadata__\":{\"format\":" + std::string(v == "\"2\"" ? "2" : v) +
+            "},\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}");
+  }
+  CHECK(files >= 200);
+}
+
 TEST_CASE(
     "every truncation and every changed byte of a safetensors file is taken or refused, and nothing else happens") {
   const TempDir dir;

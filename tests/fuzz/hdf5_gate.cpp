@@ -1,4 +1,5 @@
 // libhdf5 dies on some damaged files: in its child. The parent must live, and what it believes must lie in the file.
+#include "checkpoint/h5_gate.h"
 #include "checkpoint/weights.h"
 #include "tests/fuzz/target.h"
 
@@ -10,6 +11,7 @@ void run(std::string_view input) {
   file.put(input);
   Vfs vfs;
   std::unique_ptr<WeightFile> f;
+  refused([&] { list_h5(file.path()); });
   if (refused([&] { f = open_h5(vfs, file.path()); })) return;
   for (size_t k = 0; k < f->list().size(); ++k)
     refused([&] { GT_CHECK(4 * f->read(k).size() <= 2 * input.size(), "a tensor larger than its file"); });

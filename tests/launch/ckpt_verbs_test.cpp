@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -137,4 +138,32 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
   CHECK(fs::exists(dir / "runs/a/checkpoints/.lock"));
   must(kTiny + "--train.steps 2 --log.name a", dir.path());  // the dead owner's lock is no obstacle
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.lock"));
+}
+
+TEST_CASE("saves that fail are counted; under fail_policy abort the third in a row ends the run with 74") {
+  TempDir dir;
+  // No file may grow beyond 64 KiB: logs fit, shards do not.
+  const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";
+  const Outcome goes_on = shell(small + "--log.name a", dir.path());
+  INFO(goes_on.out);
+  CHECK(goes_on.code == 0);  // and libhdf5 does not crash at exit over what it could not write
+  CHECK(goes_on.says("(the 3. in a row)"));
+  CHECK(logged(dir / "runs/a", "loss").size() == 10);
+  const Outcome stops = shell(small + "--log.name b --checkpoint.fail_policy abort", dir.path());
+  INFO(stops.out);
+  CHECK(stops.code == 74);
+  CHECK(stops.says("3 checkpoints in a row could not be written (checkpoint.fail_policy abort)"));
+  CHECK(logged(dir / "runs/b", "loss").size() < 10);
+  must(kTiny + "--train.steps 2 --log.name c --tp 2 --checkpoint.readback true --checkpoint.hash sha256", dir.path());
+  CHECK(read_file(dir / "runs/c/checkpoints/step-000000002/manifest.json").find("\"sha256\"") != std::string::npos);
+  CHECK(must("ckpt verify runs/c --deep", dir.path()).says("good"));
+  const auto list = nlohmann::json::parse(must("ckpt ls runs/c --json", dir.path()).out);
+  CHECK(list.at("checkpoints").at(0).at("status") == "ok");
+  CHECK(list.at("checkpoints").at(0).at("step") == 2);
+  const auto step = nlohmann::json::parse(
+      must("ckpt inspect runs/c --json --stats --tensor master/embed.weight", dir.path()).out);
+  CHECK(step.at("layout").at("tp") == 2);
+  CHECK(step.at("state").at("consumed_samples") == 8);
+  CHECK(step.at("tensors").size() == 1);
+  CHECK(step.at("tensors").at(0).at("stats").at("rms").get<double>() > 0);
 }

@@ -105,8 +105,8 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
     for (const std::string& l : {std::string("layers.0."), std::string("layers.1.")}) {
       for (const char* norm : {"norm1", "norm2"})
         for (const char* leaf : {".weight", ".bias"}) want[l + norm + leaf] = {{16}, {16}, ShardSpec::replicate()};
-      want[l + "attn.qkv.weight"] = {{48, 16}, {48 / t, 16}, ShardSpec::split(0, 3)};
-      want[l + "attn.qkv.bias"] = {{48}, {48 / t}, ShardSpec::split(0, 3)};
+      want[l + "attn.qkv.weight"] = {{48, 16}, {48 / t, 16}, ShardSpec::qkv(4, 4)};
+      want[l + "attn.qkv.bias"] = {{48}, {48 / t}, ShardSpec::qkv(4, 4)};
       want[l + "attn.out.weight"] = {{16, 16}, {16, 16 / t}, ShardSpec::split(1)};
       want[l + "attn.out.bias"] = {{16}, {16}, ShardSpec::replicate()};
       want[l + "mlp.up.weight"] = {{40, 16}, {40 / t, 16}, ShardSpec::split(0)};

@@ -147,3 +147,49 @@ TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs
   CHECK(exact == plenty);
   CHECK_THROWS_WITH(rolling(plenty - kAlign, exact), Catch::Contains("gathered parameters need"));
 }
+
+TEST_CASE("replicated pieces are dealt over tp ranks by bytes, each to one rank, and again when more are added") {
+  const auto pieces = [](int tp, int rank) {
+    std::vector<ShardView> out;
+    for (const int64_t n : {100, 60, 60, 50, 40, 10})
+      out.push_back({.name = "p" + std::to_string(out.size()),
+                     .data = {nullptr, {n}, DType::kF32, {}},
+                     .full = {n},
+                     .local = {n},
+                     .tp_rank = rank,
+                     .tp_size = tp});
+    out.push_back({.name = "cut",
+                   .data = {nullptr, {1000}, DType::kF32, {}},
+                   .full = {1000 * tp},
+                   .local = {1000},
+                   .shard = ShardSpec::split(0),
+                   .tp_rank = rank,
+                   .tp_size = tp});
+    out.push_back(out[0]);
+    out.back().save = false;  // another rank's: never taken back
+    return out;
+  };
+  const auto saved = [](const std::vector<ShardView>& views) {
+    std::string out;
+    for (const ShardView& v : views) out += v.save ? '1' : '0';
+    return out;
+  };
+  std::vector<ShardView> first = pieces(2, 0), second = pieces(2, 1);
+  deal_over_tp(first), deal_over_tp(second);
+  CHECK(saved(first) == "10010110");  // 160 elements each
+  CHECK(saved(second) == "01101010");
+  for (auto* views : {&first, &second}) {
+    const std::vector<ShardView> more = pieces(2, views == &first ? 0 : 1);
+    views->insert(views->end(), more.begin(), more.end());
+    for (size_t k = 8; k < views->size(); ++k) (*views)[k].name = "q" + std::to_string(k);
+    deal_over_tp(*views);
+  }
+  int64_t sum[2] = {0, 0};
+  for (size_t k = 0; k < first.size(); ++k) {
+    if (k % 8 < 6) CHECK(first[k].save != second[k].save);
+    for (int r : {0, 1})
+      if (k % 8 < 6 && (r == 0 ? first : second)[k].save) sum[r] += first[k].data.numel();
+  }
+  CHECK(sum[0] == 320);
+  CHECK(sum[1] == 320);
+}

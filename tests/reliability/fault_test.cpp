@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
+#include "tests/support/goal.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -85,6 +87,95 @@ TEST_CASE("a rank that is killed ends the run at once, named with its place, and
   }
 }
 
+TEST_CASE("a rank that crashes says where and in what, with its stack, and ends as such a crash does", "[R11]") {
+  struct Crash {
+    std::string how, says;
+    int code;
+  };
+  for (const Crash& c : {Crash{"segv", "SIGSEGV at address 0x", 128 + SIGSEGV}, Crash{"abort", "SIGABRT", 128 + SIGABRT},
+                         Crash{"terminate", "uncaught exception: fault.inject terminate", 70}})
+    for (const std::string layout : {"--tp 2", "--tp 2 --launch.ranks threads"}) {
+      if (kSanitized && c.how != "terminate") continue;  // the sanitizer has handlers of its own
+      TempDir dir;
+      const Outcome r = gpttrain(kRun + layout + " --fault.inject " + c.how + "@step:rank=1,step=3", dir.path(), 100);
+      INFO(layout << "\n" << r.out);
+      CHECK(r.code == c.code);
+      CHECK(r.says(c.says));
+      const bool outside = c.how == "terminate" && layout != "--tp 2";  // which rank's thread it is, nobody knows
+      CHECK(r.says("rank 1 (") != outside);
+      CHECK(r.says("; step, step 3; last call: ") != outside);
+      CHECK(r.says(c.how == "terminate" ? "terminate_in_a_thread" : "gt::Trainer::run"));
+    }
+}
+
+TEST_CASE("whichever way a rank dies, the job is down soon, its place is named and nothing is left", "[R11]") {
+  const std::vector<std::pair<int, const char*>> ways = {
+      {SIGKILL, "died: "}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}};
+  const int deaths = goal_size(kSanitized ? 1 : 3, 100);
+  double longest = 0, sum = 0;
+  int named = 0;
+  for (int k = 0; k < deaths; ++k) {
+    const auto& [n, says] = ways[static_cast<size_t>(k) % 3];
+    const int rank = k * 7 % 4;
+    TempDir dir;
+    std::vector<int> pids;
+    std::chrono::steady_clock::time_point begin;
+    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&, signal = n](int pid) {
+      wait_for_step(dir / "runs/x/log.jsonl", 3);
+      for (int q = 0; q < 4; ++q) pids.push_back(process_of(pid, q));
+      begin = std::chrono::steady_clock::now();
+      send_signal(pids[static_cast<size_t>(rank)], signal);
+    });
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    INFO(rank << " by signal " << n << "\n" << r.out);
+    CHECK(r.code == 128 + n);
+    CHECK(r.says(says));
+    CHECK(r.says(kPlaces[rank]));
+    CHECK(left_behind(dir.path(), pids) == "");
+    CHECK(seconds < 60);  // the goal is 5 s, which a busy machine may miss
+    named += r.code == 128 + n && r.says(kPlaces[rank]);
+    longest = std::max(longest, seconds);
+    sum += seconds;
+  }
+  char times[64];
+  std::snprintf(times, sizeof times, "%.2f s, longest %.2f s", sum / deaths, longest);
+  print_figure("R11", cat(named, "/", deaths, " dead ranks named, nothing left; job down in ", times, " (goal 5 s): ",
+                          longest <= 5 ? "met" : "MISSED"));
+}
+
+TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
+  const int hangs = goal_size(1, 100);
+  double longest = 0;
+  int right = 0;
+  for (int k = 0; k < hangs; ++k) {
+    const int rank = k * 3 % 4;
+    TempDir dir;
+    double seconds = -1;
+    const std::string said = cat("stalled: not arrived: rank ", rank, "\n");
+    // With the limit that nobody has set: max(10 s, 5 x p99 of the steps).
+    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2 --comm.stall_abort_s 11 2>errors.txt", dir.path(), 200, [&](int pid) {
+      wait_for_step(dir / "runs/x/log.jsonl", 25);
+      const auto begin = std::chrono::steady_clock::now();
+      send_signal(process_of(pid, rank), SIGSTOP);
+      for (int i = 0; i < 10000 && seconds < 0; ++i) {
+        usleep(10000);
+        if (slurp(dir / "errors.txt").find("stalled: not arrived") != std::string::npos)
+          seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      }
+    });
+    const std::string text = slurp(dir / "errors.txt");
+    INFO(r.out << text);
+    CHECK(r.code == 124);
+    CHECK(text.find(said) != std::string::npos);
+    right += text.find(said) != std::string::npos;
+    longest = std::max(longest, seconds < 0 ? 1e9 : seconds);
+  }
+  char time[32];
+  std::snprintf(time, sizeof time, "%.2f s", longest);
+  print_figure("R12", cat(right, "/", hangs, " hung ranks named, the right one, after at most ", time, " (goal 12 s): ",
+                          longest <= 12 && longest > 0 ? "met" : "MISSED"));
+}
+
 TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on", "[R12]") {
   for (const std::string layout : {"--tp 2 --pp 2", "--tp 2 --pp 2 --launch.ranks threads", "--tp 1"}) {
     const bool processes = layout == "--tp 2 --pp 2", alone = layout == "--tp 1";
@@ -130,6 +221,53 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, w
     CHECK(text.find("gt::Trainer::run()") != std::string::npos);
     CHECK(slurp(dumps()[0] + "/slots-0.txt").find("rank 0 pid ") == 0);
   }
+}
+
+TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed launcher by the next start", "[R11]") {
+  const auto folders = [] {
+    std::vector<std::string> out;
+    std::error_code ec;
+    for (const auto& e : std::filesystem::directory_iterator("/dev/shm", ec))
+      if (e.path().filename().string().rfind("gpttrain-job-", 0) == 0) out.push_back(e.path().string());
+    return out;
+  };
+  // Of this launcher: it holds the lock.
+  const auto folder_of = [&](int pid) -> std::string {
+    std::error_code ec;
+    for (const auto& fd : std::filesystem::directory_iterator(cat("/proc/", pid, "/fd"), ec)) {
+      const std::string file = std::filesystem::read_symlink(fd.path(), ec).string();
+      for (const std::string& f : folders())
+        if (file == f + "/lock") return f;
+    }
+    return "";
+  };
+  TempDir dir;
+  std::vector<int> pids;
+  std::string mine;
+  size_t segments = 0;
+  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
+    once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
+    mine = folder_of(pid);
+    for (const auto& e : std::filesystem::directory_iterator(mine))
+      segments += e.path().filename().string().rfind("vader_segment", 0) == 0;
+    for (int mpirun : children(pid)) kill(mpirun, SIGKILL);
+  });
+  INFO(r.out);
+  REQUIRE(mine != "");
+  CHECK(segments == 4);
+  CHECK_FALSE(std::filesystem::exists(mine));
+
+  const Outcome killed = gpttrain(kRun + "--tp 2 --log.name y", dir.path(), 100, [&](int pid) {
+    wait_for_step(dir / "runs/y/log.jsonl", 2);
+    mine = folder_of(pid);
+    kill(-pid, SIGKILL);
+    for (int i = 0; i < 500 && left_behind(dir.path(), {}) != ""; ++i) usleep(20000);
+  });
+  REQUIRE(std::filesystem::exists(mine));
+  const Outcome next = gpttrain(kRun + "--tp 2 --train.steps 2 --log.name z", dir.path());
+  INFO(next.out);
+  CHECK(next.code == 0);
+  CHECK_FALSE(std::filesystem::exists(mine));
 }
 
 TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {

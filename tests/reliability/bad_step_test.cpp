@@ -7,6 +7,7 @@
 #include "launch/train/inject.h"
 #include "launch/train/step_guard.h"
 #include "tests/launch/process.h"
+#include "tests/support/goal.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -136,6 +137,60 @@ TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, 
     CHECK(skipped[3] == 1);
     CHECK(skipped[7] == 1);
   }
+}
+
+TEST_CASE("the op that first made a value that is not finite is named: op, parameter, element, rank, microbatch, samples",
+          "[R23]") {
+  struct Site {
+    std::string param;
+    int stage;
+  };
+  std::vector<Site> sites;
+  for (int layer = 0; layer < 4; ++layer)
+    for (const char* p : {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight",
+                          "norm2.weight"})
+      sites.push_back({cat("layers.", layer, ".", p), layer / 2});
+  int wanted = goal_size(kSanitized ? 3 : 6, 51), named = 0;
+  // Three a run: it looks for no more. Steps between them are good, so nothing rolls back.
+  for (int first = 0; first < wanted; first += 3) {
+    TempDir dir;
+    std::string faults;
+    std::vector<std::string> expected;
+    for (int k = 0; k < 3; ++k) {
+      const int n = 7 * (first + k);
+      const Site& site = sites[static_cast<size_t>(n) % sites.size()];
+      const bool forward = (first + k) % 2 == 0;
+      const int rank = 2 * site.stage + (n / 5) % 2, mb = n % 8, step = 2 + 2 * k;
+      faults += cat(k > 0 ? " " : "", n % 3 == 0 ? "inf" : "nan", "@", forward ? "forward" : "backward", ":rank=", rank,
+                    ",step=", step, ",mb=", mb, ",index=5,param=", site.param);
+      expected.push_back(cat("step ", step, ", its update is left out: "));
+      expected.push_back(cat(forward ? " with " : " for the gradient of ", site.param, ": "));
+      expected.push_back(cat("its operands are finite (rank ", rank, ", pp", site.stage, " dp0 tp", rank % 2, ", stage ",
+                             site.stage, ", microbatch ", mb, ", samples ", 8 * (step - 1) + mb, " to "));
+    }
+    const Outcome r = gpttrain(kTiny + "--tp 2 --pp 2 --train.steps 7 --checkpoint.every 0 --log.name x --fault.inject '" +
+                                   faults + "'",
+                               dir.path());
+    INFO(faults << "\n" << r.out);
+    CHECK(r.code == 0);
+    for (const std::string& text : expected) {
+      INFO(text);
+      CHECK(r.says(text));
+    }
+    for (size_t k = 2; k < expected.size(); k += 3) named += r.says(expected[k]);
+  }
+  print_figure("R23", cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
+}
+
+TEST_CASE("a value that no op of the step has made is said to come from elsewhere", "[R23]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--pp 2 --train.steps 6 --checkpoint.every 0 --log.name x --fault.inject "
+                                     "'nan@grad:rank=1,step=2 nan@master:rank=0,step=4,until=4,param=layers.0.norm1.weight'",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.says("every op of the step gave finite results, so these values came after it"));
+  CHECK(r.says("layer_norm with layers.0.norm1.weight: out, element 0 of "));
+  CHECK(r.says("its operand gamma was not finite before"));
 }
 
 TEST_CASE("the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",

@@ -1,0 +1,54 @@
+#include "launch/ranks/one_folder.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "checkpoint/world.h"
+#include "kernels/core/host.h"
+#include "launch/ranks/agree.h"
+
+namespace gt {
+namespace {
+
+// Network file systems may take a while to show what another machine wrote.
+bool finds(const std::string& path, const std::string& word) {
+  for (int tries = 0; tries < 20; ++tries) {
+    std::string found;
+    std::ifstream(path) >> found;
+    if (found == word) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+}  // namespace
+
+void require_one_folder(ProcessGroup& world, const std::string& dir) {
+  if (world.size() == 1) return;
+  std::string word = shared_uuid(world);
+  const std::string path = dir + "/.seen";
+  std::error_code ec;
+  if (world.rank() == 0) {
+    std::filesystem::create_directories(dir, ec);
+    std::ofstream out(path, std::ios::trunc);
+    out << word << "\n";
+    out.close();
+    if (!out.good()) word.clear();
+  }
+  word = broadcast_bytes(world, word, 0);
+  if (word.empty()) return;
+  const std::string blind = finds(path, word) ? "" : cat(world.rank(), " (", host_name(), ")");
+  std::string who;
+  for (const std::string& rank : gather_bytes(world, blind))
+    if (!rank.empty()) who += cat(who.empty() ? "" : ", ", rank);
+  if (world.rank() == 0) std::filesystem::remove(path, ec);
+  agree(world, [&] {
+    GT_REQUIRE(who.empty(), Exit::kUsage, "checkpoint.dir ", dir, ": what rank 0 (", host_name(),
+               ") writes there is not seen by rank ", who,
+               "; all ranks need one shared folder, on a network file system where there are several machines");
+  });
+}
+
+}  // namespace gt

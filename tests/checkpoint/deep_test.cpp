@@ -1,0 +1,118 @@
+// What other readers see of a shard: libhdf5 must find every tensor where the index has it, and nothing else.
+#include <filesystem>
+
+#include "checkpoint/h5_gate.h"
+#include "checkpoint/index_file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/skeleton.h"
+#include "checkpoint/steps.h"
+#include "checkpoint/verify.h"
+#include "kernels/core/crc32c.h"
+#include "kernels/core/sha256.h"
+#include "tests/checkpoint/support.h"
+#include "tests/support/test.h"
+
+namespace gt::ckpt {
+namespace {
+
+std::vector<Finding> look(const std::string& step, bool deep) {
+  Vfs vfs;
+  return verify_step(vfs, step, {.deep = deep}).findings;
+}
+
+// Makes every checksum and hash right again after `change` to the bytes of the first shard.
+void reseal(const std::string& step, const std::function<void(std::string&)>& change) {
+  std::string shard = slurp(step + "/rank-00000.h5");
+  change(shard);
+  spill(step + "/rank-00000.h5", shard);
+  Manifest m = parse_manifest(slurp(step + "/manifest.json"), step);
+  ShardIndex x = decode_index(slurp(step + "/rank-00000.idx"), step, m.shapes());
+  for (size_t b = 0; b < x.blocks.size(); ++b) {
+    const size_t at = b << kBlockBits;
+    x.blocks[b] = crc32c(shard.data() + at, std::min(shard.size() - at, size_t{1} << kBlockBits));
+  }
+  const std::string index = encode(x);
+  spill(step + "/rank-00000.idx", index);
+  m.files[0].idx_sha256 = sha256_hex(index);
+  m.files[0].bytes = static_cast<int64_t>(shard.size());
+  spill(step + "/manifest.json", to_text(m));
+}
+
+// The metadata that libhdf5 would write for the shard, with other rectangles.
+void put_metadata(std::string& shard, const std::string& step,
+                  const std::function<void(std::vector<DataSet>&)>& change) {
+  const Manifest m = parse_manifest(slurp(step + "/manifest.json"), step);
+  const ShardIndex x = decode_index(slurp(step + "/rank-00000.idx"), step, m.shapes());
+  std::vector<DataSet> sets;
+  for (const SliceRecord& r : x.records) {
+    const std::string& name = m.tensors[r.tensor].name;
+    if (sets.empty() || sets.back().name != name) sets.push_back({name, r.dtype, m.tensors[r.tensor].shape, {}});
+    sets.back().boxes.push_back(r.box);
+  }
+  change(sets);
+  const Skeleton s = make_skeleton(sets, ShardHead{m.step, to_string(m.uuid), layout_json(m), 0, 0}, "/tmp");
+  REQUIRE(s.file_bytes == static_cast<int64_t>(shard.size()));
+  for (const auto& [at, bytes] : s.metadata) shard.replace(static_cast<size_t>(at), bytes.size(), bytes);
+}
+
+TEST_CASE("libhdf5 sees every rectangle of every layout where the index has it") {
+  for (const Layout& l : {Layout{1, 1, 1, 0}, Layout{2, 1, 3, 1}, Layout{4, 1, 2, 2}}) {
+    const TempDir dir;
+    save(dir.path, l, 4);
+    for (const Finding& f : look(dir.path + "/step-000000004", true)) FAIL_CHECK(to_string(f));
+  }
+}
+
+TEST_CASE("a shard whose checksums are right and whose HDF5 says something else is found by looking deep") {
+  const TempDir dir;
+  save(dir.path, {1, 1, 2, 1}, 4);
+  const std::string step = dir.path + "/step-000000004", good = slurp(step + "/rank-00000.h5");
+  const auto again = [&](const std::function<void(std::vector<DataSet>&)>& change) {
+    reseal(step, [&](std::string& shard) {
+      shard = good;
+      put_metadata(shard, step, change);
+    });
+    CHECK(look(step, false).empty());
+    return look(step, true);
+  };
+  CHECK(again([](auto&) {}).empty());
+  std::vector<Finding> f = again([](auto& sets) { ++sets[0].boxes[0].at[0]; });
+  REQUIRE(f.size() == 1);
+  CHECK_THAT(to_string(f[0]), Catch::Contains("rank-00000.h5") && Catch::Contains("rects [1 0"));
+  f = again([](auto& sets) { sets[2].global.dim[0] += 5; });
+  REQUIRE(f.size() == 1);
+  CHECK_THAT(to_string(f[0]), Catch::Contains("global_shape"));
+  f = again([](auto& sets) { sets[1].name.back() = 'X'; });
+  REQUIRE(f.size() == 2);                 // one is missing, one is strange
+  reseal(step, [&](std::string& shard) {  // one bit of the header of an object, under HDF5's own checksum
+    shard = good;
+    char& byte = shard.at(shard.find("OHDR", shard.find("OHDR") + 4) + 8);
+    byte = static_cast<char>(byte ^ 1);
+  });
+  CHECK(look(step, false).empty());
+  CHECK_FALSE(look(step, true).empty());
+}
+
+TEST_CASE("a shard can carry its SHA-256, and be read back from the disk before it counts") {
+  const TempDir dir;
+  const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
+    Rank rank(odd_model(), {2, 1, 2, 1}, r);
+    rank.fill(1);
+    save_checkpoint(dir.path, some_state(1), rank.views, {}, {.zero_stage = 1, .readback = true, .sha256 = true}, mesh,
+                    host_device(), {});
+  });
+  for (const auto& e : errors) CHECK(e == "");
+  const std::string step = dir.path + "/step-000000001";
+  const Manifest m = parse_manifest(slurp(step + "/manifest.json"), step);
+  REQUIRE(m.files.size() == 4);
+  for (const ShardFile& f : m.files) CHECK(f.sha256 == sha256_hex(slurp(step + "/" + f.name)));
+  CHECK(look(step, true).empty());
+  reseal(step, [](std::string& shard) { shard.back() = static_cast<char>(shard.back() ^ 1); });
+  const std::vector<Finding> f = look(step, false);  // checksums were made right again, the hash was not
+  bool named = false;
+  for (const Finding& x : f) named = named || x.expected.rfind("SHA-256", 0) == 0;
+  CHECK(named);
+}
+
+}  // namespace
+}  // namespace gt::ckpt

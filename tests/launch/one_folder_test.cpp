@@ -1,0 +1,63 @@
+// Ranks that do not see one folder are found at the start, by name.
+#include "launch/ranks/one_folder.h"
+
+#include <filesystem>
+#include <thread>
+
+#include "launch/ranks/agree.h"
+#include "parallel/comm/thread_group.h"
+#include "parallel/mesh.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// What each rank says when rank k is given dirs[k].
+std::vector<std::string> said(const std::vector<std::string>& dirs) {
+  const int n = static_cast<int>(dirs.size());
+  std::vector<std::string> out(dirs.size());
+  ThreadWorld world(n, std::chrono::seconds(60));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r)
+    threads.emplace_back([&, r] {
+      const auto factory = world.factory(r);
+      const Mesh mesh({.dp = n}, *factory);
+      try {
+        require_one_folder(mesh.world(), dirs[static_cast<size_t>(r)]);
+      } catch (const AgreedError& e) {
+        out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.speaker() ? " speaks: " : ": ", e.what());
+      }
+    });
+  for (auto& t : threads) t.join();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that see one folder agree, and nothing is left in it") {
+  TempDir dir;
+  CHECK(said({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
+  CHECK(std::filesystem::is_empty(dir / "new"));
+  CHECK(said({dir / "other"}) == std::vector<std::string>(1));  // nobody to disagree
+}
+
+TEST_CASE("ranks on machines that do not share the folder are named before the first step, exit code 2") {
+  TempDir dir;
+  const auto errors = said({dir / "a", dir / "a", dir / "b", dir / "a", dir / "c"});
+  for (const std::string& e : errors) {
+    INFO(e);
+    CHECK(e.substr(0, 1) == "2");
+    CHECK(e.find("not seen by rank 2 (") != std::string::npos);
+    CHECK(e.find("), 4 (") != std::string::npos);
+  }
+  CHECK(errors[0].find("speaks") != std::string::npos);
+  CHECK(std::filesystem::is_empty(dir / "a"));
+}
+
+TEST_CASE("a folder that cannot be made is left for the saves to complain of") {
+  TempDir dir;
+  write_file(dir / "file", "x");
+  CHECK(said({dir / "file/below", dir / "file/below"}) == std::vector<std::string>(2));
+}

@@ -1,0 +1,100 @@
+// Whole runs that are killed while they save, and whose disk fills up: they go on from what they had committed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <fstream>
+
+#include "checkpoint/steps.h"
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
+#include "tests/support/goal.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kTiny =
+    "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+    "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant ";
+
+int64_t newest(const std::string& dir) {
+  const auto steps = list_steps(dir);
+  return steps.empty() ? 0 : steps.front().first;
+}
+
+// Of the last start in the log.
+int64_t resumed_from(const std::string& run) {
+  std::ifstream in(run + "/log.jsonl");
+  int64_t step = -1;
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, false);
+    if (j.is_object() && j.value("type", "") == "start") step = j["resumed_from"].is_null() ? 0 : j["resumed_from"].get<int64_t>();
+  }
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time", "[R1]") {
+  const int kills = goal_size(kSanitized ? 3 : 12, 200);
+  TempDir dir;
+  // Processes in the full size; as threads a start takes a third of the time.
+  const std::string command = kTiny + "--tp 2 --pp 2 --train.steps 1000000 --checkpoint.every 1 --log.name x " +
+                              (full_size() ? "" : "--launch.ranks threads");
+  const std::string run = dir / "runs/x", checkpoints = run + "/checkpoints";
+  std::mt19937_64 random(goal_seed());
+  int64_t seen = 0, lost = 0, moved = 0;
+  for (int k = 0; k < kills; ++k) {
+    const int64_t before = newest(checkpoints);
+    const Outcome r = gpttrain(command, dir.path(), 120, [&](int pid) {
+      for (int i = 0; i < 60000 && newest(checkpoints) <= before; ++i) usleep(1000);
+      usleep(static_cast<useconds_t>(random() % 60000));
+      seen = newest(checkpoints);
+      kill(-pid, SIGKILL);
+    });
+    moved += seen > before;
+    lost += newest(checkpoints) < seen;
+    if (k > 0 && resumed_from(run) < before) ++lost;
+    INFO(k << "\n" << r.out);
+    REQUIRE(lost == 0);
+  }
+  const Outcome fine = gpttrain("ckpt verify runs/x --all", dir.path());
+  INFO(fine.out);
+  CHECK(fine.code == 0);
+  CHECK(moved == kills);
+  int aside = 0;
+  for (const auto& e : std::filesystem::directory_iterator(checkpoints))
+    aside += e.path().filename().string().find(".corrupt") != std::string::npos;
+  CHECK(aside == 0);
+  print_figure("R01", cat(kills, " kills of a whole 4-rank run, ", newest(checkpoints), " steps committed: ", lost,
+                          " lost, ", aside, " set aside, 0 repairs"));
+}
+
+TEST_CASE("a run whose disk fills up trains on, says so, and saves again when there is room", "[R5]") {
+  const SmallDisk disk(16 << 20);
+  if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
+  TempDir dir;
+  const std::string log = dir / "runs/x/log.jsonl", checkpoints = disk.path() + "/checkpoints";
+  const Outcome r = gpttrain(kTiny + "--tp 2 --launch.ranks threads --train.steps 60 --checkpoint.every 2 --log.name x "
+                                     "--fault.inject delay@step:ms=30,rank=0 --checkpoint.dir " + checkpoints,
+                             dir.path(), 120, [&](int) {
+                               for (int i = 0; i < 6000 && newest(checkpoints) < 4; ++i) usleep(10000);
+                               disk.fill(20000);
+                               wait_for_step(log, 30);
+                               disk.empty();
+                             });
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("was not written: "));
+  CHECK(r.says("No space left on device"));
+  CHECK(logged(dir / "runs/x", "loss").size() == 60);
+  CHECK(newest(checkpoints) == 60);
+  const Outcome fine = gpttrain("ckpt verify " + checkpoints + " --all", dir.path());
+  INFO(fine.out);
+  CHECK(fine.code == 0);
+}

@@ -103,7 +103,7 @@ void Trainer::one_step() {
   if (trace_) trace_->begin_step(state_.step + 1);
   injector_.at_step(state_.step + 1);
   if (injector_.wants("master", state_.step + 1)) {
-    injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_->device, compute_);
+    injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_, compute_);
     engine_->store().adopt_masters();
   }
   const double waited_before = loader_->wait_seconds();

@@ -101,8 +101,8 @@ std::string StepGuard::reason() const {
   if (!finite_)
     return fmt::format("loss {}, gradient norm {}: not finite", loss_, norm_);
   if (relearns_)
-    return fmt::format("gradient norm {:.6g} is far above those before, as that of the {} steps before it, and the loss is "
-                       "not: the step is taken, norms are judged again after {} steps",
+    return fmt::format("gradient norm {:.6g} is far above those before, as in the {} steps before it, and the loss is not: "
+                       "the step is taken; norms are judged again after {} steps",
                        norm_, options_.bad_steps - 1, SpikeWindow::kSize);
   const bool loss = loss_z_ >= norm_z_;
   return fmt::format("{} {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} good steps",

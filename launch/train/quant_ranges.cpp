@@ -25,7 +25,7 @@ void QuantRanges::end_step() {
   if (ranges_.empty()) return;
   mesh_.stage().all_reduce(seen(), ReduceOp::kMax, stream_).wait(stream_);
   if (stream_.device.kind == DeviceKind::kNull) return;
-  backend_.device->copy(host_.data(), memory_.data(), memory_.bytes(), stream_);
+  backend_.device->copy(host_.data(), memory_.data(), 2 * count() * size_of(DType::kF32), stream_);
   backend_.device->synchronize(stream_);
   const size_t n = ranges_.size();
   for (size_t i = 0; i < n; ++i) {

@@ -38,7 +38,7 @@ void QuantRanges::end_step() {
 }
 
 void QuantRanges::append_views(std::vector<ShardView>& out) const {
-  const bool save = mesh_.coord(Axis::kDp) == 0 && mesh_.coord(Axis::kTp) == 0;
+  const bool save = mesh_.coord(Axis::kDp) == 0;  // by one of its tensor ranks: deal_over_tp
   for (const QuantRange* r : ranges_)
     out.push_back({.name = "qat/limit/" + r->name, .data = r->limit, .full = {1}, .local = {1}, .shard = {},
                    .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp), .save = save});

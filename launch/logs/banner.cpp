@@ -156,7 +156,7 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Sta
 }
 
 void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
-                    int ranks_here, bool staged_saves) {
+                    int device, int sharers, bool staged_saves) {
   size_t largest = 0;
   int64_t worst = 0, sum = 0;
   for (size_t k = 0; k < plans.size(); ++k) {
@@ -169,9 +169,9 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePl
     }
   }
   int64_t free_bytes = 0, total_bytes = 0;
-  backend.device->memory(0, &free_bytes, &total_bytes);
-  const auto need = static_cast<double>(sum) * ranks_here / mesh.world();
-  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
+  backend.device->memory(device, &free_bytes, &total_bytes);
+  const auto need = static_cast<double>(sum) * sharers / mesh.world();
+  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", sharers,
              " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plans[largest].memory),

@@ -33,9 +33,10 @@ Rows start_rows(const BannerFacts&);
 // One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
 std::string stage_table(const EngineOptions&, const MeshShape&, const StagePlans&);
 
-// Throws kUsage when the ranks of this machine together need more than is free, naming the largest rank and category.
+// Throws kUsage when the ranks that share this device together need more than is free, naming the largest rank and
+// category.
 // `staged_saves`: checkpoints are copied to host memory before they are written.
-void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int ranks_here,
+void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int device, int sharers,
                     bool staged_saves);
 
 // What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce

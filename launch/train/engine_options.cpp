@@ -102,17 +102,10 @@ bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
 
 const Backend& choose_backend(const Config& c) {
   set_cpu_isa(c.device.isa);
-  const bool alone = c.world() == 1;
-  if (c.device.kind == "cpu" || (c.device.kind == "auto" && !alone)) return cpu_backend();
-  GT_REQUIRE(alone, Exit::kUsage, "device.kind: cuda with ", c.world(),
-             " ranks is not built yet (collectives run on host memory); use ", "--device.kind cpu, or one rank");
+  if (c.device.kind == "cpu") return cpu_backend();
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
-    GT_REQUIRE(c.precision.amp == "O0", Exit::kUsage, "precision.amp: ", c.precision.amp,
-               " is not built yet on GPUs; use O0, or --device.kind cpu");
-    GT_REQUIRE(c.precision.qat == "off", Exit::kUsage, "precision.qat: ", c.precision.qat,
-               " is not built yet on GPUs; use off, or --device.kind cpu");
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
     return *cuda;

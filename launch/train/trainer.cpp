@@ -15,12 +15,14 @@ namespace gt {
 Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     : run_(run),
       config_(run_.loaded.config),
-      factory_(factory),
+      device_(config_, factory),
+      factory_(device_.groups()),
+      backend_(&device_.backend()),
       guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
               config_.fault.max_rollbacks, config_.optim.grad_clip > 0}),
       injector_(config_.fault.inject, factory.world_rank()),
       started_(now()) {
-  mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);
+  mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory_);
   ProcessGroup& world = mesh_->world();
   agree(world, [&] { open_device(); });
   agree(world, [&] {

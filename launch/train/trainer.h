@@ -15,6 +15,7 @@
 #include "launch/logs/metrics.h"
 #include "launch/logs/trace_session.h"
 #include "launch/logs/trust_ratio_log.h"
+#include "launch/train/rank_device.h"
 #include "launch/train/engine.h"
 #include "launch/train/inject.h"
 #include "launch/train/op_watch.h"
@@ -87,8 +88,9 @@ class Trainer {
 
   const TrainRun run_;
   const Config& config_;
-  const Backend* backend_ = nullptr;
-  GroupFactory& factory_;
+  RankDevice device_;
+  GroupFactory& factory_;  // of groups for tensors of that device
+  const Backend* backend_;
   std::unique_ptr<Mesh> mesh_;
   OpenStream stream_;
   Stream compute_;  // that of stream_

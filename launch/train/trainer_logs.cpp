@@ -64,7 +64,7 @@ void Trainer::start_logs() {
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
-  info.environment = backend_->device->describe(0);
+  info.environment = backend_->device->describe(device_.index());
   const Rows folders = std::move(info.rows);
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),

@@ -18,17 +18,16 @@ namespace gt {
 namespace fs = std::filesystem;
 
 void Trainer::open_device() {
-  backend_ = &choose_backend(config_);
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(ranks_may_spin(config_, factory_.local_size(), threads_));
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) {
     stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
-    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size(),
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, device_.index(), device_.sharers(),
                    config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
   }
   plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
-  compute_ = stream_ = OpenStream(*backend_->device, 0, threads_);
+  compute_ = stream_ = OpenStream(*backend_->device, device_.index(), threads_);
 }
 
 void Trainer::open_run_folder() {

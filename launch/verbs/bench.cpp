@@ -12,6 +12,7 @@
 #include "launch/logs/progress.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/rank_device.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
@@ -27,14 +28,15 @@ struct Timings {
 };
 
 Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
-  const Mesh mesh(mesh_shape(c), factory);
-  const Backend& backend = choose_backend(c);
+  RankDevice device(c, factory);
+  const Mesh mesh(mesh_shape(c), device.groups());
+  const Backend& backend = device.backend();
   const int threads = threads_per_rank(c, factory.local_size());
   set_cpu_may_spin(ranks_may_spin(c, factory.local_size(), threads));
   EngineOptions options = engine_options(c, threads);
   options.evaluates = false;
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
-  const Stream stream = backend.device->open_stream(0, threads);
+  const Stream stream = backend.device->open_stream(device.index(), threads);
   Timings t, update;
   double wait = 0, busy = 0;
   {
@@ -63,7 +65,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
       const double flops = options.model.train_flops(c.train.global_batch * c.model.seq);
       fmt::print("{} parameters, tp {} pp {} dp {}, {} x {} tokens a step, {} thread(s) a rank, {}\n",
                  format_thousands(options.model.parameters()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
-                 c.train.global_batch, c.model.seq, threads, backend.device->describe(0));
+                 c.train.global_batch, c.model.seq, threads, backend.device->describe(device.index()));
       fmt::print("step      median {:.4f} s   p10 {:.4f}   p90 {:.4f}   ({} steps after {})\n", median, t.at(0.1),
                  t.at(0.9), args.steps, args.warmup);
       fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),

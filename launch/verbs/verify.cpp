@@ -9,11 +9,13 @@
 #include "launch/logs/progress.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/rank_device.h"
 #include "launch/verbs/output.h"
 #include "launch/verbs/verbs.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "launch/verify/shrink.h"
+#include "parallel/comm/staged_group.h"
 
 namespace gt {
 namespace {
@@ -57,23 +59,51 @@ Exit tell(const Config& c, const Verdict& v) {
   return v.bad() == nullptr ? Exit::kOk : Exit::kNumerical;
 }
 
+Verdict of_device(Verdict v) {
+  v.exact.clear();
+  v.bits = false;
+  return v;
+}
+
+// Layouts on the device that training would use, one for all ranks of this process; what they are held against comes
+// from the CPU.
+class OnDevice {
+ public:
+  explicit OnDevice(const Config& c) : backend_(choose_backend(c)) {
+    hooks_.backend = &backend_;
+    hooks_.wrap = [this](GroupFactory& threads) {
+      return std::make_unique<StagedFactory>(threads, *backend_.device, 0);
+    };
+  }
+  Verdict check(Verifier& verifier, const Config& c) const {
+    if (backend_.kind == DeviceKind::kCpu) return verifier.check(c);
+    Verdict v = verifier.check(c, &hooks_);
+    return of_device(std::move(v));
+  }
+
+ private:
+  const Backend& backend_;
+  MeshHooks hooks_;
+};
+
 Exit verify_threads(const Config& c, const VerifyArgs& args) {
   Verifier verifier({static_cast<int>(args.steps)});
-  return tell(c, verifier.check(c));
+  return tell(c, OnDevice(c).check(verifier, c));
 }
 
 // The ranks that a launcher started train; rank 0 knows what is right and says so, and all leave with its verdict.
 Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory) {
-  const Backend& backend = choose_backend(c);
+  RankDevice device(c, factory);
+  const Backend& backend = device.backend();
   Verifier verifier({static_cast<int>(args.steps)});
-  const MeshResult run = run_mesh_here(verifier.run_of(c), factory, backend);
+  const MeshResult run = run_mesh_here(verifier.run_of(c), device.groups(), backend, device.index());
   std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
   for (size_t r = 0; r < everyone.size(); ++r) everyone[r] = static_cast<int>(r);
   const auto world = factory.make(everyone);
   int32_t code = 0;
   if (factory.world_rank() == 0) {
     Verdict v = verifier.judge(c, run);
-    if (backend.kind != DeviceKind::kCpu) v.exact.clear();  // another device rounds otherwise
+    if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
     code = static_cast<int32_t>(tell(c, v));
   }
   world->broadcast({reinterpret_cast<std::byte*>(&code), {1}, DType::kI32, {}}, 0, {}).wait({});
@@ -115,6 +145,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
       fmt::format("{} legal layouts of up to {} ranks, {} of them to run\n", legal.size(), args.ranks, layouts.size()));
   flush_out();
   Verifier verifier({static_cast<int>(args.steps)});
+  const OnDevice device(base);
   WorkLine line;
   MatrixSum sum;
   const auto begin = Clock::now();
@@ -129,7 +160,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
     }
     std::string failure;
     try {
-      const Verdict v = verifier.check(c);
+      const Verdict v = device.check(verifier, c);
       sum.add(c, v);
       if (const Difference* d = v.bad()) failure = describe(*d, mesh_shape(c));
     } catch (const Error& e) {
@@ -172,7 +203,6 @@ Exit run_verify(const Command& command) {
   const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != "threads";
   if (speaks && !starts) write_out(heading(small, notes, goal.steps));
   set_cpu_may_spin(false);  // more threads than cores are the rule here
-  if (!here) set_cpu_isa(small.device.isa);
   const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
   if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
   if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));

@@ -35,7 +35,7 @@ double distance(const std::array<double, 8>& a, const std::array<double, 8>& b) 
 
 void ActivationRecorder::activation(const std::string& module, Tensor x, const MicroBatch& mb) {
   const bool half = x.dtype == DType::kBF16 || x.dtype == DType::kF16;
-  if (x.device.kind != DeviceKind::kCpu || (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64)) return;
+  if (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
   std::vector<ActivationPrint>& entry = seen_[{module, mb.first_sample}];
   if (!entry.empty()) return;  // made again in the backward
@@ -43,6 +43,13 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   f.tp_rank = tp_rank_;
   f.rows = x.shape.rows();
   f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
+  std::vector<std::byte> host;
+  if (x.device.kind != DeviceKind::kCpu) {
+    host.resize(static_cast<size_t>(x.bytes()));
+    device_.copy(host.data(), x.data, x.bytes(), stream_);
+    device_.synchronize(stream_);
+    x = {host.data(), x.shape, x.dtype, Device{}};
+  }
   const int64_t first = f.rows < f.all_rows ? tp_rank_ * x.numel() : 0;
   std::vector<float> wide;
   if (half) {

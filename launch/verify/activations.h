@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/device.h"
 #include "model/activation_tap.h"
 
 namespace gt {
@@ -22,16 +23,19 @@ struct ActivationPrint {
 // (module, first sample of the microbatch) -> one entry a tp rank.
 using Activations = std::map<std::pair<std::string, int64_t>, std::vector<ActivationPrint>>;
 
-// Takes fingerprints of host tensors in f32 or f64; others pass unseen.
+// Takes fingerprints of floating tensors of the host or of the device that `stream` computes on.
 class ActivationRecorder final : public ActivationTap {
  public:
-  explicit ActivationRecorder(int tp_rank) : tp_rank_(tp_rank) {}
+  ActivationRecorder(int tp_rank, const DeviceApi& device, Stream stream)
+      : tp_rank_(tp_rank), device_(device), stream_(stream) {}
   void activation(const std::string& module, Tensor x, const MicroBatch& mb) override;
   const Activations& seen() const { return seen_; }
   const std::vector<std::string>& order() const { return order_; }  // modules, in the order of their first appearance
 
  private:
   int tp_rank_;
+  const DeviceApi& device_;
+  Stream stream_;
   Activations seen_;
   std::vector<std::string> order_;
 };

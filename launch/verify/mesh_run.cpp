@@ -81,7 +81,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   const Mesh& mesh = engine.mesh();
   const int m = engine.options().microbatches;
   RankRecord out;
-  ActivationRecorder tap(mesh.coord(Axis::kTp));
+  ActivationRecorder tap(mesh.coord(Axis::kTp), *backend.device, stream);
   if (run.every_step) add_pieces(out, kBefore, engine.store().value_views(), 1, false, backend, stream);
   for (int k = 0; k < run.steps; ++k) {
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
@@ -120,10 +120,10 @@ struct RankPlans {
 };
 
 RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFactory& given, const Backend& backend,
-                    RankPlans& plans) {
+                    int device, RankPlans& plans) {
   const auto wrapped = run.hooks != nullptr && run.hooks->wrap ? run.hooks->wrap(given) : nullptr;
   const Mesh mesh(run.mesh, wrapped ? *wrapped : given);
-  const OpenStream stream(*backend.device, 0, options.threads);
+  const OpenStream stream(*backend.device, device, options.threads);
   plans.planned = plan_memory(options, run.mesh, mesh.rank());
   Engine engine(options, mesh, backend, stream, plans.planned);
   begin(run, engine, backend, stream);
@@ -165,7 +165,7 @@ MeshResult run_mesh(const MeshRun& run) {
       try {
         const auto factory = ranks.factory(r);
         const Backend& backend = run.hooks != nullptr && run.hooks->backend ? *run.hooks->backend : cpu_backend();
-        records[i] = run_rank(run, options, *factory, backend, plans[i]);
+        records[i] = run_rank(run, options, *factory, backend, 0, plans[i]);
       } catch (const Error& e) {
         errors[i] = std::current_exception();
         ranks.abort(r, e.what(), e.code());
@@ -192,9 +192,9 @@ MeshResult run_mesh(const MeshRun& run) {
   return result;
 }
 
-MeshResult run_mesh_here(const MeshRun& run, GroupFactory& factory, const Backend& backend) {
+MeshResult run_mesh_here(const MeshRun& run, GroupFactory& factory, const Backend& backend, int device) {
   RankPlans plans;
-  const RankRecord mine = run_rank(run, options_of(run), factory, backend, plans);
+  const RankRecord mine = run_rank(run, options_of(run), factory, backend, device, plans);
   std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
   for (size_t r = 0; r < everyone.size(); ++r) everyone[r] = static_cast<int>(r);
   const auto world = factory.make(everyone);

@@ -83,9 +83,9 @@ struct MeshResult {
 // Runs tp*pp*dp ranks as threads of this process. Rethrows the first failing rank's error.
 MeshResult run_mesh(const MeshRun&);
 
-// The same on ranks that exist: collective over the factory's world, on the given backend. The result is complete on
+// The same on ranks that exist: collective over the factory's world, on a device of the given backend. The result is complete on
 // rank 0 and of no use elsewhere; without ranks, planned and measured.
-MeshResult run_mesh_here(const MeshRun&, GroupFactory&, const Backend&);
+MeshResult run_mesh_here(const MeshRun&, GroupFactory&, const Backend&, int device = 0);
 
 // What run_mesh makes of its ranks' records.
 MeshResult assemble(const MeshRun&, std::vector<RankRecord>);

@@ -125,7 +125,9 @@ std::string report(const Config& c, const Verdict& v) {
   const MeshShape shape = mesh_shape(c);
   const std::string twin = layout_text(flat(c));
   std::string out = "\nagainst one rank: " + class_table(v.close) + "\nworst\n" + worst_lines(v.close, 10, shape);
-  if (v.exact.empty())
+  if (!v.bits)
+    out += "bits were not compared: the layout ran on another device than what it is held against\n";
+  else if (v.exact.empty())
     out += fmt::format("bit by bit the same as {}\n", twin);
   else
     out += fmt::format("NOT bit by bit the same as {}: {} differences\n{}", twin, v.exact.size(),

@@ -20,6 +20,7 @@ struct VerifyOptions {
 struct Verdict {
   std::vector<Difference> close;  // against one rank
   std::vector<Difference> exact;  // against flat(layout): differences only, empty when there are none
+  bool bits = true;               // against flat(layout) at all: not for runs of another device, which rounds otherwise
   const Difference* bad() const;  // the first thing that is not as it must be; nullptr: the layout is right
 };
 

@@ -94,15 +94,15 @@ class ProcessGroup {
     (void)code;
   }
 
-  const CommCounters& counters() const { return counters_; }
+  virtual const CommCounters& counters() const { return counters_; }
   // From now on calls and waits are written to `spans` too; nullptr: no longer.
-  void keep_spans(CommSpans* spans) { spans_ = spans; }
+  virtual void keep_spans(CommSpans* spans) { spans_ = spans; }
   // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
-  void set_label(std::string label) {
+  virtual void set_label(std::string label) {
     label_ = std::move(label);
     trace_.set_label(label_);
   }
-  const std::string& label() const { return label_; }
+  virtual const std::string& label() const { return label_; }
 
  protected:
   friend class Work;

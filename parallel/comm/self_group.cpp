@@ -8,7 +8,7 @@ namespace gt {
 
 void SelfGroup::copy(const Tensor& from, const Tensor& to, Stream s) {
   if (from.data == to.data || from.bytes() == 0 || from.device.kind == DeviceKind::kNull) return;
-  if (api_ != nullptr) return api_->copy(to.data, from.data, from.bytes(), s);
+  if (api_ != nullptr && from.device.kind != DeviceKind::kCpu) return api_->copy(to.data, from.data, from.bytes(), s);
   require_host(*this, from);
   require_host(*this, to);
   std::memcpy(to.data, from.data, static_cast<size_t>(from.bytes()));

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/emulation/device_memory.h"
+
 namespace {
 
 struct Desc {
@@ -116,6 +118,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t la, const void* B, cublasLtMatrixLayout_t lb, const void* beta,
                               const void* C, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t*, void*, size_t, cudaStream_t) {
+  const gt::emulated::OnDevice now;
   const Desc& d = desc_of(desc);
   const Layout &a = layout_of(la), &b = layout_of(lb), &o = layout_of(ld);
   const bool ta = d.get(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T;

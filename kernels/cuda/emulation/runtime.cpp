@@ -1,27 +1,37 @@
-// The part of the CUDA runtime that this backend calls, over host memory: everything is finished when the call returns.
-// Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use (default: an H200's 232448).
+// The part of the CUDA runtime that this backend calls: everything is finished when the call returns. Fresh memory is
+// NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use (default: an H200's 232448).
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/emulation/device_memory.h"
+
+using gt::emulated::OnDevice;
+
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t n) {
-  if (n > size_t{1} << 36) return cudaErrorMemoryAllocation;
+  *p = gt::emulated::device_alloc(n);
+  return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFree(void* p) { return gt::emulated::device_free(p), cudaSuccess; }
+cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
   *p = std::aligned_alloc(512, (n + 511) / 512 * 512);
   if (*p == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*p, 0xFF, n);
   return cudaSuccess;
 }
-cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) { return cudaMalloc(p, n); }
-cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{1} << 34, cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t) {
+  const OnDevice now;
   return std::memmove(d, s, n), cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t) { return std::memset(d, v, n), cudaSuccess; }
+cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t) {
+  const OnDevice now;
+  return std::memset(d, v, n), cudaSuccess;
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   return *s = reinterpret_cast<cudaStream_t>(8), cudaSuccess;

@@ -1,0 +1,21 @@
+// Device memory of the emulation: one range of addresses. With GPTTRAIN_EMULATED_GUARD=1 only kernels, copies and
+// products may touch it: host code that reads or writes it dies of a segmentation fault, as it would with a GPU (two
+// system calls a launch: slow).
+#pragma once
+#include <cstddef>
+
+namespace gt::emulated {
+
+void* device_alloc(size_t bytes);  // NaN; nullptr: no room
+void device_free(void*);
+
+// While one exists its thread is the device: memory is open to it, and no other thread is the device.
+class OnDevice {
+ public:
+  OnDevice();
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+};
+
+}  // namespace gt::emulated

@@ -1,0 +1,33 @@
+// Device tensors over a backend that moves host memory (threads, MPI): each call copies to pinned memory, lets the
+// backend move that, and copies back when it is waited for. The host waits for the device before every call, so nothing
+// overlaps; in return any number of ranks share a GPU, on any transport, with the bits of the CPU's rank-ordered sums.
+// Host tensors pass through. Pinned blocks are kept and used again: a warm step allocates none.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kernels/core/device.h"
+#include "parallel/comm/process_group.h"
+
+namespace gt {
+
+class StagedFactory final : public GroupFactory {
+ public:
+  // Tensors are on device `index` of `api`. Both outlive the factory and its groups.
+  StagedFactory(GroupFactory& inner, const DeviceApi& api, int index);
+  int world_rank() const override { return inner_.world_rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::string_view backend() const override { return name_; }  // "thread through pinned memory"
+  std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) override;
+  RankStatus* status() override { return inner_.status(); }
+
+ private:
+  GroupFactory& inner_;
+  const DeviceApi& api_;
+  int index_;
+  std::string name_;
+};
+
+}  // namespace gt

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The whole trainer on the emulated CUDA device (kernels/cuda/emulation), where there is no real one: layouts, levels of
+# mixed precision and quantization against one rank on the CPU; no host code touches device memory; checkpoints go from
+# the CPU to the device and back. Very small models: the emulation takes a second for what a GPU does in microseconds.
+#   tests/cuda/emulated.sh BUILD/emulated/gpttrain
+set -euo pipefail
+program=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
+small+=" --train.global_batch 4 --launch.ranks threads"
+training="--data.train mock --schedule.type constant --log.tensorboard false"
+
+fail() { echo "FAILED: $*"; exit 1; }
+
+verify() {
+  # shellcheck disable=SC2086
+  "$program" verify $small --device.kind cuda "$@" >verify.txt 2>&1 || { cat verify.txt; fail "verify $*"; }
+  echo "equal to one rank of the CPU: $*"
+}
+
+# losses NAME: of every step
+losses() { grep '"type": "step"' "runs/$1/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/'; }
+
+train() {  # NAME FLAG...
+  local name=$1
+  shift
+  # shellcheck disable=SC2086
+  "$program" $small $training --log.name "$name" "$@" >"$name.txt" 2>&1 || { cat "$name.txt"; fail "training $*"; }
+}
+
+grep -q "emulated device" < <("$program" --version) || fail "$program does not load the emulated library"
+verify --tp 1
+verify --tp 2 --pp 2 --dp 2 --zero 3
+verify --tp 2 --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --steps 1
+verify --dp 2 --zero 2 --model.dropout 0.1 --parallel.recompute full
+verify --tp 2 --dp 2 --precision.amp O1 --precision.dtype bf16
+verify --pp 2 --dp 2 --zero 1 --precision.amp O2 --precision.dtype fp16
+verify --tp 2 --precision.amp O3 --precision.dtype bf16
+verify --dp 2 --precision.qat int8
+verify --tp 2 --optim.type lamb
+GPTTRAIN_EMULATED_GUARD=1 verify --dp 2 --zero 3 --precision.amp O2 --steps 1
+
+train cpu --device.kind cpu --train.steps 6
+train mixed --device.kind cpu --train.steps 2
+train mixed --device.kind cuda --train.steps 4 --tp 2
+train mixed --device.kind cpu --train.steps 6
+paste <(losses cpu) <(losses mixed) |
+  awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-5) bad = 1} END {exit bad || NR != 6}' ||
+  { paste <(losses cpu) <(losses mixed); fail "a run that moves between CPU and device has other losses"; }
+echo "a run moves from the CPU to two ranks on the device and back with the losses of the CPU"
+GPTTRAIN_EMULATED_GUARD=1 train guarded --device.kind cuda --dp 2 --zero 1 --train.steps 2 --train.eval_every 1
+echo "no host code touches device memory in training, evaluation and saving"

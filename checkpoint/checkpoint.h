@@ -45,6 +45,10 @@ struct TrainState {
   double best_loss = 0;  // validation; meaningless while best_step is -1
   int64_t best_step = -1;
   std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  // Of a run whose sequences grow: tokens of a sample that its last step took, and samples of all its steps.
+  struct CurriculumState { int64_t length = 0, samples = 0; };
+  std::optional<CurriculumState> curriculum;
+  std::optional<double> pld_theta;  // of progressive layer drop in the last step
   std::string bad_steps_json;  // JSON object: what the run remembers of good and bad steps; empty: nothing
   std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
 };

@@ -33,6 +33,7 @@ static_assert(sizeof(Preamble) == 64);
 
 struct BoundaryOptions {
   bool dynamic_shapes = false;  // microbatches of one run may differ in shape
+  bool runs_differ = false;     // those of one run are alike, another run's may be smaller than ExecutorMemory is for
 #ifdef NDEBUG
   bool check_ordinals = false;
 #else

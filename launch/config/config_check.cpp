@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/batch.h"
+#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
@@ -90,6 +91,7 @@ class Checker {
     batch();
     schedule();
     check_optimizer(c_, rules());
+    check_curriculum(c_, rules());
     files();
     try {
       parse_injections(c_.fault.inject);
@@ -281,6 +283,8 @@ class Checker {
     if (z.offload != "none" && c_.device.kind == "cuda")
       bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
           "use none");
+    if (z.prescale && z.predivide_factor != 1)
+      notes_.push_back("zero.predivide_factor has no effect: zero.prescale divides by dp before the sum");
     for (const char* key : {"zero.prefetch", "zero.persist_numel"})
       if (z.stage < 3 && !where(key).empty())
         notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
@@ -527,6 +531,9 @@ class Checker {
         notes_.push_back(fmt::format("log.trace_steps {} is after the last step, {}: nothing will be traced",
                                      c_.log.trace_steps, c_.train.steps));
     } catch (const Error& e) { bad("log.trace_steps", e.what()); }
+    if (c_.log.flops_step > c_.train.steps)
+      notes_.push_back(fmt::format("log.flops_step {} is after the last step, {}: there will be no table",
+                                   c_.log.flops_step, c_.train.steps));
     if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == "..")
       bad("log.name", fmt::format("\"{}\" is not the name of a folder", c_.log.name), "the folder above it is log.dir");
     if (!context_.needs_data) return;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/logs/predict.h"
@@ -90,6 +91,21 @@ std::string lr_line(const Config& c) {
   return fmt::format("{}{}: {:.4g} at step 1, {:.4g} at step {}, {:.4g} at step {}{}", c.schedule.type,
                      c.schedule.ds_exact ? " (as DeepSpeed)" : "", first, schedule->at(top).lr, top, last,
                      c.train.steps, momentum);
+}
+
+std::string curriculum_line(const Config& c) {
+  const Curriculum rule = curriculum_of(c);
+  const int64_t end = c.train.steps;
+  return fmt::format("{}: {} tokens of each sample at step 1, {} at step {}, {} at step {}", c.data.curriculum,
+                     rule.length(1), rule.length((end + 1) / 2), (end + 1) / 2, rule.length(end), end);
+}
+
+std::string layer_drop_line(const EngineOptions& o, int64_t steps) {
+  const int64_t layers = o.model.layers;
+  const auto deepest = [&](int64_t step) { return 100 * drop_probability(o.layer_drop, step, layers - 1, layers); };
+  return fmt::format("theta {:g}, gamma {:g}: the last block is left out in {:.2g} % of steps at first, in {:.2g} % at "
+                     "step {}; rates of TFLOP/s count blocks that ran",
+                     o.layer_drop.theta, o.layer_drop.gamma, deepest(0), deepest(steps - 1), steps);
 }
 
 std::string data_line(const BannerFacts& f, double epochs) {
@@ -234,9 +250,11 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"precision", precision_text(c)});
   rows.push_back({"optimizer", optimizer_line(c)});
   rows.push_back({"lr", lr_line(c)});
+  if (f.options.layer_drop) rows.push_back({"layer drop", layer_drop_line(f.options, c.train.steps)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
+  if (c.data.curriculum != "none") rows.push_back({"curriculum", curriculum_line(c)});
   rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});

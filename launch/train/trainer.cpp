@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/core/host.h"
+#include "launch/config/config_curriculum.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
@@ -15,6 +16,7 @@ namespace gt {
 Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     : run_(run),
       config_(run_.loaded.config),
+      curriculum_(curriculum_of(config_)),
       factory_(factory),
       guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
               config_.fault.max_rollbacks}),
@@ -110,14 +112,20 @@ void Trainer::one_step() {
   microbatches_ = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
-  targets_ = target_tokens(*loader_);
+  targets_ = target_tokens(*loader_, length());
   scale_before_ = engine_->loss_scaler().state();
   const auto plants = injector_.in_ops(state_.step + 1);
   if (!plants.empty()) ops_->begin(engine_->store(), mesh_->status(), plants, false);
-  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0;
+  if (profiles(state_.step + 1) && plants.empty()) {
+    module_timer_ = std::make_unique<ModuleTimer>();
+    ops_->begin_timing(engine_->store(), *module_timer_);
+  }
+  const double step_began = now();
+  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 &&
+                     !module_timer_;
   const StepResult r =
       twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
-  if (!plants.empty()) ops_->end();
+  if (!plants.empty() || module_timer_) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   ++state_.step;
@@ -128,7 +136,9 @@ void Trainer::one_step() {
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();
-  state_.consumed_tokens += global_tokens();
+  state_.consumed_tokens += global_tokens(length());
+  if (curriculum_) state_.curriculum = {length(), state_.curriculum->samples + config_.train.global_batch};
+  if (engine_->options().layer_drop) state_.pld_theta = r.theta;
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
   skips_->after(r, state_.step, *engine_);
@@ -136,6 +146,7 @@ void Trainer::one_step() {
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
   log_trust_ratios();
+  if (module_timer_) report_flops(now() - step_began);
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
   const StepRecord rec = record_of(r);
@@ -144,8 +155,8 @@ void Trainer::one_step() {
 }
 
 // Targets that carry loss in the global batch that the loader gave last. Ranks with targets count, all know.
-int64_t Trainer::target_tokens(const Loader& loader) const {
-  if (!config_.data.eod_mask_loss) return global_tokens();
+int64_t Trainer::target_tokens(const Loader& loader, int64_t length) const {
+  if (!config_.data.eod_mask_loss) return global_tokens(length);
   int64_t count = mesh_->last_stage() && mesh_->coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
   mesh_->world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
   return count;
@@ -159,12 +170,12 @@ void Trainer::evaluate() {
   int64_t targets = 0;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
     sum += engine_->evaluate(eval_loader_->next());
-    targets += target_tokens(*eval_loader_);
+    targets += target_tokens(*eval_loader_, config_.model.seq);
   }
   EvalRecord rec;
   rec.step = state_.step;
   rec.time = wall_seconds();
-  rec.tokens = config_.train.eval_steps * global_tokens();
+  rec.tokens = config_.train.eval_steps * global_tokens(config_.model.seq);
   rec.loss = sum / static_cast<double>(std::max<int64_t>(targets, 1));
   rec.seconds = now() - begin;
   if (state_.best_step < 0 || rec.loss < state_.best_loss) {

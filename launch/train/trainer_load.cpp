@@ -46,6 +46,7 @@ TrainState part_of(const TrainState& from, const std::vector<std::string>& parts
   s.best_step = from.best_step;
   s.bad_steps_json = from.bad_steps_json;
   s.carry = from.carry;
+  s.curriculum = from.curriculum;
   return s;
 }
 

@@ -29,6 +29,7 @@ void Trainer::load_or_init() {
     if (!own) saver_->set_saved_step(-1);
   } else {
     engine_->init_weights();
+    begin_curriculum();
     state_.run_uuid = shared_uuid(world);
     state_.seed = static_cast<uint64_t>(config_.train.seed);
   }
@@ -74,6 +75,22 @@ void Trainer::require_same_optimizer() {
 }
 
 void Trainer::note_schedule_change() {
+  if (const auto& was = resumed_->state.curriculum; was && resumed_->state.step > 0) {
+    const int64_t now = curriculum_ ? curriculum_.length(resumed_->state.step) : config_.model.seq;
+    if (was->length != now)
+      resumed_->warnings.push_back(fmt::format("the curriculum changed: the last step before the checkpoint took {} "
+                                               "tokens of each sample, this run's has {} there",
+                                               was->length, now));
+  }
+  const LayerDrop& drop = engine_->options().layer_drop;
+  if (const auto& was = resumed_->state.pld_theta; was && state_.applied_steps > 0) {
+    // The last step was applied, or skipped at the theta of the next.
+    const double a = theta_at(drop, state_.applied_steps - 1), b = theta_at(drop, state_.applied_steps);
+    if (*was != a && *was != b)
+      resumed_->warnings.push_back(fmt::format(
+          "progressive layer drop changed: the last step before the checkpoint had theta {:.6g}, this run's has {:.6g}",
+          *was, a));
+  }
   if (state_.schedule_steps == 0) return;
   const LrSchedule& schedule = engine_->lr_schedule();
   // The last step was applied, or skipped at the rate of the next.
@@ -84,6 +101,14 @@ void Trainer::note_schedule_change() {
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
       "({}) has {:.6g} there",
       state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
+}
+
+// Samples of steps are counted apart from tokens from here on, unless the checkpoint did so.
+void Trainer::begin_curriculum() {
+  state_.pld_theta.reset();
+  if (!curriculum_) return state_.curriculum.reset();
+  if (state_.curriculum) return;
+  state_.curriculum = {curriculum_.length(state_.step + 1), state_.consumed_tokens / config_.model.seq};
 }
 
 // A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
@@ -98,6 +123,7 @@ void Trainer::restore_scaler() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
+  begin_curriculum();
   engine_->set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
   restore_scaler();
   engine_->store().adopt_masters();

@@ -144,6 +144,8 @@ void Trainer::open_loader() {
   LoaderConfig l = loader_config();
   l.first_sample = state_.consumed_samples;
   l.skip_windows = skip_windows_;
+  l.curriculum = curriculum_;
+  l.first_step = state_.step + 1;
   loader_ = std::make_unique<Loader>(*train_data_, l, compute_.device, *backend_->device, compute_);
 }
 

@@ -28,6 +28,7 @@ std::string sample(const DsKey& k) {
     case DsType::kInt: return k.standard == "1" ? "2" : "1";
     case DsType::kNumber: return "0.5";
     case DsType::kPair: return "[0.8, 0.99]";
+    case DsType::kInts: return "[8, 16]";
     case DsType::kLoose: return "\"True\"";
     case DsType::kText:
       return k.domain.find('|') == std::string_view::npos

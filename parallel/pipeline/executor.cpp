@@ -283,7 +283,8 @@ void PipelineExecutor::Impl::size_buffers() {
       most = std::max(most, shape.numel());
     }
   const int64_t bytes = align_up(most * size_of(type));
-  if (places.buffers == 0 || (sized && (!boundaries.dynamic_shapes || bytes <= buffer_bytes))) return;
+  const bool may_grow = boundaries.dynamic_shapes || boundaries.runs_differ;
+  if (places.buffers == 0 || (sized && (!may_grow || bytes <= buffer_bytes))) return;
   buffer_bytes = bytes;
   boundary = Buffer();
   boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);

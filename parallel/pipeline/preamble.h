@@ -33,12 +33,12 @@ static_assert(sizeof(Preamble) == 64);
 
 struct BoundaryOptions {
   bool dynamic_shapes = false;  // microbatches of one run may differ in shape
-  bool runs_differ = false;     // those of one run are alike, another run's may be smaller than ExecutorMemory is for
 #ifdef NDEBUG
   bool check_ordinals = false;
 #else
   bool check_ordinals = true;
 #endif
+  bool runs_differ = false;  // microbatches of one run are alike, another run's may have another shape
   // Bytes before each boundary message.
   int64_t preamble_bytes() const {
     return check_ordinals ? sizeof(Preamble) : dynamic_shapes ? sizeof(BoundaryHeader) : 0;

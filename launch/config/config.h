@@ -391,7 +391,8 @@ struct FaultConfig {
     v("spike_action", spike_action, "skip|rollback|warn|off",
       "leave its update out, go back to an older checkpoint at once, only say so, or do not look; an update that is not "
       "finite is always left out");
-    v("bad_steps", bad_steps, "1..1000000 steps", "so many left out in a row: go back to a checkpoint 100 steps older");
+    v("bad_steps", bad_steps, "1..1000000 steps",
+      "so many in a row: go back to a checkpoint 100 steps older; when only clipped gradient norms rose: take it");
     v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
     v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
     v("replica_check_every", replica_check_every, "0..1000000000 steps",

@@ -154,7 +154,8 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
     host_seeds_[k] = static_cast<float>(scale / std::max(counts_[k], 1.));
   }
   if (compute_.device.kind == DeviceKind::kNull) return;
-  backend_.device->copy(seeds_.data(), host_seeds_.data(), seeds_.bytes(), compute_);
+  const auto bytes = static_cast<int64_t>(host_seeds_.size() * sizeof(float));  // a buffer is rounded up
+  backend_.device->copy(seeds_.data(), host_seeds_.data(), bytes, compute_);
   backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
 }
 

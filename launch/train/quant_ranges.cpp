@@ -25,7 +25,7 @@ void QuantRanges::end_step() {
   if (ranges_.empty()) return;
   mesh_.stage().all_reduce(seen(), ReduceOp::kMax, stream_).wait(stream_);
   if (stream_.device.kind == DeviceKind::kNull) return;
-  backend_.device->copy(host_.data(), memory_.data(), memory_.bytes(), stream_);
+  backend_.device->copy(host_.data(), memory_.data(), 2 * count() * size_of(DType::kF32), stream_);
   backend_.device->synchronize(stream_);
   const size_t n = ranges_.size();
   for (size_t i = 0; i < n; ++i) {
@@ -39,7 +39,7 @@ void QuantRanges::end_step() {
 }
 
 void QuantRanges::append_views(std::vector<ShardView>& out) const {
-  const bool save = mesh_.coord(Axis::kDp) == 0 && mesh_.coord(Axis::kTp) == 0;
+  const bool save = mesh_.coord(Axis::kDp) == 0;  // by one of its tensor ranks: deal_over_tp
   for (const QuantRange* r : ranges_)
     out.push_back({.name = "qat/limit/" + r->name, .data = r->limit, .full = {1}, .local = {1}, .shard = {},
                    .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp), .save = save});

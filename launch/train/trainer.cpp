@@ -19,7 +19,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
       curriculum_(curriculum_of(config_)),
       factory_(factory),
       guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
-              config_.fault.max_rollbacks}),
+              config_.fault.max_rollbacks, config_.optim.grad_clip > 0}),
       injector_(config_.fault.inject, factory.world_rank()),
       started_(now()) {
   mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);

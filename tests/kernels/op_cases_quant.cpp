@@ -44,6 +44,14 @@ void add_max(OpCases& to, int64_t rows, int64_t cols, DType t) {
   }
 }
 
+// The shape of a weight that is quantized by row, to be timed.
+void add_big(OpCases& to) {
+  const size_t first = to.size();
+  add_quant(to, 4096, 1024, DType::kF32, some_limits(), " big");
+  add_max(to, 4096, 1024, DType::kF32);
+  for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
+}
+
 }  // namespace
 
 void add_quant_cases(OpCases& to) {
@@ -55,6 +63,7 @@ void add_quant_cases(OpCases& to) {
     add_quant(to, 1, 70001, t, values({1.75}), "");
     add_max(to, 1, 200001, t);
   }
+  add_big(to);
   add_quant(to, 1, 0, DType::kF32, values({1}), "");
   add_max(to, 3, 0, DType::kF32);
   add_quant(to, 1, 40, DType::kF32, values({0}), " no limit yet");

@@ -93,7 +93,7 @@ void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, Start
   };
   const int64_t samples = state_.curriculum ? state_.curriculum->samples : state_.consumed_tokens / config_.model.seq;
   const SampleAxis axis{state_.step, samples, config_.train.global_batch};
-  const bool times = config_.log.timers;
+  const bool times = config_.log.timers || config_.log.flops_step > 0;
   if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
     sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
   if (const std::string& to = config_.log.samples_csv; !to.empty())

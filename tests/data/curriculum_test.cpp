@@ -1,10 +1,11 @@
 // Sequence lengths of a curriculum against DeepSpeed's numbers, and the loader that cuts samples to them.
 #include "data/curriculum.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "data/loader.h"
-#include "kernels/backend.h"
+#include "tests/data/support.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -56,10 +57,10 @@ TEST_CASE("every length of a run is in the list of all lengths") {
 TEST_CASE("the loader takes the first tokens of each sample, step by step, and order and count do not change") {
   const auto dataset = open_dataset({.sources = {{.path = "mock"}}, .seq = 128, .vocab = 500});
   LoaderConfig config{.seq = 128, .micro_batch = 2, .microbatches = 3, .dp_rank = 1, .dp_size = 2};
-  Loader whole(*dataset, config, {}, *cpu_backend().device, {});
+  Loader whole(*dataset, config, {}, host_device(), {});
   config.curriculum = kSmall;
   config.first_step = 48;
-  Loader cut(*dataset, config, {}, *cpu_backend().device, {});
+  Loader cut(*dataset, config, {}, host_device(), {});
   for (int step = 0; step < 8; ++step) {
     const int64_t s = kSmall.length(48 + step);
     const auto a = whole.next(), b = cut.next();

@@ -9,6 +9,7 @@
 #include "tests/support/test.h"
 
 using namespace gt;
+using namespace gt::test;
 
 namespace {
 

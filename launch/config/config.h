@@ -262,8 +262,8 @@ struct DataConfig {
     v("curriculum_steps", curriculum_steps, "0..1000000000000 steps", "until the end is reached; 0: train.steps");
     v("curriculum_step", curriculum_step, "1..1048576 tokens", "lengths are multiples of this");
     v("curriculum_root", curriculum_root, "1..1000", "fixed_root: 2 for the square root; 1 is fixed_linear");
-    v("curriculum_lengths", curriculum_lengths, "1..1048576 tokens", "fixed_discrete: lengths one after the other");
-    v("curriculum_until", curriculum_until, "1..1000000000000 steps",
+    v("curriculum_lengths", curriculum_lengths, "1..1048576 list of tokens", "fixed_discrete: lengths one after the other");
+    v("curriculum_until", curriculum_until, "1..1000000000000 list of steps",
       "fixed_discrete: last step of each length but the last");
     v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }

@@ -143,7 +143,8 @@ std::string set_doubles(const Option& option, std::vector<double>& out, const st
     if (std::string bad = set_double(option, x, w); !bad.empty()) return bad;
     list.push_back(x);
   }
-  if (list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
+  const bool any = option.domain.find(" list of ") != std::string::npos;
+  if (!any && list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
   return out = list, "";
 }
 

@@ -9,7 +9,8 @@ namespace gt {
 namespace {
 
 // Memory of steps that leave blocks out. Blocks of a stage are alike, but for those that are recomputed and those that
-// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried.
+// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The branches
+// of those that run are scaled, which takes memory too.
 void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   constexpr int64_t kMost = 64;
   const GptConfig& model = engine.options().model;
@@ -18,12 +19,12 @@ void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   const int64_t again = model.recompute == Recompute::kNone ? 0 : std::min(most, model.recompute_layers);
   const int64_t pairs = (again + 1) * (most - again + 1), stride = (pairs + kMost - 1) / kMost;
   std::vector<double> keep(static_cast<size_t>(model.layers));
-  for (int64_t k = 0; k < pairs - 1; k += stride) {
+  for (int64_t k = pairs - 1; k >= 0; k -= stride) {
     const int64_t first = k % (again + 1), rest = k / (again + 1);  // so many of each kind run
     std::fill(keep.begin(), keep.end(), 0.);
     for (const GptStage* s : engine.stages())
       for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
-        keep[static_cast<size_t>(s->first_block() + i)] = i < again ? i < first : i - again < rest;
+        keep[static_cast<size_t>(s->first_block() + i)] = (i < again ? i < first : i - again < rest) ? 0.5 : 0;
     engine.fix_blocks(keep);
     engine.step(batch, batch.front().batch * batch.front().seq);
   }

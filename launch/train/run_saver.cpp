@@ -117,7 +117,8 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
   std::vector<std::string> out;
   for (size_t k = 0; k < new_options.size(); ++k) {
     const Option& option = new_options[k];
-    if (names(kFree, option) || names(allowed, option)) continue;
+    const bool length = option.key().rfind("data.curriculum", 0) == 0;  // of sequences; other data has rules of its own
+    if ((names(kFree, option) && !length) || names(allowed, option)) continue;
     const JsonValue* section = saved.find(option.section);
     const JsonValue* value = section == nullptr ? nullptr : section->find(option.name);
     if (value != nullptr) set_from_json(old_options[k], *value);  // an older checkpoint without the key had its default

@@ -32,7 +32,8 @@ MeshRun run_of(MeshShape mesh) {
 const std::string kTiny =
     "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 32 --data.train mock "
     "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --launch.ranks threads "
-    "--data.curriculum fixed_linear --data.curriculum_min 8 --data.curriculum_steps 8 ";
+    "--schedule.type constant --data.curriculum fixed_linear --data.curriculum_min 8 ";
+const std::string kEight = "--data.curriculum_steps 8 ";
 
 std::string problem(std::vector<std::string> flags) {
   for (const char* word : {"--data.curriculum", "fixed_linear"}) flags.emplace_back(word);
@@ -114,12 +115,14 @@ TEST_CASE("a step of another length trains on these tokens alone") {
 
 TEST_CASE("a run whose sequences grow resumes bit for bit in another layout, and counts what it has seen") {
   TempDir dir;
-  const Outcome whole = gpttrain(kTiny + "--log.name whole --train.steps 10 --log.samples_csv csv", dir.path());
+  const Outcome whole =
+      gpttrain(kTiny + kEight + "--log.name whole --train.steps 10 --log.samples_csv csv", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
   CHECK(whole.says("curriculum"));
-  REQUIRE(gpttrain(kTiny + "--log.name parts --train.steps 5", dir.path()).code == 0);
-  const Outcome rest = gpttrain(kTiny + "--log.name parts --train.steps 10 --pp 2 --log.samples_csv csv2", dir.path());
+  REQUIRE(gpttrain(kTiny + kEight + "--log.name parts --train.steps 5", dir.path()).code == 0);
+  const Outcome rest =
+      gpttrain(kTiny + kEight + "--log.name parts --train.steps 10 --pp 2 --log.samples_csv csv2", dir.path());
   INFO(rest.out);
   REQUIRE(rest.code == 0);
   const std::string a = dir / "runs/whole", b = dir / "runs/parts";

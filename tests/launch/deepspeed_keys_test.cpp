@@ -64,6 +64,8 @@ std::string file_with(const std::string& path, const std::string& value, std::st
     outer = "\"type\": \"" + type + "\", ";
     if (name == "nesterov") inner += ", \"momentum\": 0.9";
   }
+  if (path == "curriculum_learning.enabled")
+    inner += R"(, "schedule_type": "fixed_discrete", "schedule_config": {"difficulty": [8, 16], "max_step": [5]})";
   if (block == "optimizer" && name != "type") inner += ", \"type\": \"Adam\"";
   inner += "}";
   const size_t up = block.rfind('.');

@@ -37,6 +37,18 @@ void check_size(Vfs& vfs, const std::string& path, int64_t expected) {
 
 }  // namespace
 
+bool is_attempt(const std::string& path) {
+  std::error_code ec;
+  if (fs::is_empty(path, ec) && !ec) return fs::is_directory(path, ec);  // begun, or removed, and no further
+  if (!fs::exists(path + "/" + kAttemptMarker, ec)) return false;
+  try {
+    Vfs vfs;
+    const std::string file = path + "/manifest.json";
+    parse_manifest(read_file(vfs, file, kManifestLimit), file);
+    return false;
+  } catch (const Error& e) { return e.code() != Exit::kUsage; }  // kUsage: of a newer program, and whole
+}
+
 std::string step_name(int64_t step) {
   char name[40];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(step));
@@ -56,7 +68,8 @@ std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir) 
   std::error_code ec;
   if (fs::status(dir, ec).type() == fs::file_type::not_found) return out;
   for (const auto& e : entries(dir))
-    if (const auto n = step_number(e.path().filename().string())) out.emplace_back(*n, e.path().string());
+    if (const auto n = step_number(e.path().filename().string()); n && !is_attempt(e.path().string()))
+      out.emplace_back(*n, e.path().string());
   std::sort(out.rbegin(), out.rend());
   return out;
 }
@@ -134,8 +147,8 @@ std::vector<std::string> list_attempts(const std::string& dir) {
   if (!fs::is_directory(dir, ec)) return out;
   for (const auto& e : entries(dir)) {
     const std::string name = e.path().filename().string();
-    if ((name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0) && e.is_directory(ec))
-      out.push_back(name);
+    const bool hidden = name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0;
+    if ((hidden || (step_number(name) && is_attempt(e.path().string()))) && e.is_directory(ec)) out.push_back(name);
   }
   std::sort(out.begin(), out.end());
   return out;

@@ -11,11 +11,15 @@
 
 namespace gt {
 
+// In the folder of an attempt that has its step's name from the start: without a whole manifest it is no step.
+constexpr const char* kAttemptMarker = ".attempt";
+bool is_attempt(const std::string& step_dir);
+
 std::string step_name(int64_t step);                          // step-000001000
 std::optional<int64_t> step_number(const std::string& name);  // of exactly such a name
 
-// Number and path of every step in a folder, newest first; empty when there is no such folder. kIo when it cannot be
-// read.
+// Number and path of every step in a folder, attempts excepted, newest first; empty when there is no such folder. kIo
+// when it cannot be read.
 std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir);
 
 struct OpenedStep {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -63,6 +64,14 @@ File File::open(Vfs& vfs, const std::string& path) {
   File f(vfs, path, fd);
   GT_REQUIRE(vfs.size(fd) != -EINVAL, Exit::kDamaged, path, ": is no regular file");
   return f;
+}
+
+std::optional<File> File::open_direct(Vfs& vfs, const std::string& path) {
+  int fd = -EINTR;
+  while (fd == -EINTR) fd = vfs.open(path, O_WRONLY | O_DIRECT, 0);
+  if (fd == -EINVAL) return std::nullopt;
+  if (fd < 0) fail_io("opening of " + path, fd);
+  return File(vfs, path, fd);
 }
 
 // Destructors close quietly: they run while another error is on its way, or after reading.
@@ -157,6 +166,7 @@ void remove_tree(Vfs& vfs, const std::string& path) {
   for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
     entries.push_back(*it);
   if (ec) fail_io("reading of folder " + path, -ec.value());
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.path() > b.path(); });
   for (const auto& entry : entries) {
     const std::string name = entry.path().string();
     if (entry.symlink_status(ec).type() == std::filesystem::file_type::directory)

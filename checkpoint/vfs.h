@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -48,6 +49,9 @@ class File {
  public:
   static File create(Vfs&, const std::string& path);  // empty, for writing, 0640
   static File open(Vfs&, const std::string& path);    // for reading; kDamaged when it is a link or no regular file
+  // An existing file, for writes of whole aligned sectors past the kernel's copy; nullopt where the file system has
+  // none.
+  static std::optional<File> open_direct(Vfs&, const std::string& path);
   File(File&& o) noexcept : vfs_(o.vfs_), path_(std::move(o.path_)), fd_(o.fd_) { o.fd_ = -1; }
   File& operator=(File&&) = delete;
   ~File();
@@ -72,7 +76,8 @@ void write_synced(Vfs&, const std::string& path, std::string_view bytes);
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
 void make_directory(Vfs&, const std::string& path);  // with parents; each new one synced into its parent
-void remove_tree(Vfs&, const std::string& path);  // a directory of plain files, or deeper; throws on the first failure
+// A directory of plain files, or deeper, hidden names last; throws on the first failure.
+void remove_tree(Vfs&, const std::string& path);
 // kDamaged when it is larger than `limit`.
 std::string read_file(Vfs&, const std::string& path, int64_t limit);
 

@@ -1,6 +1,8 @@
 // When and how a run saves: by the clock, into how much memory, in which files, what ranks must agree on; and what is
 // said of names that name nothing.
+#include <atomic>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "launch/config/config.h"
@@ -160,7 +162,6 @@ TEST_CASE("ls says why each checkpoint is kept, as the run was told") {
   int best = 0;
   for (const auto& [step, text] : why) best += text == "one of the 2 best validation losses";
   CHECK(best + 4 == static_cast<int>(why.size()));
-  CHECK(best >= 1);
   CHECK(must("ckpt ls runs/a", dir.path()).says("ok, newest 1 of 2"));
 }
 

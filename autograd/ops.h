@@ -1,6 +1,7 @@
 // Differentiable ops, rank-free. One function an op: forward on top, its rule right below (ops_*.cpp). n tokens, C
 // hidden.
 #pragma once
+#include "autograd/quant_range.h"
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
 
@@ -24,6 +25,10 @@ Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Param
 
 // x in another type: rounded, and its gradient rounded back. The same type: x itself.
 Var cast(Tape&, Var x, DType);
+
+// x as int8 codes within the range can say it; notes the largest |x|. The gradient goes straight through within the
+// range and is 0 outside. No range: x itself.
+Var fake_quant(Tape&, Var x, const QuantRange*);
 
 Var add(Tape&, Var a, Var b);                                     // half beside f32: the sum is f32
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved

@@ -45,6 +45,21 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
   return y;
 }
 
+Var fake_quant(Tape& t, Var x, const QuantRange* range) {
+  if (range == nullptr) return x;
+  t.ops().max_abs({.x = x.value, .out = range->seen, .accumulate = true}, t.stream());
+  Var y = t.output(x.value.shape, x.value.dtype);
+  t.ops().fake_quant({.x = x.value, .limits = range->limit, .out = y.value}, t.stream());
+  struct Saved { Var x, y; Tensor limit; };
+  t.record(Saved{x, y, range->limit}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    if (!bp.wants(s.x)) return;
+    auto [dx, acc] = bp.dst(s.x);
+    bp.ops().fake_quant_grad(
+        {.x = bp.value(s.x), .limits = s.limit, .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
+  }});
+  return y;
+}
+
 Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep keep,
         Output where) {
   const int64_t n = x.value.shape.rows(), inner = w_up.value.shape[0];

@@ -25,6 +25,7 @@ struct Parameter {
   Init init;
   int64_t pad_rows = 0;  // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
   DType dtype = DType::kF32;  // of value: f32, or half
+  bool fake_quant = false;  // `value` is what int8 codes by row can say; what is trained is kept apart
   bool decay = true;     // weight decay applies (parameters with two or more logical dimensions)
   std::string tied_to;   // name of the owner when this is a second copy of another parameter (tied head); else empty
   bool tied_owner = false;  // another parameter is tied to this one

@@ -7,11 +7,14 @@ namespace gt {
 
 // O0: f32 everywhere. O1: weights are trained in f32; ops of the class kLow (GT_OPS) get half inputs, and half copies
 // of weights that are rounded once a step; the residual stream is f32. O2: parameters and residual stream in half, f32
-// masters are what is trained; norms keep f32 weights.
+// masters are what is trained; norms keep f32 weights. O3: all in half and no masters: small updates are lost, which is
+// what it is there to show.
 struct Precision {
   int level = 0;
   DType half = DType::kBF16;
-  bool keep_norm = true;  // O2: weights of norms are f32
+  bool keep_norm = true;  // O2, O3: weights of norms are f32
+  bool int8 = false;      // quantization-aware training: linear layers and tables compute with what int8 codes can say
+  bool masters = true;    // O2, O3: half weights have f32 masters; else they are themselves what is trained
 
   DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and of the head
   DType table() const { return stream(); }                          // of token and position embeddings

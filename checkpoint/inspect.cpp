@@ -76,9 +76,9 @@ struct Stats {
   int64_t not_finite = 0;
 };
 
-// nullopt: of no f32.
+// nullopt: of what is no floating number.
 std::optional<Stats> stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
-  if (t.dtype != DType::kF32) return std::nullopt;
+  if (!may_hold(DType::kF32, t.dtype)) return std::nullopt;
   std::vector<float> values(static_cast<size_t>(t.shape.numel()));
   const ShardView view{.name = t.name,
                        .data = {reinterpret_cast<std::byte*>(values.data()), {t.shape.numel()}, DType::kF32, {}},

@@ -13,6 +13,8 @@ namespace gt {
 namespace {
 
 std::string group_of(const std::string& name) { return name.substr(0, name.rfind('/')); }
+// Ranges of quantization-aware training, which a run may begin or end with any checkpoint.
+bool of_quantization(const std::string& name) { return name.rfind("qat/", 0) == 0; }
 std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
 
 bool names(const std::vector<std::string>& patterns, const std::string& name) {
@@ -33,7 +35,7 @@ std::vector<std::string> require_fit(ProcessGroup& world, const std::string& pat
     const auto it = stored.find(v.name);
     if (it == stored.end())
       mine[v.name] = cat("missing in the checkpoint: ", v.name, " ", describe(v.full, v.data.dtype));
-    else if (it->second->shape != v.full || it->second->dtype != v.data.dtype)
+    else if (it->second->shape != v.full || !may_hold(v.data.dtype, it->second->dtype))
       mine[v.name] = cat("differs: ", v.name, ": checkpoint ", describe(it->second->shape, it->second->dtype),
                          ", model ", describe(v.full, v.data.dtype));
     else
@@ -58,7 +60,8 @@ std::vector<std::string> require_fit(ProcessGroup& world, const std::string& pat
     }
   }
   for (const TensorEntry& t : m.tensors)
-    if (!wanted.count(t.name) && (resume || groups.count(group_of(t.name))) && !names(fit.allow_extra, t.name))
+    if (!wanted.count(t.name) && !of_quantization(t.name) && (resume || groups.count(group_of(t.name))) &&
+        !names(fit.allow_extra, t.name))
       differences.insert(cat("only in the checkpoint: ", t.name, " ", describe(t.shape, t.dtype)));
   if (differences.empty()) return {absent.begin(), absent.end()};
   std::string text;
@@ -93,7 +96,9 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
     for (const TensorEntry& t : m.tensors) names.insert(t.name);
     const bool imported = m.state.origin == "import";
     for (const ShardView& v : into)
-      (imported && v.name.rfind("optim/", 0) == 0 && !names.count(v.name) ? fresh : stored).push_back(v);
+      (!names.count(v.name) && (of_quantization(v.name) || (imported && v.name.rfind("optim/", 0) == 0)) ? fresh
+                                                                                                          : stored)
+          .push_back(v);
   });
   absent = require_fit(mesh.world(), path, m, stored, resume, fit);
   std::erase_if(stored, [&](const ShardView& v) { return std::binary_search(absent.begin(), absent.end(), v.name); });

@@ -7,6 +7,7 @@
 #include <optional>
 #include <queue>
 
+#include "checkpoint/step_reader.h"
 #include "checkpoint/world.h"
 #include "kernels/core/crc32c.h"
 #include "kernels/core/sha256.h"
@@ -22,7 +23,9 @@ class Overlap {
       : overlap_(overlap),
         from_(from.box),
         to_(to.box),
+        type_(from.dtype),
         item_(size_of(from.dtype)),
+        to_item_(size_of(view.data.dtype)),
         offset_(from.offset),
         view_(&view),
         tensor_(from.tensor) {
@@ -33,7 +36,7 @@ class Overlap {
     run_ = overlap.extent[k];
     for (size_t d = k + 1; d < Shape::kMaxRank; ++d) run_ *= overlap.extent[d];
     runs_ = overlap.numel() / run_;
-    dst_base_ = view.data.data + to.at * item_;
+    dst_base_ = view.data.data + to.at * to_item_;
     locate();
   }
 
@@ -42,12 +45,16 @@ class Overlap {
   bool on_host() const { return view_->data.device.kind == DeviceKind::kCpu; }
   bool finished() const { return done_runs_ == runs_; }
 
-  // The next bytes that lie before `end`: destination and count.
+  DType stored() const { return type_; }
+  DType wanted() const { return view_->data.dtype; }
+
+  // The next bytes of the file that lie before `end`: where their elements go, and how many bytes they are.
   std::pair<std::byte*, int64_t> take(int64_t end) {
     const int64_t n = std::min(left_, end - src_);
+    GT_CHECK(n % item_ == 0, "an element of ", view_->name, " lies across two blocks");
     const std::pair<std::byte*, int64_t> out{dst_, n};
     src_ += n;
-    dst_ += n;
+    dst_ += n / item_ * to_item_;
     left_ -= n;
     if (left_ == 0 && ++done_runs_ < runs_) locate();
     return out;
@@ -70,12 +77,13 @@ class Overlap {
       dst_stride *= to_.extent[d];
     }
     src_ = offset_ + src * item_;
-    dst_ = dst_base_ + dst * item_;
+    dst_ = dst_base_ + dst * to_item_;
     left_ = run_ * item_;
   }
 
   Box overlap_, from_, to_;
-  int64_t item_, offset_;
+  DType type_;
+  int64_t item_, to_item_, offset_;
   const ShardView* view_;
   int64_t tensor_;
   size_t outer_ = 0;
@@ -84,6 +92,24 @@ class Overlap {
   int64_t src_ = 0, left_ = 0;
   std::byte* dst_ = nullptr;
 };
+
+bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
+
+// Elements of one floating type as another: what a run of one precision kept for a run of another.
+void convert(DType from, const std::byte* src, int64_t bytes, DType to, std::vector<std::byte>& out) {
+  const int64_t n = bytes / size_of(from);
+  out.resize(static_cast<size_t>(n * size_of(to)));
+  for (int64_t i = 0; i < n; ++i) {
+    float x = 0;
+    uint16_t half = 0;
+    std::memcpy(from == DType::kF32 ? static_cast<void*>(&x) : &half, src + i * size_of(from),
+                static_cast<size_t>(size_of(from)));
+    if (from != DType::kF32) x = from == DType::kBF16 ? f32_from_bf16(half) : f32_from_f16(half);
+    if (to != DType::kF32) half = to == DType::kBF16 ? bf16_from(x) : f16_from(x);
+    std::memcpy(out.data() + i * size_of(to), to == DType::kF32 ? static_cast<const void*>(&x) : &half,
+                static_cast<size_t>(size_of(to)));
+  }
+}
 
 struct Later {
   bool operator()(const Overlap* a, const Overlap* b) const { return a->position() > b->position(); }
@@ -108,12 +134,19 @@ class ShardCursor {
       queue_.pop();
       while (!o->finished() && o->position() < end) {
         const int64_t from = o->position() - begin;
-        const auto [dst, n] = o->take(end);
+        auto [dst, n] = o->take(end);
         if (block == nullptr) continue;
+        const std::byte* src = block + from;
+        if (o->stored() != o->wanted()) {
+          if (in_flight) api->synchronize(stream);  // perhaps from `converted_`
+          convert(o->stored(), src, n, o->wanted(), converted_);
+          src = converted_.data();
+          n = static_cast<int64_t>(converted_.size());
+        }
         if (o->on_host())
-          std::memcpy(dst, block + from, static_cast<size_t>(n));
+          std::memcpy(dst, src, static_cast<size_t>(n));
         else {
-          api->copy(dst, block + from, n, stream);
+          api->copy(dst, src, n, stream);
           in_flight = true;
         }
       }
@@ -125,6 +158,7 @@ class ShardCursor {
  private:
   std::vector<Overlap> overlaps_;
   std::priority_queue<Overlap*, std::vector<Overlap*>, Later> queue_;
+  std::vector<std::byte> converted_;
 };
 
 std::pair<int64_t, int64_t> bytes_of_block(const ShardIndex& index, int64_t b) {
@@ -154,6 +188,8 @@ void read_shard(const File& file, const ShardIndex& index, const std::vector<Ten
 
 }  // namespace
 
+bool may_hold(DType wanted, DType stored) { return wanted == stored || (is_float(wanted) && is_float(stored)); }
+
 void clear_view(const ShardView& v, const DeviceApi* api, Stream stream) {
   if (v.data.bytes() == 0) return;  // a rank that holds nothing has no memory either
   if (v.data.device.kind == DeviceKind::kCpu) {
@@ -180,7 +216,8 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
   for (const ShardView& v : views) {
     if (v.data.numel() == 0) continue;
     const auto id = ids.find(v.name);
-    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full && tensors[id->second].dtype == v.data.dtype,
+    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full &&
+                 may_hold(v.data.dtype, tensors[id->second].dtype),
              v.name, ": not the tensor of the checkpoint");
     int64_t held = 0;
     for (const BoxPiece& p : pieces_of(v)) {

@@ -17,10 +17,14 @@ ShardIndex read_index(Vfs&, const std::string& dir, const Manifest&, int file, s
 // All elements 0.
 void clear_view(const ShardView&, const DeviceApi* api, Stream);
 
-// Fills every view; vocabulary padding becomes 0. The names, shapes and dtypes must be those of the manifest
-// (kInternal). Working memory: the indexes and one block. `api` may be null when all views are in host memory. Throws
-// kDamaged naming file, block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`:
-// the indexes read so far, by place in manifest.files, for callers that come back for more; null: none is kept.
+// Whether a view of this type takes what is stored as that one: the same, or both floating.
+bool may_hold(DType wanted, DType stored);
+
+// Fills every view; vocabulary padding becomes 0. The names and shapes must be those of the manifest (kInternal), and
+// the types such that one may hold the other: f32 is rounded to the halves of a view, halves are widened. Working
+// memory: the indexes and one block. `api` may be null when all views are in host memory. Throws kDamaged naming file,
+// block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`: the indexes read so far,
+// by place in manifest.files, for callers that come back for more; null: none is kept.
 void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api, Stream,
                 std::map<int, ShardIndex>* cache = nullptr);
 

@@ -19,18 +19,26 @@ struct Extent {
 };
 
 // The first value that is NaN or infinite: all bits of its exponent are set. -1: none.
-int64_t first_not_finite(const std::byte* data, int64_t count) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  uint32_t bits, any = 0;
+template <class Bits>
+int64_t first_not_finite(const std::byte* data, int64_t bytes, Bits exponent) {
+  const int64_t count = bytes / static_cast<int64_t>(sizeof exponent);
+  Bits bits, any = 0;
   for (int64_t k = 0; k < count; ++k) {
-    std::memcpy(&bits, data + 4 * k, sizeof bits);
-    any |= (bits & kExponent) == kExponent;
+    std::memcpy(&bits, data + k * static_cast<int64_t>(sizeof bits), sizeof bits);
+    any |= (bits & exponent) == exponent;
   }
   if (!any) return -1;
   for (int64_t k = 0;; ++k) {
-    std::memcpy(&bits, data + 4 * k, sizeof bits);
-    if ((bits & kExponent) == kExponent) return k;
+    std::memcpy(&bits, data + k * static_cast<int64_t>(sizeof bits), sizeof bits);
+    if ((bits & exponent) == exponent) return k;
   }
+}
+
+int64_t first_not_finite(DType t, std::span<const std::byte> x) {
+  const auto bytes = static_cast<int64_t>(x.size());
+  if (t == DType::kF32) return first_not_finite<uint32_t>(x.data(), bytes, 0x7f800000);
+  if (t == DType::kBF16) return first_not_finite<uint16_t>(x.data(), bytes, 0x7f80);
+  return t == DType::kF16 ? first_not_finite<uint16_t>(x.data(), bytes, 0x7c00) : -1;
 }
 
 uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
@@ -44,10 +52,10 @@ uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const Devic
       api.synchronize(stream);
     }
     crc = crc32c(dst.data(), dst.size(), crc);
-    if (require_finite && e.record != nullptr && e.record->dtype == DType::kF32) {
-      const int64_t bad = first_not_finite(dst.data(), static_cast<int64_t>(dst.size()) / 4);
-      GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / 4 + bad, " of a rectangle at ", to_string(e.record->box),
-                 " is not finite");
+    if (require_finite && e.record != nullptr) {
+      const int64_t bad = first_not_finite(e.record->dtype, dst);
+      GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / size_of(e.record->dtype) + bad, " of a rectangle at ",
+                 to_string(e.record->box), " is not finite");
     }
     done += static_cast<int64_t>(dst.size());
   }

@@ -21,17 +21,12 @@ const TensorEntry* StepReader::find(const std::string& name) const {
 std::vector<float> StepReader::read(const TensorEntry& t) {
   GT_REQUIRE(t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16, Exit::kUsage, step_.path,
              ": ", t.name, " is ", name_of(t.dtype), ", no float");
-  const auto n = static_cast<size_t>(t.shape.numel());
-  std::vector<float> out(n);
-  std::vector<uint16_t> half(t.dtype == DType::kF32 ? 0 : n);
-  void* data = half.empty() ? static_cast<void*>(out.data()) : half.data();
+  std::vector<float> out(static_cast<size_t>(t.shape.numel()));
   const ShardView view{.name = t.name,
-                       .data = {static_cast<std::byte*>(data), {t.shape.numel()}, t.dtype, {}},
+                       .data = {reinterpret_cast<std::byte*>(out.data()), {t.shape.numel()}, DType::kF32, {}},
                        .full = t.shape,
                        .local = t.shape};
   read_views(vfs_, step_.path, step_.manifest, std::span(&view, 1), nullptr, {}, &indexes_);
-  for (size_t k = 0; k < half.size(); ++k)
-    out[k] = t.dtype == DType::kBF16 ? f32_from_bf16(half[k]) : f32_from_f16(half[k]);
   return out;
 }
 

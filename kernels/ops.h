@@ -129,6 +129,8 @@ enum StepScalar : int {
   kLossSeed,
   kBeta2,
   kGradShare,  // weight of the gradient in a first moment that is no average: SGD's 1 - dampening
+  kStepLow,    // number of the applied step, from 1, modulo 2^16, and
+  kStepHigh,   // what is above: both are whole numbers that f32 holds exactly
   kNumScalars = 16
 };
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
@@ -199,6 +201,26 @@ struct LambApply {
   LambRule rule;
 };
 
+// dst bf16 = src f32 rounded to a neighbour at random, upwards with the probability of what is cut off: 16 random bits
+// are added to the bits of src and its lower half dropped. Numbers of bf16, infinities and NaN stay what they are.
+// Element i of src is element e = base + (first + i) / cols * stride + (first + i) % cols of a stream; its random bits
+// are the upper half of word e mod 4 of philox(key, e / 4, n) (kernels/core/rng.h), n the step's number in `scalars`.
+// Writes nothing when scalars[kSkip] != 0.
+struct StochasticRound {
+  Tensor src, dst, scalars;
+  uint64_t key = 0;
+  int64_t base = 0, first = 0, cols = 1, stride = 1;
+};
+
+// Fake quantization to int8, symmetric, by rows: x, out [rows, cols] T, limits [rows] f32 >= 0. With scale = max(limit
+// / 127, smallest normal f32): out = clamp(nearest-even(x / scale), -127, 127) * scale; rows of limit 0: out = x. A
+// tensor with one limit is one row. out may alias x.
+struct FakeQuant { Tensor x, limits, out; };
+// The straight-through gradient (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
+struct FakeQuantGrad { Tensor x, limits, dout, dx; bool accumulate = false; };
+// out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
+struct MaxAbs { Tensor x, out; bool accumulate = false; };
+
 // The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
 // The table, the null backend, the completeness check, decorators and the parity test are all generated from it.
 #define GT_OPS(X)                                     \
@@ -229,7 +251,11 @@ struct LambApply {
   X(sgd, Sgd, kHigh)                                  \
   X(lion, Lion, kHigh)                                \
   X(lamb_moments, LambMoments, kHigh)                 \
-  X(lamb_apply, LambApply, kHigh)
+  X(lamb_apply, LambApply, kHigh)                     \
+  X(stochastic_round, StochasticRound, kHigh)         \
+  X(fake_quant, FakeQuant, kKeep)                     \
+  X(fake_quant_grad, FakeQuantGrad, kKeep)            \
+  X(max_abs, MaxAbs, kHigh)
 
 template <class Args>
 using Kernel = void (*)(const Args&, Stream);

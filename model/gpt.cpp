@@ -79,7 +79,7 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
   const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
   for (int i = begin; i < end; ++i) {
     if (i == 0) {
-      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b, b.precision.table());
+      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b, b.precision.table(), false);
       embed_->weight.tied_owner = c.tied;
       position_ = std::make_unique<PositionTable>("pos_embed", c.seq, c.hidden, b);
       named_.push_back({"embed", 0, embed_.get()});
@@ -91,7 +91,7 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
       norm_ = std::make_unique<Norm>("final_norm", c.hidden, b);
       named_.push_back({"final_norm", i + 1, norm_.get()});
     } else {
-      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b, b.precision.linear());
+      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b, b.precision.linear(), true);
       if (c.tied) head_->weight.tied_to = "embed.weight";
       named_.push_back({"head", i + 1, head_.get()});
     }
@@ -101,6 +101,13 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
 std::vector<ScopeSpec> GptStage::scopes() {
   std::vector<ScopeSpec> out;
   for (Named& n : named_) out.push_back({n.name, n.module->parameters(), stage_, n.index});
+  return out;
+}
+
+std::vector<QuantRange*> GptStage::ranges() {
+  std::vector<QuantRange*> out;
+  for (Named& n : named_)
+    for (QuantRange* r : n.module->ranges()) out.push_back(r);
   return out;
 }
 
@@ -191,7 +198,7 @@ Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
            "logits need the whole model in one stage, all rows, and no recording");
   Var x = body(t, {}, mb);
   x.value = x.value.slice(row, 1);
-  const Tensor logits = ops::linear(t, ops::cast(t, x, head_->weight.dtype), head_->weight).value;
+  const Tensor logits = ops::linear(t, head_->prepare(t, x), head_->weight).value;
   if (logits.dtype == DType::kF32) return logits;
   const Tensor wide = t.scratch(logits.shape, DType::kF32);
   t.ops().cast({.src = logits, .dst = wide}, t.stream());

@@ -76,6 +76,7 @@ class GptStage : public Stage {
   Var forward(Tape&, Var input, const MicroBatch&) override;
 
   std::vector<ScopeSpec> scopes();
+  std::vector<QuantRange*> ranges();  // of the inputs of linear layers, where they are quantized; without memory
   void bind(ParamStore&);  // before the first forward
   void show_to(ActivationTap* tap) { tap_ = tap; }  // of every forward from now on; nullptr: nobody
   // Logits [1, local padded vocab], f32, that follow position `row` of mb; a stage that holds the whole model (generation).

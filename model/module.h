@@ -6,6 +6,7 @@
 
 #include "autograd/parameter.h"
 #include "autograd/precision.h"
+#include "autograd/quant_range.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/tensor_axis.h"
 
@@ -35,8 +36,17 @@ class Module {
     collect(out);
     return out;
   }
+  std::vector<QuantRange*> ranges() {
+    std::vector<QuantRange*> out;
+    collect(out);
+    return out;
+  }
 
  protected:
+  // The range of this layer's input; nullptr where nothing is quantized.
+  QuantRange* input_range(const Build& build) {
+    return build.precision.int8 ? &ranges_.emplace_back(QuantRange{name_ + ".input", {}, {}}) : nullptr;
+  }
   // A leaf of logical shape `full`. Split dimensions must be divisible by what they are cut into (checked before any
   // rank starts).
   Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build,
@@ -64,8 +74,13 @@ class Module {
     for (Parameter& p : own_) out.push_back(&p);
     for (Module* m : children_) m->collect(out);
   }
+  void collect(std::vector<QuantRange*>& out) {
+    for (QuantRange& r : ranges_) out.push_back(&r);
+    for (Module* m : children_) m->collect(out);
+  }
   std::string name_;
   std::deque<Parameter> own_;
+  std::deque<QuantRange> ranges_;
   std::vector<Module*> children_;
 };
 

@@ -7,25 +7,28 @@ namespace {
 
 class Adam : public Optimizer {
  public:
-  Adam(const OptimizerOptions& o, const ParamStore& store, const Backend& backend, Stream stream)
+  Adam(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
+       Stream stream)
       : options_(o),
         decoupled_(o.type == "adamw"),
         ops_(*backend.ops),
+        updates_(o, store, mesh, backend, stream),
         m_(store, backend, stream),
         v_(store, backend, stream) {}
 
   void step(ParamStore& store, Tensor scalars, Stream stream) override {
-    for (const UpdateRange& r : store.ranges())
-      ops_.adamw({.master = r.master,
-                  .grad = r.grad,
-                  .m = m_.of(r),
-                  .v = v_.of(r),
-                  .value = r.rounded(),
+    updates_.each(store, scalars, stream, [&](const UpdateSlice& u) {
+      ops_.adamw({.master = u.master,
+                  .grad = u.grad,
+                  .m = m_.of(u),
+                  .v = v_.of(u),
+                  .value = u.value,
                   .scalars = scalars,
                   .eps = options_.eps,
-                  .weight_decay = r.decay ? options_.weight_decay : 0,
+                  .weight_decay = u.range.decay ? options_.weight_decay : 0,
                   .adam_l2 = !decoupled_},
                  stream);
+    });
   }
 
   std::vector<ShardView> state_views(const ParamStore& store) const override {
@@ -35,7 +38,7 @@ class Adam : public Optimizer {
     return out;
   }
 
-  int64_t state_bytes() const override { return m_.bytes() + v_.bytes(); }
+  int64_t state_bytes() const override { return m_.bytes() + v_.bytes() + updates_.bytes(); }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override { fill_adam_scalars(options_, t, p, s); }
 
@@ -43,14 +46,15 @@ class Adam : public Optimizer {
   OptimizerOptions options_;
   bool decoupled_;
   const OpTable& ops_;
+  Updates updates_;
   FlatState m_, v_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& o, const ParamStore& store, const Backend& backend,
-                                     Stream stream) {
-  return std::make_unique<Adam>(o, store, backend, stream);
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
+                                     const Backend& backend, Stream stream) {
+  return std::make_unique<Adam>(o, store, mesh, backend, stream);
 }
 
 }  // namespace gt

@@ -7,10 +7,15 @@
 
 namespace gt {
 
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
-std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
-std::unique_ptr<Optimizer> make_lion(const OptimizerOptions&, const ParamStore&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_lion(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+
+inline void fill_step_number(int64_t t, float* s) {
+  s[kStepLow] = static_cast<float>(t & 0xffff);
+  s[kStepHigh] = static_cast<float>(t >> 16);
+}
 
 // lr, both decays and the bias corrections 1 - beta^t, which follow a decay that the schedule varies, as PyTorch's do.
 inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* s) {
@@ -20,6 +25,7 @@ inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoin
   const auto correction = [&](float beta) {
     return o.bias_correction ? static_cast<float>(1 - std::pow(static_cast<double>(beta), static_cast<double>(t))) : 1;
   };
+  fill_step_number(t, s);
   s[kBiasCorrection1] = correction(s[kBeta1]);
   s[kBiasCorrection2] = correction(s[kBeta2]);
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
+#include "optim/updates.h"
 #include "parallel/zero/param_store.h"
 
 namespace gt {
@@ -25,6 +26,8 @@ class FlatState {
   Tensor of(const UpdateRange& r, int64_t first, int64_t count) const {
     return buffers_[static_cast<size_t>(r.scope)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
   }
+
+  Tensor of(const UpdateSlice& u) const { return of(u.range, u.at, u.count()); }
 
   // Views named "optim/<name>/<parameter>".
   void append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {

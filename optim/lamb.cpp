@@ -36,6 +36,7 @@ class LambOptimizer : public Optimizer {
         rule_(rule_of(o)),
         group_(mesh.stage()),
         backend_(backend),
+        updates_(o, store, mesh, backend, stream),
         tensors_(store.tensors()),
         m_(store, backend, stream),
         v_(store, backend, stream),
@@ -71,7 +72,9 @@ class LambOptimizer : public Optimizer {
     return out;
   }
 
-  int64_t state_bytes() const override { return m_.bytes() + v_.bytes() + norms_.bytes() + ratios_.bytes(); }
+  int64_t state_bytes() const override {
+    return m_.bytes() + v_.bytes() + norms_.bytes() + ratios_.bytes() + updates_.bytes();
+  }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override { fill_adam_scalars(options_, t, p, s); }
 
@@ -112,16 +115,17 @@ class LambOptimizer : public Optimizer {
   }
 
   void apply(ParamStore& store, const UpdatePiece& p, Tensor norms, Tensor scalars, Stream stream) {
-    const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-    backend_.ops->lamb_apply({.master = r.master.slice(p.at, p.count),
-                              .m = m_.of(r, p.at, p.count),
-                              .v = v_.of(r, p.at, p.count),
-                              .value = r.rounded() ? r.value.slice(p.at, p.count) : Tensor{},
-                              .scalars = scalars,
-                              .norms = norms.slice(2 * int64_t{p.tensor}, 2),
-                              .ratio = ratios_.tensor({count()}, DType::kF32).slice(p.tensor, 1),
-                              .rule = rule(r)},
-                             stream);
+    updates_.each_of(store, p, scalars, stream, [&](const UpdateSlice& u) {
+      backend_.ops->lamb_apply({.master = u.master,
+                                .m = m_.of(u),
+                                .v = v_.of(u),
+                                .value = u.value,
+                                .scalars = scalars,
+                                .norms = norms.slice(2 * int64_t{p.tensor}, 2),
+                                .ratio = ratios_.tensor({count()}, DType::kF32).slice(p.tensor, 1),
+                                .rule = rule(u.range)},
+                               stream);
+    });
   }
   LambRule rule(const UpdateRange& r) const {
     LambRule out = rule_;
@@ -134,6 +138,7 @@ class LambOptimizer : public Optimizer {
   LambRule rule_;
   ProcessGroup& group_;
   const Backend& backend_;
+  Updates updates_;
   std::vector<const Parameter*> tensors_;
   std::vector<bool> here_;    // this rank updates some of the tensor, and so knows its ratio
   std::vector<size_t> last_;  // of the tensor's pieces, in store.pieces()

@@ -3,6 +3,7 @@
 #pragma once
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct OptimizerOptions {
   std::string type = "adamw";  // optimizer_names()
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
   bool bias_correction = true;  // adamw, adam, lamb deepspeed
+  // bf16 values that have no masters are rounded at random, by streams "sr/<parameter>" of this seed; none: to nearest.
+  std::optional<uint64_t> rounding_seed;
   // sgd
   float momentum = 0, dampening = 0;
   bool nesterov = false;

@@ -144,4 +144,25 @@ void lamb_apply(const LambApply& p, Stream s) {
   });
 }
 
+void stochastic_round(const StochasticRound& p, Stream s) {
+  constexpr const char* kOp = "stochastic_round";
+  require_f32(kOp, {{"src", p.src}, {"scalars", p.scalars}});
+  require_dtype(kOp, DType::kBF16, {{"dst", p.dst}});
+  require_numel(kOp, p.src.numel(), {{"dst", p.dst}});
+  require_numel(kOp, kNumScalars, {{"scalars", p.scalars}});
+  GT_CHECK(p.cols > 0 && p.stride >= p.cols && p.first >= 0 && p.base >= 0, kOp, ": rows of ", p.cols, " every ",
+           p.stride);
+  const float* scalars = p.scalars.as<float>();
+  if (scalars[kSkip] != 0) return;
+  const uint64_t step = static_cast<uint64_t>(scalars[kStepLow]) + (static_cast<uint64_t>(scalars[kStepHigh]) << 16);
+  parallel_for(s, p.src.numel(), kChunk, [&, &f = simd()](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin, n = 0; i < end; i += n) {
+      const int64_t row = (p.first + i) / p.cols, col = (p.first + i) % p.cols;
+      n = std::min(end - i, p.cols - col);
+      f.stochastic_bf16(p.key, step, p.base + row * p.stride + col, p.src.as<float>() + i,
+                        p.dst.as<uint16_t>() + i, n);
+    }
+  });
+}
+
 }  // namespace gt::cpu

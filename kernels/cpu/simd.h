@@ -53,6 +53,14 @@ struct Simd {
   // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
   void (*sum_rows)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
 
+  // Of elements first .. first + n - 1 of step `step` (ops.h, StochasticRound).
+  void (*stochastic_bf16)(uint64_t key, uint64_t step, int64_t first, const float* x, uint16_t* out, int64_t n);
+
+  // Elements of one row (ops.h, FakeQuant), limit above 0. fake_quant_grad: out[i] = |x[i]| <= limit ? dout[i] : 0.
+  void (*fake_quant)(const float* x, float limit, float* out, int64_t n);
+  void (*fake_quant_grad)(const float* x, float limit, const float* dout, float* out, int64_t n);
+  float (*max_abs)(const float* x, int64_t n);
+
   void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
   void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);
   void (*f32_to_f16)(const float* x, uint16_t* out, int64_t n);

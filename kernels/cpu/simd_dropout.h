@@ -1,4 +1,4 @@
-// Dropout factors from Philox4x32-10 (kernels/core/rng.h), many counters at once; body of
+// Dropout factors and stochastic rounding from Philox4x32-10 (kernels/core/rng.h), many counters at once; body of
 // simd_{scalar,avx2,avx512}.cpp. A 32-bit word of the generator travels in the low half of a 64-bit lane, where a product of two words leaves both of
 // its halves; what stands in the high half is never read.
 #pragma once
@@ -51,23 +51,29 @@ struct Factors {
   Vec operator()(VecBits word) const { return word >= threshold ? scale : Vec{}; }
 };
 
-// The factors of elements 4 c .. 4 c + 2 kLanes - 1, in order. Lanes hold their counters in the order that the two
+// The words of elements 4 c .. 4 c + 2 kLanes - 1, in order. Lanes hold their counters in the order that the two
 // interleaving instructions need.
-inline void factors_of(const DropMask& m, const Factors& f, uint64_t sample, uint64_t c, float* to) {
+struct TwoVectors { VecBits low, high; };
+inline TwoVectors words_of(uint64_t key, uint64_t sample, uint64_t c) {
   VecLong counter = splat_long(c);
   for (int i = 0; i < kCounters; ++i) counter[i] += static_cast<uint64_t>(i % 2 * (kCounters / 2) + i / 2);
-  const Words w = philox(m.key, counter, sample);
+  const Words w = philox(key, counter, sample);
   const VecBits a = low_and_high(w.x[0], w.x[1]), b = low_and_high(w.x[2], w.x[3]);
 #if defined(__AVX512F__)
-  store(to, f((VecBits)_mm512_maskz_unpacklo_epi64(0xFF, (__m512i)a, (__m512i)b)));
-  store(to + kLanes, f((VecBits)_mm512_maskz_unpackhi_epi64(0xFF, (__m512i)a, (__m512i)b)));
+  return {(VecBits)_mm512_maskz_unpacklo_epi64(0xFF, (__m512i)a, (__m512i)b),
+          (VecBits)_mm512_maskz_unpackhi_epi64(0xFF, (__m512i)a, (__m512i)b)};
 #elif defined(__AVX2__)
-  store(to, f((VecBits)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b)));
-  store(to + kLanes, f((VecBits)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b)));
+  return {(VecBits)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b),
+          (VecBits)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b)};
 #else
-  store(to, f(VecBits{a[0], a[1], b[0], b[1]}));
-  store(to + kLanes, f(VecBits{a[2], a[3], b[2], b[3]}));
+  return {VecBits{a[0], a[1], b[0], b[1]}, VecBits{a[2], a[3], b[2], b[3]}};
 #endif
+}
+
+inline void factors_of(const DropMask& m, const Factors& f, uint64_t sample, uint64_t c, float* to) {
+  const TwoVectors w = words_of(m.key, sample, c);
+  store(to, f(w.low));
+  store(to + kLanes, f(w.high));
 }
 
 // Of elements first .. first + n - 1 of one sample.
@@ -85,6 +91,27 @@ void drop_factors_n(const DropMask& m, int64_t sample, int64_t first, int64_t n,
     factors_of(m, f, s, counter, part);
     const int64_t count = n - i < 2 * kLanes - skip ? n - i : 2 * kLanes - skip;
     __builtin_memcpy(out + i, part + skip, static_cast<uint64_t>(count) * sizeof(float));
+    i += count;
+    skip = 0;
+  }
+}
+
+// 16 random bits are added below what bf16 keeps. An exponent of ones must not move: infinity, NaN.
+inline uint16_t round_at_random(float x, uint32_t word) {
+  const uint32_t u = __builtin_bit_cast(uint32_t, x);
+  const bool finite = (u & 0x7F800000u) != 0x7F800000u;
+  const uint32_t quiet = (u & 0x7FFFFFFFu) > 0x7F800000u ? 0x40u : 0u;
+  return static_cast<uint16_t>(((finite ? u + (word >> 16) : u) >> 16) | quiet);
+}
+
+void stochastic_bf16_n(uint64_t key, uint64_t step, int64_t first, const float* x, uint16_t* out, int64_t n) {
+  auto counter = static_cast<uint64_t>(first) / 4;
+  for (int64_t i = 0, skip = first % 4; i < n; counter += kCounters) {
+    const TwoVectors words = words_of(key, step, counter);
+    uint32_t part[2 * kLanes];
+    __builtin_memcpy(part, &words, sizeof part);
+    const int64_t count = n - i < 2 * kLanes - skip ? n - i : 2 * kLanes - skip;
+    for (int64_t k = 0; k < count; ++k) out[i + k] = round_at_random(x[i + k], part[skip + k]);
     i += count;
     skip = 0;
   }

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd_elementwise.h"
 #include "kernels/cpu/simd_norm.h"
 #include "kernels/cpu/simd_optim.h"
+#include "kernels/cpu/simd_quant.h"
 #include "kernels/cpu/simd_step.h"
 
 namespace gt::cpu {
@@ -17,6 +18,10 @@ constexpr Simd kTableHere{
     .multiply = multiply_n,
     .drop_factors = drop_factors_n,
     .sum_rows = sum_rows_n,
+    .stochastic_bf16 = stochastic_bf16_n,
+    .fake_quant = fake_quant_n,
+    .fake_quant_grad = fake_quant_grad_n,
+    .max_abs = max_abs_n,
     .f32_to_bf16 = f32_to_bf16_n,
     .bf16_to_f32 = bf16_to_f32_n,
     .f32_to_f16 = f32_to_f16_n,

@@ -19,12 +19,16 @@ __device__ inline uint4 philox(uint64_t key, uint64_t c, uint64_t n) {
   return x;
 }
 
+// Word e of the stream.
+__device__ inline uint32_t random_word(uint64_t key, uint64_t n, int64_t e) {
+  const uint4 x = philox(key, static_cast<uint64_t>(e) / 4, n);
+  const uint32_t which = static_cast<uint32_t>(e) % 4;
+  return which < 2 ? (which == 0 ? x.x : x.y) : (which == 2 ? x.z : x.w);
+}
+
 // Of element e of this sample: the mask's scale, or 0.
 __device__ inline float drop_factor(const DropMask& m, int64_t sample, int64_t e) {
-  const uint4 x = philox(m.key, static_cast<uint64_t>(e) / 4, static_cast<uint64_t>(sample));
-  const uint32_t which = static_cast<uint32_t>(e) % 4;
-  const uint32_t word = which < 2 ? (which == 0 ? x.x : x.y) : (which == 2 ? x.z : x.w);
-  return word >= m.threshold ? m.scale : 0.0f;
+  return random_word(m.key, static_cast<uint64_t>(sample), e) >= m.threshold ? m.scale : 0.0f;
 }
 
 // v[0..V) *= factors of elements e .. e + V - 1; for V > 1 both are multiples of 4.

@@ -1,7 +1,9 @@
-// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion. Scalars of a step are read on the device.
+// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion, stochastic rounding. Scalars of a step are read on
+// the device.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -203,6 +205,20 @@ void update(const char* op, const Args& a, std::initializer_list<const Tensor*> 
   leave(c, op);
 }
 
+// What StochasticRound does, a thread an element. An exponent of ones must not move: infinity, NaN.
+__global__ void __launch_bounds__(kThreads)
+    stochastic_round_kernel(const float* src, uint16_t* dst, const float* scalars, int64_t n, StochasticRound a) {
+  if (scalars[kSkip] != 0.0f) return;
+  const uint64_t step = static_cast<uint64_t>(scalars[kStepLow]) + (static_cast<uint64_t>(scalars[kStepHigh]) << 16);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = (a.first + i) / a.cols, e = a.base + row * a.stride + (a.first + i - row * a.cols);
+    const uint32_t u = __float_as_uint(src[i]);
+    const bool finite = (u & 0x7F800000u) != 0x7F800000u;
+    const uint32_t quiet = (u & 0x7FFFFFFFu) > 0x7F800000u ? 0x40u : 0u;
+    dst[i] = static_cast<uint16_t>(((finite ? u + (random_word(a.key, step, e) >> 16) : u) >> 16) | quiet);
+  }
+}
+
 }  // namespace
 
 void sum(const Sum& a, Stream s) { sum_of<false>("sum", a.x, a.out, a.accumulate, s); }
@@ -227,6 +243,21 @@ void adamw(const AdamW& a, Stream s) {
 
 void sgd(const Sgd& a, Stream s) {
   update("sgd", a, {&a.m}, SgdRule{a.m ? a.m.as<float>() : nullptr, a.weight_decay, a.nesterov}, s);
+}
+
+void stochastic_round(const StochasticRound& a, Stream s) {
+  constexpr const char* kOp = "stochastic_round";
+  const int64_t n = a.src.numel();
+  if (n == 0) return;
+  want(kOp, "src", a.src, DType::kF32);
+  want(kOp, "dst", a.dst, DType::kBF16);
+  want(kOp, "scalars", a.scalars, DType::kF32);
+  GT_CHECK(a.dst.numel() == n && a.cols > 0, kOp, ": src ", to_string(a.src.shape), " dst ", to_string(a.dst.shape));
+  Context& c = enter(s, kOp);
+  const int64_t blocks = std::min<int64_t>(ceil_div(n, kThreads), 1 << 20);
+  stochastic_round_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(
+      a.src.as<float>(), a.dst.as<uint16_t>(), a.scalars.as<float>(), n, a);
+  leave(c, kOp);
 }
 
 void lion(const Lion& a, Stream s) { update("lion", a, {&a.m}, LionRule{a.m.as<float>(), a.weight_decay}, s); }

@@ -91,8 +91,9 @@ struct PrecisionConfig {
   std::string amp = "O0", dtype = "fp32", loss_scale = "none", loss_scale_profile = "deepspeed";
   double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
   int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
-  bool loss_scale_consecutive_hysteresis = false, fp8 = false;
+  bool loss_scale_consecutive_hysteresis = false, fp8 = false, stochastic_rounding = false;
   std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
+  std::string qat = "off";
   template <class V>
   void fields(V& v) {
     v("amp", amp, "O0|O1|O2|O3 (the letter O, not zero)",
@@ -117,9 +118,14 @@ struct PrecisionConfig {
       "O2, O3: weights of norms stay FP32; auto: at O2 they do, at O3 not");
     v("master_weights", master_weights, "auto|true|false",
       "O2, O3: FP32 copies of half weights, which are what is trained; auto: at O2 there are, at O3 not");
-    v("reduce_dtype", reduce_dtype, "fp32|bf16|fp16", "type in which gradients are added up over ranks");
+    v("stochastic_rounding", stochastic_rounding, "",
+      "bf16 weights without masters are rounded at random after each step, so that small updates add up");
+    v("reduce_dtype", reduce_dtype, "fp32|bf16|fp16",
+      "type to which gradients are rounded before data-parallel ranks add them up");
     v("grad_dtype", grad_dtype, "fp32|bf16", "type in which gradients are accumulated");
     v("fp8", fp8, "", "matrix products in fp8");
+    v("qat", qat, "off|int8",
+      "quantization-aware training: forward and backward see weights by row, and what enters linear layers, as int8");
   }
 };
 
@@ -378,7 +384,8 @@ struct FaultConfig {
     v("spike_action", spike_action, "skip|rollback|warn|off",
       "leave its update out, go back to an older checkpoint at once, only say so, or do not look; an update that is not "
       "finite is always left out");
-    v("bad_steps", bad_steps, "1..1000000 steps", "so many left out in a row: go back to a checkpoint 100 steps older");
+    v("bad_steps", bad_steps, "1..1000000 steps",
+      "so many in a row: go back to a checkpoint 100 steps older; when only clipped gradient norms rose: take it");
     v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
     v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
     v("replica_check_every", replica_check_every, "0..1000000000 steps",

@@ -36,6 +36,29 @@ void check_dtype(PrecisionConfig& p, const RuleContext& x) {
   }
 }
 
+bool has_masters(const PrecisionConfig& p) {
+  return p.master_weights == "auto" ? p.amp != "O3" : p.master_weights == "true";
+}
+
+void check_rounding(PrecisionConfig& p, const RuleContext& x) {
+  constexpr const char* kKey = "precision.stochastic_rounding";
+  if (!p.stochastic_rounding || (p.dtype == "bf16" && p.amp >= "O2" && !has_masters(p))) return;
+  if (!overruled(kKey, kAmp, x) && !overruled(kKey, "precision.dtype", x)) {
+    if (p.amp < "O2")
+      x.bad(kKey, fmt::format("true with precision.amp {}, which trains FP32 weights", p.amp),
+            "leave it out, or use precision.amp O3, or O2 with precision.master_weights false");
+    else if (p.dtype != "bf16")
+      x.bad(kKey, fmt::format("true with precision.dtype {}: it rounds to bf16", p.dtype),
+            "leave it out, or use precision.dtype bf16");
+    else
+      x.bad(kKey,
+            fmt::format("true with precision.amp {} and precision.master_weights {}: FP32 masters keep what rounding "
+                        "takes away", p.amp, p.master_weights),
+            "leave it out, or use precision.master_weights false");
+  }
+  p.stochastic_rounding = false;
+}
+
 void check_weights(PrecisionConfig& p, const RuleContext& x) {
   for (const auto& [key, value] :
        {std::pair{"precision.keep_norm_fp32", &p.keep_norm_fp32}, {"precision.master_weights", &p.master_weights}}) {
@@ -45,10 +68,19 @@ void check_weights(PrecisionConfig& p, const RuleContext& x) {
             "leave it out, or use precision.amp O2 or O3");
     *value = "auto";
   }
-  if (p.amp == "O2" && p.dtype == "bf16" && p.master_weights == "false")
+  if (p.amp == "O2" && p.dtype == "bf16" && p.master_weights == "false" && !p.stochastic_rounding)
     x.bad("precision.master_weights",
           "false with precision.amp O2 and precision.dtype bf16: its 8 bits of precision lose small updates",
-          "leave master_weights out, or use precision.dtype fp16, or precision.amp O3 to see it fail");
+          "leave master_weights out, or add precision.stochastic_rounding, or use precision.dtype fp16, or "
+          "precision.amp O3 to see it fail");
+  check_rounding(p, x);
+}
+
+void check_qat(const PrecisionConfig& p, const RuleContext& x) {
+  if (p.qat != "off" && p.amp >= "O2" && !has_masters(p))
+    x.bad("precision.qat",
+          fmt::format("{} with precision.amp {} and no masters: codes of 8 bits would be what is trained", p.qat, p.amp),
+          "use precision.master_weights true, or qat off");
 }
 
 void check_loss_scale(PrecisionConfig& p, const RuleContext& x) {
@@ -95,7 +127,11 @@ std::string holds(const PrecisionConfig& p, bool keep_norm, bool masters, const 
     return fmt::format("FP32 weights and residual stream, products and attention in {}, gradients FP32, loss scale {}",
                        p.dtype, scale);
   return fmt::format("{} weights and residual stream, norms {}, {}, gradients FP32, loss scale {}", p.dtype,
-                     keep_norm ? "FP32" : p.dtype, masters ? "FP32 masters" : "no masters", scale);
+                     keep_norm ? "FP32" : p.dtype,
+                     masters                 ? "FP32 masters"
+                     : p.stochastic_rounding ? "no masters but stochastic rounding"
+                                             : "no masters",
+                     scale);
 }
 
 }  // namespace
@@ -124,18 +160,23 @@ Precision precision_of(const Config& c) {
   const PrecisionConfig& p = c.precision;
   return {.level = p.amp[1] - '0',
           .half = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
-          .keep_norm = p.keep_norm_fp32 != "false"};
+          .keep_norm = p.keep_norm_fp32 == "auto" ? p.amp != "O3" : p.keep_norm_fp32 == "true",
+          .int8 = p.qat == "int8",
+          .masters = has_masters(p)};
 }
 
 std::string precision_text(const Config& c) {
   const PrecisionConfig& p = c.precision;
   Config plain = c;
   plain.precision.loss_scale = "none";
+  plain.precision.stochastic_rounding = false;
   const bool keep = p.amp == "O2";
-  const std::string level = holds(p, keep, keep, loss_scale_options(plain));
+  const std::string level = holds(plain.precision, keep, keep, loss_scale_options(plain));
   std::string now = holds(p, p.keep_norm_fp32 == "auto" ? keep : p.keep_norm_fp32 == "true",
                           p.master_weights == "auto" ? keep : p.master_weights == "true", loss_scale_options(c));
   if (p.amp == "O0" && p.loss_scale != "none") now += fmt::format(", loss scale {}", p.loss_scale);
+  if (p.reduce_dtype != "fp32") now += fmt::format(", reductions {}", p.reduce_dtype);
+  if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
   return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
 }
 
@@ -143,6 +184,7 @@ void check_precision(Config& c, const RuleContext& x) {
   if (!x.known("precision.amp") || !x.known("precision.dtype")) return;
   check_dtype(c.precision, x);
   check_weights(c.precision, x);
+  check_qat(c.precision, x);
   check_loss_scale(c.precision, x);
   if (x.known("precision.loss_scale_profile")) check_scaler(c, x);
 }

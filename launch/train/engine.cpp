@@ -38,8 +38,10 @@ std::vector<StageVisit> visits(const Schedule& s, int rank) {
   return out;
 }
 
-ZeroOptions resolved(ZeroOptions zero, int pp, int microbatches) {
-  zero.grad_reduce = grad_reduce_of(zero, pp, microbatches);
+ZeroOptions resolved(const EngineOptions& o, int pp) {
+  ZeroOptions zero = o.zero;
+  zero.grad_reduce = grad_reduce_of(zero, pp, o.microbatches);
+  zero.masters = o.precision.masters;
   return zero;
 }
 
@@ -69,9 +71,13 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
     local.push_back(s.get());
   }
+  std::vector<QuantRange*> ranges;
+  for (auto& s : stages_)
+    for (QuantRange* r : s->ranges()) ranges.push_back(r);
+  ranges_ = std::make_unique<QuantRanges>(std::move(ranges), mesh, backend, compute);
   no_decay_found_ = mark_no_decay(scopes, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options.zero, pp, m),
-                                        mesh, backend, compute, plan.zero);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh,
+                                        backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
@@ -131,7 +137,8 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
     host_seeds_[k] = static_cast<float>(scale / std::max(counts_[k], 1.));
   }
   if (compute_.device.kind == DeviceKind::kNull) return;
-  backend_.device->copy(seeds_.data(), host_seeds_.data(), seeds_.bytes(), compute_);
+  const auto bytes = static_cast<int64_t>(host_seeds_.size() * sizeof(float));  // a buffer is rounded up
+  backend_.device->copy(seeds_.data(), host_seeds_.data(), bytes, compute_);
   backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
 }
 
@@ -146,6 +153,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   prepare_scalars(target_tokens);
 
   store_->begin_step();
+  ranges_->begin_step();
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
@@ -315,7 +323,10 @@ StepResult Engine::read_back(int64_t target_tokens) {
     own_times_[kReduceTime] += t.inside.reductions;
     own_times_[kGatherTime] += t.inside.gathers;
   }
-  if (!r.skipped) ++applied_;
+  if (!r.skipped) {
+    ++applied_;
+    ranges_->end_step();
+  }
   scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
   if (options_.compare_copies_every > 0 && !r.skipped && applied_ % options_.compare_copies_every == 0)
     store_->require_equal_copies();
@@ -356,8 +367,14 @@ void Engine::abandon(const std::exception& e) {
   mesh_.world().abandon(e.what(), error != nullptr ? error->code() : Exit::kInternal);
 }
 
-std::vector<ShardView> Engine::checkpoint_views() const {
+std::vector<ShardView> Engine::model_views() const {
   std::vector<ShardView> views = store_->value_views();
+  ranges_->append_views(views);
+  return views;
+}
+
+std::vector<ShardView> Engine::checkpoint_views() const {
+  std::vector<ShardView> views = model_views();
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
   deal_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
   return views;
@@ -385,7 +402,7 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
-      seeds_.bytes();
+      seeds_.bytes() + ranges_->bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }

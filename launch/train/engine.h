@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
 #include "launch/logs/step_times.h"
+#include "launch/train/quant_ranges.h"
 #include "model/gpt.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
@@ -121,7 +122,8 @@ class Engine {
   void set_applied_steps(int64_t t, int64_t samples = -1, int64_t schedule = -1);
   LossScaler& loss_scaler() { return scaler_; }
 
-  std::vector<ShardView> checkpoint_views() const;  // values and optimizer state
+  std::vector<ShardView> checkpoint_views() const;  // model_views() and optimizer state
+  std::vector<ShardView> model_views() const;       // values, and ranges of quantization-aware training
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   PipelineExecutor& executor() { return *train_; }
@@ -161,6 +163,7 @@ class Engine {
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
+  std::unique_ptr<QuantRanges> ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   Buffer scalars_, sums_, losses_;

@@ -39,7 +39,7 @@ MeshShape mesh_shape(const Config& c) {
 }
 
 namespace {
-ZeroOptions zero_options(const ZeroConfig& c) {
+ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype) {
   ZeroOptions z;
   z.stage = static_cast<int>(c.stage);
   z.bucket_bytes = c.bucket_bytes;
@@ -47,6 +47,7 @@ ZeroOptions zero_options(const ZeroConfig& c) {
   if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
+  if (reduce_dtype != "fp32") z.reduce = reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
   z.allow_unused = c.allow_unused;
   return z;
 }
@@ -55,12 +56,13 @@ ZeroOptions zero_options(const ZeroConfig& c) {
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = gpt_config(c);
-  o.zero = zero_options(c.zero);
+  o.zero = zero_options(c.zero, c.precision.reduce_dtype);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);
   o.precision = precision_of(c);
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
+  if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
   o.partition = c.parallel.partition;
@@ -109,6 +111,8 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.precision.amp == "O0", Exit::kUsage, "precision.amp: ", c.precision.amp,
                " is not built yet on GPUs; use O0, or --device.kind cpu");
+    GT_REQUIRE(c.precision.qat == "off", Exit::kUsage, "precision.qat: ", c.precision.qat,
+               " is not built yet on GPUs; use off, or --device.kind cpu");
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
     return *cuda;

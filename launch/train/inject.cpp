@@ -15,6 +15,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
+#include "parallel/zero/shard_copy.h"
 
 namespace gt {
 namespace {
@@ -164,22 +165,21 @@ void Injector::at_save(int64_t step) const {
     if (hits(f, "save", step)) std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
 }
 
-void Injector::at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const DeviceApi& api,
+void Injector::at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend& backend,
                           Stream stream) const {
   for (const Injection& f : faults_) {
     if (!hits(f, site, step)) continue;
     for (const ShardView& v : views) {
       const std::string name = v.name.substr(v.name.find('/') + 1);
-      if ((!f.param.empty() && f.param != name) || v.data.dtype != DType::kF32) continue;
+      if ((!f.param.empty() && f.param != name)) continue;
       const bool all = f.action == "scale";
       for (int64_t k = all ? 0 : f.index; k < (all ? v.data.numel() : std::min(f.index + 1, v.data.numel())); ++k) {
+        ShardView one = v;
+        one.data = v.data.slice(k, 1);
         float x = 0;
-        std::byte* place = v.data.data + k * static_cast<int64_t>(sizeof x);
-        api.copy(&x, place, sizeof x, stream);
-        api.synchronize(stream);
+        fetch_view(one, &x, backend, stream);
         change(x, f);
-        api.copy(place, &x, sizeof x, stream);
-        api.synchronize(stream);
+        store_view(one, &x, backend, stream);
       }
     }
   }

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/device.h"
+#include "kernels/backend.h"
 #include "parallel/zero/shard_view.h"
 
 namespace gt {
@@ -39,7 +39,7 @@ class Injector {
   void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;
   std::vector<Injection> in_ops(int64_t step) const;  // what op_watch.h is to plant
   // `views`: of the site's tensors.
-  void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const DeviceApi&, Stream) const;
+  void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend&, Stream) const;
 
  private:
   bool due(const Injection&, const char* site, int64_t step) const;

@@ -63,31 +63,47 @@ bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
   norm_ = grad_norm;
   loss_z_ = norm_z_ = 0;
   finite_ = std::isfinite(loss) && std::isfinite(grad_norm);
-  bad_ = skipped_ = wants_rollback_ = false;
+  bad_ = skipped_ = wants_rollback_ = relearns_ = false;
   if (!finite_ && std::isfinite(loss) && overflow_is_normal) return true;  // neither bad nor good
   if (finite_ && options_.action != SpikeAction::kOff) {
     loss_z_ = losses_.z(loss);
     norm_z_ = norms_.z(grad_norm);
   }
   bad_ = !finite_ || std::max(loss_z_, norm_z_) > options_.spike_z;
-  if (!bad_) {
-    losses_.add(loss);
-    norms_.add(grad_norm);
-    consecutive_ = 0;
-    if (++good_ >= kGoodSteps) rollbacks_ = 0;
+  return bad_ ? judge_bad() : (accept(), false);
+}
+
+void StepGuard::accept() {
+  losses_.add(loss_);
+  norms_.add(norm_);
+  consecutive_ = 0;
+  norms_only_ = true;
+  if (++good_ >= kGoodSteps) rollbacks_ = 0;
+}
+
+bool StepGuard::judge_bad() {
+  good_ = 0;
+  if (finite_ && options_.action == SpikeAction::kWarn) return false;
+  norms_only_ = norms_only_ && finite_ && loss_z_ <= options_.spike_z;
+  ++consecutive_;
+  const bool too_many = consecutive_ >= options_.bad_steps;
+  relearns_ = too_many && norms_only_ && options_.clipped && options_.action == SpikeAction::kSkip;
+  if (relearns_) {
+    norms_ = SpikeWindow();
+    accept();
     return false;
   }
-  good_ = 0;
-  skipped_ = !finite_ || options_.action != SpikeAction::kWarn;
-  if (!skipped_) return false;
-  ++consecutive_;
-  wants_rollback_ = consecutive_ >= options_.bad_steps || (finite_ && options_.action == SpikeAction::kRollback);
-  return true;
+  wants_rollback_ = too_many || (finite_ && options_.action == SpikeAction::kRollback);
+  return skipped_ = true;
 }
 
 std::string StepGuard::reason() const {
   if (!finite_)
     return fmt::format("loss {}, gradient norm {}: not finite", loss_, norm_);
+  if (relearns_)
+    return fmt::format("gradient norm {:.6g} is far above those before, as in the {} steps before it, and the loss is not: "
+                       "the step is taken; norms are judged again after {} steps",
+                       norm_, options_.bad_steps - 1, SpikeWindow::kSize);
   const bool loss = loss_z_ >= norm_z_;
   return fmt::format("{} {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} good steps",
                      loss ? "loss" : "gradient norm", loss ? loss_ : norm_, loss ? loss_z_ : norm_z_,
@@ -105,7 +121,8 @@ std::string StepGuard::json() const {
                {"grad_norm", to_json(norms_)},
                {"consecutive", consecutive_},
                {"rollbacks", rollbacks_},
-               {"good", good_}};
+               {"good", good_},
+               {"norms_only", norms_only_}};
   return j.dump();
 }
 
@@ -113,6 +130,7 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
   const int64_t rollbacks = rollbacks_;
   losses_ = norms_ = SpikeWindow();
   consecutive_ = rollbacks_ = good_ = 0;
+  norms_only_ = true;
   if (!text.empty()) {
     const Json j = Json::parse(text);
     losses_ = window_from(j.at("loss"));
@@ -120,8 +138,9 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
     consecutive_ = j.at("consecutive").get<int64_t>();
     rollbacks_ = j.at("rollbacks").get<int64_t>();
     good_ = j.at("good").get<int64_t>();
+    norms_only_ = j.value("norms_only", consecutive_ == 0);  // absent in checkpoints of older versions
   }
-  if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0;
+  if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0, norms_only_ = true;
 }
 
 std::pair<int64_t, int64_t> skip_window(int64_t bad_sample, int64_t global_batch, int64_t batches) {

@@ -1,6 +1,9 @@
 // Bad steps: a loss or gradient norm that is not finite, or far above those of the steps before. The update of a bad
 // step is left out; several in a row, and the run goes back to an older checkpoint and passes over the batches that did
-// it. Fed with numbers that are equal on every rank, so all ranks decide alike. Knows no files and no ranks.
+// it. Gradient norms alone, under a loss as before, never end a run where clipping bounds the update: small models have
+// norms that jump tenfold and come back while the loss stands still. As many of them in a row, and the last is taken;
+// the window of norms begins anew from it. Fed with numbers that are equal on every rank, so all ranks decide alike.
+// Knows no files and no ranks.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,6 +19,7 @@ struct GuardOptions {
   SpikeAction action = SpikeAction::kSkip;
   int64_t bad_steps = 3;      // in a row: roll back
   int64_t max_rollbacks = 3;  // the next request ends the run
+  bool clipped = true;        // the update is bounded whatever the gradient norm
 };
 
 // The last 128 values of accepted steps. z of a new one: (value - median) / max(1.4826 x median of |v - median|,
@@ -48,6 +52,7 @@ class StepGuard {
   bool finite() const { return finite_; }
   bool skipped() const { return skipped_; }
   bool wants_rollback() const { return wants_rollback_; }
+  bool relearns() const { return relearns_; }  // taken although its norm is a spike, like those before it
   std::string reason() const;  // "loss 9.1 is 7.3 deviations above the median 4.2 of the last 128 steps"
 
   // A rollback begins: false when there were too many. The caller restores the window of the checkpoint next, which
@@ -55,16 +60,21 @@ class StepGuard {
   bool count_rollback();
   int64_t rollbacks() const { return rollbacks_; }
 
-  // {"loss": [hexadecimal floats, oldest first], "grad_norm": [...], "consecutive", "rollbacks", "good"}; "" is fresh.
+  // {"loss": [hexadecimal floats, oldest first], "grad_norm": [...], "consecutive", "rollbacks", "good", "norms_only"};
+  // "" is fresh.
   std::string json() const;
   void restore(const std::string& json, bool keep_rollbacks = false);
 
  private:
   static constexpr int64_t kGoodSteps = 1000;  // that many in a row and the rollbacks are forgotten
+  void accept();
+  bool judge_bad();
+
   const GuardOptions options_;
   SpikeWindow losses_, norms_;
   int64_t consecutive_ = 0, rollbacks_ = 0, good_ = 0;
-  bool bad_ = false, finite_ = true, skipped_ = false, wants_rollback_ = false;
+  bool norms_only_ = true;  // all of `consecutive_`: finite, the loss as before
+  bool bad_ = false, finite_ = true, skipped_ = false, wants_rollback_ = false, relearns_ = false;
   double loss_ = 0, norm_ = 0, loss_z_ = 0, norm_z_ = 0;
 };
 

@@ -17,7 +17,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
       config_(run_.loaded.config),
       factory_(factory),
       guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
-              config_.fault.max_rollbacks}),
+              config_.fault.max_rollbacks, config_.optim.grad_clip > 0}),
       injector_(config_.fault.inject, factory.world_rank()),
       started_(now()) {
   mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory);
@@ -105,7 +105,7 @@ void Trainer::one_step() {
   if (trace_) trace_->begin_step(state_.step + 1);
   injector_.at_step(state_.step + 1);
   if (injector_.wants("master", state_.step + 1)) {
-    injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_->device, compute_);
+    injector_.at_tensors("master", state_.step + 1, engine_->store().value_views(), *backend_, compute_);
     engine_->store().adopt_masters();
   }
   const double waited_before = loader_->wait_seconds();

@@ -12,6 +12,7 @@
 #include "launch/ranks/signals.h"
 #include "launch/train/replica_check.h"
 #include "launch/train/trainer.h"
+#include "parallel/zero/shard_copy.h"
 
 namespace gt {
 namespace {
@@ -20,13 +21,13 @@ constexpr int64_t kNameAtMost = 3;    // times a run: a look at every value take
 constexpr int64_t kStepsBefore = 100;  // a checkpoint so much older than the bad steps is taken for good
 
 // "gradient of layers.1.mlp.up.weight, element 17, is nan"; the first view that holds one, "" when none does.
-std::string first_bad_value(const std::vector<ShardView>& views, const char* what, const DeviceApi& api, Stream stream) {
+std::string first_bad_value(const std::vector<ShardView>& views, const char* what, const Backend& backend,
+                            Stream stream) {
   std::vector<float> host;
   for (const ShardView& v : views) {
-    if (!v.save || v.data.dtype != DType::kF32) continue;
+    if (!v.save) continue;
     host.resize(static_cast<size_t>(v.data.numel()));
-    api.copy(host.data(), v.data.data, v.data.bytes(), stream);
-    api.synchronize(stream);
+    fetch_view(v, host.data(), backend, stream);
     const auto bad = std::find_if(host.begin(), host.end(), [](float x) { return !std::isfinite(x); });
     if (bad == host.end()) continue;
     return fmt::format("{} of {}, element {}, is {}", what, v.name.substr(v.name.find('/') + 1),
@@ -47,7 +48,7 @@ void Trainer::watch_steps() {
     engine_->set_probe([this] {
       const int64_t batch = loader_->consumed() / config_.train.global_batch;
       if (injector_.wants("grad", batch))
-        injector_.at_tensors("grad", batch, engine_->store().grad_views(), *backend_->device, compute_);
+        injector_.at_tensors("grad", batch, engine_->store().grad_views(), *backend_, compute_);
     });
 }
 
@@ -104,11 +105,10 @@ std::string Trainer::name_bad_values() {
   const auto gradient = engine_->store().first_bad_gradient();
   std::vector<ShardView> views = engine_->store().grad_views();
   std::erase_if(views, [&](const ShardView& v) { return !gradient || v.name != "grad/" + gradient->name; });
-  const auto& api = *backend_->device;
-  std::string own = first_bad_value(views, "gradient", api, compute_);
+  std::string own = first_bad_value(views, "gradient", *backend_, compute_);
   if (own.empty() && gradient) own = "gradient of " + gradient->name + ", in this rank's replica";
   const std::vector<std::string> all = gather_bytes(
-      mesh_->world(), pack({first_bad_value(engine_->store().value_views(), "weight", api, compute_),
+      mesh_->world(), pack({first_bad_value(engine_->store().value_views(), "weight", *backend_, compute_),
                             own,
                             fmt::format("{:020}", gradient ? gradient->place : 0)}));
   for (const size_t kind : {0, 1}) {

@@ -25,7 +25,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   m->mesh = std::make_unique<Mesh>(MeshShape{}, m->factory);
   m->stream = OpenStream(*m->backend->device, 0, threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream, plan_memory(options, {}, 0));
-  m->report = load_step(m->step_dir, m->engine->store().value_views(), *m->mesh, *m->backend->device, m->stream);
+  m->report = load_step(m->step_dir, m->engine->model_views(), *m->mesh, *m->backend->device, m->stream);
   m->engine->store().adopt_masters();
   return m;
 }

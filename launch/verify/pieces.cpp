@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "parallel/zero/shard_copy.h"
+
 namespace gt {
 namespace {
 
@@ -111,11 +113,9 @@ void add_pieces(RankRecord& out, int step, const std::vector<ShardView>& views, 
                 const Backend& backend, Stream stream) {
   for (const ShardView& v : views) {
     if (!v.save && !copies) continue;
-    GT_CHECK(v.data.dtype == DType::kF32, v.name, " is ", name_of(v.data.dtype), ", expected f32");
     HeldTensor p{step, v, std::vector<float>(static_cast<size_t>(v.data.numel()))};
     p.view.data = {};
-    backend.device->copy(p.values.data(), v.data.data, v.data.bytes(), stream);
-    backend.device->synchronize(stream);
+    fetch_view(v, p.values.data(), backend, stream);
     for (float& x : p.values) x *= scale;
     out.pieces.push_back(std::move(p));
   }
@@ -131,8 +131,7 @@ void write_views(const std::vector<ShardView>& views, const Logical& from, const
     for (int64_t i = 0; i < v.data.numel(); ++i)
       if (const int64_t at = logical_offset(v, v.begin + i); at >= 0)
         values[static_cast<size_t>(i)] = full[static_cast<size_t>(at)];
-    backend.device->copy(v.data.data, values.data(), v.data.bytes(), stream);
-    backend.device->synchronize(stream);
+    store_view(v, values.data(), backend, stream);
   }
 }
 

@@ -13,10 +13,12 @@ constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 
 // A [vocab, hidden] table: lookup, head, or (tied) both.
 class VocabTable : public Module {
  public:
-  VocabTable(std::string name, int64_t vocab, int64_t hidden, const Build& b,
-             DType dtype = DType::kF32)
+  // head: loss() will be called.
+  VocabTable(std::string name, int64_t vocab, int64_t hidden, const Build& b, DType dtype, bool head)
       : Module(std::move(name)), axis_(b.tensor()), vocab_(vocab), rows_(padded_vocab(vocab, b.tp_size()) / b.tp_size()),
-        weight(param("weight", {vocab, hidden}, ShardSpec::replicate(), {Init::Kind::kNormal, b.init_std}, b, dtype)) {
+        weight(param("weight", {vocab, hidden}, ShardSpec::replicate(), {Init::Kind::kNormal, b.init_std}, b, dtype)),
+        input(head ? input_range(b) : nullptr) {
+    weight.fake_quant = b.precision.int8;
     weight.shard = ShardSpec::split(0);
     weight.pad_rows = rows_ * b.tp_size();
     weight.local_shape = {rows_, hidden};
@@ -24,9 +26,11 @@ class VocabTable : public Module {
   Var lookup(Tape& t, Tensor tokens) {
     return ops::vocab_embedding(t, tokens, weight, rows_ * axis_.group.rank(), axis_);
   }
+  // What enters the head's product.
+  Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
   Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk) {
     const bool cut = axis_.cut_rows();
-    x = ops::cast(t, x, weight.dtype);
+    x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
     const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group);
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
@@ -39,6 +43,7 @@ class VocabTable : public Module {
 
  public:
   Parameter& weight;
+  QuantRange* const input;
 };
 
 class PositionTable : public Module {
@@ -46,7 +51,9 @@ class PositionTable : public Module {
   PositionTable(std::string name, int64_t positions, int64_t hidden, const Build& b)
       : Module(std::move(name)), axis_(b.tensor()),
         weight_(param("weight", {positions, hidden}, b.whole(), {Init::Kind::kNormal, b.init_std}, b,
-                      b.precision.table())) {}
+                      b.precision.table())) {
+    weight_.fake_quant = b.precision.int8;
+  }
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     return ops::add_position(t, x, weight_, mb.seq, axis_.rows(mb).first);
   }

@@ -23,9 +23,14 @@ class ColumnLinear : public Module {
   ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, ShardSpec cut = ShardSpec::split(0))
       : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, cut, {Init::Kind::kNormal, b.init_std}, b, b.precision.linear())),
-        bias(param("bias", {out}, cut, {Init::Kind::kZero}, b, b.precision.linear())) {}
+        bias(param("bias", {out}, cut, {Init::Kind::kZero}, b, b.precision.linear())),
+        input(input_range(b)) {
+    weight.fake_quant = b.precision.int8;
+  }
+  // What enters the product, before anything is sent.
+  Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
   Var operator()(Tape& t, Var x) {
-    x = ops::cast(t, x, weight.dtype);  // before anything is sent
+    x = prepare(t, x);
     return on_all_rows(t, x, axis_, [&](Var all) { return ops::linear(t, all, weight, &bias); });
   }
 
@@ -34,6 +39,7 @@ class ColumnLinear : public Module {
 
  public:
   Parameter &weight, &bias;
+  QuantRange* const input;
 };
 
 // Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
@@ -44,8 +50,14 @@ class RowLinear : public Module {
       : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b,
                      b.precision.linear())),
-        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())) {}
-  Var operator()(Tape& t, Var x) { return finish(t, ops::linear(t, x, weight, fused_bias(), output())); }
+        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())),
+        input(input_range(b)) {
+    weight.fake_quant = b.precision.int8;
+  }
+  Var product(Tape& t, Var x) {
+    return ops::linear(t, ops::fake_quant(t, x, input), weight, fused_bias(), output());
+  }
+  Var operator()(Tape& t, Var x) { return finish(t, product(t, x)); }
 
   // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is
   // left to do after it.
@@ -62,6 +74,7 @@ class RowLinear : public Module {
 
  public:
   Parameter &weight, &bias;
+  QuantRange* const input;
 };
 
 }  // namespace gt

@@ -15,8 +15,10 @@ class Mlp : public Module {
     child(down_);
   }
   Var operator()(Tape& t, Var x, ops::Keep keep) {
-    x = ops::cast(t, x, up_.weight.dtype);
+    x = up_.prepare(t, x);
     const Var y = on_all_rows(t, x, axis_, [&](Var all) {
+      // What enters `down` is quantized between the two products.
+      if (down_.input != nullptr) return down_.product(t, ops::gelu(t, ops::linear(t, all, up_.weight, &up_.bias)));
       return ops::mlp(t, all, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep, down_.output());
     });
     return down_.finish(t, y);

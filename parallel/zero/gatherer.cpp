@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/zero/weight_quantizer.h"
+
 namespace gt {
 
 ValueGatherer::ValueGatherer(const Mesh& mesh, Stream compute, int prefetch)
@@ -26,6 +28,10 @@ void ValueGatherer::begin(const Order* order) {
 void ValueGatherer::acquire(ScopeState& s) {
   if (current_ != &s) advance(s);
   s.gathering.wait(compute_);
+  if (s.quantizes() && !s.quantized) {
+    quantizer_->apply(s, s.gathered);
+    s.quantized = true;
+  }
   ++s.users;
 }
 
@@ -59,6 +65,7 @@ bool ValueGatherer::in_window(const ScopeState& s) const {
 void ValueGatherer::gather(ScopeState& s) {
   if (s.gathered) return;
   s.gathered = pool_.alloc({s.layout.size}, s.dtype);
+  s.quantized = false;
   s.gathering = mesh_.group(Axis::kDp).all_gather(s.value_shard(), s.gathered, compute_);
   s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
   live_.push_back(&s);

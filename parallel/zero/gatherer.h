@@ -8,6 +8,8 @@
 
 namespace gt {
 
+class WeightQuantizer;
+
 // What is gathered at any moment is the window: the scope in use and the next `prefetch` scopes of the order. A scope
 // is gathered when it enters the window and dropped when it leaves it, so what follows itself soon (the last block of a
 // stage's forward, which its backward meets first) is not sent twice, and at most 1 + prefetch scopes exist.
@@ -17,6 +19,7 @@ class ValueGatherer {
 
   ValueGatherer(const Mesh&, Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
+  void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
 
   void begin(const Order*);  // a pass over the order, from its start; nullptr: no order is known, nothing is prefetched
   void acquire(ScopeState&);  // readable when this returns
@@ -37,6 +40,7 @@ class ValueGatherer {
   const Mesh& mesh_;
   Stream compute_;
   size_t prefetch_;
+  const WeightQuantizer* quantizer_ = nullptr;
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
   size_t next_ = 0;  // place in the order after the scope in use

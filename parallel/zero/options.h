@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/core/tensor.h"
+
 namespace gt {
 
 // When the ranks of the data-parallel group add up their gradients: after every microbatch, so that whole gradients
@@ -18,6 +20,8 @@ struct ZeroOptions {
   // A parameter that no gradient was written for in a step has one of 0 there; else that is an error. Ranks of the
   // data-parallel group must agree about it where gradients are reduced after each microbatch.
   bool allow_unused = false;
+  DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
+  bool masters = true;         // half values have f32 masters, which are what is trained
 };
 
 // kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch

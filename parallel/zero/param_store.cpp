@@ -7,6 +7,7 @@
 #include "parallel/zero/init.h"
 #include "parallel/zero/reducer.h"
 #include "parallel/zero/scope_state.h"
+#include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
 
@@ -21,10 +22,14 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       gatherer_(std::make_unique<ValueGatherer>(mesh, compute, options.prefetch)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
   for (ScopeSpec& spec : specs) add_scope(std::move(spec));
+  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->quantizes(); }))
+    quantizer_ = std::make_unique<WeightQuantizer>(scopes_, mesh, backend, compute);
+  gatherer_->quantize_with(quantizer_.get());
   ZeroMemory room;
   for (const auto& s : scopes_) {
     if (s->values_sharded && !s->shares_values()) room.gathered += 2 * align_up(s->layout.size * size_of(s->dtype));
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(DType::kF32));
+    if (options.reduce != DType::kF32) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
@@ -73,8 +78,12 @@ void ParamStore::cut_pieces() {
           for (const auto& [piece, counted] : counted_pieces(s, g, mesh_)) {
             const int64_t begin = std::max(from, piece.at), end = std::min(to, piece.at + piece.count);
             if (begin < end)
-              pieces_.push_back(
-                  {static_cast<int>(j), begin - from, end - begin, first_tensor + g.tensor, shard == dp && counted});
+              pieces_.push_back({.range = static_cast<int>(j),
+                                 .at = begin - from,
+                                 .count = end - begin,
+                                 .tensor = first_tensor + g.tensor,
+                                 .begin = piece.begin + begin - piece.at,
+                                 .owned = shard == dp && counted});
           }
         }
     }
@@ -105,7 +114,8 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
   if (s.grads_sharded) s.hide_grads();
   else s.show_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
-  if (s.rounds() && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
+  const bool apart = s.rounds() ? options_.masters : s.quantizes() && !s.values_sharded;
+  if (apart && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
   if (s.values_sharded) s.hide_values();
   else s.show_values(s.held_values(), fresh_version());
 }
@@ -168,16 +178,22 @@ void ParamStore::init_whole(ScopeState& s, Tensor whole, uint64_t seed, int thre
   }
 }
 
+namespace {
+// Values are not f32 initial values as they are drawn, or not what is trained.
+bool kept_apart(const ScopeState& s) { return s.rounds() || s.masters.bytes() > 0; }
+}  // namespace
+
 void ParamStore::init(uint64_t seed, int threads) {
   gatherer_->drop_all();
   for (auto& s : scopes_) {
     if (s->owner) continue;
-    if (s->rounds()) {
+    if (kept_apart(*s)) {
       const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
       const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
       init_whole(*s, whole, seed, threads);
-      const Tensor masters = s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32);
-      backend_.ops->copy({.src = options_.stage == 0 ? whole : s->own(whole), .dst = masters}, compute_);
+      const bool all = options_.stage == 0;
+      const int64_t from = all ? 0 : s->begin(), to = from + (all ? s->layout.size : s->layout.shard);
+      backend_.ops->cast({.src = all ? whole : s->own(whole), .dst = s->trained_at(from, to, from)}, compute_);
       backend_.device->synchronize(compute_);  // `room` ends here
     } else if (s->values_sharded) {
       const Tensor whole = gatherer_->scratch(*s);
@@ -189,7 +205,7 @@ void ParamStore::init(uint64_t seed, int threads) {
       s->show_values(s->held_values(), fresh_version());
     }
   }
-  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->rounds(); })) adopt_masters();
+  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return kept_apart(*s); })) adopt_masters();
 }
 
 ParamScope& ParamStore::scope(const std::string& name) {
@@ -246,14 +262,20 @@ void ParamStore::adopt_masters() {
   publish();
 }
 
+// Values that the optimizer's step did not leave as they are used: the half copy of a tied f32 table, once a step; what
+// is quantized, which was overwritten when it was last published.
+void ParamStore::derive_values(ScopeState& s) {
+  const bool copy = s.owner != nullptr && !s.shares_values();
+  if (!copy && !(s.quantizes() && s.masters.bytes() > 0)) return;
+  const bool whole = options_.stage == 0;
+  const int64_t from = whole ? 0 : s.begin(), to = whole ? s.layout.size : from + s.layout.shard;
+  const ScopeState& trained = copy ? *s.owner : s;
+  backend_.ops->cast({.src = trained.trained_at(from, to, from), .dst = s.values_at(from, to)}, compute_);
+}
+
 void ParamStore::publish() {
   gatherer_->drop_all();
-  for (auto& s : scopes_)  // the half copy of a tied f32 table: once a step
-    if (s->owner && !s->shares_values()) {
-      const bool whole = options_.stage == 0;
-      const int64_t from = whole ? 0 : s->begin(), to = whole ? s->layout.size : from + s->layout.shard;
-      backend_.ops->cast({.src = s->owner->values_at(from, to), .dst = s->values_at(from, to)}, compute_);
-    }
+  for (auto& s : scopes_) derive_values(*s);
   const auto kept_whole = [](const ScopeState& s) { return !s.shares_values() && !s.values_sharded; };
   if (options_.stage > 0) {
     for (auto& s : scopes_)
@@ -262,8 +284,11 @@ void ParamStore::publish() {
     for (auto& s : scopes_)
       if (kept_whole(*s)) s->gathering.wait(compute_);
   }
-  for (auto& s : scopes_)
-    if (kept_whole(*s)) s->show_values(s->held_values(), fresh_version());
+  for (auto& s : scopes_) {
+    if (!kept_whole(*s)) continue;
+    if (s->quantizes()) quantizer_->apply(*s, s->held_values());
+    s->show_values(s->held_values(), fresh_version());
+  }
 }
 
 int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }
@@ -293,7 +318,7 @@ int64_t ParamStore::master_bytes() const {
 }
 
 int64_t ParamStore::value_bytes() const {
-  int64_t n = gatherer_->high_water();
+  int64_t n = gatherer_->high_water() + (quantizer_ ? quantizer_->bytes() : 0);
   for (const auto& s : scopes_) n += s->values.bytes();
   return n;
 }

@@ -1,5 +1,6 @@
 // Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, f32 masters of half
-// values, and which part of them this data-parallel rank is responsible for. ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
+// values (unless these are trained themselves), and which part of them this data-parallel rank is responsible for.
+// ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
 //   stage 0: everything; gradients are gathered and every rank updates all;
 //   stage 1: values and gradients; each rank updates its shard and values are gathered;
 //   stage 2: values; of gradients its shard, where they are reduced microbatch by microbatch (GradReduce::kEach);
@@ -24,6 +25,7 @@ namespace gt {
 
 class GradReducer;
 class ValueGatherer;
+class WeightQuantizer;
 struct ScopeState;
 
 // Parameters that are gathered and reduced together. `index`: place in the whole model's scope list, equal on every
@@ -52,8 +54,8 @@ struct ZeroMemory {
 // What the optimizer updates: contiguous ranges that share a rule. All tensors 1-D of equal length.
 struct UpdateRange {
   Tensor value, grad;   // value: f32 or half; grad f32
-  Tensor master;        // f32, what is trained: the value itself where that is f32
-  Tensor rounded() const { return value.dtype == DType::kF32 ? Tensor{} : value; }  // to be written beside the master
+  Tensor master;        // what is trained: f32, or the value itself
+  Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }  // to be written beside the master
   bool decay = true;
   int scope = 0;        // local scope number
   int64_t at = 0;       // element offset within this rank's part of the scope (state buffers use the same offsets)
@@ -65,6 +67,7 @@ struct UpdatePiece {
   int range = 0;              // in ranges()
   int64_t at = 0, count = 0;  // elements of the range's tensors
   int tensor = 0;             // in tensors()
+  int64_t begin = 0;          // its first element in what this rank's tp place holds of the tensor
   bool owned = true;  // this rank counts these elements when a tensor is summed up over the ranks of its stage
 };
 
@@ -124,8 +127,8 @@ class ParamStore {
   // Throws when a tied table has drifted apart between first and last stage, naming it. Collective over their ranks.
   void require_equal_copies();
 
-  // Views for checkpoints. `group` "master" gives f32 values or masters; optimizers pass their own flat state buffers
-  // (one per local scope).
+  // Views for checkpoints. `group` "master" gives what is trained: masters, or values of their own type; optimizers
+  // pass their own flat state buffers (one per local scope).
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
   // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step.
@@ -144,6 +147,7 @@ class ParamStore {
   void allocate(ScopeState&, bool companion);
   void init_whole(ScopeState&, Tensor whole, uint64_t seed, int threads);
   void round_masters();
+  void derive_values(ScopeState&);
   void add_ranges(int scope);
   void cut_pieces();
   void add_squares(const ScopeState&, bool of_counted, Tensor out);
@@ -155,6 +159,7 @@ class ParamStore {
   std::vector<std::unique_ptr<ScopeState>> scopes_;
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
+  std::unique_ptr<WeightQuantizer> quantizer_;
   std::vector<ScopeState*> step_order_, evaluation_order_;
   bool ordered_ = false;
   std::vector<UpdateRange> ranges_;

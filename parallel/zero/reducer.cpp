@@ -119,12 +119,21 @@ void GradReducer::launch(ScopeState& s) {
   complete_gradients(s);
   s.phase = Phase::kReducing;
   ProcessGroup& group = mesh_.group(Axis::kDp);
+  if (rounds()) return launch_rounded(s);
   if (!s.grads_sharded) {
     s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
     return;
   }
   // The first sum of a step goes straight to the shard, later ones are added to it when they land.
   s.reducing = group.reduce_scatter(s.open, s.accumulated ? s.own(s.open) : s.grad_shard(), compute_);
+  flying_.push_back(&s);
+}
+
+// Sums of what was rounded, each rounded once more on its way back: the ranks' own f32 gradients are not used again.
+void GradReducer::launch_rounded(ScopeState& s) {
+  s.wire = pool_.alloc({s.layout.size}, options_.reduce);
+  backend_.ops->cast({.src = s.grads_sharded ? s.open : s.held_grads(), .dst = s.wire}, compute_);
+  s.reducing = mesh_.group(Axis::kDp).reduce_scatter(s.wire, s.own(s.wire), compute_);
   flying_.push_back(&s);
 }
 
@@ -139,6 +148,13 @@ void GradReducer::launch_bucket() {
 
 void GradReducer::land(ScopeState& s) {
   s.reducing.wait(compute_);
+  if (s.wire) {
+    const Tensor sum = s.accumulated ? s.own(s.open) : s.grad_shard();
+    backend_.ops->cast({.src = s.own(s.wire), .dst = sum}, compute_);
+    pool_.free(s.wire);
+    s.wire = {};
+    if (!s.grads_sharded) return;
+  }
   if (s.accumulated) backend_.ops->axpy({.x = s.own(s.open), .y = s.grad_shard()}, compute_);
   s.accumulated = true;
   pool_.free(s.open);
@@ -158,7 +174,10 @@ void GradReducer::reduce_stage(int stage) {
   for (auto it = scopes_.rbegin(); it != scopes_.rend(); ++it) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
-    if (s.phase == Phase::kOpen) launch(s);
+    if (s.phase == Phase::kOpen) {
+      if (rounds()) drain();  // one scope's rounded gradients at a time
+      launch(s);
+    }
     if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);
   }
 }

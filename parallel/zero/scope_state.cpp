@@ -35,7 +35,8 @@ ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, int rank, int size, Gra
       dtype(spec.params.front()->dtype),
       dp_rank(rank),
       reducer(r),
-      gatherer(g) {
+      gatherer(g),
+      quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](auto* p) { return p->fake_quant; })) {
   for (Parameter* p : spec.params) p->scope = this;
 }
 

@@ -31,7 +31,8 @@ struct ScopeState final : ParamScope {
 
   // What this rank keeps: flat values and f32 gradients, whole or its shard of them.
   Buffer values, grads;
-  Buffer masters;  // f32, of what this rank updates; empty where f32 values are what is trained, and in a tied copy
+  Buffer masters;  // f32, of what this rank updates; empty where values are what is trained, and in a tied copy. Of
+                   // f32 values too where these are kept whole and quantized
   bool values_sharded = false, grads_sharded = false;
 
   // Gathering: whole values while somebody needs them (values_sharded).
@@ -43,9 +44,14 @@ struct ScopeState final : ParamScope {
   // them, and again once they have been added to the shard.
   enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
   Tensor open;  // whole gradients while they exist (grads_sharded)
+  Tensor wire;  // whole gradients rounded to what is sent, while they travel (ZeroOptions::reduce)
   bool last_backward = false;
   bool accumulated = false;  // grads_sharded: the shard holds something of this step
   Work reducing;
+
+  // Weights that are used as int8 codes say them: made from what is trained whenever that is published or gathered.
+  bool quantizes() const { return quantizes_; }
+  bool quantized = false;  // `gathered` is
 
   // A tied copy of its owner's type reads the owner's values; of another type it has rounded ones of its own.
   bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }
@@ -82,6 +88,7 @@ struct ScopeState final : ParamScope {
   void grads_ready(Stream) override;
 
  private:
+  bool quantizes_;
   Tensor shard_of(Tensor held, bool is_shard) const { return is_shard ? held : own(held); }
   int64_t value_base() const { return values_sharded ? begin() : 0; }
 };

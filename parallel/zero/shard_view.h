@@ -14,7 +14,7 @@ namespace gt {
 // and pad_rows is dim 0 of the padded logical tensor; padding is never stored and is 0 after a load.
 struct ShardView {
   std::string name;  // group + parameter: "master/layers.0.attn.qkv.weight", "optim/exp_avg/embed.weight"
-  Tensor data;       // 1-D, f32, on the device
+  Tensor data;       // 1-D, f32 or half, on the device
   Shape full, local;
   ShardSpec shard;
   int tp_rank = 0, tp_size = 1;

@@ -115,13 +115,16 @@ TEST_CASE("resuming does not lose optimizer state in silence") {
              Catch::StartsWith("2:") && Catch::Contains("missing in the checkpoint: optim/exp_avg_sq/"));
 }
 
-TEST_CASE("a dtype that differs is a difference") {
+TEST_CASE("a dtype that is no float is a difference; another float is not what the shard's index says") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
-  forge(dir.path + "/step-000000001", "\"name\":\"master/embed.weight\",\"dtype\":\"f32\"",
-        "\"name\":\"master/embed.weight\",\"dtype\":\"bf16\"");
+  const std::string step = dir.path + "/step-000000001", f32 = "\"name\":\"master/embed.weight\",\"dtype\":\"f32\"";
+  forge(step, f32, "\"name\":\"master/embed.weight\",\"dtype\":\"i32\"");
   CHECK_THAT(load_refusal(dir.path, "auto"),
-             Catch::StartsWith("2:") && Catch::Contains("checkpoint bf16 [21, 5], model f32 [21, 5]"));
+             Catch::StartsWith("2:") && Catch::Contains("checkpoint i32 [21, 5], model f32 [21, 5]"));
+  forge(step, "\"name\":\"master/embed.weight\",\"dtype\":\"i32\"", "\"name\":\"master/embed.weight\",\"dtype\":\"bf16\"");
+  CHECK_THAT(load_refusal(dir.path, "auto"),
+             Catch::StartsWith("65:") && Catch::Contains("rank-00000.idx: dtype at byte 132 is 0, expected 1"));
 }
 
 TEST_CASE("a step number that is none, or that is not there, is refused with those that are") {

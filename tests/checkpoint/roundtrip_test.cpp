@@ -62,6 +62,45 @@ TEST_CASE("any layout reads what any other wrote, bit for bit, and its export ha
               hashes.size(), layouts.size());
 }
 
+TEST_CASE("floating numbers of any type are read as any other: halves widened, f32 rounded to nearest even") {
+  const TempDir dir;
+  const std::vector<float> wide{1, -2.5f, 1 + 0x1p-8f, 1 + 0x1.8p-7f, 3e-3f, -65504, 0, 0.1f, 1 + 0x1p-11f};
+  const auto n = static_cast<int64_t>(wide.size());
+  const auto bytes_of = [&](DType t) {
+    std::vector<uint16_t> out;
+    for (const float x : wide) out.push_back(t == DType::kBF16 ? bf16_from(x) : f16_from(x));
+    return out;
+  };
+  std::vector<float> f32 = wide;
+  std::vector<uint16_t> bf16 = bytes_of(DType::kBF16), f16 = bytes_of(DType::kF16);
+  const auto view = [&](const char* name, void* data, DType t) {
+    return ShardView{.name = name, .data = {static_cast<std::byte*>(data), {n}, t, {}}, .full = {n}, .local = {n}};
+  };
+  const auto errors = run_ranks({1, 1, 1, 1}, [&](int, const Mesh& mesh) {
+    const std::vector<ShardView> saved{view("master/a", f32.data(), DType::kF32),
+                                       view("master/b", bf16.data(), DType::kBF16),
+                                       view("master/c", f16.data(), DType::kF16)};
+    save_checkpoint(dir.path, some_state(1), saved, {}, {}, mesh, host_device(), {});
+    std::vector<uint16_t> a(wide.size()), c(wide.size());
+    std::vector<float> b(wide.size());
+    const std::vector<ShardView> into{view("master/a", a.data(), DType::kBF16), view("master/b", b.data(), DType::kF32),
+                                      view("master/c", c.data(), DType::kBF16)};
+    GT_CHECK(load_checkpoint(dir.path, "auto", into, mesh, host_device(), {}));
+    for (size_t i = 0; i < wide.size(); ++i) {
+      GT_CHECK(a[i] == bf16_from(wide[i]), "f32 as bf16, element ", i);
+      GT_CHECK(b[i] == f32_from_bf16(bf16[i]), "bf16 as f32, element ", i);
+      GT_CHECK(c[i] == bf16_from(f32_from_f16(f16[i])), "f16 as bf16, element ", i);
+    }
+  });
+  for (const auto& e : errors) CHECK(e == "");
+  bf16[4] = 0x7f80;  // infinity
+  const auto refused = run_ranks({1, 1, 1, 1}, [&](int, const Mesh& mesh) {
+    const std::vector<ShardView> saved{view("master/b", bf16.data(), DType::kBF16)};
+    save_checkpoint(dir.path, some_state(2), saved, {}, {}, mesh, host_device(), {});
+  });
+  CHECK_THAT(refused[0], Catch::Contains("master/b: element 4 of a rectangle") && Catch::Contains("not finite"));
+}
+
 TEST_CASE("the same layout, state and values give the same shard bytes") {
   const TempDir a, b;
   save(a.path, {2, 1, 2, 1}, 3);

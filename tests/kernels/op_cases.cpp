@@ -200,6 +200,7 @@ OpCases op_cases() {
   add_elementwise_cases(all);
   add_model_cases(all);
   add_dropout_cases(all);
+  add_quant_cases(all);
   add_step_cases(all);
   add_optim_cases(all);
   return all;

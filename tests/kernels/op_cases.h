@@ -150,6 +150,7 @@ void add_model_cases(OpCases&);        // op_cases_model.cpp
 void add_step_cases(OpCases&);         // op_cases_step.cpp
 void add_optim_cases(OpCases&);        // op_cases_optim.cpp
 void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp
+void add_quant_cases(OpCases&);        // op_cases_quant.cpp
 
 template <class Args>
 CaseOf<Args>& add_case(OpCases& to, std::string name) {

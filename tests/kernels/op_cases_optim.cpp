@@ -156,6 +156,33 @@ void add_lamb(OpCases& to) {
   }
 }
 
+void add_stochastic_round(OpCases& to) {
+  using R = StochasticRound;
+  const auto one = [&](int64_t count, R at, const Fill& fill, bool skip, const char* what = "") -> auto& {
+    auto& c = add_case<R>(to, cat("[", count, "] from ", at.first, " rows of ", at.cols, " every ", at.stride, what,
+                                  skip ? " skipped" : ""));
+    c.args = at;
+    c.args.key = 0x0123456789abcdef;
+    std::vector<double> v(kNumScalars, 0.0);
+    v[kStepLow] = 65535, v[kStepHigh] = 3, v[kSkip] = skip ? 1 : 0;
+    c.in(&R::src, "src", {count}, fill).in(&R::scalars, "scalars", {kNumScalars}, values(v));
+    if (skip) c.inout(&R::dst, "dst", {count}, normal(), DType::kBF16);
+    else c.out(&R::dst, "dst", {count}, DType::kBF16);
+    c.tolerance = 0;
+    c.flops = 80.0 * static_cast<double>(count);
+    return c;
+  };
+  for (const int64_t count : {0, 1, 7, 33, 129, 70001}) {
+    one(count, {.cols = 1 << 20, .stride = 1 << 20}, normal(), false);
+    one(count, {.base = 5, .first = 3, .cols = 31, .stride = 124}, normal(1e-3), false);
+  }
+  one(129, {.base = 1 << 20, .first = 2, .cols = 7, .stride = 9}, normal(), true);
+  one(1000, {.cols = 64, .stride = 128}, normal(), false).skew = 1;
+  one(64, {.cols = 64, .stride = 64}, values({0, -0.0, 1, -1.5, 1e-40, -3e-39, 0x1p-130, 0x1.fffffep127}), false,
+      " edges").non_finite = true;
+  one(1 << 22, {.cols = 1024, .stride = 4096}, normal(), false).big = true;
+}
+
 }  // namespace
 
 void add_optim_cases(OpCases& to) {
@@ -163,6 +190,7 @@ void add_optim_cases(OpCases& to) {
   add_sgd(to);
   add_lion(to);
   add_lamb(to);
+  add_stochastic_round(to);
 }
 
 }  // namespace gt::test

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/core/rng.h"
 #include "tests/kernels/reference_ops.h"
 
 namespace gt::test::reference {
@@ -24,6 +25,20 @@ struct Scalars {
 void store(const Tensor& master, const Tensor& value, int64_t i, double updated) {
   set(master, i, updated);
   if (value) set(value, i, get(master, i));  // the rounded master, so that both agree
+}
+
+// Up with the probability of the part that is cut off: 16 random bits against the 16 that bf16 drops.
+void round_at_random(const StochasticRound& p, int64_t i, uint64_t step) {
+  const int64_t at = p.first + i, e = p.base + at / p.cols * p.stride + at % p.cols;
+  const double x = get(p.src, i);
+  if (!std::isfinite(x) || x == 0) return set(p.dst, i, x);
+  int exponent = 0;
+  std::frexp(x, &exponent);
+  const double unit = std::ldexp(1, std::max(exponent - 8, -133));  // of bf16's last bit; subnormals share one
+  const double below = std::floor(std::fabs(x) / unit), rest = std::fabs(x) / unit - below;  // both exact
+  const uint32_t bits = philox(p.key, static_cast<uint64_t>(e) / 4, step)[static_cast<size_t>(e % 4)] >> 16;
+  const double up = rest * 65536 + bits >= 65536 ? 1 : 0;
+  set(p.dst, i, std::copysign((below + up) * unit, x));
 }
 
 double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
@@ -109,6 +124,12 @@ void lamb_apply(const LambApply& p, Stream) {
     const double w = get(p.master, i), u = lamb_update(r, k, w, get(p.m, i), get(p.v, i));
     store(p.master, p.value, i, w - k.lr * late * ratio * u);
   }
+}
+
+void stochastic_round(const StochasticRound& p, Stream) {
+  if (get(p.scalars, kSkip) != 0) return;
+  const auto step = static_cast<uint64_t>(get(p.scalars, kStepLow) + 65536 * get(p.scalars, kStepHigh));
+  for (int64_t i = 0; i < p.src.numel(); ++i) round_at_random(p, i, step);
 }
 
 }  // namespace gt::test::reference

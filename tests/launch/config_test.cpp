@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config_check.h"
+#include "launch/config/config_precision.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -168,8 +169,26 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
       {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 scopes"},
       {"--zero.offload optimizer --device.kind cuda",
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
-      {"--amp O3",
-       "--amp: O3 is not built yet in this version (half precision without masters); use O0 or O1 or O2"},
+      {"--amp O2 --precision.master_weights false",
+       "--precision.master_weights: false with precision.amp O2 and precision.dtype bf16: its 8 bits of precision lose "
+       "small updates; leave master_weights out, or add precision.stochastic_rounding, or use precision.dtype fp16, or "
+       "precision.amp O3 to see it fail"},
+      {"--amp O1 --precision.stochastic_rounding",
+       "--precision.stochastic_rounding: true with precision.amp O1, which trains FP32 weights; leave it out, or use "
+       "precision.amp O3, or O2 with precision.master_weights false"},
+      {"--amp O3 --precision.dtype fp16 --precision.stochastic_rounding",
+       "--precision.stochastic_rounding: true with precision.dtype fp16: it rounds to bf16; leave it out, or use "
+       "precision.dtype bf16"},
+      {"--amp O2 --precision.stochastic_rounding",
+       "--precision.stochastic_rounding: true with precision.amp O2 and precision.master_weights auto: FP32 masters "
+       "keep what rounding takes away; leave it out, or use precision.master_weights false"},
+      {"--amp O3 --precision.qat int8",
+       "--precision.qat: int8 with precision.amp O3 and no masters: codes of 8 bits would be what is trained; use "
+       "precision.master_weights true, or qat off"},
+      {"--precision.qat int4", "--precision.qat: expected off or int8, found \"int4\""},
+      {"--amp O3 --precision.loss_scale 8",
+       "--precision.loss_scale: 8 with precision.dtype bf16, which has the range of FP32: its scale is 1; leave it "
+       "out, or use precision.dtype fp16"},
       {"--amp O2 --precision.dtype fp32",
        "--precision.dtype: fp32 with precision.amp O2, which computes in half precision; use bf16 or fp16, or "
        "precision.amp O0"},
@@ -244,16 +263,45 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
   "lr": 3,
   "train": [1],
 })");
-  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --amp O3 --nonsense")});
+  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --precision.fp8 --nonsense")});
   for (const std::string& part :
        {file.path + ":3 model.layers: expected a whole number, found a string",
         file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
         file.path + ":4 optim.lr: expected a number, found true or false",
         file.path + ":5 lr: unknown section; did you mean optim.lr?",
         file.path + ":6 train: expected an object, found a list",
-        std::string("--tp: model.heads 20 is not divisible by tp 8"), std::string("--amp: O3 is not built yet"),
+        std::string("--tp: model.heads 20 is not divisible by tp 8"),
+        std::string("--precision.fp8: true is not built yet"),
         std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
+}
+
+TEST_CASE("overrides of a level are accepted where they mean something, and the banner says level and overrides") {
+  for (const char* flags :
+       {"--amp O3", "--amp O3 --precision.dtype fp16", "--amp O3 --precision.keep_norm_fp32 true",
+        "--amp O3 --precision.master_weights true", "--amp O3 --precision.stochastic_rounding",
+        "--amp O3 --precision.dtype fp16 --precision.loss_scale dynamic",
+        "--amp O2 --precision.dtype fp16 --precision.master_weights false",
+        "--amp O2 --precision.master_weights false --precision.stochastic_rounding",
+        "--precision.reduce_dtype bf16 --amp O1", "--precision.qat int8", "--precision.qat int8 --amp O2"}) {
+    INFO(flags);
+    CHECK_NOTHROW(load(flags));
+  }
+  CHECK(precision_text(load("--amp O3")) ==
+        "O3: bf16 weights and residual stream, norms bf16, no masters, gradients FP32, loss scale 1");
+  CHECK(precision_text(load("--amp O3 --precision.dtype fp16 --precision.keep_norm_fp32 true "
+                            "--precision.master_weights true --precision.loss_scale 64")) ==
+        "O3: fp16 weights and residual stream, norms fp16, no masters, gradients FP32, loss scale 1\n"
+        "with this run's settings: fp16 weights and residual stream, norms FP32, FP32 masters, gradients FP32, loss "
+        "scale 64");
+  CHECK_THAT(precision_text(load("--amp O2 --precision.master_weights false --precision.stochastic_rounding")),
+             Catch::Contains("norms FP32, no masters but stochastic rounding"));
+  CHECK_THAT(precision_text(load("--precision.qat int8 --precision.reduce_dtype fp16")),
+             Catch::Contains("reductions fp16, weights and inputs of linear layers as int8 codes"));
+  const Precision o3 = precision_of(load("--amp O3"));
+  CHECK((!o3.masters && !o3.keep_norm && o3.norm() == DType::kBF16));
+  const Precision o2 = precision_of(load("--amp O2"));
+  CHECK((o2.masters && o2.keep_norm));
 }
 
 TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9]") {

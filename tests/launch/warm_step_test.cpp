@@ -71,14 +71,16 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
     }
 }
 
-TEST_CASE("a warm step of mixed precision allocates nothing at any level, in either half type, at any ZeRO stage") {
-  for (const int level : {1, 2})
+TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level, rounded at random or quantized") {
+  for (const int level : {1, 2, 3})
     for (const DType half : {DType::kBF16, DType::kF16})
       for (const int stage : {0, 1, 2, 3})
         for (const char* optimizer : {"adamw", "lamb"}) {
           INFO("O" << level << ' ' << name_of(half) << " zero " << stage << ' ' << optimizer);
           EngineOptions o;
-          o.precision = {.level = level, .half = half};
+          o.precision = {.level = level, .half = half, .keep_norm = level < 3, .masters = level < 3};
+          if (level == 3 && half == DType::kBF16) o.optim.rounding_seed = 7;
+          if (level == 2) o.precision.int8 = true, o.zero.reduce = half;
           if (half == DType::kF16) o.loss_scale = {.dynamic = true};
           o.optim.type = optimizer;
           o.zero.stage = stage;

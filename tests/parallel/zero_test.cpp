@@ -108,7 +108,8 @@ struct Perturb {
   std::string name;
   int64_t element = -1;
   int dp = 0;
-};  // +1 on the gradient of one logical element on one dp rank
+  float factor = 1;
+};  // +1 on the gradient of one logical element on one dp rank; all times factor
 
 // What the backward would do: every scope in reverse, its gradients written, then grads_ready.
 void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "",
@@ -124,7 +125,7 @@ void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = ""
         const int64_t at = logical(r, *p, i);
         float g = at < 0 ? 0 : gradient(p->name, at, r.dp());
         if (p->name == perturb.name && at == perturb.element && r.dp() == perturb.dp) g += 1;
-        p->grad.as<float>()[i] = g;
+        p->grad.as<float>()[i] = g * perturb.factor;
       }
     }
     pause();
@@ -265,6 +266,52 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
               REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == reduced(name, i, shape.dp));
             }
         }
+}
+
+namespace {
+float rounded(float x, DType t) {
+  uint16_t half = 0;
+  cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}},
+                           .dst = {reinterpret_cast<std::byte*>(&half), {1}, t, {}}}, {});
+  cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&half), {1}, t, {}},
+                           .dst = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}}}, {});
+  return x;
+}
+}  // namespace
+
+TEST_CASE("gradients are rounded to what travels and then added up, at every stage alike, for half the bytes") {
+  const float factor = 1.01f;  // no half says these gradients
+  for (const DType type : {DType::kBF16, DType::kF16})
+    for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
+      for (ZeroOptions z : all_stages(1500)) {
+        INFO(text(z) << ' ' << name_of(type));
+        z.reduce = type;
+        Assembled all;
+        on_ranks(shape, [&](GroupFactory& f) {
+          Rank r(shape, f, z);
+          for (int step = 0; step < 2; ++step) backward(r, {.factor = factor});
+          all.add(r.store.grad_views());
+          int64_t elements = 0;
+          for (const ScopeSpec& s : r.model.scopes) {
+            int64_t n = 0;
+            for (const Parameter* p : s.params) n += p->local_shape.numel();
+            const int64_t unit = 64 * shape.dp;
+            elements += (n + unit - 1) / unit * unit;
+          }
+          const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+          GT_CHECK(sent == 2 * 2 * elements * (shape.dp - 1) / shape.dp, "sent ", sent, " bytes of ", elements);
+        });
+        all.check_whole("grad");
+        for (const auto& [name, size] : logical_sizes()) {
+          if (name == "embed.weight") continue;  // a sum of two reductions
+          for (int64_t i = 0; i < size; ++i) {
+            float sum = 0;
+            for (int d = 0; d < shape.dp; ++d) sum += rounded(gradient(name, i, d) * factor, type);
+            INFO(name << " element " << i);
+            REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == rounded(sum, type));
+          }
+        }
+      }
 }
 
 TEST_CASE("the norm counts each element once, whoever holds it") {

@@ -75,6 +75,42 @@ TEST_CASE("three bad steps in a row want a rollback; what is not finite is alway
   CHECK(scaled.bad());
 }
 
+TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, then taken as they are", "[R24]") {
+  StepGuard g({});
+  fill(g);
+  CHECK(g.judge(2, 70));
+  CHECK(g.judge(2, 3));
+  StepGuard resumed({});
+  resumed.restore(g.json());
+  for (StepGuard* guard : {&g, &resumed}) {
+    CHECK_FALSE(guard->judge(2, 5));
+    CHECK(guard->bad());
+    CHECK(guard->relearns());
+    CHECK_FALSE(guard->wants_rollback());
+    CHECK_THAT(guard->reason(), Catch::Contains("gradient norm 5 is far above those before"));
+    CHECK_FALSE(guard->judge(2, 500));  // the window of norms is not full
+    CHECK(guard->judge(9, 5));          // that of losses is
+    for (int k = 0; k < 200; ++k) CHECK_FALSE(guard->judge(2, 5));
+    CHECK(guard->judge(2, 6));
+  }
+  // Not where a loss was among them, not where nothing bounds the update, not where the user wants to go back at once.
+  StepGuard mixed({});
+  fill(mixed);
+  CHECK(mixed.judge(9, 1));
+  CHECK(mixed.judge(2, 70));
+  resumed.restore(mixed.json());
+  for (StepGuard* guard : {&mixed, &resumed}) {
+    CHECK(guard->judge(2, 70));
+    CHECK(guard->wants_rollback());
+  }
+  StepGuard unbounded({.clipped = false}), eager({.action = SpikeAction::kRollback});
+  for (StepGuard* guard : {&unbounded, &eager}) {
+    fill(*guard);
+    for (int k = 0; k < 3; ++k) CHECK(guard->judge(2, 70));
+    CHECK(guard->wants_rollback());
+  }
+}
+
 TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive the state of an older checkpoint",
           "[R24]") {
   StepGuard g({.max_rollbacks = 2});

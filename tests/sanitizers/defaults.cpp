@@ -50,6 +50,9 @@ const char* __tsan_default_suppressions() {
       "called_from_lib:libgomp.so\n"
       // The first thread makes oneDNN's caches behind a guard whose fast path has no call to intercept.
       "race:libdnnl.so\n"
+      // Ranks share its cache of primitives, filled by the first behind a lock of its own; the header, compiled here,
+      // copies a description out of it.
+      "race:dnnl::primitive_desc_base::query_md\n"
       // Open MPI takes the locks of a connection in both orders, from one thread, and its parts signal by polling.
       "deadlock:mca_btl_tcp.so\n"
       "race:mca_\n"

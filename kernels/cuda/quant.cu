@@ -1,0 +1,121 @@
+// Fake quantization to int8 and the largest absolute value of rows: a thread an element, a block a row.
+#include <cmath>
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/table.h"
+#include "kernels/cuda/vec.cuh"
+
+namespace gt::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fake_quant_kernel(const T* x, const float* limits, T* out, int64_t n, int64_t cols) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
+    const float limit = limits[i / cols];
+    float v[1];
+    load<1>(x + i, v);
+    if (limit != 0.0f) {
+      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // no negative zero
+      v[0] = (q != q ? q : fminf(127.0f, fmaxf(-127.0f, q))) * scale;
+    }
+    store<1>(out + i, v);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fake_quant_grad_kernel(const T* x, const float* limits, const T* dout, T* dx, int64_t n, int64_t cols, bool add) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
+    const float limit = limits[i / cols];
+    float v[1], g[1], old[1];
+    load<1>(x + i, v);
+    load<1>(dout + i, g);
+    if (limit != 0.0f && !(fabsf(v[0]) <= limit)) g[0] = 0.0f;
+    if (add) {
+      load<1>(dx + i, old);
+      g[0] += old[0];
+    }
+    store<1>(dx + i, g);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) max_abs_kernel(const T* x, float* out, int64_t cols, bool add) {
+  __shared__ float shared[kThreads];
+  const int64_t row = blockIdx.x;
+  float most = 0.0f;
+  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
+    float v[1];
+    load<1>(x + row * cols + c, v);
+    most = fmaxf(most, fabsf(v[0]));
+  }
+  shared[threadIdx.x] = most;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) shared[threadIdx.x] = fmaxf(shared[threadIdx.x], shared[threadIdx.x + half]);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) out[row] = add ? fmaxf(out[row], shared[0]) : shared[0];
+}
+
+unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads), 1 << 20)); }
+
+// Elements of a row; limits is a number for each.
+int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits) {
+  want(op, "limits", limits, DType::kF32);
+  const int64_t rows = limits.numel();
+  GT_CHECK(rows > 0 && x.numel() % rows == 0, op, ": ", to_string(x.shape), " in ", rows, " rows");
+  return x.numel() / rows;
+}
+
+}  // namespace
+
+void fake_quant(const FakeQuant& a, Stream s) {
+  const int64_t n = a.x.numel();
+  if (n == 0) return;
+  want("fake_quant", "out", a.out, a.x.dtype);
+  const int64_t cols = cols_of("fake_quant", a.x, a.limits);
+  Context& c = enter(s, "fake_quant");
+  by_dtype("fake_quant", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    fake_quant_kernel<T><<<blocks_of(n), kThreads, 0, c.stream>>>(a.x.as<T>(), a.limits.as<float>(), a.out.as<T>(), n,
+                                                                  cols);
+  });
+  leave(c, "fake_quant");
+}
+
+void fake_quant_grad(const FakeQuantGrad& a, Stream s) {
+  const int64_t n = a.x.numel();
+  if (n == 0) return;
+  want("fake_quant_grad", "dout", a.dout, a.x.dtype);
+  want("fake_quant_grad", "dx", a.dx, a.x.dtype);
+  const int64_t cols = cols_of("fake_quant_grad", a.x, a.limits);
+  Context& c = enter(s, "fake_quant_grad");
+  by_dtype("fake_quant_grad", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    fake_quant_grad_kernel<T><<<blocks_of(n), kThreads, 0, c.stream>>>(
+        a.x.as<T>(), a.limits.as<float>(), a.dout.as<T>(), a.dx.as<T>(), n, cols, a.accumulate);
+  });
+  leave(c, "fake_quant_grad");
+}
+
+void max_abs(const MaxAbs& a, Stream s) {
+  const int64_t rows = a.out.numel();
+  if (rows == 0) return;
+  want("max_abs", "out", a.out, DType::kF32);
+  GT_CHECK(a.x.numel() % rows == 0, "max_abs: ", to_string(a.x.shape), " in ", rows, " rows");
+  Context& c = enter(s, "max_abs");
+  by_dtype("max_abs", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    max_abs_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, c.stream>>>(a.x.as<T>(), a.out.as<float>(),
+                                                                              a.x.numel() / rows, a.accumulate);
+  });
+  leave(c, "max_abs");
+}
+
+}  // namespace gt::cuda

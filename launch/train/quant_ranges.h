@@ -1,0 +1,36 @@
+// Memory of the ranges of quantization-aware training on this rank, and how they move: after each applied step
+//   limit = 0.99 limit + 0.01 seen, at first seen (Jacob et al. 2018, "Quantization and Training of Neural Networks"),
+// seen being the largest |x| of the step on all ranks of the pipeline stage, so that no layout changes it.
+#pragma once
+#include <vector>
+
+#include "autograd/quant_range.h"
+#include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "parallel/mesh.h"
+#include "parallel/zero/shard_view.h"
+
+namespace gt {
+
+class QuantRanges {
+ public:
+  // Gives the ranges memory, limits 0. They outlive this object.
+  QuantRanges(std::vector<QuantRange*>, const Mesh&, const Backend&, Stream);
+  void begin_step();  // nothing has been seen
+  void end_step();    // of an applied step; collective over the pipeline stage
+  void append_views(std::vector<ShardView>&) const;  // "qat/limit/<range>", f32 [1]
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  Tensor limits() const { return memory_.tensor({count()}, DType::kF32); }
+  Tensor seen() const { return memory_.tensor({count()}, DType::kF32, count() * size_of(DType::kF32)); }
+  int64_t count() const { return static_cast<int64_t>(ranges_.size()); }
+  std::vector<QuantRange*> ranges_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  Stream stream_;
+  Buffer memory_;  // limits, then what was seen
+  std::vector<float> host_;
+};
+
+}  // namespace gt

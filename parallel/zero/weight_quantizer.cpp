@@ -1,0 +1,53 @@
+#include "parallel/zero/weight_quantizer.h"
+
+#include <algorithm>
+
+namespace gt {
+namespace {
+
+bool cut_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
+
+// f(parameter, its place in the list, its first row): those whose rows are cut come first, so that one collective has
+// all of their rows. Returns how many rows these have.
+template <class F>
+int64_t each_weight(const ScopeSpec& spec, F f) {
+  int64_t at = 0, cut = 0;
+  for (const bool wanted : {true, false}) {
+    for (size_t i = 0; i < spec.params.size(); ++i) {
+      const Parameter& p = *spec.params[i];
+      if (!p.fake_quant || cut_rows(p) != wanted) continue;
+      f(p, i, at);
+      at += p.local_shape[0];
+    }
+    if (wanted) cut = at;
+  }
+  return cut;
+}
+
+}  // namespace
+
+WeightQuantizer::WeightQuantizer(const ScopeList& scopes, const Mesh& mesh, const Backend& backend, Stream compute)
+    : mesh_(mesh), backend_(backend), compute_(compute) {
+  int64_t most = 0;
+  for (const auto& s : scopes)
+    each_weight(s->spec, [&](const Parameter& p, size_t, int64_t at) { most = std::max(most, at + p.local_shape[0]); });
+  limits_ = Buffer(most * size_of(DType::kF32), compute.device, *backend.device);
+}
+
+void WeightQuantizer::apply(const ScopeState& s, Tensor flat) const {
+  const Tensor limits = limits_.tensor({limits_.bytes() / size_of(DType::kF32)}, DType::kF32);
+  const auto weight = [&](const Parameter& p, size_t i) {
+    return flat.slice(s.layout.offset[i], p.local_shape.numel()).view(p.local_shape);
+  };
+  const int64_t cut = each_weight(s.spec, [&](const Parameter& p, size_t i, int64_t at) {
+    backend_.ops->max_abs({.x = weight(p, i), .out = limits.slice(at, p.local_shape[0])}, compute_);
+  });
+  if (cut > 0 && mesh_.size(Axis::kTp) > 1)
+    mesh_.group(Axis::kTp).all_reduce(limits.slice(0, cut), ReduceOp::kMax, compute_).wait(compute_);
+  each_weight(s.spec, [&](const Parameter& p, size_t i, int64_t at) {
+    const Tensor w = weight(p, i);
+    backend_.ops->fake_quant({.x = w, .limits = limits.slice(at, p.local_shape[0]), .out = w}, compute_);
+  });
+}
+
+}  // namespace gt

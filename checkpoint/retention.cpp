@@ -106,7 +106,7 @@ void prune(Vfs& vfs, const std::string& dir, const PrunePlan& plan) {
   std::vector<std::string> doomed;
   for (const auto& e : plan.remove) {
     if (e.leftover) {
-      doomed.push_back(dir + "/" + e.name);
+      remove_attempt(vfs, dir, e.name);
       continue;
     }
     doomed.push_back(dir + "/.del-" + e.name);

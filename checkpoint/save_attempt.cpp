@@ -169,9 +169,9 @@ void SaveAttempt::clear_place(const std::string& folder) {
   std::error_code ec;
   if (std::filesystem::exists(std::filesystem::symlink_status(folder, ec))) set_aside(vfs_, folder, "abandoned");
   temp_ = folder;
-  make_directory(vfs_, folder);
-  write_synced(vfs_, folder + "/" + kAttemptMarker, to_string(attempt_uuid(m_.state.run_uuid, m_.step, 0)) + "\n");
-  sync_directory(vfs_, folder);
+  make_directory(vfs_, dir_);
+  write_synced(vfs_, attempt_marker(folder), to_string(attempt_uuid(m_.state.run_uuid, m_.step, 0)) + "\n");
+  sync_directory(vfs_, dir_);
 }
 
 int64_t SaveAttempt::stored_bytes() const {
@@ -311,6 +311,7 @@ void SaveAttempt::abandon() noexcept {
   try {
     if (options_.commit_by_marker) vfs_.unlink(temp_ + "/manifest.json");  // from now on it is an attempt and no step
     remove_tree(vfs_, temp_);
+    if (options_.commit_by_marker) vfs_.unlink(attempt_marker(temp_));
   } catch (...) {  // the next save cleans up what is left
   }
 }
@@ -336,7 +337,8 @@ SaveReport SaveAttempt::after() {
   };
   if (options_.commit_by_marker)
     quietly([&] {
-      if (const int r = vfs_.unlink(report.path + "/" + kAttemptMarker); r < 0) fail_io("deletion of a marker", r);
+      const std::string marker = attempt_marker(report.path);
+      if (const int r = vfs_.unlink(marker); r < 0) fail_io("deletion of " + marker, r);
     });
   quietly([&] { write_latest(step_name(m_.step) + " " + sha256_hex(text_) + "\n"); });
   quietly([&] {

@@ -320,12 +320,13 @@ std::vector<Place> wanted_blocks(const Plan& plan) {
 std::map<Place, int> readers_of(ProcessGroup& group, const std::vector<Place>& mine) {
   const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Place));
   std::map<Place, std::vector<int>> all;
-  const auto lists = gather_bytes(group, text);
+  const std::vector<std::string> lists = gather_bytes(group, text);
   for (size_t r = 0; r < lists.size(); ++r)
     for (size_t at = 0; at < lists[r].size(); at += sizeof(Place)) {
-      Place p;
-      std::memcpy(&p, lists[r].data() + at, sizeof p);
-      all[p].push_back(static_cast<int>(r));
+      int64_t p[2];
+      static_assert(sizeof p == sizeof(Place));
+      std::memcpy(p, lists[r].data() + at, sizeof p);
+      all[{p[0], p[1]}].push_back(static_cast<int>(r));
     }
   std::map<Place, int> out;
   size_t turn = 0;

@@ -37,10 +37,14 @@ void check_size(Vfs& vfs, const std::string& path, int64_t expected) {
 
 }  // namespace
 
+std::string attempt_marker(const std::string& step_dir) {
+  const fs::path p(step_dir);
+  return (p.parent_path() / (".attempt-" + p.filename().string())).string();
+}
+
 bool is_attempt(const std::string& path) {
   std::error_code ec;
-  if (fs::is_empty(path, ec) && !ec) return fs::is_directory(path, ec);  // begun, or removed, and no further
-  if (!fs::exists(path + "/" + kAttemptMarker, ec)) return false;
+  if (!fs::exists(attempt_marker(path), ec)) return false;
   try {
     Vfs vfs;
     const std::string file = path + "/manifest.json";
@@ -156,8 +160,17 @@ std::vector<std::string> list_attempts(const std::string& dir) {
 
 std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
   std::vector<std::string> out = list_attempts(dir);
-  for (const std::string& name : out) remove_tree(vfs, dir + "/" + name);
+  for (const std::string& name : out) remove_attempt(vfs, dir, name);
+  std::error_code ec;
+  if (!fs::is_directory(dir, ec)) return out;
+  for (const auto& e : entries(dir))  // of steps that were committed, or of nothing
+    if (e.path().filename().string().rfind(".attempt-step-", 0) == 0) vfs.unlink(e.path().string());
   return out;
+}
+
+void remove_attempt(Vfs& vfs, const std::string& dir, const std::string& name) {
+  remove_tree(vfs, dir + "/" + name);
+  if (step_number(name)) vfs.unlink(attempt_marker(dir + "/" + name));
 }
 
 std::vector<std::pair<int64_t, std::string>> list_aside(const std::string& dir) {

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -166,7 +165,6 @@ void remove_tree(Vfs& vfs, const std::string& path) {
   for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
     entries.push_back(*it);
   if (ec) fail_io("reading of folder " + path, -ec.value());
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.path() > b.path(); });
   for (const auto& entry : entries) {
     const std::string name = entry.path().string();
     if (entry.symlink_status(ec).type() == std::filesystem::file_type::directory)

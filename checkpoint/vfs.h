@@ -76,8 +76,7 @@ void write_synced(Vfs&, const std::string& path, std::string_view bytes);
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
 void make_directory(Vfs&, const std::string& path);  // with parents; each new one synced into its parent
-// A directory of plain files, or deeper, hidden names last; throws on the first failure.
-void remove_tree(Vfs&, const std::string& path);
+void remove_tree(Vfs&, const std::string& path);  // a directory of plain files, or deeper; throws on the first failure
 // kDamaged when it is larger than `limit`.
 std::string read_file(Vfs&, const std::string& path, int64_t limit);
 

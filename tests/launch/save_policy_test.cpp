@@ -131,7 +131,7 @@ TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the co
   const std::string step = dir / "runs/a/checkpoints/step-000000004";
   CHECK(fs::exists(step + "/rank-00001.001.h5"));
   CHECK(fs::exists(step + "/index.h5"));
-  CHECK_FALSE(fs::exists(step + "/.attempt"));
+  CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.attempt-step-000000004"));
   CHECK(must("ckpt verify runs/a --all --deep", dir.path()).says("good"));
   must("export --load runs/a --output out", dir.path());
   CHECK(must(run + "--train.steps 6 --tp 2", dir).says("from step 4"));
@@ -139,7 +139,7 @@ TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the co
       must("ckpt diff runs/a/checkpoints/step-000000004 runs/a/checkpoints/step-000000004", dir.path()).says("equal"));
   // What a dead attempt leaves is no checkpoint, and goes.
   fs::create_directories(dir / "runs/a/checkpoints/step-000000099");
-  write_file(dir / "runs/a/checkpoints/step-000000099/.attempt", "x\n");
+  write_file(dir / "runs/a/checkpoints/.attempt-step-000000099", "x\n");
   CHECK(must("ckpt ls runs/a", dir.path()).says("attempt"));
   CHECK(must(run + "--train.steps 8", dir).says("from step 6"));
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/step-000000099"));

@@ -347,7 +347,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
-    share(losses, false, false);
+    share(losses, false, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);

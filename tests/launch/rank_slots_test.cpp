@@ -203,7 +203,7 @@ TEST_CASE("a machine whose ranks die twice is left out of the next start, where 
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
   const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";
   // On far1 the first rank that is seen is killed, once another twenty lines are in the log.
-  write_file(dir / "killer", "lines() { cat " + log + " 2>/dev/null | wc -l; }\n" + R"(
+  write_file(dir / "killer", "lines() { cat " + log + " 2>/dev/null | wc -l; }\n" + R"sh(
 for i in $(seq 600); do
   for e in /proc/[0-9]*/environ; do
     p=${e%/environ}
@@ -215,7 +215,7 @@ for i in $(seq 600); do
   done
   sleep 0.1
 done
-)");
+)sh");
   std::string text = read_file(ssh);
   const std::string place = "mkdir -p " + dir.path() + "/$host\n";
   const size_t at = text.find(place);

@@ -212,7 +212,8 @@ __global__ void __launch_bounds__(kThreads)
   const uint64_t step = static_cast<uint64_t>(scalars[kStepLow]) + (static_cast<uint64_t>(scalars[kStepHigh]) << 16);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = (a.first + i) / a.cols, e = a.base + row * a.stride + (a.first + i - row * a.cols);
-    const uint32_t u = __float_as_uint(src[i]);
+    uint32_t u;
+    memcpy(&u, src + i, sizeof u);
     const bool finite = (u & 0x7F800000u) != 0x7F800000u;
     const uint32_t quiet = (u & 0x7FFFFFFFu) > 0x7F800000u ? 0x40u : 0u;
     dst[i] = static_cast<uint16_t>(((finite ? u + (random_word(a.key, step, e) >> 16) : u) >> 16) | quiet);

@@ -176,7 +176,7 @@ covered() {
   for file in $parsers; do
     data=$(find $dir -path "*/${file#*/}.gcda" -path "*/${file%%/*}/*" | head -1)
     [ -n "$data" ] || { echo "$file was not run"; rc=1; continue; }
-    gcov -n -r -s "$PWD" "$data" 2>/dev/null | grep -A1 -F "File '$file'" |
+    gcov -n "$data" 2>/dev/null | grep -A1 -E "^File '(.*/)?$file'\$" |
       awk -v f="$file" -F'[:% ]' '/Lines executed/ {print "lines " $3 " % " f " of " $NF}'
   done | tee "$logs/lines.txt"
   awk '/was not run/ {bad = bad " " $1; n++}

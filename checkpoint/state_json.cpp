@@ -43,6 +43,7 @@ constexpr const char* kKnown[] = {"step",
                                   "best",
                                   "curriculum",
                                   "pld",
+                                  "eval",
                                   "bad_steps"};
 
 }  // namespace
@@ -87,6 +88,7 @@ Json to_json(const TrainState& s) {
     j["best"] = nullptr;
   if (s.curriculum) j["curriculum"] = {{"length", s.curriculum->length}, {"samples", s.curriculum->samples}};
   if (s.pld_theta) j["pld"] = {{"theta", hex_float(*s.pld_theta)}};
+  if (s.eval_step >= 0) j["eval"] = {{"value", hex_float(s.eval_loss)}, {"step", s.eval_step}};
   if (!s.bad_steps_json.empty()) j["bad_steps"] = Json::parse(s.bad_steps_json);
   if (!s.data_json.empty()) {
     const Json cursor = Json::parse(s.data_json);
@@ -138,6 +140,10 @@ TrainState state_from(const Json& j) {
                " is no state of a curriculum");
   }
   if (j.contains("pld")) s.pld_theta = float_from(j.at("pld").at("theta"));
+  if (j.contains("eval")) {
+    s.eval_loss = float_from(j.at("eval").at("value"));
+    s.eval_step = j.at("eval").at("step").get<int64_t>();
+  }
   if (j.contains("bad_steps")) s.bad_steps_json = j.at("bad_steps").dump();
   if (j.contains("data")) {
     Json cursor;

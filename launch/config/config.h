@@ -270,24 +270,45 @@ struct DataConfig {
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto", when_busy = "wait", load_from, fail_policy = "continue", hash = "none";
-  int64_t every = 500, keep = 3, keep_every = 0;
-  bool keep_best = true, async = true, readback = false;
+  std::string dir, every = "auto", resume = "auto", when_busy = "wait", load_from, fail_policy = "continue";
+  std::string hash = "none", commit = "rename", staging_bytes = "auto", direct_io = "auto", tag_validation = "warn";
+  int64_t keep = 3, keep_every = 0, keep_best = 1, part_bytes = int64_t{64} << 30, threads = 2;
+  double mtbf_hours = 0;
+  bool async = true, readback = false, index_h5 = false, read_once = false;
   std::vector<std::string> load = {"all"}, allow_change, allow_missing, allow_extra;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
-    v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
+    v("every", every, "auto|STEPS",
+      "save every so many steps, and at the end; 0: only at the end; auto: after 5 minutes, then as often as the cost "
+      "of a save and mtbf_hours make best");
+    v("mtbf_hours", mtbf_hours, "0..1e6 hours",
+      "every auto: mean time between failures of the whole job; 0: 50000 / ranks, from 0.5 to 24");
     v("keep", keep, "2..1000", "newest checkpoints kept");
     v("keep_every", keep_every, "0.. steps", "and every step that this divides; 0: none");
-    v("keep_best", keep_best, "", "and the one of the best validation loss");
+    v("keep_best", keep_best, "0..1000, or true or false", "and so many of the best validation losses; true: 1");
     v("async", async, "", "write while training goes on, from a copy in host memory");
+    v("staging_bytes", staging_bytes, "auto|BYTES",
+      "most that the copy may take of a rank's host memory; auto: what is left there. What does not fit is "
+      "written while training waits");
+    v("part_bytes", part_bytes, "1048576.. bytes", "a rank begins another file before one grows beyond; 64 GiB");
+    v("threads", threads, "1..64 threads", "of a rank that write a checkpoint: one fills and checks, the others write");
+    v("direct_io", direct_io, "auto|off", "auto: large files past the kernel's copy, where the file system takes that");
     v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
     v("fail_policy", fail_policy, "continue|abort",
       "three saves in a row failed: abort ends the run with code 74 before more work is at risk");
     v("readback", readback, "", "read every shard again from the disk before its checkpoint counts as written");
+    v("commit", commit, "rename|marker",
+      "what makes an attempt a checkpoint: a rename of its folder, or, on file systems that do not rename folders in "
+      "one piece, its manifest, written last");
+    v("index_h5", index_h5, "",
+      "write index.h5 too: every tensor whole, as virtual data sets over the shards, for h5py");
+    v("tag_validation", tag_validation, "warn|ignore|fail",
+      "ranks that disagree about which checkpoint they write never write it: say so, say nothing, or end with code 70");
     v("hash", hash, "none|sha256", "of each shard in manifest.json, for who signs that; ckpt verify checks it");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("read_once", read_once, "",
+      "a load reads each block once in a data-parallel group, for slow disks: one rank reads it and sends it on");
     v("load_from", load_from, "",
       "another run or checkpoint that this run begins with, as long as it has no checkpoint of its own");
     v("load", load, "", "what is taken from load_from: all, or some of weights optim schedule data");
@@ -296,6 +317,10 @@ struct CheckpointConfig {
       "tensors that the checkpoint may lack, which begin afresh: master/head.weight optim/*");
     v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be left out: master/head.weight optim/*");
   }
+
+  // Of a checked config.
+  bool saves_by_time() const { return every == "auto"; }
+  int64_t save_steps() const { return saves_by_time() ? 0 : std::stoll(every); }  // 0: not by steps
 };
 
 struct LogConfig {

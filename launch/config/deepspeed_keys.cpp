@@ -278,7 +278,7 @@ constexpr DsKey kLayout[] = {
     {.path = "checkpoint.tag_validation",
      .type = kText,
      .domain = "warn|ignore|fail",
-     .why = "a checkpoint is one directory that all ranks commit together; a difference always fails"},
+     .native = "checkpoint.tag_validation"},
     {.path = "checkpoint.load_universal", .why = "every layout reads every checkpoint"},
     {.path = "checkpoint.use_node_local_storage",
      .status = kRefused,

@@ -115,6 +115,8 @@ std::string data_line(const BannerFacts& f, double epochs) {
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
+constexpr double kUsable = 0.9;  // of the memory that is free
+
 // A rank copies its own dp share of values and optimizer state.
 int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
   return m.weights / (zero_stage < 3 ? dp : 1) + m.optimizer / (zero_stage < 1 ? dp : 1);
@@ -171,13 +173,12 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Sta
   return out;
 }
 
-void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
-                    int ranks_here, bool staged_saves) {
+void require_memory(const EngineOptions&, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
+                    int ranks_here) {
   size_t largest = 0;
   int64_t worst = 0, sum = 0;
   for (size_t k = 0; k < plans.size(); ++k) {
-    const MemoryReport& memory = plans[k].memory;
-    const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
+    const int64_t bytes = plans[k].memory.total();
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
       worst = bytes;
@@ -187,12 +188,22 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePl
   int64_t free_bytes = 0, total_bytes = 0;
   backend.device->memory(0, &free_bytes, &total_bytes);
   const auto need = static_cast<double>(sum) * ranks_here / mesh.world();
-  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
-             " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
+  GT_REQUIRE(need <= kUsable * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", ranks_here,
+             " ranks here need ", format_bytes(need), " of ", format_bytes(kUsable * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plans[largest].memory),
-             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
-             staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
+             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp");
+}
+
+bool snapshot_fits(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
+                   int ranks_here) {
+  const bool on_host = std::string_view(backend.device->name) == "cpu";
+  int64_t sum = 0, free_bytes = 0, total_bytes = 0;
+  for (const EnginePlan& plan : plans)
+    sum +=
+        (staging_bytes(plan.memory, o.zero.stage, mesh.dp) + (on_host ? plan.memory.total() : 0)) * mesh.dp * mesh.tp;
+  cpu_backend().device->memory(0, &free_bytes, &total_bytes);
+  return static_cast<double>(sum) * ranks_here / mesh.world() <= kUsable * static_cast<double>(free_bytes);
 }
 
 // Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its

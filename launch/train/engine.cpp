@@ -159,8 +159,8 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
   backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop,
-                        bool save_ready) try {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
+                        bool save_due) try {
   const int m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -191,7 +191,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
   store_->norm_squares(norms);
   store_->replica_squares(replicas);
-  share(losses, stop, save_ready);
+  share(losses, stop, save_ready, save_due);
   backend_.ops->clip_factor({.norm_squares = norms,
                              .scalars = scalars,
                              .norm = norm,
@@ -239,7 +239,7 @@ void Engine::put_stage_times(Tensor out) {
 // stop, saves that are done, times by pipeline rank, and targets by microbatch where a mean of means asks for them.
 // Each entry of the first two has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline
 // axis.
-void Engine::share(Tensor losses, bool stop, bool save_ready) {
+void Engine::share(Tensor losses, bool stop, bool save_ready, bool save_due) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
@@ -251,6 +251,7 @@ void Engine::share(Tensor losses, bool stop, bool save_ready) {
                          compute_);
   wishes_[kStop] = stop ? 1 : 0;
   wishes_[kSaveReady] = save_ready ? 1 : 0;
+  wishes_[kSaveDue] = save_due ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
   put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
@@ -317,6 +318,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
       std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
+  r.save_due = shared[kSaveDue] > 0;
   r.times = StepTimes(shared.subspan(kNumWishes, static_cast<size_t>(mesh_.shape().pp) * kNumStageTimes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
@@ -365,7 +367,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
-    share(losses, false, false);
+    share(losses, false, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);

@@ -85,6 +85,7 @@ struct StepResult {
   bool overflow = false;                      // because gradients are not finite
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
+  bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
   StepTimes times;                            // of all ranks
   PhaseEnds phases{};                         // of this rank
@@ -99,10 +100,11 @@ class Engine {
 
   // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
   // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
-  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. `save_due`: its wish for the
+  // next one; any rank's is everybody's result. microbatches:
   // options.microbatches of them.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
-                  bool save_ready = false);
+                  bool save_ready = false, bool save_due = false);
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
@@ -151,7 +153,7 @@ class Engine {
   void prepare_seeds(std::span<const MicroBatch>);
   void judge_step(int64_t target_tokens);
   double fetch_loss(int64_t target_tokens);
-  void share(Tensor losses, bool stop, bool save_ready);
+  void share(Tensor losses, bool stop, bool save_ready, bool save_due);
   void share_counts(Tensor out);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
@@ -181,7 +183,7 @@ class Engine {
   std::vector<double> host_sums_;
   std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
-  enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
+  enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
   double wishes_[kNumWishes] = {};
   double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};

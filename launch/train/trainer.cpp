@@ -35,10 +35,12 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   require_equal_order();
   ops_ = std::make_unique<OpWatch>(*backend_);
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, ops_->backend(), compute_, plan_);
+  require_fault_targets();
   saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
+  saver_->prepare(engine_->checkpoint_views(), snapshot_fits_, !run_.dry_run && !run_.range_test);
   agree(world, [&] {
     if (speaks() && !run_.dry_run) write_config();
   });
@@ -84,8 +86,8 @@ Exit Trainer::run() {
     }
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
     report_memory();
-    if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0))
-      save(last || stop_);
+    const int64_t every = config_.checkpoint.save_steps();
+    if (last || stop_ || save_due_ || (every > 0 && state_.step % every == 0)) save(last || stop_);
   }
   saver_->finish();
   const bool done = state_.step >= config_.train.steps || (run_.range_test && !stop_);
@@ -124,10 +126,11 @@ void Trainer::one_step() {
   const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 &&
                      !module_timer_;
   const StepResult r =
-      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
+      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
   if (!plants.empty() || module_timer_) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
+  save_due_ = r.save_due;
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
@@ -182,6 +185,8 @@ void Trainer::evaluate() {
     state_.best_loss = rec.loss;
     state_.best_step = state_.step;
   }
+  state_.eval_loss = rec.loss;
+  state_.eval_step = state_.step;
   if (log_) log_->push(rec);
   step_ended_ = now();
 }
@@ -189,6 +194,7 @@ void Trainer::evaluate() {
 void Trainer::save(bool must) {
   if (config_.fault.replica_check_every > 0) check_replicas();
   mesh_->status().enter(RunPhase::kSave, state_.step);
+  injector_.at_save(state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;
   started_ = begin;

@@ -55,6 +55,8 @@ class Trainer {
   std::optional<LoadReport> start_from_elsewhere();
   FitOptions fit_options() const;
   void require_patterns_found();
+  void require_fault_targets();
+  void look_at_load_from();
   void require_same_optimizer();
   LoaderConfig loader_config() const;
   void open_loader();
@@ -132,7 +134,8 @@ class Trainer {
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1;
-  bool stop_ = false, memory_reported_ = false;
+  bool stop_ = false, save_due_ = false, memory_reported_ = false;
+  bool snapshot_fits_ = true;  // beside everything else on this machine; known to its first rank
 };
 
 }  // namespace gt

@@ -61,7 +61,7 @@ void Trainer::start_logs() {
   info.total_steps = config_.train.steps;
   info.resumed_from = resumed_ && saver_->saved_step() >= 0 ? state_.step : -1;
   info.eval_every = config_.train.eval_every;
-  info.save_every = config_.checkpoint.every;
+  info.save_every = config_.checkpoint.save_steps();
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
@@ -70,6 +70,7 @@ void Trainer::start_logs() {
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  if (!run_.range_test) info.rows.push_back({"checkpoints", saver_->describe()});
   if (resumed_ && info.resumed_from < 0)
     info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
   info.rows.insert(info.rows.end(), folders.begin(), folders.end());

@@ -1,6 +1,9 @@
 // Where the trainer begins: fresh weights, or a checkpoint that this run may go on from.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "checkpoint/world.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/trainer.h"
 
@@ -20,6 +23,7 @@ void Trainer::load_or_init() {
     });
   }
   const bool own = resumed_.has_value();
+  if (own && !c.load_from.empty()) look_at_load_from();
   if (!own && !c.load_from.empty()) resumed_ = start_from_elsewhere();
   require_patterns_found();
   if (resumed_) {
@@ -55,6 +59,42 @@ void Trainer::require_patterns_found() {
       GT_REQUIRE(found[i] > 0, Exit::kUsage, "optim.no_decay: \"", config_.optim.no_decay[i],
                  "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
                  engine_->store().tensors().front()->name);
+  });
+}
+
+// A fault at a tensor that no rank has would never happen.
+void Trainer::require_fault_targets() {
+  const std::vector<std::string> wanted = injector_.params();
+  if (wanted.empty()) return;
+  std::vector<std::string> own, known;
+  for (const auto& t : engine_->store().tensors()) own.push_back(t->name);
+  for (const std::string& rank : gather_bytes(mesh_->world(), pack(own)))
+    for (std::string& name : unpack(rank)) known.push_back(std::move(name));
+  agree(mesh_->world(), [&] {
+    for (const std::string& name : wanted) {
+      const std::string guess = did_you_mean(name, known);
+      GT_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), Exit::kUsage, "fault.inject: param=", name,
+                 ": no tensor of that name",
+                 guess.empty() ? "; names are those of `gpttrain ckpt inspect`, such as " + known[0]
+                               : "; did you mean " + guess + "?");
+    }
+  });
+}
+
+// The run has a checkpoint of its own, so this one is not used; a misspelt name must not go unnoticed.
+void Trainer::look_at_load_from() {
+  agree(mesh_->world(), [&] {
+    if (!speaks()) return;
+    std::string state = "is there";
+    try {
+      state = resolve_step(config_.checkpoint.load_from) + " is there";
+    } catch (const Error& e) {
+      if (e.code() == Exit::kUsage) throw Error(cat("checkpoint.load_from: ", e.what()), Exit::kUsage);
+      state = e.what();
+    }
+    resumed_->warnings.push_back(cat("checkpoint.load_from is not used (", state,
+                                     "): this run goes on from a checkpoint of its own, ", resumed_->path,
+                                     "; a new run with another --log.name would begin with it"));
   });
 }
 

@@ -24,8 +24,8 @@ void Trainer::open_device() {
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) {
     stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
-    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size(),
-                   config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size());
+    snapshot_fits_ = snapshot_fits(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size());
   }
   plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = stream_ = OpenStream(*backend_->device, 0, threads_);

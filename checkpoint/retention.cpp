@@ -37,7 +37,9 @@ std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std:
   std::vector<std::pair<double, int64_t>> order;
   for (const auto& [n, path] : steps)
     if (const auto it = losses.find(n); it != losses.end()) order.emplace_back(it->second, n);
-  std::sort(order.begin(), order.end());
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;  // of equals the newer one
+  });
   std::set<int64_t> out;
   for (size_t k = 0; k < order.size() && k < static_cast<size_t>(count); ++k) out.insert(order[k].second);
   return out;

@@ -1,5 +1,7 @@
 #include "checkpoint/background_save.h"
 
+#include <cstring>
+
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
 
@@ -9,6 +11,10 @@ BackgroundSave::BackgroundSave(Vfs& vfs, const Mesh& mesh, const DeviceApi& api,
     : vfs_(vfs), mesh_(mesh), api_(api), stream_(stream), staging_(api) {}
 
 BackgroundSave::~BackgroundSave() { join(); }
+
+void BackgroundSave::reserve(int64_t bytes) {
+  if (bytes > staging_.bytes()) std::memset(staging_.room(bytes), 0, static_cast<size_t>(bytes));
+}
 
 void BackgroundSave::join() {
   if (thread_.joinable()) thread_.join();

@@ -29,6 +29,8 @@ class BackgroundSave {
   bool busy() const { return phase_ != Phase::kIdle; }
   int64_t step() const { return step_; }  // of the attempt under way
   int64_t staging_bytes() const { return staging_.bytes(); }
+  // Gets memory for copies of so many bytes, all of it touched, so that the first save neither waits for it nor fails.
+  void reserve(int64_t bytes);
 
   // Collective; not while busy. Returns when the copy is made. An error before that (the folder cannot be made) is
   // returned like one of advance().

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/block_stream.h"
 #include "checkpoint/retention.h"
 #include "kernels/core/device.h"
 #include "parallel/mesh.h"
@@ -44,7 +45,13 @@ struct TrainState {
   int64_t global_batch = 0, micro_batch = 0;
   double best_loss = 0;  // validation; meaningless while best_step is -1
   int64_t best_step = -1;
+  double eval_loss = 0;  // of the newest evaluation
+  int64_t eval_step = -1;
   std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  // Of a run whose sequences grow: tokens of a sample that its last step took, and samples of all its steps.
+  struct CurriculumState { int64_t length = 0, samples = 0; };
+  std::optional<CurriculumState> curriculum;
+  std::optional<double> pld_theta;  // of progressive layer drop in the last step
   std::string bad_steps_json;  // JSON object: what the run remembers of good and bad steps; empty: nothing
   std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
 };
@@ -70,6 +77,12 @@ struct SaveOptions {
   bool require_finite = true;                             // NaN and infinity end the attempt
   bool readback = false;  // each shard is read again from the disk before the attempt counts as written
   bool sha256 = false;    // of each shard in the manifest, for who wants to sign it
+  int64_t part_bytes = int64_t{64} << 30;  // a rank begins another file before one grows beyond
+  WriteOptions how;
+  bool index_h5 = false;  // index.h5 beside the shards: every tensor whole, for people
+  // For file systems that do not rename folders in one piece: the attempt has the step's name from the start, and its
+  // manifest, written last, makes it a checkpoint.
+  bool commit_by_marker = false;
   std::string git, isa;                                   // of the writer
   std::function<void()> may_commit;  // asked on rank 0 right before the commit; what it throws ends the attempt
 };
@@ -101,6 +114,7 @@ struct LoadReport {
 // * ("optim/*"). What is missing in the checkpoint keeps the values that it has; what is extra there is not read.
 struct FitOptions {
   std::vector<std::string> allow_missing, allow_extra;
+  bool read_once = false;  // what several ranks of a dp group want is read by one of them and sent to the others
 };
 
 // Looks at what is about to be loaded (state, config_json, path) and throws kUsage when the run does not want it.
@@ -136,13 +150,15 @@ struct CheckpointInfo {
   std::string name;     // of the directory
   std::string created;  // UTC, "2026-01-31T12:00:00Z"; empty when unknown
   std::string layout;   // "tp2 pp4 dp2 zero1"
+  std::string kept;     // why the retention that was asked for keeps it; or that it will go
   std::string status;   // ok, incomplete, corrupt, abandoned, attempt; with the reason where there is one
   int64_t bytes = 0;
   int64_t step = 0;
 };
 
 // Everything in a checkpoints folder that is or was a checkpoint, oldest first. Cheap checks only.
-std::vector<CheckpointInfo> list_checkpoints(const std::string& dir);
+// The retention is asked why each step is there.
+std::vector<CheckpointInfo> list_checkpoints(const std::string& dir, const Retention& = {});
 
 struct InspectOptions {
   std::string tensor;  // only this tensor: "master/embed.weight"; empty: all

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
@@ -45,6 +46,10 @@ CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
   info.name = fs::path(path).filename().string();
   info.step = step_in(info.name);
   info.bytes = bytes_in(path);
+  if (step_number(info.name) && is_attempt(path)) {
+    info.status = "attempt";
+    return info;
+  }
   if (info.name[0] == '.') {
     info.status = info.name[1] == 't' ? "attempt" : "attempt (half deleted)";
     return info;
@@ -169,7 +174,7 @@ std::string read_aux(const std::string& step_dir, const std::string& name) {
   return "";
 }
 
-std::vector<CheckpointInfo> list_checkpoints(const std::string& dir) {
+std::vector<CheckpointInfo> list_checkpoints(const std::string& dir, const Retention& retention) {
   Vfs vfs;
   std::error_code ec;
   fs::directory_iterator it(dir, ec);
@@ -180,6 +185,12 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& dir) {
   for (const auto& e : it)
     if (step_in(e.path().filename().string()) >= 0 && e.is_directory(ec))
       out.push_back(look_at(vfs, e.path().string()));
+  std::map<std::string, std::string> why;
+  const PrunePlan plan = plan_prune(vfs, dir, retention, false);
+  for (const auto& e : plan.keep) why[e.name] = e.why;
+  for (const auto& e : plan.remove) why[e.name] = "goes at the next save: " + e.why;
+  for (CheckpointInfo& c : out)
+    if (const auto it = why.find(c.name); it != why.end()) c.kept = it->second;
   std::sort(out.begin(), out.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.step != b.step ? a.step < b.step : a.name < b.name;
   });

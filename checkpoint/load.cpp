@@ -109,8 +109,10 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
                                     absent.size() > 1 ? ", …" : ""));
     if (accept) accept(report);
   });
+  const bool once = fit.read_once && mesh.size(Axis::kDp) > 1;
+  if (once) read_views_once(vfs, path, m, stored, &api, stream, mesh, mesh.group(Axis::kDp));
   all_or_none(mesh, [&] {
-    read_views(vfs, path, m, stored, &api, stream);
+    if (!once) read_views(vfs, path, m, stored, &api, stream);
     for (const ShardView& v : fresh) clear_view(v, &api, stream);
   });
   return report;

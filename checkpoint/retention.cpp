@@ -1,5 +1,7 @@
 #include "checkpoint/retention.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -20,15 +22,27 @@ int64_t bytes_in(const std::string& dir) {
   return n;
 }
 
-// The best step so far, as the newest readable manifest remembers it; -1: none.
-int64_t best_step(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& steps) {
+// The steps of the lowest validation losses: those that were evaluated when they were written, or that a manifest calls
+// the best so far. Damaged or unreadable ones have none.
+std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& steps, int count) {
+  std::map<int64_t, double> losses;
   for (const auto& [n, path] : steps) {
     try {
-      return open_step(vfs, path).manifest.state.best_step;
-    } catch (const Error&) {  // damaged or unreadable: an older one may know
-    }
+      const std::string file = path + "/manifest.json";
+      const TrainState s = parse_manifest(read_file(vfs, file, kManifestLimit), file).state;
+      if (s.best_step >= 0) losses.try_emplace(s.best_step, s.best_loss);
+      if (s.eval_step == n && !std::isnan(s.eval_loss)) losses[n] = s.eval_loss;
+    } catch (const Error&) {}
   }
-  return -1;
+  std::vector<std::pair<double, int64_t>> order;
+  for (const auto& [n, path] : steps)
+    if (const auto it = losses.find(n); it != losses.end()) order.emplace_back(it->second, n);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;  // of equals the newer one
+  });
+  std::set<int64_t> out;
+  for (size_t k = 0; k < order.size() && k < static_cast<size_t>(count); ++k) out.insert(order[k].second);
+  return out;
 }
 
 // Weights that were brought here from elsewhere: no training makes them again.
@@ -43,22 +57,25 @@ bool was_imported(Vfs& vfs, const std::string& path) {
 PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool attempts) {
   PrunePlan plan;
   const auto entry = [&](const std::string& name, std::string why) {
-    return PrunePlan::Entry{name, std::move(why), bytes_in(dir + "/" + name)};
+    return PrunePlan::Entry{name, std::move(why), bytes_in(dir + "/" + name), false};
   };
   if (attempts)
-    for (const std::string& name : list_attempts(dir))
-      plan.remove.push_back(entry(name, name[1] == 't' ? "an attempt that died" : "a deletion that was interrupted"));
+    for (const std::string& name : list_attempts(dir)) {
+      plan.remove.push_back(entry(name, name[1] == 'd' ? "a deletion that was interrupted" : "an attempt that died"));
+      plan.remove.back().leftover = true;
+    }
   const auto steps = list_steps(dir);
   if (r.keep < 1) return plan;
   const auto keep = static_cast<size_t>(r.keep);
-  const int64_t best = r.keep_best && steps.size() > keep ? best_step(vfs, steps) : -1;
+  const auto best = r.keep_best > 0 ? best_steps(vfs, steps, r.keep_best) : std::set<int64_t>();
   for (size_t k = 0; k < steps.size(); ++k) {
     const auto& [n, path] = steps[k];
     const std::string name = fs::path(path).filename().string();
     if (k < keep)
       plan.keep.push_back(entry(name, cat("newest ", k + 1, " of ", keep)));
-    else if (n == best)
-      plan.keep.push_back(entry(name, "best validation loss"));
+    else if (best.count(n))
+      plan.keep.push_back(entry(name, r.keep_best == 1 ? "best validation loss"
+                                                       : cat("one of the ", r.keep_best, " best validation losses")));
     else if (r.keep_every > 0 && n % r.keep_every == 0)
       plan.keep.push_back(entry(name, cat("every ", r.keep_every, " steps")));
     else if (was_imported(vfs, path))
@@ -78,7 +95,7 @@ PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool 
 
 void prune(Vfs& vfs, const std::string& dir, const PrunePlan& plan) {
   bool steps_go = false;
-  for (const auto& e : plan.remove) steps_go = steps_go || e.name[0] != '.';
+  for (const auto& e : plan.remove) steps_go = steps_go || !e.leftover;
   if (steps_go) {
     GT_CHECK(!plan.keep.empty(), "a plan that keeps nothing");
     const VerifyReport report = verify_step(vfs, dir + "/" + plan.keep.front().name, {.fresh = true});
@@ -90,8 +107,8 @@ void prune(Vfs& vfs, const std::string& dir, const PrunePlan& plan) {
   }
   std::vector<std::string> doomed;
   for (const auto& e : plan.remove) {
-    if (e.name[0] == '.') {
-      doomed.push_back(dir + "/" + e.name);
+    if (e.leftover) {
+      remove_attempt(vfs, dir, e.name);
       continue;
     }
     doomed.push_back(dir + "/.del-" + e.name);

@@ -12,7 +12,7 @@ namespace gt {
 struct Retention {
   int keep = 3;            // newest steps; below 1: nothing is ever deleted
   int64_t keep_every = 0;  // and every step that this divides; 0: none
-  bool keep_best = true;   // and the one of the best validation loss so far
+  int keep_best = 1;       // and so many of the best validation losses
 };
 
 struct PrunePlan {
@@ -20,6 +20,7 @@ struct PrunePlan {
     std::string name;  // in the folder
     std::string why;   // "attempt that died", "newest 1 of 3", "older than the 3 newest"
     int64_t bytes = 0;
+    bool leftover = false;  // of an attempt or a deletion: never was a step, or is none any more
   };
   std::vector<Entry> keep, remove;  // steps kept, newest first; everything to be removed
 };

@@ -238,8 +238,14 @@ class ShardedSafetensors : public WeightFile {
  private:
   static std::map<std::string, std::string> weight_map(const std::string& index, const std::string& text) {
     std::map<std::string, std::string> out;
-    const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+    std::vector<std::set<std::string>> keys;  // of the objects that are open: nlohmann would keep the last of two
+    const auto shallow = [&](int depth, Json::parse_event_t event, Json& value) {
       GT_REQUIRE(depth <= 8, Exit::kDamaged, index, ": nested deeper than 8");
+      if (event == Json::parse_event_t::object_start) keys.emplace_back();
+      if (event == Json::parse_event_t::object_end) keys.pop_back();
+      if (event == Json::parse_event_t::key)
+        GT_REQUIRE(keys.back().insert(value.get<std::string>()).second, Exit::kDamaged, index, ": duplicate key \"",
+                   value.get<std::string>().substr(0, 200), "\"");
       return true;
     };
     try {

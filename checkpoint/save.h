@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/index_h5.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_writer.h"
 #include "checkpoint/vfs.h"
@@ -56,6 +57,9 @@ class SaveAttempt {
   void merge(const std::vector<std::string>& tables);
   void add_aux(const AuxFile&);
   void collect_indexes();
+  void write_index_h5();
+  void seal(const std::string& folder);
+  void clear_place(const std::string& folder);
   void write_latest(const std::string& text);
 
   Vfs& vfs_;
@@ -64,12 +68,21 @@ class SaveAttempt {
   const Mesh& mesh_;
   const DeviceApi& api_;
   const Stream stream_;
-  std::vector<StoredTensor> mine_;
+  std::vector<std::vector<StoredTensor>> parts_;  // what this rank writes, a file each
   Manifest m_;
   FetchTensor fetch_;
-  std::string temp_, text_, sha256_;
-  std::vector<std::string> hashes_;  // of all ranks' shards, when they are wanted
+  std::vector<int> parts_of_;  // [rank]: files
+  std::string temp_, text_;
+  ShardRecords records_;  // of all shards, for index.h5
+  std::vector<std::string> warnings_;
+  std::vector<std::string> own_hashes_, hashes_;  // of this rank's shards; of all in the order of the manifest
 };
+
+// Collective. Would all ranks write one attempt? Compares MIN and MAX of a hash of what it is named after.
+bool same_attempt(const Mesh&, const TrainState&);
+
+// What a rank with these views writes, and copies for that: bytes.
+int64_t snapshot_bytes(std::span<const ShardView>);
 
 // The error of an attempt as callers see it.
 Error save_error(int64_t step, const Error&);

@@ -29,11 +29,28 @@ Uuid attempt_uuid(const std::string& run_uuid, int64_t step, uint32_t attempt) {
 
 // What a rank tells the others of a tensor.
 struct Row {
-  int64_t dtype, blocks, stored, rank;
+  int64_t dtype, blocks, rank;
+  int64_t first_part, last_part;  // that hold some of it; -1: none does
   std::array<int64_t, Shape::kMaxRank> dim;
 };
 
 }  // namespace
+
+bool same_attempt(const Mesh& mesh, const TrainState& state) {
+  const Uuid u = attempt_uuid(state.run_uuid, state.step, 0);
+  int64_t tag = 0;
+  std::memcpy(&tag, u.data(), sizeof tag);
+  int64_t most[2] = {tag, ~tag};  // ~ turns the order round: the second becomes ~MIN
+  mesh.world().all_reduce({reinterpret_cast<std::byte*>(most), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
+  return most[0] == ~most[1];
+}
+
+int64_t snapshot_bytes(std::span<const ShardView> views) {
+  int64_t n = 0;
+  for (const StoredTensor& t : stored_tensors(views))
+    for (const Box& b : t.set.boxes) n += b.numel() * size_of(t.set.dtype);
+  return n;
+}
 
 std::byte* Staging::room(int64_t bytes) {
   if (bytes > size_) {
@@ -68,12 +85,17 @@ SaveAttempt::SaveAttempt(Vfs& vfs, const std::string& dir, const TrainState& sta
 void SaveAttempt::plan(std::span<const ShardView> views) {
   std::string table;
   all_or_none(mesh_, [&] {
-    mine_ = stored_tensors(views);
+    parts_ = cut_into_parts(stored_tensors(views), options_.part_bytes);
     std::map<std::string, Row> rows;
     for (const ShardView& v : views)
-      rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.blocks, 0, v.full.rank, v.full.dim};
-    for (const StoredTensor& t : mine_) rows.at(t.set.name).stored = 1;
-    std::vector<std::string> parts;
+      rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.blocks, v.full.rank, -1, -1, v.full.dim};
+    for (size_t p = 0; p < parts_.size(); ++p)
+      for (const StoredTensor& t : parts_[p]) {
+        Row& row = rows.at(t.set.name);
+        if (row.first_part < 0) row.first_part = static_cast<int64_t>(p);
+        row.last_part = static_cast<int64_t>(p);
+      }
+    std::vector<std::string> parts{std::to_string(parts_.size())};
     for (const auto& [name, row] : rows) {
       parts.push_back(name);
       parts.emplace_back(reinterpret_cast<const char*>(&row), sizeof row);
@@ -87,9 +109,13 @@ void SaveAttempt::plan(std::span<const ShardView> views) {
 // A tensor that ranks hold and none stores stays in the list, without files: the coverage check will refuse it.
 void SaveAttempt::merge(const std::vector<std::string>& tables) {
   std::map<std::string, TensorEntry> all;
+  int first_file = 0;  // of the rank
+  parts_of_.clear();
   for (size_t r = 0; r < tables.size(); ++r) {
+    if (r > 0) first_file += parts_of_.back();
     const auto parts = unpack(tables[r]);
-    for (size_t k = 0; k < parts.size(); k += 2) {
+    parts_of_.push_back(std::stoi(parts[0]));
+    for (size_t k = 1; k < parts.size(); k += 2) {
       Row row{};
       GT_CHECK(parts[k + 1].size() == sizeof row, "table row");
       std::memcpy(&row, parts[k + 1].data(), sizeof row);
@@ -102,12 +128,13 @@ void SaveAttempt::merge(const std::vector<std::string>& tables) {
       TensorEntry& known = all.try_emplace(t.name, t).first->second;
       GT_CHECK(known.shape == t.shape && known.dtype == t.dtype, t.name, ": rank ", r, " has ", to_string(t.shape),
                ", another one ", to_string(known.shape));
-      if (!row.stored) continue;
-      const int file = static_cast<int>(r);
-      if (!known.files.empty() && known.files.back().second == file - 1)
-        known.files.back().second = file;
+      if (row.first_part < 0) continue;
+      const int first = first_file + static_cast<int>(row.first_part),
+                last = first_file + static_cast<int>(row.last_part);
+      if (!known.files.empty() && known.files.back().second == first - 1)
+        known.files.back().second = last;
       else
-        known.files.emplace_back(file, file);
+        known.files.emplace_back(first, last);
     }
   }
   m_.tensors.clear();
@@ -127,24 +154,37 @@ void SaveAttempt::begin() {
       clean_attempts(vfs_, dir_);
     } catch (const IoError&) {  // leftovers that cannot be removed are no reason not to save
     }
+    if (options_.commit_by_marker) clear_place(dir_ + "/" + step_name(m_.step));
     std::error_code ec;
     while (std::filesystem::exists(std::filesystem::symlink_status(name(), ec))) ++attempt;
   });
   attempt = static_cast<uint32_t>(std::stoul(broadcast_bytes(mesh_.world(), std::to_string(attempt), 0)));
-  temp_ = name();
+  temp_ = options_.commit_by_marker ? dir_ + "/" + step_name(m_.step) : name();
   m_.uuid = attempt_uuid(m_.state.run_uuid, m_.step, attempt);
+}
+
+// Of an attempt that is to be made in its final place: a step of that number belongs to a branch that the run has left.
+// The marker says that what is there is no checkpoint before its manifest is whole.
+void SaveAttempt::clear_place(const std::string& folder) {
+  std::error_code ec;
+  if (std::filesystem::exists(std::filesystem::symlink_status(folder, ec))) set_aside(vfs_, folder, "abandoned");
+  temp_ = folder;
+  make_directory(vfs_, dir_);
+  write_synced(vfs_, attempt_marker(folder), to_string(attempt_uuid(m_.state.run_uuid, m_.step, 0)) + "\n");
+  sync_directory(vfs_, dir_);
 }
 
 int64_t SaveAttempt::stored_bytes() const {
   int64_t n = 0;
-  for (const StoredTensor& t : mine_)
-    for (const Box& b : t.set.boxes) n += b.numel() * size_of(t.set.dtype);
+  for (const auto& part : parts_)
+    for (const StoredTensor& t : part)
+      for (const Box& b : t.set.boxes) n += b.numel() * size_of(t.set.dtype);
   return n;
 }
 
 void SaveAttempt::snapshot(Staging& staging) {
   std::byte* to = staging.room(stored_bytes());
-  for (StoredTensor& t : mine_) {
+  const auto copy = [&](StoredTensor& t) {
     for (size_t k = 0; k < t.data.size(); ++k) {
       const int64_t n = t.set.boxes[k].numel() * size_of(t.set.dtype);
       if (t.device.kind == DeviceKind::kCpu)
@@ -155,21 +195,36 @@ void SaveAttempt::snapshot(Staging& staging) {
       to += n;
     }
     t.device = {};
-  }
+  };
+  for (auto& part : parts_)
+    for (StoredTensor& t : part) copy(t);
   api_.synchronize(stream_);
 }
 
 void SaveAttempt::write() {
   make_directory(vfs_, temp_);  // by whoever comes first
-  ShardJob job{
-      temp_, {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0}, m_.uuid, {}, options_.require_finite, fetch_,
-               options_.sha256, options_.readback};
+  ShardJob job{temp_,
+               {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0},
+               m_.uuid,
+               {},
+               options_.require_finite,
+               fetch_,
+               options_.sha256,
+               options_.readback,
+               options_.how};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);
-  sha256_ = write_shard(vfs_, job, mine_, api_, stream_);
+  own_hashes_.clear();
+  for (const auto& part : parts_) {
+    own_hashes_.push_back(write_shard(vfs_, job, part, api_, stream_));
+    ++job.head.part;
+  }
 }
 
 void SaveAttempt::share_hashes() {
-  if (options_.sha256) hashes_ = gather_bytes(mesh_.world(), sha256_);
+  hashes_.clear();
+  if (!options_.sha256) return;
+  for (const std::string& rank : gather_bytes(mesh_.world(), pack(own_hashes_)))
+    for (std::string& hash : unpack(rank)) hashes_.push_back(std::move(hash));
 }
 
 // Every index is read back and checked, and the rectangles of all of them must fill every tensor: a rank that wrote
@@ -177,20 +232,23 @@ void SaveAttempt::share_hashes() {
 void SaveAttempt::collect_indexes() {
   std::vector<std::vector<Box>> boxes(m_.tensors.size());
   const auto shapes = m_.shapes();
-  for (int r = 0; r < mesh_.world().size(); ++r) {
+  const auto collect = [&](int rank, int part) {
     ShardFile f;
-    f.name = shard_name(r);
+    f.name = shard_name(rank, part);
     const std::string path = temp_ + "/" + f.idx_name(), bytes = read_file(vfs_, path, kManifestLimit);
     f.bytes = File::open(vfs_, temp_ + "/" + f.name).size();
     f.idx_bytes = static_cast<int64_t>(bytes.size());
     f.idx_sha256 = sha256_hex(bytes);
-    if (!hashes_.empty()) f.sha256 = hashes_[static_cast<size_t>(r)];
+    if (!hashes_.empty()) f.sha256 = hashes_[m_.files.size()];
     const ShardIndex x = decode_index(bytes, path, shapes);
-    GT_REQUIRE(x.uuid == m_.uuid && x.step == m_.step && x.rank == r && x.file_bytes == f.bytes, Exit::kIo, path,
-               ": not what rank ", r, " was to write; do all ranks see one folder?");
+    GT_REQUIRE(x.uuid == m_.uuid && x.step == m_.step && x.rank == rank && x.part == part && x.file_bytes == f.bytes,
+               Exit::kIo, path, ": not what rank ", rank, " was to write; do all ranks see one folder?");
     for (const SliceRecord& s : x.records) boxes[s.tensor].push_back(s.box);
     m_.files.push_back(f);
-  }
+    if (options_.index_h5) records_.push_back(x.records);
+  };
+  for (size_t r = 0; r < parts_of_.size(); ++r)
+    for (int part = 0; part < parts_of_[r]; ++part) collect(static_cast<int>(r), part);
   for (size_t k = 0; k < boxes.size(); ++k) {
     const std::string error = coverage_error(shapes[k].shape, boxes[k]);
     GT_CHECK(error.empty(), shapes[k].name, ": ", error);
@@ -203,9 +261,22 @@ void SaveAttempt::add_aux(const AuxFile& a) {
   m_.aux.push_back({a.name, static_cast<int64_t>(bytes.size()), sha256_hex(bytes)});
 }
 
+// For people: that it could not be made is no reason to lose a checkpoint.
+void SaveAttempt::write_index_h5() {
+  const std::string path = temp_ + "/index.h5";
+  try {
+    write_synced(vfs_, path, index_h5(m_, records_, temp_));
+  } catch (const Error& e) {
+    warnings_.push_back(cat("no index.h5 of step ", m_.step, ": ", e.what()));
+    vfs_.unlink(path);
+  }
+  records_.clear();
+}
+
 void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   collect_indexes();
   for (const AuxFile& a : aux) add_aux(a);
+  if (options_.index_h5) write_index_h5();
   m_.created = utc_now();
   m_.version = GPT_VERSION;
 #ifdef __clang__
@@ -215,8 +286,13 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
 #endif
   text_ = to_text(m_);
   parse_manifest(text_, temp_ + "/manifest.json");  // what a reader would refuse is never committed
-  write_synced(vfs_, temp_ + "/manifest.json", text_);
-  sync_directory(vfs_, temp_);
+  if (options_.commit_by_marker) {
+    sync_directory(vfs_, temp_);
+    if (options_.may_commit) options_.may_commit();
+    seal(temp_);  // this is the commit
+    return;
+  }
+  seal(temp_);
   const std::string final = dir_ + "/" + step_name(m_.step);
   std::error_code ec;
   if (options_.may_commit) options_.may_commit();
@@ -225,10 +301,17 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   sync_directory(vfs_, dir_);
 }
 
+void SaveAttempt::seal(const std::string& folder) {
+  write_synced(vfs_, folder + "/manifest.json", text_);
+  sync_directory(vfs_, folder);
+}
+
 void SaveAttempt::abandon() noexcept {
   if (mesh_.rank() != 0 || temp_.empty()) return;
   try {
+    if (options_.commit_by_marker) vfs_.unlink(temp_ + "/manifest.json");  // from now on it is an attempt and no step
     remove_tree(vfs_, temp_);
+    if (options_.commit_by_marker) vfs_.unlink(attempt_marker(temp_));
   } catch (...) {  // the next save cleans up what is left
   }
 }
@@ -244,6 +327,7 @@ SaveReport SaveAttempt::after() {
   SaveReport report;
   report.path = dir_ + "/" + step_name(m_.step);
   report.bytes = m_.bytes() + static_cast<int64_t>(text_.size());
+  report.warnings = warnings_;
   const auto quietly = [&](const auto& body) {
     try {
       body();
@@ -251,6 +335,11 @@ SaveReport SaveAttempt::after() {
       report.warnings.emplace_back(e.what());
     }
   };
+  if (options_.commit_by_marker)
+    quietly([&] {
+      const std::string marker = attempt_marker(report.path);
+      if (const int r = vfs_.unlink(marker); r < 0) fail_io("deletion of " + marker, r);
+    });
   quietly([&] { write_latest(step_name(m_.step) + " " + sha256_hex(text_) + "\n"); });
   quietly([&] {
     for (std::string& w : abandon_newer(vfs_, dir_, m_.step)) report.warnings.push_back(std::move(w));

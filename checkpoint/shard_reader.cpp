@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
 #include <queue>
 
 #include "checkpoint/step_reader.h"
+#include "checkpoint/world.h"
 #include "kernels/core/crc32c.h"
 #include "kernels/core/sha256.h"
 
@@ -112,48 +115,75 @@ struct Later {
   bool operator()(const Overlap* a, const Overlap* b) const { return a->position() > b->position(); }
 };
 
+// What is wanted of one shard, front to back: says which block comes next, and takes what it holds.
+class ShardCursor {
+ public:
+  explicit ShardCursor(std::vector<Overlap> overlaps) : overlaps_(std::move(overlaps)) {
+    for (Overlap& o : overlaps_) queue_.push(&o);
+  }
+  ShardCursor(ShardCursor&&) = delete;  // the queue points into the list
+
+  int64_t next_block() const { return queue_.empty() ? -1 : queue_.top()->position() / kBlockBytes; }
+  int64_t next_tensor() const { return queue_.top()->tensor(); }
+
+  // `block`: bytes [begin, end) of the file; null: goes on without copying. True: copies to a device are under way.
+  bool take(const std::byte* block, int64_t begin, int64_t end, const DeviceApi* api, Stream stream) {
+    bool in_flight = false;
+    while (!queue_.empty() && queue_.top()->position() < end) {
+      Overlap* o = queue_.top();
+      queue_.pop();
+      while (!o->finished() && o->position() < end) {
+        const int64_t from = o->position() - begin;
+        auto [dst, n] = o->take(end);
+        if (block == nullptr) continue;
+        const std::byte* src = block + from;
+        if (o->stored() != o->wanted()) {
+          if (in_flight) api->synchronize(stream);  // perhaps from `converted_`
+          convert(o->stored(), src, n, o->wanted(), converted_);
+          src = converted_.data();
+          n = static_cast<int64_t>(converted_.size());
+        }
+        if (o->on_host())
+          std::memcpy(dst, src, static_cast<size_t>(n));
+        else {
+          api->copy(dst, src, n, stream);
+          in_flight = true;
+        }
+      }
+      if (!o->finished()) queue_.push(o);
+    }
+    return in_flight;
+  }
+
+ private:
+  std::vector<Overlap> overlaps_;
+  std::priority_queue<Overlap*, std::vector<Overlap*>, Later> queue_;
+  std::vector<std::byte> converted_;
+};
+
+std::pair<int64_t, int64_t> bytes_of_block(const ShardIndex& index, int64_t b) {
+  return {b * kBlockBytes, std::min((b + 1) * kBlockBytes, index.file_bytes)};
+}
+
+// One block, checked.
+void read_block(const File& file, const ShardIndex& index, int64_t b, const std::string& tensor, std::byte* to) {
+  const auto [begin, end] = bytes_of_block(index, b);
+  file.read(to, end - begin, begin);
+  GT_REQUIRE(crc32c(to, static_cast<size_t>(end - begin)) == index.blocks[static_cast<size_t>(b)], Exit::kDamaged,
+             file.path(), ": checksum of block ", b, " (bytes ", begin, " to ", end - 1,
+             ") is wrong; it holds part of ", tensor);
+}
+
 // Reads one shard front to back, block by block, and hands out what the overlaps ask for.
 void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors,
-                std::vector<Overlap>& overlaps, const DeviceApi* api, Stream stream) {
-  std::priority_queue<Overlap*, std::vector<Overlap*>, Later> queue;
-  for (Overlap& o : overlaps) queue.push(&o);
+                std::vector<Overlap> overlaps, const DeviceApi* api, Stream stream) {
+  ShardCursor cursor(std::move(overlaps));
   std::vector<std::byte> block(static_cast<size_t>(std::min(kBlockBytes, index.file_bytes)));
-  int64_t held = -1;
-  std::vector<std::byte> converted;
-  bool in_flight = false;  // copies from `block` to a device
-  while (!queue.empty()) {
-    Overlap* o = queue.top();
-    queue.pop();
-    const int64_t b = o->position() / kBlockBytes, begin = b * kBlockBytes,
-                  end = std::min(begin + kBlockBytes, index.file_bytes);
-    if (b != held) {
-      if (in_flight) api->synchronize(stream);
-      in_flight = false;
-      file.read(block.data(), end - begin, begin);
-      GT_REQUIRE(crc32c(block.data(), static_cast<size_t>(end - begin)) == index.blocks[static_cast<size_t>(b)],
-                 Exit::kDamaged, file.path(), ": checksum of block ", b, " (bytes ", begin, " to ", end - 1,
-                 ") is wrong; it holds part of ", tensors[static_cast<size_t>(o->tensor())].name);
-      held = b;
-    }
-    while (!o->finished() && o->position() < end) {
-      const std::byte* src = block.data() + (o->position() - begin);
-      auto [dst, n] = o->take(end);
-      if (o->stored() != o->wanted()) {
-        if (in_flight) api->synchronize(stream);  // perhaps from `converted`
-        convert(o->stored(), src, n, o->wanted(), converted);
-        src = converted.data();
-        n = static_cast<int64_t>(converted.size());
-      }
-      if (o->on_host())
-        std::memcpy(dst, src, static_cast<size_t>(n));
-      else {
-        api->copy(dst, src, n, stream);
-        in_flight = true;
-      }
-    }
-    if (!o->finished()) queue.push(o);
+  for (int64_t b; (b = cursor.next_block()) >= 0;) {
+    read_block(file, index, b, tensors[static_cast<size_t>(cursor.next_tensor())].name, block.data());
+    const auto [begin, end] = bytes_of_block(index, b);
+    if (cursor.take(block.data(), begin, end, api, stream)) api->synchronize(stream);
   }
-  if (in_flight) api->synchronize(stream);
 }
 
 }  // namespace
@@ -227,28 +257,171 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
   return x;
 }
 
-void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
-                const DeviceApi* api, Stream stream, std::map<int, ShardIndex>* cache) {
-  const std::vector<TensorShape> tensors = m.shapes();
-  const auto wants = wants_of(tensors, views, api, stream);
-  std::map<int, ShardIndex> own;
-  std::map<int, ShardIndex>& indexes = cache != nullptr ? *cache : own;
-  for (const auto& [id, list] : wants)
+namespace {
+
+// What a rank wants of a step, by shard.
+struct Plan {
+  std::vector<TensorShape> tensors;
+  std::map<uint32_t, std::vector<Want>> wants;
+  std::map<int, ShardIndex> own;  // indexes, where the caller keeps none
+  std::map<int, std::vector<Overlap>> overlaps;
+};
+
+void make_plan(Plan& plan, Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
+               const DeviceApi* api, Stream stream, std::map<int, ShardIndex>& indexes) {
+  plan.tensors = m.shapes();
+  plan.wants = wants_of(plan.tensors, views, api, stream);
+  for (const auto& [id, list] : plan.wants)
     for (const auto& [first, last] : m.tensors[id].files)
       for (int f = first; f <= last; ++f)
-        if (!indexes.count(f)) indexes.emplace(f, read_index(vfs, dir, m, f, tensors));
-  check_coverage(dir, tensors, wants, indexes);
+        if (!indexes.count(f)) indexes.emplace(f, read_index(vfs, dir, m, f, plan.tensors));
+  check_coverage(dir, plan.tensors, plan.wants, indexes);
   for (const auto& [f, index] : indexes) {
     std::vector<Overlap> overlaps;
     for (const SliceRecord& r : index.records)
-      if (const auto w = wants.find(r.tensor); w != wants.end())
+      if (const auto w = plan.wants.find(r.tensor); w != plan.wants.end())
         for (const Want& want : w->second)
           if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0)
             overlaps.emplace_back(r, b, want.piece, *want.view);
-    if (overlaps.empty()) continue;
-    const File file = File::open(vfs, dir + "/" + m.files[static_cast<size_t>(f)].name);
-    read_shard(file, index, tensors, overlaps, api, stream);
+    if (!overlaps.empty()) plan.overlaps.emplace(f, std::move(overlaps));
   }
+}
+
+}  // namespace
+
+void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
+                const DeviceApi* api, Stream stream, std::map<int, ShardIndex>* cache) {
+  Plan plan;
+  std::map<int, ShardIndex>& indexes = cache != nullptr ? *cache : plan.own;
+  make_plan(plan, vfs, dir, m, views, api, stream, indexes);
+  for (auto& [f, overlaps] : plan.overlaps) {
+    const File file = File::open(vfs, dir + "/" + m.files[static_cast<size_t>(f)].name);
+    read_shard(file, indexes.at(f), plan.tensors, std::move(overlaps), api, stream);
+  }
+}
+
+namespace {
+
+using Place = std::pair<int64_t, int64_t>;  // file, block
+
+std::vector<Place> wanted_blocks(const Plan& plan) {
+  std::vector<Place> out;
+  for (const auto& [f, overlaps] : plan.overlaps) {
+    ShardCursor cursor(overlaps);
+    for (int64_t b; (b = cursor.next_block()) >= 0;) {
+      out.emplace_back(f, b);
+      cursor.take(nullptr, b * kBlockBytes, (b + 1) * kBlockBytes, nullptr, {});
+    }
+  }
+  return out;
+}
+
+// Blocks that several ranks want, with the one of them that reads it; they take turns.
+std::map<Place, int> readers_of(ProcessGroup& group, const std::vector<Place>& mine) {
+  const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Place));
+  std::map<Place, std::vector<int>> all;
+  const std::vector<std::string> lists = gather_bytes(group, text);
+  for (size_t r = 0; r < lists.size(); ++r)
+    for (size_t at = 0; at < lists[r].size(); at += sizeof(Place)) {
+      int64_t p[2];
+      static_assert(sizeof p == sizeof(Place));
+      std::memcpy(p, lists[r].data() + at, sizeof p);
+      all[{p[0], p[1]}].push_back(static_cast<int>(r));
+    }
+  std::map<Place, int> out;
+  size_t turn = 0;
+  for (const auto& [place, ranks] : all)
+    if (ranks.size() > 1) out.emplace(place, ranks[turn++ % ranks.size()]);
+  return out;
+}
+
+// This rank's part of a load in which each shared block is read once. What goes wrong is kept until the end: the others
+// count on this rank's broadcasts.
+class SharedRead {
+ public:
+  SharedRead(Vfs& vfs, const std::string& dir, const Manifest& m, const Plan& plan, const DeviceApi* api, Stream stream)
+      : vfs_(vfs), dir_(dir), m_(m), plan_(plan), api_(api), stream_(stream), block_(kHead + kBlockBytes) {
+    for (const auto& [f, overlaps] : plan.overlaps) cursors_.try_emplace(f, overlaps);
+  }
+
+  void run(ProcessGroup& group) {
+    for (const auto& [place, reader] : readers_of(group, wanted_blocks(plan_))) share(group, place, reader);
+    for (auto& [f, cursor] : cursors_) read_up_to(f, cursor, std::numeric_limits<int64_t>::max());
+    if (failure_) throw *failure_;
+  }
+
+ private:
+  static constexpr int64_t kHead = 8;  // of a message: 0, or an exit code and then its text instead of the block
+
+  template <class Body>
+  void keep_failure(const Body& body) {
+    if (failure_) return;
+    try {
+      body();
+    } catch (const Error& e) { failure_ = e; } catch (const std::exception& e) {
+      failure_ = Error(e.what());
+    }
+  }
+
+  void share(ProcessGroup& group, const Place& place, int reader) {
+    const auto f = static_cast<int>(place.first);
+    const auto at = cursors_.find(f);
+    if (at != cursors_.end()) read_up_to(f, at->second, place.second);
+    std::byte* bytes = block_.data() + kHead;
+    std::memset(block_.data(), 0, kHead);
+    if (group.rank() == reader) {
+      keep_failure([&] { read(f, place.second, at->second.next_tensor(), bytes); });
+      if (failure_) {
+        block_[0] = static_cast<std::byte>(failure_->code());
+        std::strncpy(reinterpret_cast<char*>(bytes), failure_->what(), static_cast<size_t>(kBlockBytes) - 1);
+      }
+    }
+    group.broadcast({block_.data(), {kHead + kBlockBytes}, DType::kByte, {}}, reader, {}).wait({});
+    if (block_[0] != std::byte{0})
+      keep_failure([&] { throw Error(reinterpret_cast<const char*>(bytes), static_cast<Exit>(block_[0])); });
+    if (at != cursors_.end() && at->second.next_block() == place.second) take(at->second, place.second, bytes);
+  }
+
+  // Blocks that this rank alone wants.
+  void read_up_to(int f, ShardCursor& cursor, int64_t end) {
+    for (int64_t b; (b = cursor.next_block()) >= 0 && b < end;) {
+      std::byte* bytes = block_.data() + kHead;
+      keep_failure([&] { read(f, b, cursor.next_tensor(), bytes); });
+      take(cursor, b, bytes);
+    }
+  }
+
+  void take(ShardCursor& cursor, int64_t b, const std::byte* bytes) {
+    if (cursor.take(failure_ ? nullptr : bytes, b * kBlockBytes, (b + 1) * kBlockBytes, api_, stream_))
+      api_->synchronize(stream_);
+  }
+
+  void read(int f, int64_t b, int64_t tensor, std::byte* to) {
+    if (open_ != f) file_.reset(), file_.emplace(File::open(vfs_, dir_ + "/" + m_.files[static_cast<size_t>(f)].name));
+    open_ = f;
+    read_block(*file_, plan_.own.at(f), b, plan_.tensors[static_cast<size_t>(tensor)].name, to);
+  }
+
+  Vfs& vfs_;
+  const std::string& dir_;
+  const Manifest& m_;
+  const Plan& plan_;
+  const DeviceApi* api_;
+  const Stream stream_;
+  std::vector<std::byte> block_;
+  std::map<int, ShardCursor> cursors_;
+  std::optional<File> file_;
+  int open_ = -1;
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+void read_views_once(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
+                     const DeviceApi* api, Stream stream, const Mesh& mesh, ProcessGroup& group) {
+  Plan plan;
+  all_or_none(mesh, [&] { make_plan(plan, vfs, dir, m, views, api, stream, plan.own); });
+  all_or_none(mesh, [&] { SharedRead(vfs, dir, m, plan, api, stream).run(group); });
 }
 
 }  // namespace gt

@@ -1,6 +1,5 @@
 // Tensors out of a step directory, by rectangles: what a view asks for is intersected with what the indexes offer, and
-// only the 1 MiB blocks that hold it are read, each once, each checked before a byte of it is used. No libhdf5, no
-// other rank.
+// only the 1 MiB blocks that hold it are read, each once, each checked before a byte of it is used. No libhdf5.
 #pragma once
 #include <map>
 #include <span>
@@ -8,6 +7,7 @@
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/vfs.h"
+#include "parallel/mesh.h"
 
 namespace gt {
 
@@ -27,5 +27,10 @@ bool may_hold(DType wanted, DType stored);
 // by place in manifest.files, for callers that come back for more; null: none is kept.
 void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api, Stream,
                 std::map<int, ShardIndex>* cache = nullptr);
+
+// Collective over the mesh, the same for every rank of `group`: a block that several of its ranks want is read by one
+// of them and sent to the others. Working memory: one block more, and a list of blocks.
+void read_views_once(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api,
+                     Stream, const Mesh&, ProcessGroup& group);
 
 }  // namespace gt

@@ -5,58 +5,9 @@
 #include <cstring>
 
 #include "kernels/core/crc32c.h"
-#include "kernels/core/sha256.h"
 
 namespace gt {
 namespace {
-
-// Writes a file front to back through one window, so that every byte, padding included, passes the block checksums on
-// its way and every write is large and aligned.
-class BlockStream {
- public:
-  BlockStream(const File& file, int64_t total, Sha256* sha)
-      : file_(file), sha_(sha), total_(total), window_(static_cast<size_t>(std::min(total, kWindow))) {}
-
-  // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back.
-  std::span<std::byte> room(int64_t offset, int64_t bytes) {
-    while (offset >= base_ + kWindow) flush();
-    const int64_t in = offset - base_;
-    zero_to(in);
-    used_ = in + std::min(bytes, std::min(kWindow, total_ - base_) - in);
-    return {window_.data() + in, static_cast<size_t>(std::min(bytes, std::min(kWindow, total_ - base_) - in))};
-  }
-
-  std::vector<uint32_t> finish() {
-    while (base_ < total_) flush();
-    return std::move(blocks_);
-  }
-
- private:
-  static constexpr int64_t kWindow = 8 * kBlockBytes;
-
-  void flush() {
-    const int64_t n = std::min(kWindow, total_ - base_);
-    zero_to(n);
-    for (int64_t at = 0; at < n; at += kBlockBytes)
-      blocks_.push_back(crc32c(window_.data() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
-    if (sha_ != nullptr) sha_->update(window_.data(), static_cast<size_t>(n));
-    file_.write(window_.data(), n, base_);
-    base_ += n;
-    used_ = 0;
-  }
-
-  void zero_to(int64_t end) {
-    GT_CHECK(end >= used_, "extents overlap at byte ", base_ + end);
-    std::memset(window_.data() + used_, 0, static_cast<size_t>(end - used_));
-    used_ = end;
-  }
-
-  const File& file_;
-  Sha256* sha_;
-  int64_t total_, base_ = 0, used_ = 0;  // used_: bytes of the window that are final
-  std::vector<std::byte> window_;
-  std::vector<uint32_t> blocks_;
-};
 
 // Something to put into the file: metadata, or a rectangle with its record.
 struct Extent {
@@ -205,9 +156,44 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
   return out;
 }
 
-std::string shard_name(int rank) {
-  char name[32];
-  std::snprintf(name, sizeof name, "rank-%05d.h5", rank);
+std::vector<std::vector<StoredTensor>> cut_into_parts(std::vector<StoredTensor> tensors, int64_t part_bytes) {
+  // Metadata: at most twice 16 KiB and 1 KiB a data set (skeleton.cpp); payload begins on a page.
+  constexpr int64_t kPage = 4096, kHead = 10 * kPage, kSet = 2 * 1024 + kPage;
+  std::vector<std::vector<StoredTensor>> parts(1);
+  int64_t used = kHead;
+  for (StoredTensor& t : tensors) {
+    const auto begin_set = [&] {
+      StoredTensor s = t;
+      s.set.boxes.clear();
+      s.data.clear();
+      parts.back().push_back(std::move(s));
+      used += kSet;
+    };
+    begin_set();
+    for (size_t k = 0; k < t.set.boxes.size(); ++k) {
+      const int64_t bytes = t.set.boxes[k].numel() * size_of(t.set.dtype);
+      if (used > kHead + kSet && used + bytes > part_bytes) {
+        if (parts.back().back().data.empty()) parts.back().pop_back();
+        parts.emplace_back();
+        used = kHead;
+        begin_set();
+      }
+      used += bytes;
+      parts.back().back().set.boxes.push_back(t.set.boxes[k]);
+      parts.back().back().data.push_back(t.data[k]);
+    }
+  }
+  GT_REQUIRE(parts.size() <= kMostParts, Exit::kUsage, "checkpoint.part_bytes ", part_bytes, ": a rank would write ",
+             parts.size(), " files, at most ", kMostParts, " have names; make it larger");
+  return parts;
+}
+
+std::string shard_name(int rank, int part) {
+  char name[48];
+  if (part == 0)
+    std::snprintf(name, sizeof name, "rank-%05d.h5", rank);
+  else
+    std::snprintf(name, sizeof name, "rank-%05d.%03d.h5", rank, part);
   return name;
 }
 
@@ -233,11 +219,8 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
                        true, nullptr, nullptr});
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
 
-  const std::string name = shard_name(job.head.rank), path = job.dir + "/" + name;
-  File file = File::create(vfs, path);
-  file.reserve(skeleton.file_bytes);  // a full disk shows here, before the first byte
-  Sha256 sha;
-  BlockStream out(file, skeleton.file_bytes, job.sha256 ? &sha : nullptr);
+  const std::string name = shard_name(job.head.rank, job.head.part), path = job.dir + "/" + name;
+  BlockStream out(vfs, path, skeleton.file_bytes, job.how, job.sha256);
   Fetched fetched(job);
   for (Extent& e : extents) {
     try {
@@ -251,15 +234,11 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
     }
   }
   index.blocks = out.finish();
-  file.sync();
-  file.close();
   std::sort(index.records.begin(), index.records.end(),
             [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
   write_synced(vfs, job.dir + "/" + name.substr(0, name.size() - 3) + ".idx", encode(index));
   if (job.readback) read_back(vfs, path, index);
-  if (!job.sha256) return "";
-  const Sha256::Digest digest = sha.finish();
-  return to_hex(digest.data(), digest.size());
+  return out.sha256_hex();
 }
 
 }  // namespace gt

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/block_stream.h"
 #include "checkpoint/index_file.h"
 #include "checkpoint/skeleton.h"
 #include "checkpoint/vfs.h"
@@ -24,9 +25,15 @@ struct StoredTensor {
 // The views with `save` set, by name. Throws kInternal when views of one name disagree on shape or dtype.
 std::vector<StoredTensor> stored_tensors(std::span<const ShardView>);
 
-std::string shard_name(int rank);  // rank-00000.h5
+// What a rank writes, cut into files of at most part_bytes where it can be: rectangles stay whole, so a file holds at
+// least one. At least one part, which may be empty. kUsage: too many.
+constexpr size_t kMostParts = 1000;
+std::vector<std::vector<StoredTensor>> cut_into_parts(std::vector<StoredTensor>, int64_t part_bytes);
 
-// Values of a whole tensor that is in no memory yet: f32, row-major, asked for once, in the order of names.
+std::string shard_name(int rank, int part = 0);  // rank-00000.h5, rank-00000.001.h5
+
+// Values of a whole tensor that is in no memory yet: f32, row-major, asked for once a file that holds some of it, in
+// the order of names.
 using FetchTensor = std::function<std::vector<float>(const std::string& name)>;
 
 struct ShardJob {
@@ -37,6 +44,7 @@ struct ShardJob {
   bool require_finite = true;
   FetchTensor fetch;  // for null data
   bool sha256 = false, readback = false;
+  WriteOptions how;
 };
 
 // Writes and syncs both files, and reads the shard again when that is wanted. Returns the SHA-256 of the .h5 as hex, ""

@@ -41,6 +41,9 @@ constexpr const char* kKnown[] = {"step",
                                   "skip_windows",
                                   "data",
                                   "best",
+                                  "curriculum",
+                                  "pld",
+                                  "eval",
                                   "bad_steps"};
 
 }  // namespace
@@ -83,6 +86,9 @@ Json to_json(const TrainState& s) {
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
   else
     j["best"] = nullptr;
+  if (s.curriculum) j["curriculum"] = {{"length", s.curriculum->length}, {"samples", s.curriculum->samples}};
+  if (s.pld_theta) j["pld"] = {{"theta", hex_float(*s.pld_theta)}};
+  if (s.eval_step >= 0) j["eval"] = {{"value", hex_float(s.eval_loss)}, {"step", s.eval_step}};
   if (!s.bad_steps_json.empty()) j["bad_steps"] = Json::parse(s.bad_steps_json);
   if (!s.data_json.empty()) {
     const Json cursor = Json::parse(s.data_json);
@@ -126,6 +132,17 @@ TrainState state_from(const Json& j) {
   if (j.contains("best") && !j.at("best").is_null()) {
     s.best_loss = float_from(j.at("best").at("value"));
     s.best_step = j.at("best").at("step").get<int64_t>();
+  }
+  if (j.contains("curriculum")) {
+    const Json& c = j.at("curriculum");
+    s.curriculum = {c.at("length").get<int64_t>(), c.at("samples").get<int64_t>()};
+    GT_REQUIRE(s.curriculum->length >= 1 && s.curriculum->samples >= 0, Exit::kDamaged, "curriculum ", c.dump(),
+               " is no state of a curriculum");
+  }
+  if (j.contains("pld")) s.pld_theta = float_from(j.at("pld").at("theta"));
+  if (j.contains("eval")) {
+    s.eval_loss = float_from(j.at("eval").at("value"));
+    s.eval_step = j.at("eval").at("step").get<int64_t>();
   }
   if (j.contains("bad_steps")) s.bad_steps_json = j.at("bad_steps").dump();
   if (j.contains("data")) {

@@ -37,6 +37,22 @@ void check_size(Vfs& vfs, const std::string& path, int64_t expected) {
 
 }  // namespace
 
+std::string attempt_marker(const std::string& step_dir) {
+  const fs::path p(step_dir);
+  return (p.parent_path() / (".attempt-" + p.filename().string())).string();
+}
+
+bool is_attempt(const std::string& path) {
+  std::error_code ec;
+  if (!fs::exists(attempt_marker(path), ec)) return false;
+  try {
+    Vfs vfs;
+    const std::string file = path + "/manifest.json";
+    parse_manifest(read_file(vfs, file, kManifestLimit), file);
+    return false;
+  } catch (const Error& e) { return e.code() != Exit::kUsage; }  // kUsage: of a newer program, and whole
+}
+
 std::string step_name(int64_t step) {
   char name[40];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(step));
@@ -56,7 +72,8 @@ std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir) 
   std::error_code ec;
   if (fs::status(dir, ec).type() == fs::file_type::not_found) return out;
   for (const auto& e : entries(dir))
-    if (const auto n = step_number(e.path().filename().string())) out.emplace_back(*n, e.path().string());
+    if (const auto n = step_number(e.path().filename().string()); n && !is_attempt(e.path().string()))
+      out.emplace_back(*n, e.path().string());
   std::sort(out.rbegin(), out.rend());
   return out;
 }
@@ -134,8 +151,8 @@ std::vector<std::string> list_attempts(const std::string& dir) {
   if (!fs::is_directory(dir, ec)) return out;
   for (const auto& e : entries(dir)) {
     const std::string name = e.path().filename().string();
-    if ((name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0) && e.is_directory(ec))
-      out.push_back(name);
+    const bool hidden = name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0;
+    if ((hidden || (step_number(name) && is_attempt(e.path().string()))) && e.is_directory(ec)) out.push_back(name);
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -143,8 +160,17 @@ std::vector<std::string> list_attempts(const std::string& dir) {
 
 std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
   std::vector<std::string> out = list_attempts(dir);
-  for (const std::string& name : out) remove_tree(vfs, dir + "/" + name);
+  for (const std::string& name : out) remove_attempt(vfs, dir, name);
+  std::error_code ec;
+  if (!fs::is_directory(dir, ec)) return out;
+  for (const auto& e : entries(dir))  // of steps that were committed, or of nothing
+    if (e.path().filename().string().rfind(".attempt-step-", 0) == 0) vfs.unlink(e.path().string());
   return out;
+}
+
+void remove_attempt(Vfs& vfs, const std::string& dir, const std::string& name) {
+  remove_tree(vfs, dir + "/" + name);
+  if (step_number(name)) vfs.unlink(attempt_marker(dir + "/" + name));
 }
 
 std::vector<std::pair<int64_t, std::string>> list_aside(const std::string& dir) {

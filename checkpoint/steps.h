@@ -11,11 +11,15 @@
 
 namespace gt {
 
+// Beside the folder of an attempt that has its step's name from the start: without a whole manifest that is no step.
+std::string attempt_marker(const std::string& step_dir);  // checkpoints/.attempt-step-000001000
+bool is_attempt(const std::string& step_dir);
+
 std::string step_name(int64_t step);                          // step-000001000
 std::optional<int64_t> step_number(const std::string& name);  // of exactly such a name
 
-// Number and path of every step in a folder, newest first; empty when there is no such folder. kIo when it cannot be
-// read.
+// Number and path of every step in a folder, attempts excepted, newest first; empty when there is no such folder. kIo
+// when it cannot be read.
 std::vector<std::pair<int64_t, std::string>> list_steps(const std::string& dir);
 
 struct OpenedStep {
@@ -38,6 +42,7 @@ std::vector<std::string> abandon_newer(Vfs&, const std::string& dir, int64_t ste
 // Names of what dead attempts and half-done deletions left behind.
 std::vector<std::string> list_attempts(const std::string& dir);
 std::vector<std::string> clean_attempts(Vfs&, const std::string& dir);
+void remove_attempt(Vfs&, const std::string& dir, const std::string& name);  // one of them
 // Names of the steps that were set aside, with their numbers, newest step first.
 std::vector<std::pair<int64_t, std::string>> list_aside(const std::string& dir);
 

@@ -65,6 +65,14 @@ File File::open(Vfs& vfs, const std::string& path) {
   return f;
 }
 
+std::optional<File> File::open_direct(Vfs& vfs, const std::string& path) {
+  int fd = -EINTR;
+  while (fd == -EINTR) fd = vfs.open(path, O_WRONLY | O_DIRECT, 0);
+  if (fd == -EINVAL) return std::nullopt;
+  if (fd < 0) fail_io("opening of " + path, fd);
+  return File(vfs, path, fd);
+}
+
 // Destructors close quietly: they run while another error is on its way, or after reading.
 File::~File() {
   if (fd_ < 0) return;

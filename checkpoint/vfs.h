@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -48,6 +49,9 @@ class File {
  public:
   static File create(Vfs&, const std::string& path);  // empty, for writing, 0640
   static File open(Vfs&, const std::string& path);    // for reading; kDamaged when it is a link or no regular file
+  // An existing file, for writes of whole aligned sectors past the kernel's copy; nullopt where the file system has
+  // none.
+  static std::optional<File> open_direct(Vfs&, const std::string& path);
   File(File&& o) noexcept : vfs_(o.vfs_), path_(std::move(o.path_)), fd_(o.fd_) { o.fd_ = -1; }
   File& operator=(File&&) = delete;
   ~File();

@@ -35,6 +35,7 @@ struct Loader::Impl {
   void start();
   void stop();
   void read_loop();
+  void cut(Slot& slot, int64_t length);
   void fill(Slot& slot, int64_t base);
   void publish(Slot& slot);
   void gather(Slot& slot, int k, int64_t first);
@@ -159,6 +160,7 @@ void Loader::Impl::read_loop() {
     slot->error = nullptr;
     try {
       if (!slot->end) {
+        if (config.curriculum) cut(*slot, config.curriculum.length(config.first_step + produced));
         fill(*slot, base);
         if (asynchronous) publish(*slot);
         if (reads) read_ahead(base + 2 * global_batch);
@@ -186,6 +188,16 @@ void Loader::Impl::read_ahead(int64_t base) const {
   }
 }
 
+// Microbatches of so many tokens a sequence, at the beginning of the room for whole ones.
+void Loader::Impl::cut(Slot& slot, int64_t length) {
+  GT_CHECK(length >= 1 && length <= config.seq, "a curriculum of ", length, " tokens, samples of ", config.seq);
+  for (MicroBatch& m : slot.batches) {
+    m.seq = length;
+    if (m.tokens) m.tokens.shape = {m.batch, length};
+    if (m.targets) m.targets.shape = {m.batch, length};
+  }
+}
+
 void Loader::Impl::fill(Slot& slot, int64_t base) {
   if (config.test_read_ms > 0)
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(config.test_read_ms));
@@ -204,7 +216,7 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
       const int64_t real = config.total_samples > 0
                                ? std::clamp<int64_t>(config.total_samples - first, 0, config.micro_batch)
                                : config.micro_batch;
-      slot.tokens += real * config.seq;
+      slot.tokens += real * mb.seq;
     }
     mb.loss_tokens = config.need_targets || !config.eod_mask_loss ? slot.tokens - before : -1;
   }
@@ -216,7 +228,8 @@ void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
   const int64_t at = plane / config.microbatches * k;
   auto* tokens = reinterpret_cast<int32_t*>(slot.host + at);
   auto* targets = reinterpret_cast<int32_t*>(slot.host + at + (config.need_tokens ? plane : 0));
-  const auto seq = static_cast<size_t>(config.seq);
+  const int64_t length = slot.batches[static_cast<size_t>(k)].seq;
+  const auto seq = static_cast<size_t>(length);
   for (int64_t i = 0; i < config.micro_batch; ++i, tokens += seq, targets += seq) {
     const bool real = config.total_samples == 0 || first + i < config.total_samples;
     if (real) dataset.fetch(first + i, sample);
@@ -227,7 +240,7 @@ void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
         std::fill_n(tokens, seq, 0);
     }
     if (!config.need_targets) {
-      slot.tokens += real ? config.seq : 0;
+      slot.tokens += real ? length : 0;
       continue;
     }
     if (!real) {
@@ -235,7 +248,7 @@ void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
       continue;
     }
     std::memcpy(targets, sample.data() + 1, seq * 4);
-    slot.tokens += config.seq;
+    slot.tokens += length;
     if (!config.eod_mask_loss) continue;
     for (size_t j = 0; j < seq; ++j)
       if (targets[j] == config.eod) targets[j] = -1, --slot.tokens;
@@ -251,7 +264,7 @@ void Loader::Impl::publish(Slot& slot) {
   for (int k = 0; k < config.microbatches; ++k)
     for (int64_t p = 0; p < planes; ++p)
       api.copy(slot.device.data() + p * plane + piece * k, slot.host + p * plane + piece * k,
-               config.micro_batch * config.seq * 4, copy_stream);
+               config.micro_batch * slot.batches[static_cast<size_t>(k)].seq * 4, copy_stream);
   api.record(slot.copied, copy_stream);
   slot.in_flight = true;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/curriculum.h"
 #include "data/dataset.h"
 #include "kernels/core/batch.h"
 #include "kernels/core/device.h"
@@ -23,6 +24,8 @@ struct LoaderConfig {
   bool need_targets = true;    // last pipeline stage; a rank that needs neither reads nothing
   int64_t first_sample = 0;    // where to begin: samples consumed so far
   int prefetch = 2;            // steps read ahead
+  Curriculum curriculum;       // how many tokens of each sample a step takes; off: all
+  int64_t first_step = 1;      // number of the step that is read first: what the curriculum goes by
   bool eod_mask_loss = false;  // targets equal to eod carry no loss
   int32_t eod = -1;
   int64_t total_samples =
@@ -40,13 +43,15 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The microbatches of the next step: tokens and targets are [micro_batch, seq] i32 on the device, empty where not
-  // needed; batch, seq, first_sample and loss_tokens are filled, loss_seed is not. Microbatch k holds ordinals base + (k dp_size +
-  // dp_rank) b … + b - 1 with base = consumed() before the call. Valid until the next call; work queued on `compute`
-  // before that call is safe. Empty when total_samples are done. Rethrows what the reader met.
+  // The microbatches of the next step: tokens and targets are [micro_batch, seq] i32 on the device (seq: as many as the
+  // curriculum says), empty where not needed; batch, seq, first_sample and loss_tokens are filled, loss_seed is not.
+  // Microbatch k holds ordinals base + (k dp_size + dp_rank) b … + b - 1 with base = consumed() before the call. Valid
+  // until the next call; work queued on `compute` before that call is safe. Empty when total_samples are done. Rethrows
+  // what the reader met.
   std::span<const MicroBatch> next();
 
-  // Goes to another ordinal: what was read ahead is dropped. Evaluation calls restore(0) before every pass.
+  // Goes to another ordinal, and to the first step: what was read ahead is dropped. Evaluation calls restore(0) before
+  // every pass.
   void restore(int64_t first_sample);
 
   int64_t consumed() const;  // samples of all dp ranks in the steps that next() has returned (and skipped windows)

@@ -1,6 +1,8 @@
 // gpttrain: one binary, many verbs. Parses, dispatches, turns errors into one message and an exit code.
 #include <fmt/format.h>
 
+#include <string>
+
 #include "launch/config/cli.h"
 #include "launch/verbs/verbs.h"
 
@@ -38,7 +40,8 @@ int main(int argc, char** argv) {
   try {
     return static_cast<int>(dispatch(gt::parse_command(argc, argv)));
   } catch (const gt::Error& e) {
-    fmt::print(stderr, "gpttrain: {}\n", e.what());
+    const std::string what = e.what();  // of a verb: "gpttrain ckpt diff: ..."
+    fmt::print(stderr, "{}{}\n", what.rfind("gpttrain ", 0) == 0 ? "" : "gpttrain: ", what);
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     fmt::print(stderr, "gpttrain: internal error: {}\n", e.what());

@@ -21,9 +21,12 @@ int64_t GptConfig::matmul_parameters() const {
   return layers * (qkv_width() * hidden + hidden * hidden + 2 * hidden * ffn) + padded_vocab(vocab, 1) * hidden;
 }
 
-double GptConfig::train_flops(int64_t tokens) const {
+double GptConfig::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
+  GptConfig c = *this;
+  if (length > 0) c.seq = length;
+  if (blocks >= 0) c.layers = blocks;
   const double n = static_cast<double>(tokens);
-  return n * (6.0 * static_cast<double>(matmul_parameters()) + 6.0 * static_cast<double>(layers * hidden * seq));
+  return n * (6.0 * static_cast<double>(c.matmul_parameters()) + 6.0 * static_cast<double>(c.layers * hidden * c.seq));
 }
 
 std::vector<LayerCost> GptConfig::layer_costs() const {
@@ -55,15 +58,15 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
   child(mlp_);
 }
 
-Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep) {
+Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
   const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
   const Var qkv = attn_.project(t, n1.out);
   norm1_.discard(t, n1);
   const Var a = attn_.attend(t, qkv, mb);
-  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb));
+  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale));
   const Var m = mlp_(t, n2.out, keep);
   norm2_.discard(t, n2);
-  return {n2.sum, m, mlp_drop_(m, mb)};
+  return {n2.sum, m, mlp_drop_(m, mb, scale)};
 }
 
 Var Block::join(Tape& t, const Stream& s) {
@@ -85,6 +88,7 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
       named_.push_back({"embed", 0, embed_.get()});
       named_.push_back({"pos_embed", 1, position_.get()});
     } else if (i <= c.layers) {
+      if (blocks_.empty()) first_block_ = i - 1;
       blocks_.push_back(std::make_unique<Block>("layers." + std::to_string(i - 1), c, b));
       named_.push_back({blocks_.back()->name(), i + 1, blocks_.back().get()});
     } else if (i < last) {
@@ -109,6 +113,11 @@ std::vector<QuantRange*> GptStage::ranges() {
   for (Named& n : named_)
     for (QuantRange* r : n.module->ranges()) out.push_back(r);
   return out;
+}
+
+void GptStage::keep_blocks(std::span<const double> keep) {
+  const auto mine = keep.subspan(static_cast<size_t>(first_block_), blocks_.size());
+  keep_.assign(mine.begin(), mine.end());
 }
 
 void GptStage::bind(ParamStore& store) {
@@ -145,14 +154,17 @@ void GptStage::show(const Module& m, const char* part, const Var& x, const Micro
 
 Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
   Block* block = blocks_[i].get();
+  const double kept = mb.train && !keep_.empty() ? keep_[i] : 1;
+  if (kept == 0) return s;
+  const auto scale = static_cast<float>(1 / kept);
   const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
   if (chosen && config_.recompute == Recompute::kFull) {
     // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same
     // bits.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
-    return {ops::recompute(t, s.x, [this, block, mb](Tape& tape, Var x) {
+    return {ops::recompute(t, s.x, [this, block, mb, scale](Tape& tape, Var x) {
       Block::Stream out;
-      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs); });
+      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale); });
       show(*block, ".attn.out", out.x, mb);
       show(*block, ".mlp.down", *out.branch, mb);
       return Block::join(tape, out);
@@ -160,7 +172,7 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
   }
   const ops::Keep keep =
       chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
-  in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep); });
+  in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep, scale); });
   show(*block, ".attn.out", s.x, mb);
   show(*block, ".mlp.down", *s.branch, mb);
   return s;

@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ struct GptConfig {
   int64_t block_parameters() const;
   int64_t parameters() const;         // logical, a tied table once
   int64_t matmul_parameters() const;  // weights of linears and the head: N_mm of the FLOP formulas
-  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half).
-  double train_flops(int64_t tokens) const;
+  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half). Of
+  // sequences of `length` tokens instead of seq, and of `blocks` blocks instead of all, where they are given.
+  double train_flops(int64_t tokens, int64_t length = 0, int64_t blocks = -1) const;
   std::vector<LayerCost> layer_costs() const;  // what the pipeline partition balances
   int total_scopes() const { return static_cast<int>(layers) + 4; }
 };
@@ -53,7 +55,8 @@ class Block : public Module {
   Block(const std::string& name, const GptConfig&, const Build&);
   // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
   struct Stream { Var x; std::optional<Var> branch; RowDrop drop; };
-  Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep);
+  // scale: of what attention and MLP add.
+  Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep, float scale);
   static Var join(Tape&, const Stream&);  // where no norm follows
 
  private:
@@ -78,6 +81,12 @@ class GptStage : public Stage {
   std::vector<ScopeSpec> scopes();
   std::vector<QuantRange*> ranges();  // of the inputs of linear layers, where they are quantized; without memory
   void bind(ParamStore&);  // before the first forward
+  // From the next step on: [layers] entries, 0 for a block that is left out, else what the branches of a block that is
+  // not are divided by (model/layer_drop.h). Acts in training alone.
+  void keep_blocks(std::span<const double> keep);
+  size_t blocks() const { return blocks_.size(); }
+  int first_block() const { return first_block_; }
+  static int scope_of_block(int block) { return block + 2; }  // its place in the whole model's scope list
   void show_to(ActivationTap* tap) { tap_ = tap; }  // of every forward from now on; nullptr: nobody
   // Logits [1, local padded vocab], f32, that follow position `row` of mb; a stage that holds the whole model (generation).
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row);
@@ -99,6 +108,8 @@ class GptStage : public Stage {
   std::unique_ptr<PositionTable> position_;
   ResidualDropout embed_drop_;
   std::vector<std::unique_ptr<Block>> blocks_;
+  int first_block_ = 0;       // number of blocks_.front() in the model
+  std::vector<double> keep_;  // of the running step, by local block; empty: all of them, as they are
   std::unique_ptr<Norm> norm_;
   std::vector<Named> named_;
   ActivationTap* tap_ = nullptr;

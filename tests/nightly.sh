@@ -4,6 +4,7 @@
 #   tests/nightly.sh matrix mpi           only these
 #   tests/nightly.sh reliability          goals with kills, full disks and flipped bits in full; R12: only that one
 #   tests/nightly.sh asan tsan            the sanitizers, with builds of their own (build/asan, build/tsan)
+#   tests/nightly.sh coverage             lines of each parser that the fuzz targets run (build/coverage)
 #   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
 #   GPT_TEST_SEED=7                       draws other layouts (default: the date)
 #   GPT_NIGHTLY_SAMPLE=50                 so many layouts of a matrix
@@ -128,7 +129,7 @@ reliability() {
   failed=1
   printf '%-7s %-14s %5d s  %s\n' FAILED "$id" $((SECONDS - begin)) "no figure (see $logs/$tag.log)"
 }
-for tag in R1 R5 R9 R11 R12 R15 R16 R17 R22 R23 R25 R28; do reliability $tag; done
+for tag in R1 R5 R9 R11 R12 R14 R15 R16 R17 R22 R23 R25 R28; do reliability $tag; done
 
 # Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 10).
 faults() {
@@ -161,6 +162,29 @@ goal ckpt-import 'memory beyond' case_of test_launch \
 goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
   "transformers loads an exported folder as it is and predicts the same"
 # ---- end of checkpoint goals ----
+# R20: what the fuzz targets reach of the parsers, by gcov in a build of its own (build/coverage). The goal is 95 % of the
+# lines of each; what is below is named.
+covered() {
+  local dir=build/coverage parsers file data rc=0
+  parsers="checkpoint/index_file.cpp checkpoint/manifest.cpp checkpoint/state_json.cpp checkpoint/safetensors.cpp
+    checkpoint/h5_gate.cpp checkpoint/llmc.cpp launch/config/json_text.cpp launch/config/schedule_file.cpp
+    launch/config/deepspeed_file.cpp data/token_file.cpp data/model_walk.cpp"
+  cmake -S . -B $dir -G Ninja -DGPT_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=--coverage \
+    -DCMAKE_EXE_LINKER_FLAGS=--coverage && cmake --build $dir --target test_fuzz -j "$(nproc)" || return 1
+  find $dir -name '*.gcda' -delete
+  env GPT_FUZZ_FACTOR="${GPT_FUZZ_FACTOR:-1}" "$dir/test_fuzz" || rc=1
+  for file in $parsers; do
+    data=$(find $dir -path "*/${file#*/}.gcda" -path "*/${file%%/*}/*" | head -1)
+    [ -n "$data" ] || { echo "$file was not run"; rc=1; continue; }
+    gcov -n "$data" 2>/dev/null | grep -A1 -E "^File '(.*/)?$file'\$" |
+      awk -v f="$file" -F'[:% ]' '/Lines executed/ {print "lines " $3 " % " f " of " $NF}'
+  done | tee "$logs/lines.txt"
+  awk '/was not run/ {bad = bad " " $1; n++}
+    /^lines/ {n++; if ($2 < 95) bad = bad " " $4 " " $2 " %"; else good++}
+    END {print good + 0 " of " n " parsers have 95 % of their lines run" (bad == "" ? "" : "; below:" bad)}' "$logs/lines.txt"
+  return $rc
+}
+goal coverage 'parsers have' covered
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed

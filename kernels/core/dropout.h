@@ -9,10 +9,10 @@ namespace gt {
 
 struct DropMask {
   uint64_t key = 0;          // stream_key(seed, "dropout/<module path>")
-  uint32_t threshold = 0;    // floor(P 2^32); 0: there is no dropout
-  float scale = 1;           // 1 / (1 - P)
+  uint32_t threshold = 0;    // floor(P 2^32); 0: nothing is dropped
+  float scale = 1;           // 1 / (1 - P), times what else the kept elements are multiplied by
   int64_t first_sample = 0;  // ordinal of the microbatch's first sequence
-  explicit operator bool() const { return threshold != 0; }
+  explicit operator bool() const { return threshold != 0 || scale != 1; }
 };
 
 // p in [0, 1).

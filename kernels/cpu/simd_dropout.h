@@ -79,6 +79,10 @@ inline void factors_of(const DropMask& m, const Factors& f, uint64_t sample, uin
 // Of elements first .. first + n - 1 of one sample.
 void drop_factors_n(const DropMask& m, int64_t sample, int64_t first, int64_t n, float* out) {
   const Factors f(m);
+  if (m.threshold == 0) {  // nothing is dropped: no word is needed
+    for (int64_t i = 0; i < n; ++i) out[i] = m.scale;
+    return;
+  }
   const auto s = static_cast<uint64_t>(sample);
   auto counter = static_cast<uint64_t>(first) / 4;
   float part[2 * kLanes];

@@ -66,7 +66,8 @@ struct ParallelConfig {
 
 struct ZeroConfig {
   int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
-  bool overlap = true, allow_unused = false;
+  bool overlap = true, allow_unused = false, prescale = false;
+  double predivide_factor = 1;
   std::string grad_reduce = "auto", offload = "none", grad_op = "mean";
   template <class V>
   void fields(V& v) {
@@ -83,6 +84,11 @@ struct ZeroConfig {
     v("allow_unused", allow_unused, "", "a parameter without a gradient in a step has one of 0; else it ends the run");
     v("offload", offload, "none|optimizer|parameters",
       "keep optimizer state, or parameters too, in host memory; on a CPU they are there anyway");
+    v("prescale", prescale, "",
+      "divide gradients by dp before the data-parallel ranks add them up instead of after it: half reduce_dtype then "
+      "overflows later and loses small ones sooner");
+    v("predivide_factor", predivide_factor, ">0..1e9",
+      "divide gradients by this before they are added up, the sum by dp / this; 1: all of it after");
     v("grad_op", grad_op, "mean|sum", "gradients of the data-parallel ranks: their mean, or dp times it");
   }
 };
@@ -213,7 +219,8 @@ struct ScheduleConfig {
 
 struct TrainSection {
   int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
-  bool deterministic = true;
+  bool deterministic = true, pld = false;
+  double pld_theta = 0.5, pld_gamma = 0.001;
   std::string loss_mean = "token";
   template <class V>
   void fields(V& v) {
@@ -227,13 +234,19 @@ struct TrainSection {
     v("deterministic", deterministic, "", "same inputs, same bits");
     v("loss_mean", loss_mean, "token|microbatch",
       "loss of a step: mean over the tokens of the global batch that carry loss, or mean of the microbatches' means");
+    v("pld", pld, "",
+      "progressive layer drop: steps leave blocks out, block i of L with probability i/L (1 - theta(step))");
+    v("pld_theta", pld_theta, "0..1", "progressive layer drop: what theta falls to from 1; at 1 no block is left out");
+    v("pld_gamma", pld_gamma, "0..", "progressive layer drop: how fast, as exp(-gamma step)");
   }
 };
 
 struct DataConfig {
   std::vector<DataSource> train, valid;
-  std::string tokenizer, split = "969,30,1", order = "epoch";
+  std::string tokenizer, split = "969,30,1", order = "epoch", curriculum = "none";
   bool allow_change = false, eod_mask_loss = false;
+  int64_t curriculum_min = 8, curriculum_max = 0, curriculum_steps = 0, curriculum_step = 8, curriculum_root = 2;
+  std::vector<double> curriculum_lengths, curriculum_until;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
@@ -242,29 +255,60 @@ struct DataConfig {
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential", "order of the samples");
     v("eod_mask_loss", eod_mask_loss, "", "predicting the end of a document carries no loss");
+    v("curriculum", curriculum, "none|fixed_linear|fixed_root|fixed_discrete",
+      "sequences grow: each step takes the first tokens of its samples, and more of them as training goes on");
+    v("curriculum_min", curriculum_min, "1..1048576 tokens", "fixed_linear, fixed_root: length at the beginning");
+    v("curriculum_max", curriculum_max, "0..1048576 tokens", "length at the end; 0: model.seq");
+    v("curriculum_steps", curriculum_steps, "0..1000000000000 steps", "until the end is reached; 0: train.steps");
+    v("curriculum_step", curriculum_step, "1..1048576 tokens", "lengths are multiples of this");
+    v("curriculum_root", curriculum_root, "1..1000", "fixed_root: 2 for the square root; 1 is fixed_linear");
+    v("curriculum_lengths", curriculum_lengths, "1..1048576 list of tokens", "fixed_discrete: lengths one after the other");
+    v("curriculum_until", curriculum_until, "1..1000000000000 list of steps",
+      "fixed_discrete: last step of each length but the last");
     v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };
 
 struct CheckpointConfig {
-  std::string dir, resume = "auto", when_busy = "wait", load_from, fail_policy = "continue", hash = "none";
-  int64_t every = 500, keep = 3, keep_every = 0;
-  bool keep_best = true, async = true, readback = false;
+  std::string dir, every = "auto", resume = "auto", when_busy = "wait", load_from, fail_policy = "continue";
+  std::string hash = "none", commit = "rename", staging_bytes = "auto", direct_io = "auto", tag_validation = "warn";
+  int64_t keep = 3, keep_every = 0, keep_best = 1, part_bytes = int64_t{64} << 30, threads = 2;
+  double mtbf_hours = 0;
+  bool async = true, readback = false, index_h5 = false, read_once = false;
   std::vector<std::string> load = {"all"}, allow_change, allow_missing, allow_extra;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "where checkpoints go; empty: RUN/checkpoints");
-    v("every", every, "0.. steps", "save every this many steps, and at the end; 0: only at the end");
+    v("every", every, "auto|STEPS",
+      "save every so many steps, and at the end; 0: only at the end; auto: after 5 minutes, then as often as the cost "
+      "of a save and mtbf_hours make best");
+    v("mtbf_hours", mtbf_hours, "0..1e6 hours",
+      "every auto: mean time between failures of the whole job; 0: 50000 / ranks, from 0.5 to 24");
     v("keep", keep, "2..1000", "newest checkpoints kept");
     v("keep_every", keep_every, "0.. steps", "and every step that this divides; 0: none");
-    v("keep_best", keep_best, "", "and the one of the best validation loss");
+    v("keep_best", keep_best, "0..1000, or true or false", "and so many of the best validation losses; true: 1");
     v("async", async, "", "write while training goes on, from a copy in host memory");
+    v("staging_bytes", staging_bytes, "auto|BYTES",
+      "most that the copy may take of a rank's host memory; auto: what is left there. What does not fit is "
+      "written while training waits");
+    v("part_bytes", part_bytes, "1048576.. bytes", "a rank begins another file before one grows beyond; 64 GiB");
+    v("threads", threads, "1..64 threads", "of a rank that write a checkpoint: one fills and checks, the others write");
+    v("direct_io", direct_io, "auto|off", "auto: large files past the kernel's copy, where the file system takes that");
     v("when_busy", when_busy, "wait|skip", "a save is due and the one before is not done");
     v("fail_policy", fail_policy, "continue|abort",
       "three saves in a row failed: abort ends the run with code 74 before more work is at risk");
     v("readback", readback, "", "read every shard again from the disk before its checkpoint counts as written");
+    v("commit", commit, "rename|marker",
+      "what makes an attempt a checkpoint: a rename of its folder, or, on file systems that do not rename folders in "
+      "one piece, its manifest, written last");
+    v("index_h5", index_h5, "",
+      "write index.h5 too: every tensor whole, as virtual data sets over the shards, for h5py");
+    v("tag_validation", tag_validation, "warn|ignore|fail",
+      "ranks that disagree about which checkpoint they write never write it: say so, say nothing, or end with code 70");
     v("hash", hash, "none|sha256", "of each shard in manifest.json, for who signs that; ckpt verify checks it");
     v("resume", resume, "auto|never|STEP", "auto: the newest good checkpoint; a number: exactly that step");
+    v("read_once", read_once, "",
+      "a load reads each block once in a data-parallel group, for slow disks: one rank reads it and sends it on");
     v("load_from", load_from, "",
       "another run or checkpoint that this run begins with, as long as it has no checkpoint of its own");
     v("load", load, "", "what is taken from load_from: all, or some of weights optim schedule data");
@@ -273,13 +317,18 @@ struct CheckpointConfig {
       "tensors that the checkpoint may lack, which begin afresh: master/head.weight optim/*");
     v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be left out: master/head.weight optim/*");
   }
+
+  // Of a checked config.
+  bool saves_by_time() const { return every == "auto"; }
+  int64_t save_steps() const { return saves_by_time() ? 0 : std::stoll(every); }  // 0: not by steps
 };
 
 struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
-  std::string level = "info", samples_tensorboard, samples_csv;
-  int64_t every = 1, lamb_every = 0;
-  bool tensorboard = true, comm = false, timers = false, memory = false, config = false;
+  std::string level = "info", samples_tensorboard, samples_csv, flops_file;
+  int64_t every = 1, lamb_every = 0, flops_step = 0, flops_depth = -1, flops_top = 1;
+  double flops_recompute_factor = 0;
+  bool tensorboard = true, comm = false, timers = false, memory = false, config = false, flops_detailed = true;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
@@ -293,6 +342,14 @@ struct LogConfig {
     v("samples_csv", samples_csv, "FOLDER", "the same numbers, a CSV file a curve; empty: none");
     v("timers", timers, "", "say every log.every steps where the time went; the curves of log.samples_* get it too");
     v("memory", memory, "", "say every log.every steps what memory holds");
+    v("flops_step", flops_step, "0.. steps",
+      "print after this step what each module of the model computed in it, FLOPs and seconds; 0: never");
+    v("flops_depth", flops_depth, "-1..16 levels", "levels of modules in that table below the whole model; -1: all");
+    v("flops_top", flops_top, "1..1000 modules", "modules of each level that its summary names");
+    v("flops_detailed", flops_detailed, "", "the table has every module, not only the summary");
+    v("flops_file", flops_file, "FILE", "where the table goes; empty: to the log");
+    v("flops_recompute_factor", flops_recompute_factor, "0..1",
+      "share of the forward that the table counts again in the backward, for recomputation");
     v("config", config, "", "print the effective config at the start; RUN/config.json holds it anyway");
     v("level", level, "debug|info|warning|error|critical", "from warning on: little is printed, as with --quiet");
     v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");

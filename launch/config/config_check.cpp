@@ -11,6 +11,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/batch.h"
+#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
@@ -70,6 +71,22 @@ std::vector<int64_t> multiples(int64_t m, int64_t x) {
   return below > 0 ? std::vector<int64_t>{below, below + m} : std::vector<int64_t>{below + m};
 }
 
+// What is there beside a path that is not: "did you mean runs/first?".
+std::string nearest_name(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path p(path);
+  if (!p.has_filename()) p = p.parent_path();
+  const fs::path folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
+    names.push_back(it->path().filename().string());
+  std::sort(names.begin(), names.end());
+  const std::string guess = did_you_mean(p.filename().string(), names);
+  if (!guess.empty()) return "did you mean " + (p.has_parent_path() ? folder / guess : fs::path(guess)).string() + "?";
+  return "give a run directory, its checkpoints folder, or a step";
+}
+
 class Checker {
  public:
   Checker(Config& c, const CheckContext& context, Problems& problems, std::vector<std::string>& notes)
@@ -90,6 +107,7 @@ class Checker {
     batch();
     schedule();
     check_optimizer(c_, rules());
+    check_curriculum(c_, rules());
     files();
     try {
       parse_injections(c_.fault.inject);
@@ -281,6 +299,8 @@ class Checker {
     if (z.offload != "none" && c_.device.kind == "cuda")
       bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
           "use none");
+    if (z.prescale && z.predivide_factor != 1)
+      notes_.push_back("zero.predivide_factor has no effect: zero.prescale divides by dp before the sum");
     for (const char* key : {"zero.prefetch", "zero.persist_numel"})
       if (z.stage < 3 && !where(key).empty())
         notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
@@ -510,6 +530,13 @@ class Checker {
   void files() {
     const CheckpointConfig& k = c_.checkpoint;
     int64_t step;
+    if (k.every != "auto" && (!parse_int(k.every, step) || step < 0))
+      bad("checkpoint.every", fmt::format("expected auto or a number of steps 0.., found \"{}\"", k.every));
+    if (k.staging_bytes != "auto" && (!parse_int(k.staging_bytes, step) || step < 0))
+      bad("checkpoint.staging_bytes",
+          fmt::format("expected auto or a number of bytes 0.., found \"{}\"", k.staging_bytes));
+    if (k.every != "auto" && k.mtbf_hours > 0 && known({"checkpoint.every"}))
+      bad("checkpoint.mtbf_hours", "is for checkpoint.every auto", "leave it out, or give --checkpoint.every auto");
     if (k.resume != "auto" && k.resume != "never" && (!parse_int(k.resume, step) || step < 0))
       bad("checkpoint.resume", fmt::format("expected auto, never or a step, found \"{}\"", k.resume));
     for (const std::string& part : k.load)
@@ -518,6 +545,9 @@ class Checker {
         bad("checkpoint.load", fmt::format("expected all, or some of weights, optim, schedule, data; found \"{}\"",
                                            fmt::join(k.load, " ")));
     if (k.load.empty()) bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
+    std::error_code ec;
+    if (!k.load_from.empty() && context_.needs_data && !std::filesystem::exists(k.load_from, ec))
+      bad("checkpoint.load_from", k.load_from + ": does not exist", nearest_name(k.load_from));
     if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
       bad("checkpoint.load", "a run's own checkpoints are always resumed whole",
           "name the checkpoint to take parts of with --checkpoint.load_from");
@@ -527,6 +557,9 @@ class Checker {
         notes_.push_back(fmt::format("log.trace_steps {} is after the last step, {}: nothing will be traced",
                                      c_.log.trace_steps, c_.train.steps));
     } catch (const Error& e) { bad("log.trace_steps", e.what()); }
+    if (c_.log.flops_step > c_.train.steps)
+      notes_.push_back(fmt::format("log.flops_step {} is after the last step, {}: there will be no table",
+                                   c_.log.flops_step, c_.train.steps));
     if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == "..")
       bad("log.name", fmt::format("\"{}\" is not the name of a folder", c_.log.name), "the folder above it is log.dir");
     if (!context_.needs_data) return;
@@ -535,7 +568,6 @@ class Checker {
           "give the prefix that `gpttrain data prepare --output` wrote, or mock for random tokens");
     sources("data.train", c_.data.train);
     sources("data.valid", c_.data.valid);
-    std::error_code ec;
     if (!c_.data.tokenizer.empty() && !std::filesystem::exists(c_.data.tokenizer, ec))
       bad("data.tokenizer", c_.data.tokenizer + ": no such file",
           from_demo("data.tokenizer") ? "./launch/demo.sh makes it" : "make one with `gpttrain tokenizer train`");

@@ -48,8 +48,13 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
 void the_rest(DsTranslation& t, const DsFile& file) {
   for (const DsValue& v : file.values) {
     if (v.key->type == DsType::kBlock || t.reported(v.key->path)) continue;
-    const std::string enabled = std::string(v.key->path.substr(0, v.key->path.rfind('.'))) + ".enabled";
-    const bool off = find_deepspeed_key(enabled) && !t.flag(enabled, false);
+    std::string enabled;  // of its block, or of the block around that
+    bool off = false;
+    for (std::string_view p = v.key->path; !off && p.find('.') != std::string_view::npos;) {
+      p = p.substr(0, p.rfind('.'));
+      enabled = std::string(p) + ".enabled";
+      off = find_deepspeed_key(enabled) && !t.flag(enabled, false);
+    }
     t.report(v.key->path, off ? "no effect: " + enabled + " is not true" : "honoured");
   }
 }
@@ -167,6 +172,7 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
   translate_zero(t);
   translate_layout(t);
   translate_logs(t);
+  translate_training(t);
   say_vocabulary(t);
   for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     if (t.given(key)) t.out.replaced = {"train.global_batch", "train.micro_batch", "train.grad_accum"};

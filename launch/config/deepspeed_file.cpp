@@ -59,6 +59,17 @@ std::string check_pair(const DsKey& key, const JsonValue& v) {
   return set_from_json({"", std::string(key.name()), &out, std::string(key.domain), ""}, v);
 }
 
+std::string check_ints(const DsKey& key, JsonValue& v) {
+  if (v.kind != Kind::kArray) return fmt::format("expected a list of whole numbers, found {}", kind_name(v.kind));
+  for (JsonValue& item : v.items) {
+    spell_out(item);
+    int64_t x = 0;
+    const Option each{"", std::string(key.name()), &x, std::string(key.domain), ""};
+    if (std::string wrong = set_from_json(each, item); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 // What is wrong with a value, "" if nothing; domains are those of the option registry.
 std::string check_value(const DsKey& key, JsonValue& v) {
   const auto checked = [&](auto fresh) {
@@ -72,6 +83,7 @@ std::string check_value(const DsKey& key, JsonValue& v) {
       return checked(int64_t{0});
     case DsType::kNumber: return checked(0.0);
     case DsType::kPair: return check_pair(key, v);
+    case DsType::kInts: return check_ints(key, v);
     case DsType::kLoose:
       if (v.kind == Kind::kBool || v.kind == Kind::kNumber || v.kind == Kind::kString) return "";
       return fmt::format("expected true, false, a number or a string, found {}", kind_name(v.kind));

@@ -20,6 +20,7 @@ enum class DsType {
   kNumber,  // a finite number
   kText,    // a string; domain "a|b|c": one of them in any case
   kPair,    // two numbers
+  kInts,    // a list of whole numbers
   kLoose,   // true, false, a number or a string that spells one, as apex takes them
   kBlock,   // an object whose keys are rows of this table
   kOpaque,  // anything; never looked into

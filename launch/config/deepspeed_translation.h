@@ -54,5 +54,6 @@ void translate_precision(DsTranslation& t);  // fp16, bf16, amp, torch_autocast,
 void translate_zero(DsTranslation& t);       // and offload
 void translate_layout(DsTranslation& t);     // pipeline, tensor_parallel, activation_checkpointing
 void translate_logs(DsTranslation& t);       // tensorboard, csv_monitor
+void translate_training(DsTranslation& t);   // progressive_layer_drop, curriculum_learning, flops_profiler
 
 }  // namespace gt

@@ -24,7 +24,7 @@ struct Range {
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
 };
 
-std::string_view first_word(std::string_view s) { return s.substr(0, s.find(' ')); }
+std::string_view first_word(std::string_view s) { return s.substr(0, s.find_first_of(" ,")); }
 
 Range range_of(const Option& option) {
   std::string_view w = first_word(option.domain);
@@ -80,8 +80,12 @@ int64_t with_byte_unit(std::string_view s) {
   return 0;
 }
 
+// "0..1000, or true or false": a count that was a flag, or is one to many.
+bool counts_or_not(const Option& option) { return option.domain.find("or true or false") != std::string::npos; }
+
 std::string set_int(const Option& option, int64_t& out, const std::string& word) {
   int64_t x;
+  if (counts_or_not(option) && (word == "true" || word == "false")) return out = word == "true", "";
   if (!parse_int(word, x)) {
     double d;
     std::string hint;
@@ -143,7 +147,8 @@ std::string set_doubles(const Option& option, std::vector<double>& out, const st
     if (std::string bad = set_double(option, x, w); !bad.empty()) return bad;
     list.push_back(x);
   }
-  if (list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
+  const bool any = option.domain.find(" list of ") != std::string::npos;
+  if (!any && list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
   return out = list, "";
 }
 
@@ -230,6 +235,7 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
   if (words.empty()) {
     if (bool* const* b = std::get_if<bool*>(&option.target)) return **b = true, "";
     if (takes_truth(option)) return *std::get<std::string*>(option.target) = "true", "";
+    if (counts_or_not(option)) return *std::get<int64_t*>(option.target) = 1, "";
     return fmt::format("expected a value {}, found none", option.domain);
   }
   return std::visit(Overloaded{
@@ -268,7 +274,10 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
             if (wants(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
             return wants(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
           },
-          [&](int64_t* n) { return wants(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number"); },
+          [&](int64_t* n) {
+            if (wants(Kind::kBool) && counts_or_not(option)) return *n = value.boolean, std::string();
+            return wants(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number");
+          },
           [&](double* x) { return wants(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](bool* b) { return wants(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
           [&](std::vector<double>* v) {

@@ -5,7 +5,7 @@
 //
 // Domain: the first word says what is legal, the rest is the unit. "1..1024 layers" (both ends optional), ">0..",
 // "0..<1"; "a|b|c" choices, a choice in capitals ("STEP") admits free text that the config checker reads. Anything else
-// is only a unit.
+// is only a unit; of numbers, "1.. list of steps" admits any number of them, others as many as the default has.
 #pragma once
 #include <cstdint>
 #include <string>

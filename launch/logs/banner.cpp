@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/logs/predict.h"
@@ -92,12 +93,29 @@ std::string lr_line(const Config& c) {
                      c.train.steps, momentum);
 }
 
+std::string curriculum_line(const Config& c) {
+  const Curriculum rule = curriculum_of(c);
+  const int64_t end = c.train.steps;
+  return fmt::format("{}: {} tokens of each sample at step 1, {} at step {}, {} at step {}", c.data.curriculum,
+                     rule.length(1), rule.length((end + 1) / 2), (end + 1) / 2, rule.length(end), end);
+}
+
+std::string layer_drop_line(const EngineOptions& o, int64_t steps) {
+  const int64_t layers = o.model.layers;
+  const auto deepest = [&](int64_t step) { return 100 * drop_probability(o.layer_drop, step, layers - 1, layers); };
+  return fmt::format("theta {:g}, gamma {:g}: the last block is left out in {:.2g} % of steps at first, in {:.2g} % at "
+                     "step {}; rates of TFLOP/s count blocks that ran",
+                     o.layer_drop.theta, o.layer_drop.gamma, deepest(0), deepest(steps - 1), steps);
+}
+
 std::string data_line(const BannerFacts& f, double epochs) {
   if (f.config.data.train.front().path == "mock") return "synthetic tokens (mock)";
   return fmt::format("{} samples of {} tokens an epoch, {:.2f} epochs in this run{}", format_thousands(f.train.size()),
                      f.config.model.seq, epochs,
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
+
+constexpr double kUsable = 0.9;  // of the memory that is free
 
 // A rank copies its own dp share of values and optimizer state.
 int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
@@ -155,13 +173,12 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Sta
   return out;
 }
 
-void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
-                    int device, int sharers, bool staged_saves) {
+void require_memory(const EngineOptions&, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
+                    int device, int sharers) {
   size_t largest = 0;
   int64_t worst = 0, sum = 0;
   for (size_t k = 0; k < plans.size(); ++k) {
-    const MemoryReport& memory = plans[k].memory;
-    const int64_t bytes = memory.total() + (staged_saves ? staging_bytes(memory, o.zero.stage, mesh.dp) : 0);
+    const int64_t bytes = plans[k].memory.total();
     sum += bytes * mesh.dp * mesh.tp;
     if (bytes > worst) {
       worst = bytes;
@@ -171,12 +188,22 @@ void require_memory(const EngineOptions& o, const MeshShape& mesh, const StagePl
   int64_t free_bytes = 0, total_bytes = 0;
   backend.device->memory(device, &free_bytes, &total_bytes);
   const auto need = static_cast<double>(sum) * sharers / mesh.world();
-  GT_REQUIRE(need <= 0.9 * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", sharers,
-             " ranks here need ", format_bytes(need), " of ", format_bytes(0.9 * static_cast<double>(free_bytes)),
+  GT_REQUIRE(need <= kUsable * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", sharers,
+             " ranks here need ", format_bytes(need), " of ", format_bytes(kUsable * static_cast<double>(free_bytes)),
              " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
              memory_line(plans[largest].memory),
-             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp",
-             staged_saves ? "; --checkpoint.async false does without a copy of what a checkpoint holds" : "");
+             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp");
+}
+
+bool snapshot_fits(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
+                   int ranks_here) {
+  const bool on_host = std::string_view(backend.device->name) == "cpu";
+  int64_t sum = 0, free_bytes = 0, total_bytes = 0;
+  for (const EnginePlan& plan : plans)
+    sum +=
+        (staging_bytes(plan.memory, o.zero.stage, mesh.dp) + (on_host ? plan.memory.total() : 0)) * mesh.dp * mesh.tp;
+  cpu_backend().device->memory(0, &free_bytes, &total_bytes);
+  return static_cast<double>(sum) * ranks_here / mesh.world() <= kUsable * static_cast<double>(free_bytes);
 }
 
 // Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
@@ -234,9 +261,11 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"precision", precision_text(c)});
   rows.push_back({"optimizer", optimizer_line(c)});
   rows.push_back({"lr", lr_line(c)});
+  if (f.options.layer_drop) rows.push_back({"layer drop", layer_drop_line(f.options, c.train.steps)});
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
+  if (c.data.curriculum != "none") rows.push_back({"curriculum", curriculum_line(c)});
   rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});

@@ -35,9 +35,10 @@ std::string stage_table(const EngineOptions&, const MeshShape&, const StagePlans
 
 // Throws kUsage when the ranks that share this device together need more than is free, naming the largest rank and
 // category.
-// `staged_saves`: checkpoints are copied to host memory before they are written.
-void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int device, int sharers,
-                    bool staged_saves);
+void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int device, int sharers);
+
+// Has the host memory of this machine room for a copy of what its ranks put into a checkpoint, beside what they need?
+bool snapshot_fits(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int ranks_here);
 
 // What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
 // gradients (the other way is planned here).

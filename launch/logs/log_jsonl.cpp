@@ -95,6 +95,7 @@ std::string json_line(const StepRecord& r) {
       .integer("step", r.step)
       .integer("tokens", r.tokens)
       .integer("samples", r.samples)
+      .integer("seq", r.seq)
       .integer("epoch", r.epoch)
       .number("loss", r.loss)
       .number("grad_norm", r.grad_norm)

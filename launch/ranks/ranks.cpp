@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -32,7 +33,7 @@ std::chrono::milliseconds deadline(const Config& config) {
 
 // Where a supervisor wants to read who was to blame.
 std::string verdict_file() {
-  const char* path = std::getenv("GPTTRAIN_VERDICT");
+  const char* path = std::getenv(kVerdictVariable);
   return path != nullptr ? path : "";
 }
 
@@ -55,6 +56,11 @@ StallOptions stall_options(const Command& command) {
           .end = {}};
 }
 
+Exit code_of(const std::exception& e) {
+  const auto* error = dynamic_cast<const Error*>(&e);
+  return error != nullptr ? error->code() : Exit::kInternal;
+}
+
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
   if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
   std::string who;
@@ -62,11 +68,8 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), mesh_shape(config).place(rank));
   }
   fmt::print(stderr, "gpttrain: {}{}\n", who, e.what());
-}
-
-Exit code_of(const std::exception& e) {
-  const auto* error = dynamic_cast<const Error*>(&e);
-  return error != nullptr ? error->code() : Exit::kInternal;
+  const std::string what = who + e.what(), file = verdict_file();
+  if (code_of(e) == Exit::kHardware && !file.empty()) std::ofstream(file) << what.substr(0, what.find('\n')) << "\n";
 }
 
 Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)>& body) {

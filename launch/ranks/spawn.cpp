@@ -170,6 +170,7 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
   if (!only_here(options.hosts)) {  // ssh brings no environment
     for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable})
       command.insert(command.end(), {"-x", name});
+    if (!options.verdict_file.empty()) command.insert(command.end(), {"-x", kVerdictVariable});
     for (const auto& [name, value] : options.variables) command.insert(command.end(), {"-x", name});
   }
   append_words(command, options.launcher_args);
@@ -237,6 +238,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
     job.words = {program};
     job.words.insert(job.words.end(), args.begin(), args.end());
     job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
+    if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
     return job;
   }
   job.local_mpi = !options.slurm && only_here(options.hosts);
@@ -252,6 +254,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   if (!options.hosts.empty() && !options.slurm) job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
   if (options.slurm || !only_here(options.hosts))  // others are reached by ssh, or by Slurm
     std::erase_if(job.environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });
+  if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
   if (options.ssh_port > 0) job.environment.emplace_back("OMPI_MCA_plm_rsh_args", cat("-p ", options.ssh_port));
   return job;
 }

@@ -13,6 +13,8 @@
 
 namespace gt {
 
+constexpr const char* kVerdictVariable = "GPTTRAIN_VERDICT";
+
 struct SpawnOptions {
   std::string program;  // default: /proc/self/exe, resolved
   int grace_s = 300;    // from the first signal to the end by force
@@ -23,6 +25,7 @@ struct SpawnOptions {
   std::string launcher_args = {};  // further words for it, cut at blanks
   int ssh_port = 0;                // of other machines; 0: ssh's own
   Variables variables = {};        // that every rank shall have, whatever it has
+  std::string verdict_file = {};   // where ranks say who was to blame; "": nowhere
 };
 struct LaunchConfig;
 // As the config says: hosts, launcher, and .deepspeed_env. Throws kUsage.

@@ -15,6 +15,7 @@
 
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
+#include "launch/ranks/host_blame.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/spawn.h"
 
@@ -45,6 +46,7 @@ class Supervisor {
 
  private:
   JobCommand job() const;
+  std::vector<HostSlots> hosts() const;
   std::vector<Commit> commits() const;  // newest first
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
   int64_t last_logged_step() const;
@@ -57,6 +59,8 @@ class Supervisor {
   const Command& command_;
   const Config& config_;
   RestartPolicy policy_;
+  HostBlame blame_;
+  std::vector<std::string> left_out_;  // machines
   std::optional<int64_t> resume_;  // of the next attempt: a step; nothing: auto
   bool again_ = false, committed_ = false;
 };
@@ -72,12 +76,20 @@ JobCommand Supervisor::job() const {
   } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
     words.emplace_back("--force");  // what it finds in the folder is its own
   }
-  const SpawnOptions options = spawn_options(config_.launch);
+  SpawnOptions options = spawn_options(config_.launch);
+  options.hosts = hosts();
+  options.verdict_file = fs::absolute(verdict_file()).string();
   const bool alone = config_.world() == 1 && only_here(options.hosts);
-  JobCommand job =
-      job_command(static_cast<int>(config_.world()), alone || config_.launch.ranks == "threads", words, options);
-  job.environment.emplace_back("GPTTRAIN_VERDICT", fs::absolute(verdict_file()).string());
-  return job;
+  return job_command(static_cast<int>(config_.world()), alone || config_.launch.ranks == "threads", words, options);
+}
+
+// Those of the config, less those left out.
+std::vector<HostSlots> Supervisor::hosts() const {
+  std::vector<HostSlots> out = chosen_hosts(config_.launch);
+  std::erase_if(out, [&](const HostSlots& h) {
+    return std::find(left_out_.begin(), left_out_.end(), h.host) != left_out_.end();
+  });
+  return out;
 }
 
 std::vector<Commit> Supervisor::commits() const {
@@ -130,7 +142,8 @@ void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std
               {"seconds_lost", lost},
               {"action", d.restart ? "restart" : "stop"},
               {"delay", d.delay_s},
-              {"resume", resume_ ? step(*resume_) : Json("auto")}}
+              {"resume", resume_ ? step(*resume_) : Json("auto")},
+              {"left_out", left_out_}}
              .dump()
       << "\n";
 }
@@ -167,14 +180,18 @@ int Supervisor::run() {
                    .resumed_from = after.step,
                    .reached = last_logged_step()};
     if (newer) highest = std::max(*highest, after.step);
-    const RestartDecision d = policy_.after(end);
     const bool failed = end.code != 0 && !end.asked_to_stop;
     if (!failed) return end.code;
+    const std::string bad_host = blame_.after(end.code, suspect, hosts(), static_cast<int>(config_.world()));
+    end.elsewhere = !bad_host.empty();
+    if (end.elsewhere) left_out_.push_back(bad_host);
+    const RestartDecision d = policy_.after(end);
     resume_.reset();
     if (const auto all = commits(); d.older_step && all.size() > 1) resume_ = all[1].step;
     const double lost =
         static_cast<double>(std::time(nullptr) - std::max(begun, newer ? after.time : begun)) + d.delay_s;
     note(end, d, suspect, before, after, lost);
+    if (end.elsewhere) fmt::print(stderr, "gpttrain: {} is left out from now on\n", bad_host);
     const std::string what = fmt::format("the run ended with {}{}", code_text(end.code),
                                          suspect.empty() ? "" : fmt::format(": {}", suspect));
     if (!d.restart) {
@@ -202,7 +219,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   RestartDecision d;
   if (end.code == 0 || end.asked_to_stop) return d;
   for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
-    if (end.code == static_cast<int>(never)) {
+    if (end.code == static_cast<int>(never) && !(never == Exit::kHardware && end.elsewhere)) {
       d.why = never == Exit::kHardware ? "it must go on elsewhere: there is no other machine to start it on"
                                        : "a restart would end the same way";
       return d;

@@ -16,6 +16,7 @@ struct AttemptEnd {
   double seconds = 0;
   int64_t resumed_from = -1;  // step of the checkpoint that the next attempt would take; -1: none
   int64_t reached = -1;       // last step in the log; -1: none
+  bool elsewhere = false;     // the machine that is to blame is left out from now on
 };
 
 struct RestartDecision {
@@ -29,8 +30,9 @@ class RestartPolicy {
  public:
   static constexpr int kFailuresWithoutProgress = 3;
   explicit RestartPolicy(int64_t max_restarts) : left_(max_restarts) {}
-  // Never again after 0, 2, 16, 17, 65 or when a stop was asked for; else as long as restarts are left and one of the
-  // last three attempts got anywhere. Delays 0, 1, 2, 4 … 60 s; 0 again after 10 minutes that got somewhere.
+  // Never again after 0, 2, 17, 65, after 16 unless it goes on elsewhere, or when a stop was asked for; else as long as
+  // restarts are left and one of the last three attempts got anywhere. Delays 0, 1, 2, 4 … 60 s; 0 again after 10
+  // minutes that got somewhere.
   RestartDecision after(const AttemptEnd&);
 
  private:

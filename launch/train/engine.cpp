@@ -5,10 +5,8 @@
 #include <limits>
 
 #include "kernels/core/host.h"
-#include "kernels/null/product_log.h"
 #include "launch/config/no_decay.h"
 #include "launch/config/schedule_file.h"
-#include "parallel/comm/null_group.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -85,7 +83,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
   optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
-  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes};
+  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes, .runs_differ = !options.lengths.empty()};
   const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
   store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
   train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
@@ -99,6 +97,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
   host_sums_.resize(static_cast<size_t>(sums));
+  if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
+  fixed_blocks_ = false;
   if (!options.mean_of_microbatches) return;
   seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
   host_seeds_.resize(static_cast<size_t>(m));
@@ -128,6 +128,23 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   }
 }
 
+void Engine::fix_blocks(std::span<const double> keep) {
+  GT_CHECK(static_cast<int64_t>(keep.size()) == options_.model.layers, keep.size(), " entries for ",
+           options_.model.layers, " blocks");
+  keep_.assign(keep.begin(), keep.end());
+  unused_.resize(static_cast<size_t>(options_.model.total_scopes()));
+  fixed_blocks_ = true;
+}
+
+// Which blocks the step runs: the same on every rank, and when the step is run again.
+void Engine::choose_blocks() {
+  if (keep_.empty()) return;
+  if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
+  for (size_t i = 0; i < keep_.size(); ++i)
+    unused_[static_cast<size_t>(GptStage::scope_of_block(static_cast<int>(i)))] = keep_[i] == 0;
+  for (auto& s : stages_) s->keep_blocks(keep_);
+}
+
 // Each microbatch's seed makes its own mean: the gradient is that of sum_k mean_k / (m d).
 void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
   const double scale = scaler_.scale() * (options_.grad_sum ? mesh_.size(Axis::kDp) : 1);
@@ -142,8 +159,8 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
   backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop,
-                        bool save_ready) try {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
+                        bool save_due) try {
   const int m = options_.microbatches, scopes = options_.model.total_scopes();
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -152,7 +169,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   phases_[0] = now();
   prepare_scalars(target_tokens);
 
-  store_->begin_step();
+  choose_blocks();
+  store_->begin_step(unused_);
   ranges_->begin_step();
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
@@ -173,7 +191,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
   store_->norm_squares(norms);
   store_->replica_squares(replicas);
-  share(losses, stop, save_ready);
+  share(losses, stop, save_ready, save_due);
   backend_.ops->clip_factor({.norm_squares = norms,
                              .scalars = scalars,
                              .norm = norm,
@@ -221,7 +239,7 @@ void Engine::put_stage_times(Tensor out) {
 // stop, saves that are done, times by pipeline rank, and targets by microbatch where a mean of means asks for them.
 // Each entry of the first two has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline
 // axis.
-void Engine::share(Tensor losses, bool stop, bool save_ready) {
+void Engine::share(Tensor losses, bool stop, bool save_ready, bool save_due) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
@@ -233,6 +251,7 @@ void Engine::share(Tensor losses, bool stop, bool save_ready) {
                          compute_);
   wishes_[kStop] = stop ? 1 : 0;
   wishes_[kSaveReady] = save_ready ? 1 : 0;
+  wishes_[kSaveDue] = save_due ? 1 : 0;
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
   put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
@@ -299,12 +318,15 @@ StepResult Engine::read_back(int64_t target_tokens) {
       std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
   r.save_ready = static_cast<int>(shared[kSaveReady]);
+  r.save_due = shared[kSaveDue] > 0;
   r.times = StepTimes(shared.subspan(kNumWishes, static_cast<size_t>(mesh_.shape().pp) * kNumStageTimes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
   r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);
   r.momentum = lr_->at(schedule_steps() + 1).beta1;
+  r.blocks = static_cast<int>(options_.model.layers - std::count(keep_.begin(), keep_.end(), 0.));
+  r.theta = theta_at(options_.layer_drop, applied_);
   r.skipped = scalars[kSkip] != 0;
   r.overflow = r.skipped && !left_out_;
   r.busy_seconds = train_->busy_seconds();
@@ -345,7 +367,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     store_->begin_evaluation();
     eval_->run(seeded_, losses, {});
     backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
-    share(losses, false, false);
+    share(losses, false, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {
       backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
                             compute_);
@@ -403,54 +425,6 @@ EnginePlan Engine::measured_plan() const {
       seeds_.bytes() + ranges_->bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
-}
-
-namespace {
-
-// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
-EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
-                   ZeroMemory zero) {
-#ifdef GPT_SANITIZED
-  constexpr int64_t kPlenty = int64_t{1} << 33;  // ThreadSanitizer leaves a program some 1.5 TiB
-#else
-  constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
-#endif
-  const Backend& backend = null_backend();
-  NullFactory factory(rank, shape.world());
-  const Mesh mesh(shape, factory);
-  const Stream stream = backend.device->open_stream(0, 1);
-  EnginePlan endless;
-  endless.train = endless.eval = {kPlenty, kPlenty, 0};
-  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
-  EnginePlan plan;
-  {
-    Engine engine(options, mesh, backend, stream, endless);
-    const Shape s{options.micro_batch, options.model.seq};
-    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
-    MicroBatch mb;
-    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
-    mb.batch = options.micro_batch;
-    mb.seq = options.model.seq;
-    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
-    const null::ProductLog log;
-    engine.step(batch, options.micro_batch * options.model.seq);
-    const CommCounters sent = mesh.group(Axis::kDp).counters();
-    if (options.evaluates) engine.evaluate(batch);
-    plan = engine.measured_plan();
-    plan.data_parallel = sent;
-    if (target.weight_copy_bytes != nullptr)
-      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
-  }
-  backend.device->close_stream(stream);
-  return plan;
-}
-
-}  // namespace
-
-EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
-  EnginePlan plan = dry_run(options, shape, rank, target, {});
-  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
-  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
 }
 
 }  // namespace gt

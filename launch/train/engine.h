@@ -14,6 +14,7 @@
 #include "launch/logs/step_times.h"
 #include "launch/train/quant_ranges.h"
 #include "model/gpt.h"
+#include "model/layer_drop.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -40,10 +41,12 @@ struct EngineOptions {
   bool mean_of_microbatches = false;  // the loss is the mean of the microbatches' means, not of all tokens
   bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
   double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
+  LayerDrop layer_drop;               // blocks that training leaves out; it goes by applied steps
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;
   int threads = 1;              // host threads of this rank
   bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
+  std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
   bool evaluates = true;        // evaluate() will be called: memory is kept for it
   // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
 #ifdef NDEBUG
@@ -76,10 +79,13 @@ struct StepResult {
   double lr = 0;
   double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
   double loss_scale = 1;                      // of this step's backward
+  int blocks = 0;                             // of the model, that ran: not what layer_drop left out
+  double theta = 1;                           // of layer_drop
   bool skipped = false;                       // nothing was written
   bool overflow = false;                      // because gradients are not finite
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
+  bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
   StepTimes times;                            // of all ranks
   PhaseEnds phases{};                         // of this rank
@@ -94,10 +100,11 @@ class Engine {
 
   // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
   // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
-  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. microbatches:
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. `save_due`: its wish for the
+  // next one; any rank's is everybody's result. microbatches:
   // options.microbatches of them.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
-                  bool save_ready = false);
+                  bool save_ready = false, bool save_due = false);
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
@@ -109,6 +116,11 @@ class Engine {
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
   std::span<const double> microbatch_losses() const;
+
+  // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
+  // GptStage::keep_blocks takes them. For memory plans and tests.
+  void fix_blocks(std::span<const double> keep);
+  std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: all, always
 
   int64_t applied_steps() const { return applied_; }
   int64_t schedule_steps() const { return applied_ + schedule_ahead_; }  // t of the learning rate
@@ -137,10 +149,11 @@ class Engine {
 
  private:
   void prepare_scalars(int64_t target_tokens);
+  void choose_blocks();
   void prepare_seeds(std::span<const MicroBatch>);
   void judge_step(int64_t target_tokens);
   double fetch_loss(int64_t target_tokens);
-  void share(Tensor losses, bool stop, bool save_ready);
+  void share(Tensor losses, bool stop, bool save_ready, bool save_due);
   void share_counts(Tensor out);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
@@ -170,12 +183,15 @@ class Engine {
   std::vector<double> host_sums_;
   std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
-  enum Wish : int { kStop, kSaveReady, kNumWishes };  // shared beside norms, losses and times
+  enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
   double wishes_[kNumWishes] = {};
   double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
   std::function<bool(double, double)> judge_;
   std::function<void()> probe_;
+  std::vector<double> keep_;     // by block of the model: GptStage::keep_blocks; empty: all, always
+  std::vector<uint8_t> unused_;  // by scope of the model: ParamStore::begin_step
+  bool fixed_blocks_ = false;
   bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0, schedule_ahead_ = 0;
   LrOptions lr_options_;  // with where this start begins

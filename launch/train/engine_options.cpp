@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/ranks/spawn.h"
@@ -39,8 +40,9 @@ MeshShape mesh_shape(const Config& c) {
 }
 
 namespace {
-ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype) {
+ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype, int64_t dp) {
   ZeroOptions z;
+  z.scale_before = 1 / (c.prescale ? static_cast<double>(dp) : c.predivide_factor);
   z.stage = static_cast<int>(c.stage);
   z.bucket_bytes = c.bucket_bytes;
   z.overlap = c.overlap;
@@ -56,7 +58,7 @@ ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype) {
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = gpt_config(c);
-  o.zero = zero_options(c.zero, c.precision.reduce_dtype);
+  o.zero = zero_options(c.zero, c.precision.reduce_dtype, c.parallel.dp);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);
@@ -69,12 +71,14 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.vpp = static_cast<int>(c.parallel.vpp);
   o.sequence_parallel = c.sequence_parallel();
   o.dynamic_shapes = c.parallel.dynamic_shapes;
+  if (const Curriculum curriculum = curriculum_of(c)) o.lengths = curriculum.all_lengths();
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == "sum";
   o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
+  if (c.train.pld) o.layer_drop = {c.train.pld_theta, c.train.pld_gamma};
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;
   return o;

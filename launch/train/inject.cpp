@@ -30,7 +30,7 @@ struct SiteActions {
   const char *site, *actions;
 };
 constexpr SiteActions kSites[] = {
-    {"step", " kill stop segv abort terminate exit delay "}, {"forward", " nan inf "},
+    {"step", " kill stop segv abort terminate exit delay "}, {"save", " delay "}, {"forward", " nan inf "},
     {"backward", " nan inf "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}, {"value", " flip "}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
@@ -62,7 +62,7 @@ Injection parse_one(const std::string& text) {
   f.action = text.substr(0, at);
   f.site = text.substr(at + 1, colon - at - 1);
   const auto site = std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
-  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, forward, backward, grad, master and value"));
+  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, save, forward, backward, grad, master and value"));
   if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
     refuse(text, cat("at ", f.site, " there are", site->actions));
   std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");
@@ -72,6 +72,8 @@ Injection parse_one(const std::string& text) {
     set_key(f, text, pair.substr(0, equals), pair.substr(equals + 1));
   }
   if (f.until < 0) f.until = f.step;
+  if ((f.site == "step" || f.site == "save" || f.site == "value") && !f.param.empty())
+    refuse(text, cat("at ", f.site, " there is no param="));
   if ((f.site == "forward" || f.site == "backward") && f.param.empty()) refuse(text, "no param=");
   return f;
 }
@@ -104,6 +106,13 @@ std::vector<Injection> parse_injections(const std::string& spec) {
   for (std::string one; in >> one;) out.push_back(parse_one(one));
   GT_REQUIRE(out.empty() || kBuiltIn, Exit::kUsage,
              "this binary was built without it (cmake -DGPT_TESTING=ON)");
+  return out;
+}
+
+std::vector<std::string> Injector::params() const {
+  std::vector<std::string> out;
+  for (const Injection& f : faults_)
+    if (!f.param.empty()) out.push_back(f.param);
   return out;
 }
 
@@ -149,6 +158,11 @@ void Injector::at_step(int64_t step) const {
     if (f.action == "exit") _exit(static_cast<int>(f.n));
     std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
   }
+}
+
+void Injector::at_save(int64_t step) const {
+  for (const Injection& f : faults_)
+    if (hits(f, "save", step)) std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
 }
 
 void Injector::at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend& backend,

@@ -2,6 +2,7 @@
 // separated by spaces. Built in with the CMake option GPT_TESTING only; elsewhere the option is refused.
 //   step     kill, stop (SIGSTOP), segv, abort, terminate (an exception that a thread does not catch), exit (code n),
 //            delay (ms) at the beginning of step `step`
+//   save     delay (ms) at the beginning of a save after step `step`
 //   grad     nan, inf, scale (by n) in the reduced gradients of `param` (default: every tensor of the rank) in the step
 //            that takes batch `step` - 1: step `step`, unless a rollback has left batches out
 //   forward  nan, inf in the result of the op that first reads `param` in microbatch `mb` (default: any) of the step
@@ -31,7 +32,9 @@ class Injector {
  public:
   Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
   bool wants(const char* site, int64_t step) const;  // on some rank
+  std::vector<std::string> params() const;           // every tensor that a fault names
   void at_step(int64_t step) const;  // may not return
+  void at_save(int64_t step) const;
   // Flips a bit of a value of two bytes.
   void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;
   std::vector<Injection> in_ops(int64_t step) const;  // what op_watch.h is to plant

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/core/host.h"
+
 namespace gt {
 
 // What an op reads and writes, by name. Ops that only judge or update (sums, clipping, optimizers) have none: a step
@@ -83,6 +85,13 @@ float widened(const std::byte* p, DType t) {
   return bits >> (width - 1) != 0 ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
 }
 
+// The forward multiplies with the transposed weight.
+bool forward_product(const Gemm& g) { return g.trans_b; }
+template <class Args>
+bool forward_product(const Args&) {
+  return false;
+}
+
 bool is_real(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DType::kBF16 || t == DType::kF16; }
 
 }  // namespace
@@ -106,6 +115,16 @@ void OpWatch::begin(const ParamStore& store, const RankStatus& status, std::vect
   planted_.assign(plants_.size(), false);
   look_ = look;
   found_.reset();
+  watch_thread();
+}
+
+void OpWatch::begin_timing(const ParamStore& store, ModuleTimer& to) {
+  parameters_ = store.parameters();
+  timer_ = &to;
+  watch_thread();
+}
+
+void OpWatch::watch_thread() {
   running = this;
   const char* name = table_.name;
   table_ = Hook::table();
@@ -115,6 +134,7 @@ void OpWatch::begin(const ParamStore& store, const RankStatus& status, std::vect
 void OpWatch::end() {
   table_ = real_;
   running = nullptr;
+  timer_ = nullptr;
 }
 
 template <class Args>
@@ -122,6 +142,15 @@ void OpWatch::call(Kernel<Args> kernel, const char* entry, const Args& args, Str
   Operands operands;
   operands.op = entry;
   list(args, operands);
+  if (timer_ != nullptr) {
+    const double begin = now();
+    kernel(args, s);
+    backend_.device->synchronize(s);
+    const double seconds = now() - begin;
+    const Parameter* p = parameter_of(operands);
+    timer_->add(entry, p != nullptr ? &p->name : nullptr, forward_product(args), seconds);
+    return;
+  }
   const bool look = look_ && !found_;
   float value = 0;
   const Operands::One* bad_input = nullptr;
@@ -149,6 +178,12 @@ const Parameter* OpWatch::parameter_at(const std::byte* p, bool gradient) const 
     const Tensor& t = gradient ? parameter->grad : parameter->value;
     if (t && p >= t.data && p < t.data + t.bytes()) return parameter;
   }
+  return nullptr;
+}
+
+const Parameter* OpWatch::parameter_of(const Operands& o) const {
+  for (int k = 0; k < o.count; ++k)
+    if (const Parameter* p = parameter_at(o.list[k].tensor.data, o.list[k].out)) return p;
   return nullptr;
 }
 

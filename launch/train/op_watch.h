@@ -8,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "launch/train/inject.h"
+#include "launch/train/module_timer.h"
 #include "parallel/comm/rank_status.h"
 #include "parallel/zero/param_store.h"
 
@@ -35,6 +36,8 @@ class OpWatch {
   // Observes the ops that this thread calls from now on. `plants`: of sites forward and backward. `look`: for values
   // that are not finite.
   void begin(const ParamStore&, const RankStatus&, std::vector<Injection> plants, bool look);
+  // Times the ops that this thread calls from now on, each to its end, into `to`.
+  void begin_timing(const ParamStore&, ModuleTimer& to);
   void end();
   const std::optional<BadOp>& first_bad() const { return found_; }  // of the last observation
 
@@ -43,8 +46,10 @@ class OpWatch {
   template <class Args>
   void call(Kernel<Args> kernel, const char* entry, const Args&, Stream);
   const Parameter* parameter_at(const std::byte*, bool gradient) const;
+  const Parameter* parameter_of(const struct Operands&) const;
   std::string with(const struct Operands&) const;
   void plant(const struct Operands&, Stream);
+  void watch_thread();
   int64_t first_bad_element(const Tensor&, Stream, float* value);
 
   const OpTable real_;
@@ -55,6 +60,7 @@ class OpWatch {
   std::vector<Injection> plants_;
   std::vector<bool> planted_;
   bool look_ = false;
+  ModuleTimer* timer_ = nullptr;
   std::optional<BadOp> found_;
   std::vector<std::byte> host_;
 };

@@ -31,6 +31,7 @@ void QuantRanges::end_step() {
   for (size_t i = 0; i < n; ++i) {
     const float most = host_[n + i];
     if (!std::isfinite(most)) continue;  // an activation that its gradient survived
+    if (most == 0) continue;             // a block that this step left out
     host_[i] = host_[i] == 0 ? most : 0.99f * host_[i] + 0.01f * most;
   }
   backend_.device->copy(memory_.data(), host_.data(), count() * size_of(DType::kF32), stream_);

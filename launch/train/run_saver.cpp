@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/host.h"
+#include "launch/logs/progress.h"
 #include "launch/ranks/agree.h"
 #include "launch/version.h"
 
@@ -15,16 +16,70 @@ RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backen
       mesh_(mesh),
       backend_(backend),
       stream_(stream),
-      background_(vfs_, mesh, *backend.device, stream) {}
+      background_(vfs_, mesh, *backend.device, stream),
+      staged_(config.checkpoint.async) {
+  const double hours =
+      config.checkpoint.mtbf_hours > 0 ? config.checkpoint.mtbf_hours : default_mtbf_hours(mesh.shape().world());
+  if (config.checkpoint.saves_by_time()) timer_.emplace(hours * 3600, now());
+}
+
+void RunSaver::prepare(const std::vector<ShardView>& views, bool fits, bool will_save) {
+  const CheckpointConfig& c = config_.checkpoint;
+  const int64_t bytes = snapshot_bytes(views);
+  int64_t worst[2] = {bytes, 0};  // of the ranks: bytes, does not fit
+  int64_t budget = 0;
+  if (c.staging_bytes != "auto") fits = parse_int(c.staging_bytes, budget) && bytes <= budget;
+  worst[1] = fits ? 0 : 1;
+  mesh_.world().all_reduce({reinterpret_cast<std::byte*>(worst), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
+  snapshot_bytes_ = worst[0];
+  staged_ = c.async && worst[1] == 0;
+  if (staged_ && will_save) agree(mesh_.world(), [&] { background_.reserve(bytes); });
+}
+
+std::string RunSaver::describe() const {
+  const CheckpointConfig& c = config_.checkpoint;
+  const std::string size = format_bytes(static_cast<double>(snapshot_bytes_));
+  std::string out = c.save_steps() > 0 ? fmt::format("every {} steps", c.every) : std::string("at the end");
+  if (timer_)
+    out = fmt::format(
+        "first after {}, then by Young's rule (checkpoint.every auto): every sqrt(2 x stall of a save x "
+        "{:.3g} h between failures), at least a minute",
+        format_duration(timer_->interval()),
+        c.mtbf_hours > 0 ? c.mtbf_hours : default_mtbf_hours(mesh_.shape().world()));
+  if (staged_) return out + fmt::format("; beside training, from a copy of {} a rank", size);
+  if (!c.async) return out + "; training waits for them";
+  return out +
+         fmt::format(
+             "; training waits for them and they go out in pieces of 8 MiB, because a copy of {} a rank does "
+             "not fit {}",
+             size,
+             c.staging_bytes == "auto" ? "the memory that is left" : "checkpoint.staging_bytes " + c.staging_bytes);
+}
+
+// The attempt's name is made by every rank from what it knows; if they differ they would write different checkpoints.
+bool RunSaver::ranks_agree(const TrainState& state) {
+  if (same_attempt(mesh_, state)) return true;
+  const std::string text = fmt::format(
+      "checkpoint of step {}: the ranks do not agree about the run and the step that they save, so nothing was written "
+      "(checkpoint.tag_validation {})",
+      state.step, config_.checkpoint.tag_validation);
+  agree(mesh_.world(), [&] { GT_REQUIRE(config_.checkpoint.tag_validation != "fail", Exit::kInternal, text); });
+  if (log_ && config_.checkpoint.tag_validation == "warn") log_->warn(state.step, text);
+  return false;
+}
 
 SaveOptions RunSaver::options() const {
   const CheckpointConfig& c = config_.checkpoint;
   SaveOptions o;
   o.zero_stage = static_cast<int>(config_.zero.stage);
   o.vpp = static_cast<int>(config_.parallel.vpp);
-  o.retention = {static_cast<int>(c.keep), c.keep_every, c.keep_best};
+  o.retention = {static_cast<int>(c.keep), c.keep_every, static_cast<int>(c.keep_best)};
   if (config_.model.tied) o.ties = {{"master/head.weight", "master/embed.weight"}};
+  o.part_bytes = c.part_bytes;
+  o.how = {static_cast<int>(c.threads), c.direct_io == "auto"};
   o.readback = c.readback;
+  o.index_h5 = c.index_h5;
+  o.commit_by_marker = c.commit == "marker";
   o.sha256 = c.hash == "sha256";
   o.git = git_hash();
   o.isa = cpu_isa();
@@ -45,11 +100,13 @@ void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views
   agree(mesh_.world(), [&] {
     if (lock_ != nullptr) lock_->require_mine();
   });
+  if (!ranks_agree(state)) return;
   SaveOutcome outcome;
   outcome.step = state.step;
-  if (config_.checkpoint.async) {
+  if (staged_) {
     auto failed = background_.start(config_.checkpoint_dir(), state, views, std::move(aux), options());
     stall_ = now() - begin;
+    if (timer_) timer_->saved(now(), stall_);
     if (!failed) return;
     outcome = std::move(*failed);
   } else {
@@ -58,6 +115,7 @@ void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views
                                        *backend_.device, stream_);
     } catch (const Error& e) { outcome.error = e; }
     stall_ = now() - begin;
+    if (timer_) timer_->saved(now(), stall_);
   }
   settle(outcome);
 }
@@ -117,7 +175,8 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
   std::vector<std::string> out;
   for (size_t k = 0; k < new_options.size(); ++k) {
     const Option& option = new_options[k];
-    if (names(kFree, option) || names(allowed, option)) continue;
+    const bool length = option.key().rfind("data.curriculum", 0) == 0;  // of sequences; other data has rules of its own
+    if ((names(kFree, option) && !length) || names(allowed, option)) continue;
     const JsonValue* section = saved.find(option.section);
     const JsonValue* value = section == nullptr ? nullptr : section->find(option.name);
     if (value != nullptr) set_from_json(old_options[k], *value);  // an older checkpoint without the key had its default

@@ -2,14 +2,17 @@
 // lock of the folder. A save that fails is said and never ends training.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/background_save.h"
 #include "checkpoint/dir_lock.h"
 #include "kernels/backend.h"
+#include "kernels/core/host.h"
 #include "launch/config/config.h"
 #include "launch/logs/metrics.h"
+#include "launch/train/save_timer.h"
 
 namespace gt {
 
@@ -19,7 +22,15 @@ class RunSaver {
   void set_log(MetricsWriter* log) { log_ = log; }  // rank 0's; null: says nothing
   void set_lock(const DirLock* lock) { lock_ = lock; }  // rank 0's; null: has none
 
-  // Collective. Writes, or begins to, and returns how long training stood still: seconds. `must`: the last one of a
+  // Collective, once, before training: decides whether saves run in the background, and gets the memory that they need.
+  // `fits`: of this machine, for staging_bytes auto. Nothing is taken when the run will not save.
+  void prepare(const std::vector<ShardView>&, bool fits, bool will_save);
+  std::string describe() const;  // for the start block: when, how
+
+  // Rank 0's clock says that it is time; the other ranks never do. To be told to all in the next step.
+  bool due() const { return timer_ && mesh_.rank() == 0 && !background_.busy() && timer_->due(now()); }
+
+  // Collective. Writes, or begins to. `must`: the last one of a
   // run, never skipped. Errors other than failed I/O and values that are not finite are thrown; so is kIo, on every
   // rank, when another job has taken the folder over.
   void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
@@ -36,6 +47,7 @@ class RunSaver {
  private:
   static constexpr int kMostFailures = 3;  // in a row, under fail_policy abort
   void settle(const SaveOutcome&);
+  bool ranks_agree(const TrainState&);
   SaveOptions options() const;
   const Config& config_;
   const Mesh& mesh_;
@@ -45,6 +57,9 @@ class RunSaver {
   const DirLock* lock_ = nullptr;
   Vfs vfs_;
   BackgroundSave background_;
+  std::optional<SaveTimer> timer_;  // nullopt: saves are due by steps
+  bool staged_ = false;             // saves run in the background
+  int64_t snapshot_bytes_ = 0;      // of the rank with the most
   double stall_ = 0;  // of the attempt under way
   int64_t saved_step_ = -1;
   int failures_ = 0;  // in a row

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/core/host.h"
+#include "launch/config/config_curriculum.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
@@ -15,6 +16,7 @@ namespace gt {
 Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     : run_(run),
       config_(run_.loaded.config),
+      curriculum_(curriculum_of(config_)),
       device_(config_, factory),
       factory_(device_.groups()),
       backend_(&device_.backend()),
@@ -35,10 +37,12 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   require_equal_order();
   ops_ = std::make_unique<OpWatch>(*backend_);
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, ops_->backend(), compute_, plan_);
+  require_fault_targets();
   saver_ = std::make_unique<RunSaver>(config_, *mesh_, *backend_, compute_);
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
+  saver_->prepare(engine_->checkpoint_views(), snapshot_fits_, !run_.dry_run && !run_.range_test);
   agree(world, [&] {
     if (speaks() && !run_.dry_run) write_config();
   });
@@ -84,8 +88,8 @@ Exit Trainer::run() {
     }
     if (config_.train.eval_every > 0 && (state_.step % config_.train.eval_every == 0 || last)) evaluate();
     report_memory();
-    if (last || stop_ || (config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0))
-      save(last || stop_);
+    const int64_t every = config_.checkpoint.save_steps();
+    if (last || stop_ || save_due_ || (every > 0 && state_.step % every == 0)) save(last || stop_);
   }
   saver_->finish();
   const bool done = state_.step >= config_.train.steps || (run_.range_test && !stop_);
@@ -112,16 +116,23 @@ void Trainer::one_step() {
   microbatches_ = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
-  targets_ = target_tokens(*loader_);
+  targets_ = target_tokens(*loader_, length());
   scale_before_ = engine_->loss_scaler().state();
   const auto plants = injector_.in_ops(state_.step + 1);
   if (!plants.empty()) ops_->begin(engine_->store(), mesh_->status(), plants, false);
-  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0;
+  if (profiles(state_.step + 1) && plants.empty()) {
+    module_timer_ = std::make_unique<ModuleTimer>();
+    ops_->begin_timing(engine_->store(), *module_timer_);
+  }
+  const double step_began = now();
+  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 &&
+                     !module_timer_;
   const StepResult r =
-      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready());
-  if (!plants.empty()) ops_->end();
+      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
+  if (!plants.empty() || module_timer_) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
+  save_due_ = r.save_due;
   ++state_.step;
   state_.skipped_steps += r.skipped;
   state_.applied_steps = engine_->applied_steps();
@@ -130,7 +141,9 @@ void Trainer::one_step() {
   if (const LossScaler& s = engine_->loss_scaler(); s.options().dynamic)
     state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
   state_.consumed_samples = loader_->consumed();
-  state_.consumed_tokens += global_tokens();
+  state_.consumed_tokens += global_tokens(length());
+  if (curriculum_) state_.curriculum = {length(), state_.curriculum->samples + config_.train.global_batch};
+  if (engine_->options().layer_drop) state_.pld_theta = r.theta;
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
   skips_->after(r, state_.step, *engine_);
@@ -138,6 +151,7 @@ void Trainer::one_step() {
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
   saver_->after_step(r.save_ready);
   log_trust_ratios();
+  if (module_timer_) report_flops(now() - step_began);
   if (run_.range_test) range_.push_back({r.lr, r.skipped ? std::numeric_limits<double>::infinity() : r.loss});
   if (!speaks()) return;
   const StepRecord rec = record_of(r);
@@ -146,8 +160,8 @@ void Trainer::one_step() {
 }
 
 // Targets that carry loss in the global batch that the loader gave last. Ranks with targets count, all know.
-int64_t Trainer::target_tokens(const Loader& loader) const {
-  if (!config_.data.eod_mask_loss) return global_tokens();
+int64_t Trainer::target_tokens(const Loader& loader, int64_t length) const {
+  if (!config_.data.eod_mask_loss) return global_tokens(length);
   int64_t count = mesh_->last_stage() && mesh_->coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
   mesh_->world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
   return count;
@@ -161,18 +175,20 @@ void Trainer::evaluate() {
   int64_t targets = 0;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
     sum += engine_->evaluate(eval_loader_->next());
-    targets += target_tokens(*eval_loader_);
+    targets += target_tokens(*eval_loader_, config_.model.seq);
   }
   EvalRecord rec;
   rec.step = state_.step;
   rec.time = wall_seconds();
-  rec.tokens = config_.train.eval_steps * global_tokens();
+  rec.tokens = config_.train.eval_steps * global_tokens(config_.model.seq);
   rec.loss = sum / static_cast<double>(std::max<int64_t>(targets, 1));
   rec.seconds = now() - begin;
   if (state_.best_step < 0 || rec.loss < state_.best_loss) {
     state_.best_loss = rec.loss;
     state_.best_step = state_.step;
   }
+  state_.eval_loss = rec.loss;
+  state_.eval_step = state_.step;
   if (log_) log_->push(rec);
   step_ended_ = now();
 }
@@ -180,6 +196,7 @@ void Trainer::evaluate() {
 void Trainer::save(bool must) {
   if (config_.fault.replica_check_every > 0) check_replicas();
   mesh_->status().enter(RunPhase::kSave, state_.step);
+  injector_.at_save(state_.step);
   const double begin = now();
   state_.elapsed_seconds += begin - started_;
   started_ = begin;

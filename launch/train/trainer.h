@@ -51,10 +51,13 @@ class Trainer {
   void require_equal_order();
   void load_or_init();
   void restore_scaler();
+  void begin_curriculum();
   void accept(const LoadReport&, const std::vector<std::string>& parts = {"all"}) const;
   std::optional<LoadReport> start_from_elsewhere();
   FitOptions fit_options() const;
   void require_patterns_found();
+  void require_fault_targets();
+  void look_at_load_from();
   void require_same_optimizer();
   LoaderConfig loader_config() const;
   void open_loader();
@@ -72,6 +75,8 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
+  bool profiles(int64_t step) const { return step > 0 && step == config_.log.flops_step; }
+  void report_flops(double seconds);
   void log_trust_ratios();
   void add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info);
   StepRecord record_of(const StepResult&);
@@ -82,12 +87,15 @@ class Trainer {
   void finish(Exit);
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
-  int64_t target_tokens(const Loader&) const;
+  int64_t target_tokens(const Loader&, int64_t length) const;
   int32_t end_of_document() const;
-  int64_t global_tokens() const { return config_.train.global_batch * config_.model.seq; }
+  // Of a step whose sequences have so many tokens.
+  int64_t global_tokens(int64_t length) const { return config_.train.global_batch * length; }
+  int64_t length() const { return microbatches_.front().seq; }  // of the step that runs or ran last
 
   const TrainRun run_;
   const Config& config_;
+  const Curriculum curriculum_;
   RankDevice device_;
   GroupFactory& factory_;  // of groups for tensors of that device
   const Backend* backend_;
@@ -98,6 +106,7 @@ class Trainer {
   EnginePlan plan_;
   std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
   std::unique_ptr<OpWatch> ops_;  // between the engine and its backend
+  std::unique_ptr<ModuleTimer> module_timer_;  // of the step of log.flops_step
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off
   std::unique_ptr<Dataset> train_data_, valid_data_;
@@ -127,7 +136,8 @@ class Trainer {
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1;
-  bool stop_ = false, memory_reported_ = false;
+  bool stop_ = false, save_due_ = false, memory_reported_ = false;
+  bool snapshot_fits_ = true;  // beside everything else on this machine; known to its first rank
 };
 
 }  // namespace gt

@@ -46,12 +46,15 @@ TrainState part_of(const TrainState& from, const std::vector<std::string>& parts
   s.best_step = from.best_step;
   s.bad_steps_json = from.bad_steps_json;
   s.carry = from.carry;
+  s.curriculum = from.curriculum;
   return s;
 }
 
 }  // namespace
 
-FitOptions Trainer::fit_options() const { return {config_.checkpoint.allow_missing, config_.checkpoint.allow_extra}; }
+FitOptions Trainer::fit_options() const {
+  return {config_.checkpoint.allow_missing, config_.checkpoint.allow_extra, config_.checkpoint.read_once};
+}
 
 // What a checkpoint must have in common with this run beside its tensors. Weights from elsewhere bring no data.
 void Trainer::accept(const LoadReport& found, const std::vector<std::string>& wanted) const {

@@ -11,6 +11,7 @@
 #include "launch/logs/banner.h"
 #include "launch/logs/console.h"
 #include "launch/logs/log_jsonl.h"
+#include "launch/logs/module_flops.h"
 #include "launch/logs/predict.h"
 #include "launch/logs/progress.h"
 #include "launch/logs/samples_sink.h"
@@ -60,7 +61,7 @@ void Trainer::start_logs() {
   info.total_steps = config_.train.steps;
   info.resumed_from = resumed_ && saver_->saved_step() >= 0 ? state_.step : -1;
   info.eval_every = config_.train.eval_every;
-  info.save_every = config_.checkpoint.every;
+  info.save_every = config_.checkpoint.save_steps();
   info.world = mesh_->shape().world();
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
@@ -69,6 +70,7 @@ void Trainer::start_logs() {
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  if (!run_.range_test) info.rows.push_back({"checkpoints", saver_->describe()});
   if (resumed_ && info.resumed_from < 0)
     info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
   info.rows.insert(info.rows.end(), folders.begin(), folders.end());
@@ -90,8 +92,9 @@ void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, Start
         {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
     return folder;
   };
-  const SampleAxis axis{state_.step, state_.consumed_tokens / config_.model.seq, config_.train.global_batch};
-  const bool times = config_.log.timers;
+  const int64_t samples = state_.curriculum ? state_.curriculum->samples : state_.consumed_tokens / config_.model.seq;
+  const SampleAxis axis{state_.step, samples, config_.train.global_batch};
+  const bool times = config_.log.timers || config_.log.flops_step > 0;
   if (const std::string& to = config_.log.samples_tensorboard; !to.empty())
     sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(folder_of(to), axis), axis, times));
   if (const std::string& to = config_.log.samples_csv; !to.empty())
@@ -100,7 +103,7 @@ void Trainer::add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, Start
 
 // What is logged of the step that ended now. Rank 0's; moves the marks from which the next step is measured.
 StepRecord Trainer::record_of(const StepResult& r) {
-  const double end = now(), seconds = end - step_ended_, rate = static_cast<double>(global_tokens()) / seconds;
+  const double end = now(), seconds = end - step_ended_, rate = static_cast<double>(global_tokens(length())) / seconds;
   StepRecord rec;
   rec.step = state_.step;
   rec.total_steps = config_.train.steps;
@@ -108,7 +111,7 @@ StepRecord Trainer::record_of(const StepResult& r) {
   rec.tokens = state_.consumed_tokens;
   rec.samples = state_.consumed_samples;
   rec.global_batch = config_.train.global_batch;
-  rec.seq = config_.model.seq;
+  rec.seq = length();
   rec.epoch = (state_.consumed_samples - 1) / std::max<int64_t>(1, train_data_->size());
   rec.loss = r.loss;
   rec.grad_norm = r.grad_norm;
@@ -119,7 +122,8 @@ StepRecord Trainer::record_of(const StepResult& r) {
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
-  rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens()) / seconds / mesh_->shape().world() * 1e-12;
+  rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens(length()), length(), r.blocks) / seconds /
+                          mesh_->shape().world() * 1e-12;
   add_times(rec, r, seconds);
   breakdown_.add(r.times, seconds);
   step_ended_ = end;
@@ -178,6 +182,37 @@ void Trainer::report_memory() {
                   memory_line(engine_->measured_plan().memory), format_bytes(static_cast<double>(resident_bytes())))));
 }
 
+// Collective. The table of log.flops_step, to a file, and to standard output unless that was asked for by name.
+void Trainer::report_flops(double seconds) {
+  std::vector<ModuleCost> leaves =
+      module_costs(gpt_config(config_), global_tokens(length()), length(), engine_->kept_blocks());
+  module_timer_->share(mesh_->world(), leaves);
+  module_timer_.reset();
+  if (!log_) return;
+  const LogConfig& c = config_.log;
+  const std::string table = flops_table(leaves, {.step = state_.step,
+                                                 .depth = static_cast<int>(c.flops_depth),
+                                                 .top = static_cast<int>(c.flops_top),
+                                                 .detailed = c.flops_detailed,
+                                                 .recompute_factor = c.flops_recompute_factor,
+                                                 .replicas = config_.parallel.tp * config_.parallel.dp,
+                                                 .step_seconds = seconds,
+                                                 .batch = fmt::format("{} sequences of {} tokens",
+                                                                      config_.train.global_batch, length())});
+  const std::string path =
+      c.flops_file.empty() ? fmt::format("{}/flops-{}.txt", config_.run_dir(), state_.step) : c.flops_file;
+  std::ofstream file(path);
+  file << table;
+  file.close();
+  if (!file.good()) log_->warn(state_.step, path + ": the table of log.flops_step could not be written");
+  if (c.flops_file.empty() && !run_.quiet) {
+    log_->flush();
+    fmt::print("{}", table);
+    std::fflush(stdout);
+  }
+  log_->push(make_event(state_.step, fmt::format("FLOPs by module: {}; this step waited for each op", path)));
+}
+
 // Like a log: what cannot be written is said, and training goes on.
 void Trainer::write_trace() {
   const std::vector<RankTrace> traces = trace_->gather();
@@ -186,7 +221,7 @@ void Trainer::write_trace() {
   const int64_t first = std::max(w.first, first_step_);
   const EngineOptions options = engine_options(config_, threads_);
   TraceInfo info;
-  info.tokens = config_.train.micro_batch * config_.model.seq;
+  info.tokens = config_.train.micro_batch * length();
   info.stage_flops = stage_flops(options, mesh_->shape().pp, info.tokens);
   info.other = {{"command", run_.command},
                 {"config_sha256", sha256_hex(config_json(config_))},
@@ -238,7 +273,11 @@ void Trainer::finish(Exit code) {
   if (recent_rates_.size() > 2) recent_rates_.erase(recent_rates_.begin(), recent_rates_.begin() + 2);
   info.median_tokens_per_second = median(recent_rates_);
   const std::string dir = config_.run_dir();
-  info.rows.push_back({"total FLOPs", fmt::format("{:.3e}", gpt_config(config_).train_flops(state_.consumed_tokens))});
+  std::string counted;
+  if (config_.train.pld) counted += " (all blocks counted, those too that steps left out)";
+  if (curriculum_) counted += " (attention counted at full length)";
+  info.rows.push_back(
+      {"total FLOPs", fmt::format("{:.3e}{}", gpt_config(config_).train_flops(state_.consumed_tokens), counted)});
   if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
   if (!timeline_.empty())
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "

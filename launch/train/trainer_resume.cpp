@@ -1,6 +1,9 @@
 // Where the trainer begins: fresh weights, or a checkpoint that this run may go on from.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "checkpoint/world.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/trainer.h"
 
@@ -20,6 +23,7 @@ void Trainer::load_or_init() {
     });
   }
   const bool own = resumed_.has_value();
+  if (own && !c.load_from.empty()) look_at_load_from();
   if (!own && !c.load_from.empty()) resumed_ = start_from_elsewhere();
   require_patterns_found();
   if (resumed_) {
@@ -29,6 +33,7 @@ void Trainer::load_or_init() {
     if (!own) saver_->set_saved_step(-1);
   } else {
     engine_->init_weights();
+    begin_curriculum();
     state_.run_uuid = shared_uuid(world);
     state_.seed = static_cast<uint64_t>(config_.train.seed);
   }
@@ -57,6 +62,42 @@ void Trainer::require_patterns_found() {
   });
 }
 
+// A fault at a tensor that no rank has would never happen.
+void Trainer::require_fault_targets() {
+  const std::vector<std::string> wanted = injector_.params();
+  if (wanted.empty()) return;
+  std::vector<std::string> own, known;
+  for (const auto& t : engine_->store().tensors()) own.push_back(t->name);
+  for (const std::string& rank : gather_bytes(mesh_->world(), pack(own)))
+    for (std::string& name : unpack(rank)) known.push_back(std::move(name));
+  agree(mesh_->world(), [&] {
+    for (const std::string& name : wanted) {
+      const std::string guess = did_you_mean(name, known);
+      GT_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), Exit::kUsage, "fault.inject: param=", name,
+                 ": no tensor of that name",
+                 guess.empty() ? "; names are those of `gpttrain ckpt inspect`, such as " + known[0]
+                               : "; did you mean " + guess + "?");
+    }
+  });
+}
+
+// The run has a checkpoint of its own, so this one is not used; a misspelt name must not go unnoticed.
+void Trainer::look_at_load_from() {
+  agree(mesh_->world(), [&] {
+    if (!speaks()) return;
+    std::string state = "is there";
+    try {
+      state = resolve_step(config_.checkpoint.load_from) + " is there";
+    } catch (const Error& e) {
+      if (e.code() == Exit::kUsage) throw Error(cat("checkpoint.load_from: ", e.what()), Exit::kUsage);
+      state = e.what();
+    }
+    resumed_->warnings.push_back(cat("checkpoint.load_from is not used (", state,
+                                     "): this run goes on from a checkpoint of its own, ", resumed_->path,
+                                     "; a new run with another --log.name would begin with it"));
+  });
+}
+
 // State of one optimizer means nothing to another, though it may have the same shapes. Looked at before the load, which
 // would only speak of missing tensors; whatever else is wrong with the checkpoint is the load's to tell.
 void Trainer::require_same_optimizer() {
@@ -74,6 +115,22 @@ void Trainer::require_same_optimizer() {
 }
 
 void Trainer::note_schedule_change() {
+  if (const auto& was = resumed_->state.curriculum; was && resumed_->state.step > 0) {
+    const int64_t now = curriculum_ ? curriculum_.length(resumed_->state.step) : config_.model.seq;
+    if (was->length != now)
+      resumed_->warnings.push_back(fmt::format("the curriculum changed: the last step before the checkpoint took {} "
+                                               "tokens of each sample, this run's has {} there",
+                                               was->length, now));
+  }
+  const LayerDrop& drop = engine_->options().layer_drop;
+  if (const auto& was = resumed_->state.pld_theta; was && state_.applied_steps > 0) {
+    // The last step was applied, or skipped at the theta of the next.
+    const double a = theta_at(drop, state_.applied_steps - 1), b = theta_at(drop, state_.applied_steps);
+    if (*was != a && *was != b)
+      resumed_->warnings.push_back(fmt::format(
+          "progressive layer drop changed: the last step before the checkpoint had theta {:.6g}, this run's has {:.6g}",
+          *was, a));
+  }
   if (state_.schedule_steps == 0) return;
   const LrSchedule& schedule = engine_->lr_schedule();
   // The last step was applied, or skipped at the rate of the next.
@@ -84,6 +141,14 @@ void Trainer::note_schedule_change() {
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
       "({}) has {:.6g} there",
       state_.lr_value, state_.lr_type, config_.schedule.type, rate(t)));
+}
+
+// Samples of steps are counted apart from tokens from here on, unless the checkpoint did so.
+void Trainer::begin_curriculum() {
+  state_.pld_theta.reset();
+  if (!curriculum_) return state_.curriculum.reset();
+  if (state_.curriculum) return;
+  state_.curriculum = {curriculum_.length(state_.step + 1), state_.consumed_tokens / config_.model.seq};
 }
 
 // A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
@@ -98,6 +163,7 @@ void Trainer::restore_scaler() {
 // State and weights are those of a checkpoint.
 void Trainer::go_on_from(const TrainState& state) {
   state_ = state;
+  begin_curriculum();
   engine_->set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
   restore_scaler();
   engine_->store().adopt_masters();

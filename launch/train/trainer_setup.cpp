@@ -23,8 +23,8 @@ void Trainer::open_device() {
   const EngineOptions options = engine_options(config_, threads_);
   if (factory_.local_rank() == 0) {
     stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
-    require_memory(options, mesh_->shape(), stage_plans_, *backend_, device_.index(), device_.sharers(),
-                   config_.checkpoint.async && std::string_view(backend_->device->name) == "cpu");
+    require_memory(options, mesh_->shape(), stage_plans_, *backend_, device_.index(), device_.sharers());
+    snapshot_fits_ = snapshot_fits(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size());
   }
   plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
   compute_ = stream_ = OpenStream(*backend_->device, device_.index(), threads_);
@@ -143,6 +143,8 @@ void Trainer::open_loader() {
   LoaderConfig l = loader_config();
   l.first_sample = state_.consumed_samples;
   l.skip_windows = skip_windows_;
+  l.curriculum = curriculum_;
+  l.first_step = state_.step + 1;
   loader_ = std::make_unique<Loader>(*train_data_, l, compute_.device, *backend_->device, compute_);
 }
 

@@ -13,6 +13,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/steps.h"
 #include "checkpoint/verify.h"
+#include "launch/config/config.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/verbs.h"
 
@@ -29,12 +30,30 @@ std::string checkpoints_of(const std::string& dir) {
   return std::filesystem::is_directory(dir + "/checkpoints", ec) ? dir + "/checkpoints" : dir;
 }
 
+// What the run that wrote the newest readable step keeps; the defaults where no step says.
+Retention retention_of(const std::string& dir) {
+  Config config;
+  std::vector<Option> options = list_options(config);
+  for (const auto& [n, step] : list_steps(dir)) {
+    try {
+      const JsonValue saved = parse_json(read_aux(step, "config.json"), step + "/config.json");
+      const JsonValue* section = saved.find("checkpoint");
+      for (const Option& o : options)
+        if (const JsonValue* value = section && o.section == "checkpoint" ? section->find(o.name) : nullptr)
+          set_from_json(o, *value);
+      break;
+    } catch (const Error&) {}  // an older step may say
+  }
+  return {static_cast<int>(config.checkpoint.keep), config.checkpoint.keep_every,
+          static_cast<int>(config.checkpoint.keep_best)};
+}
+
 }  // namespace
 
 Exit run_ckpt_ls(const Command& command) {
   const auto& args = command.get<CkptArgs>();
   const std::string dir = checkpoints_of(args.dir);
-  const auto list = list_checkpoints(dir);
+  const auto list = list_checkpoints(dir, retention_of(dir));
   if (args.json) {
     Json all = Json::array();
     for (const CheckpointInfo& c : list)
@@ -43,14 +62,15 @@ Exit run_ckpt_ls(const Command& command) {
                      {"bytes", c.bytes},
                      {"created", c.created},
                      {"layout", c.layout},
-                     {"status", c.status}});
+                     {"status", c.status},
+                     {"kept", c.kept}});
     fmt::print("{}\n", Json{{"dir", dir}, {"checkpoints", all}}.dump());
     return Exit::kOk;
   }
   fmt::print("{}: {} checkpoint{}\n", dir, list.size(), list.size() == 1 ? "" : "s");
   for (const CheckpointInfo& c : list)
-    fmt::print("  {:<24} {:>10}  {:<22} {:<28} {}\n", c.name, format_bytes(static_cast<double>(c.bytes)), c.created,
-               c.layout, c.status);
+    fmt::print("  {:<24} {:>10}  {:<22} {:<28} {}{}{}\n", c.name, format_bytes(static_cast<double>(c.bytes)), c.created,
+               c.layout, c.status, c.kept.empty() ? "" : ", ", c.kept);
   return Exit::kOk;
 }
 
@@ -172,8 +192,8 @@ Exit run_ckpt_prune(const Command& command) {
   std::unique_ptr<DirLock> lock;
   if (!args.dry_run) lock = std::make_unique<DirLock>(dir);  // a running job's attempts are not ours to judge
   const std::string owner = args.dry_run ? DirLock::living_owner(dir) : "";
-  const PrunePlan plan =
-      plan_prune(vfs, dir, {static_cast<int>(args.keep), args.keep_every, args.keep_best}, owner.empty());
+  const PrunePlan plan = plan_prune(
+      vfs, dir, {static_cast<int>(args.keep), args.keep_every, static_cast<int>(args.keep_best)}, owner.empty());
   if (!args.dry_run) prune(vfs, dir, plan);
   if (args.json) {
     const auto list = [](const std::vector<PrunePlan::Entry>& entries) {

@@ -221,14 +221,14 @@ struct CkptDiffArgs {
 
 struct CkptPruneArgs {
   std::string dir;
-  int64_t keep = 3, keep_every = 0;
-  bool keep_best = true, dry_run = false, json = false;
+  int64_t keep = 3, keep_every = 0, keep_best = 1;
+  bool dry_run = false, json = false;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
     v("keep", keep, "1..100000", "newest steps kept");
     v("keep-every", keep_every, "0.. steps", "and every step that this divides; 0: none");
-    v("keep-best", keep_best, "", "and the step of the best validation loss");
+    v("keep-best", keep_best, "0..1000, or true or false", "and the steps of so many best validation losses; true: 1");
     v("dry-run", dry_run, "", "say what would be removed, and why; remove nothing");
     v("json", json, "", "print one JSON object");
   }

@@ -143,6 +143,8 @@ Config flat(const Config& c) {
   r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   r.zero = ZeroConfig();
   r.zero.stage = reduces_each(c) ? 2 : 0;  // the order of additions is kept
+  r.zero.prescale = c.zero.prescale;       // and what is rounded before them
+  r.zero.predivide_factor = c.zero.predivide_factor;
   if (reduces_each(c)) set(r, kGradReduce, "each");
   return checked(r);
 }

@@ -18,14 +18,15 @@ struct Batches {
   std::vector<std::vector<int32_t>> storage;
   std::vector<MicroBatch> list;
 };
-int64_t length(const MeshRun& run, int microbatch) {
+int64_t length(const MeshRun& run, int step, int microbatch) {
+  if (run.curriculum && step < run.steps) return run.curriculum.length(step + 1);  // not of the evaluation after them
   return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
 }
 Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
   Batches out;
   const int64_t b = run.engine.micro_batch;
   for (int k = 0; k < m; ++k) {
-    const int64_t s = length(run, k);
+    const int64_t s = length(run, step, k);
     std::vector<int32_t> tokens, targets;
     const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + mesh.coord(Axis::kDp)) * b;
     for (int64_t j = 0; j < b; ++j) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/curriculum.h"
 #include "launch/train/engine.h"
 #include "launch/verify/activations.h"
 #include "launch/verify/logical.h"
@@ -42,6 +43,7 @@ struct MeshRun {
   const std::vector<Snapshot>* follow = nullptr;
   bool activations = false;  // take fingerprints of those of the first step
   bool vary_length = false;  // microbatch k takes the first seq, 2/3 or 1/3 of its samples
+  Curriculum curriculum;     // tokens of each sample that a step takes; off: all
   bool evaluate = false;     // once, after the last step, on the tokens of the next
   std::vector<std::vector<int32_t>>
       samples;                        // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping

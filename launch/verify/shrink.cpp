@@ -74,6 +74,17 @@ void shrink_batch(Config& c, const ShrinkGoal& goal) {
     t.grad_accum = std::min(std::max(t.grad_accum, c.parallel.pp + 1), kMicrobatches);
 }
 
+// Two lengths that every layout in question can cut: half of the samples, then all.
+void shrink_curriculum(Config& c, const ShrinkGoal& goal) {
+  DataConfig& d = c.data;
+  if (d.curriculum == "none") return;
+  d.curriculum_min = d.curriculum_step = c.model.seq / goal.tp % 2 == 0 ? c.model.seq / 2 : c.model.seq;
+  d.curriculum_max = c.model.seq;
+  d.curriculum_steps = 2;
+  d.curriculum_lengths = {static_cast<double>(d.curriculum_min), static_cast<double>(c.model.seq)};
+  d.curriculum_until = {1};
+}
+
 }  // namespace
 
 ShrinkGoal goal_of(const Config& c) {
@@ -98,6 +109,11 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
   c.schedule = ScheduleConfig();
   c.schedule.type = "constant";
   c.optim.lr = std::min(c.optim.lr, kMostLr);
+  if (c.train.pld) {  // blocks are left out from the second step on
+    c.train.pld_theta = std::min(c.train.pld_theta, 0.3);
+    c.train.pld_gamma = std::max(c.train.pld_gamma, 10.);
+  }
+  shrink_curriculum(c, goal);
   c.zero.grad_op = "mean";  // a sum depends on the number of replicas, which is what layouts differ in
   c.train.steps = 2 * goal.steps;
   c.train.eval_every = 0;

@@ -1,5 +1,6 @@
 #include "launch/verify/verifier.h"
 
+#include "launch/config/config_curriculum.h"
 #include "launch/train/engine_options.h"
 #include "launch/verify/layouts.h"
 
@@ -36,6 +37,7 @@ MeshRun Verifier::plain_run(const Config& c) const {
   run.engine = engine_options(c, 1);
   run.mesh = mesh_shape(c);
   run.global_batch = c.train.global_batch;
+  run.curriculum = curriculum_of(c);
   run.steps = options_.steps;
   run.stir = true;
   run.every_step = options_.follow;

@@ -16,14 +16,16 @@ class ResidualDropout {
  public:
   ResidualDropout(const std::string& path, double p, const Build& b)
       : axis_(b.tensor()), mask_(drop_mask(stream_key(b.seed, "dropout/" + path), p)) {}
-  // The mask of x: all rows of the microbatch, equal on every tensor rank, or the rows that this rank holds.
-  RowDrop operator()(const Var& x, const MicroBatch& mb) const {
+  // The mask of x: all rows of the microbatch, equal on every tensor rank, or the rows that this rank holds. Kept
+  // elements are multiplied by `scale` beside dropout's own factor.
+  RowDrop operator()(const Var& x, const MicroBatch& mb, float scale = 1) const {
     if (!mb.train) return {};
     const RowSlice held = axis_.rows(mb);
     GT_CHECK(x.value.shape.rows() == held.rows, "dropout of ", x.value.shape.rows(), " rows where a rank holds ",
              held.rows);
     RowDrop d{mask_, mb.seq, held.first};
     d.mask.first_sample = mb.first_sample;
+    d.mask.scale *= scale;
     return d;
   }
 

@@ -166,7 +166,7 @@ struct PipelineExecutor::Impl {
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are there, or none is needed
   const BoundaryOptions boundaries;
-  Shape usual;  // boundary shape of the first run: of all without dynamic_shapes
+  Shape usual;  // boundary shape of the first run, or of this one: of all its microbatches without dynamic_shapes
   Preambles preambles;
 
   std::span<const MicroBatch> batches;  // of the running step
@@ -272,7 +272,7 @@ void PipelineExecutor::Impl::perform(const Action& a) {
 
 // Between runs no buffer is in use, so a larger microbatch than ever before may move them.
 void PipelineExecutor::Impl::size_buffers() {
-  if (usual.rank == 0) usual = stages.front()->boundary(batches.front());
+  if (usual.rank == 0 || boundaries.runs_differ) usual = stages.front()->boundary(batches.front());
   int64_t most = 0;
   for (const Stage* s : stages)
     for (size_t k = 0; k < batches.size(); ++k) {
@@ -283,7 +283,8 @@ void PipelineExecutor::Impl::size_buffers() {
       most = std::max(most, shape.numel());
     }
   const int64_t bytes = align_up(most * size_of(type));
-  if (places.buffers == 0 || (sized && (!boundaries.dynamic_shapes || bytes <= buffer_bytes))) return;
+  const bool may_grow = boundaries.dynamic_shapes || boundaries.runs_differ;
+  if (places.buffers == 0 || (sized && (!may_grow || bytes <= buffer_bytes))) return;
   buffer_bytes = bytes;
   boundary = Buffer();
   boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);

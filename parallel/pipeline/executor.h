@@ -71,7 +71,7 @@ class PipelineExecutor {
 
   // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives
   // the token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
-  // All microbatches have one boundary shape, that of the first run, unless dynamic_shapes.
+  // All microbatches have one boundary shape, that of the first run, unless dynamic_shapes or runs_differ.
   // Returns with every message sent; after an exception the executor must not be used again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 

@@ -38,6 +38,7 @@ struct BoundaryOptions {
 #else
   bool check_ordinals = true;
 #endif
+  bool runs_differ = false;  // microbatches of one run are alike, another run's may have another shape
   // Bytes before each boundary message.
   int64_t preamble_bytes() const {
     return check_ordinals ? sizeof(Preamble) : dynamic_shapes ? sizeof(BoundaryHeader) : 0;

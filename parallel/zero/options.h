@@ -21,6 +21,9 @@ struct ZeroOptions {
   // data-parallel group must agree about it where gradients are reduced after each microbatch.
   bool allow_unused = false;
   DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
+  // Gradients are multiplied by this before data-parallel ranks add them up, and the sums divided by it: what half
+  // types (`reduce`) can hold of a sum of many. Nothing to one rank.
+  double scale_before = 1;
   bool masters = true;         // half values have f32 masters, which are what is trained
 };
 

@@ -56,7 +56,6 @@ ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, Scop
   scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), mesh_.coord(Axis::kDp),
                                                  mesh_.size(Axis::kDp), *reducer_, *gatherer_));
   ScopeState& s = *scopes_.back();
-  s.ends_backward = scopes_.size() == 1 || scopes_[scopes_.size() - 2]->spec.stage != s.spec.stage;
   if (main != nullptr) main->companion = &s;
   allocate(s, main != nullptr);
   return s;
@@ -164,6 +163,7 @@ void ParamStore::set_order(std::span<const StageVisit> step, std::span<const Sta
   };
   step_order_ = scopes_of(step);
   evaluation_order_ = scopes_of(evaluation);
+  running_order_.reserve(step_order_.size());
   ordered_ = true;
 }
 
@@ -215,9 +215,24 @@ ParamScope& ParamStore::scope(const std::string& name) {
   return *scopes_.front();
 }
 
-void ParamStore::begin_step() {
+void ParamStore::begin_step(std::span<const uint8_t> unused) {
+  GT_CHECK(unused.empty() || static_cast<int>(unused.size()) == total_scopes_, "one entry per scope of the model");
+  const ScopeState* before = nullptr;  // the last one that is used
+  for (auto& s : scopes_) {
+    s->unused = !unused.empty() && unused[static_cast<size_t>(s->spec.index)] != 0;
+    s->ends_backward = !s->unused && (before == nullptr || before->spec.stage != s->spec.stage);
+    if (!s->unused) before = s.get();
+  }
   reducer_->begin_step();
-  gatherer_->begin(ordered_ ? &step_order_ : nullptr);
+  gatherer_->begin(ordered_ ? &used_order() : nullptr);
+}
+
+// Where the scope between two uses of another falls away, these are one.
+const std::vector<ScopeState*>& ParamStore::used_order() {
+  running_order_.clear();
+  for (ScopeState* s : step_order_)
+    if (!s->unused && (running_order_.empty() || running_order_.back() != s)) running_order_.push_back(s);
+  return running_order_;
 }
 
 void ParamStore::begin_evaluation() { gatherer_->begin(ordered_ ? &evaluation_order_ : nullptr); }

@@ -88,7 +88,9 @@ class ParamStore {
   ParamScope& scope(const std::string& name);
 
   // -- one step, called through the executor's hooks
-  void begin_step();
+  // unused: by scope of the whole model, equal on every rank; what is not 0 is used by no microbatch of this step, and
+  // its gradient is 0. Empty: all are used.
+  void begin_step(std::span<const uint8_t> unused = {});
   void begin_backward(int stage, int microbatch, bool last);
   void reduce_grads(int stage);   // launches what has not been launched
   void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
@@ -151,6 +153,7 @@ class ParamStore {
   void add_ranges(int scope);
   void cut_pieces();
   void add_squares(const ScopeState&, bool of_counted, Tensor out);
+  const std::vector<ScopeState*>& used_order();
   const Mesh& mesh_;
   ZeroOptions options_;
   const Backend& backend_;
@@ -160,7 +163,7 @@ class ParamStore {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
   std::unique_ptr<WeightQuantizer> quantizer_;
-  std::vector<ScopeState*> step_order_, evaluation_order_;
+  std::vector<ScopeState*> step_order_, evaluation_order_, running_order_;  // running: what the step uses of its order
   bool ordered_ = false;
   std::vector<UpdateRange> ranges_;
   std::vector<UpdatePiece> pieces_;

@@ -62,20 +62,32 @@ void GradReducer::complete_gradients(ScopeState& s) {
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
     Parameter& p = *s.spec.params[i];
     if (p.grad_dirty) continue;
-    GT_CHECK(options_.allow_unused, "parameter ", p.name, " got no gradient in this step; if it is meant to have none, ",
-             "zero.allow_unused takes it for 0");
+    GT_CHECK(options_.allow_unused || s.unused, "parameter ", p.name,
+             " got no gradient in this step; if it is meant to have none, zero.allow_unused takes it for 0");
     const Tensor none = whole.slice(s.layout.offset[i], p.local_shape.numel());
     backend_.device->zero(none.data, none.bytes(), compute_);
     p.grad_dirty = true;
   }
   sum_partial(s);
   sum_shared_heads(s);
+  if (scales()) multiply(whole, options_.scale_before);
+}
+
+bool GradReducer::scales() const { return options_.scale_before != 1 && mesh_.size(Axis::kDp) > 1; }
+
+void GradReducer::multiply(Tensor t, double by) {
+  constexpr int64_t kCols = 64;  // divides flat layouts and their shards
+  const Tensor rows = t.view({t.numel() / kCols, kCols});
+  DropMask all;  // nothing is dropped
+  all.scale = static_cast<float>(by);
+  backend_.ops->dropout({.x = rows, .out = rows, .drop = {all}}, compute_);
 }
 
 // Sharded gradients of a scope that nobody wrote to in this step: an error that names the parameter, or zeros, reduced
 // like others so that all ranks make the same calls.
 void GradReducer::complete_unused(ScopeState& s) {
-  if (!options_.allow_unused) return complete_gradients(s);
+  if (!options_.allow_unused && !s.unused) return complete_gradients(s);
+  drain();  // one such scope at a time
   open(s);
   launch(s);
   drain();
@@ -211,6 +223,7 @@ void GradReducer::finish() {
     GT_CHECK(reduced, "gradients of ", s->spec.name, " were never reduced");
     s->reducing.wait(compute_);
     s->phase = Phase::kReduced;
+    if (scales()) multiply(s->grad_shard(), 1 / options_.scale_before);
   }
   if (options_.stage != 0) return;
   for (auto& s : scopes_)

@@ -32,6 +32,7 @@ class GradReducer {
   using Phase = ScopeState::Phase;
   void complete_gradients(ScopeState&);
   void complete_unused(ScopeState&);
+  void multiply(Tensor flat, double by);
   void sum_partial(ScopeState&);
   void sum_shared_heads(ScopeState&);
   void launch(ScopeState&);
@@ -40,6 +41,7 @@ class GradReducer {
   void land(ScopeState&);
   void drain();
 
+  bool scales() const;
   bool rounds() const { return options_.reduce != DType::kF32 && mesh_.size(Axis::kDp) > 1; }
 
   const ScopeList& scopes_;

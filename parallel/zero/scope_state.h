@@ -27,7 +27,8 @@ struct ScopeState final : ParamScope {
   ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: nobody updates this scope
   ScopeState* copy = nullptr;   // the other way round
   ScopeState* companion = nullptr;  // f32 parameters of a module whose others are half: used and reduced with it
-  bool ends_backward = false;   // the first scope of its stage: a backward reaches it last
+  bool unused = false;          // in this step: nothing uses it, its gradient is 0
+  bool ends_backward = false;   // the first scope of its stage that is used: a backward reaches it last
 
   // What this rank keeps: flat values and f32 gradients, whole or its shard of them.
   Buffer values, grads;

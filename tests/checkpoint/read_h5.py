@@ -39,10 +39,12 @@ def visit(name, item):
         problems.append(f"{name}: {flat.size} values, rectangles of {at}")
 
 
-for rank, path in enumerate(sorted(glob.glob(os.path.join(step, "rank-*.h5")))):
+for path in sorted(glob.glob(os.path.join(step, "rank-*.h5"))):
+    words = os.path.basename(path)[5:-3].split(".")  # rank, and part when it is not the first
+    rank, part = int(words[0]), int(words[1]) if len(words) > 1 else 0
     with h5py.File(path, "r") as f:
         head = dict(f.attrs)
-        if bytes(head["format"]) != b"gpttrain-checkpoint" or list(head["version"]) != [1, 0] or head["rank"] != rank:
+        if bytes(head["format"]) != b"gpttrain-checkpoint" or list(head["version"]) != [1, 0] or head["rank"] != rank or head["part"] != part:
             problems.append(f"{path}: head {head}")
         if f"step-{head['step']:09d}" != os.path.basename(step) or json.loads(head["layout"])["world"] <= rank:
             problems.append(f"{path}: step {head['step']}, layout {head['layout']}")

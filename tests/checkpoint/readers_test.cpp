@@ -61,7 +61,8 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
                 .full = {3, 4},
                 .local = {3, 4}};
     if (r == layout.world() - 1) rank.views.push_back(v);
-    save_checkpoint(dir.path, some_state(5), rank.views, {}, {.zero_stage = 1, .retention = {.keep = 0}}, mesh,
+    save_checkpoint(dir.path, some_state(5), rank.views, {},
+                    {.zero_stage = 1, .retention = {.keep = 0}, .part_bytes = 60000, .index_h5 = true}, mesh,
                     host_device(), {});
   });
   for (const auto& e : errors) REQUIRE(e == "");
@@ -72,6 +73,9 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
   const std::string out = output_of(python + " " + source_dir() + "/tests/checkpoint/read_h5.py " + dir.path +
                                     "/step-000000005 " + expected.path);
   CHECK_THAT(out, Catch::StartsWith("OK 21 tensors in "));
+  const std::string whole = output_of("cd / && " + python + " " + source_dir() + "/tests/checkpoint/read_index_h5.py " +
+                                      dir.path + "/step-000000005 " + expected.path);
+  CHECK(whole == "OK 21 tensors, 10 of them also as model/\n");
 }
 
 }  // namespace

@@ -196,6 +196,8 @@ TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "
   }
   for (const std::string& bad :
        {std::string(), std::string("{"), std::string("[]"), std::string("{\"weight_map\":[]}"), index(""), index(a),
+        index(a + "," + b + "," + b), index(a + "," + b + ",\"b.bia\\u0073\":\"part.safetensors\""),
+        "{\"weight_map\":{},\"weight_map\":{" + a + "," + b + "}}",
         index(a + "," + b + ",\"c\":\"part.safetensors\""), index(a + ",\"b.bias\":7"),
         index(a + ",\"b.bias\":\"other.safetensors\""), "{\"weight_map\":" + std::string(100000, '[')}) {
     INFO(bad.substr(0, 100));

@@ -68,6 +68,7 @@ TEST_CASE("dropout keeps one element in 1 / (1 - P) and leaves the mean where it
 TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
   CHECK_FALSE(drop_mask(1, 0));
   CHECK_FALSE(drop_mask(1, 0x1p-33));  // below one in 2^32 nothing is dropped
+  CHECK(DropMask{.scale = 2});  // nothing is dropped, all is doubled
   CHECK(drop_mask(1, 0x1p-32).threshold == 1);
   CHECK(drop_mask(1, 0.1).threshold == 429496729u);
   CHECK(drop_mask(1, 0.5).scale == 2);

@@ -15,8 +15,15 @@ DropMask mask_of(double p) {
   return m;
 }
 
+DropMask only_scale(float scale) {
+  DropMask m = mask_of(0);
+  m.scale = scale;
+  return m;
+}
+
 std::string describe(Shape s, const RowDrop& d, DType t) {
-  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, t == DType::kF32 ? "" : " ",
+  const char* scaled = d && d.mask.threshold == 0 ? " scaled" : "";
+  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, scaled, t == DType::kF32 ? "" : " ",
              t == DType::kF32 ? "" : name_of(t));
 }
 
@@ -108,6 +115,10 @@ void add_dropout_cases(OpCases& to) {
   add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
   add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
   for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
+  for (const int64_t cols : {7, 768}) {  // nothing dropped, all multiplied
+    add_rows(to, {11, cols}, {only_scale(1.25f), 4, 5});
+    add_norms(to, {67, cols}, {only_scale(1.25f), 16, 32});
+  }
   for (const DType t : kHalves) {
     add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
     add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);

@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/ranks/rank_env.h"
+#include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -81,6 +82,9 @@ TEST_CASE("each verb reads its own flags") {
 
 TEST_CASE("wrong command lines are refused with what was meant") {
   CHECK(error_of({"trian"}) == "gpttrain trian: unknown verb; did you mean train?");
+  const Outcome once = gpttrain("verfy", TempDir().path());
+  CHECK(once.code == 2);
+  CHECK(once.out == "gpttrain verfy: unknown verb; did you mean verify?\n");
   CHECK(error_of({"verfy"}) == "gpttrain verfy: unknown verb; did you mean verify?");
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown verb; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect verify diff prune");

@@ -28,6 +28,7 @@ std::string sample(const DsKey& k) {
     case DsType::kInt: return k.standard == "1" ? "2" : "1";
     case DsType::kNumber: return "0.5";
     case DsType::kPair: return "[0.8, 0.99]";
+    case DsType::kInts: return "[8, 16]";
     case DsType::kLoose: return "\"True\"";
     case DsType::kText:
       return k.domain.find('|') == std::string_view::npos
@@ -63,6 +64,8 @@ std::string file_with(const std::string& path, const std::string& value, std::st
     outer = "\"type\": \"" + type + "\", ";
     if (name == "nesterov") inner += ", \"momentum\": 0.9";
   }
+  if (path == "curriculum_learning.enabled")
+    inner += R"(, "schedule_type": "fixed_discrete", "schedule_config": {"difficulty": [8, 16], "max_step": [5]})";
   if (block == "optimizer" && name != "type") inner += ", \"type\": \"Adam\"";
   inner += "}";
   const size_t up = block.rfind('.');

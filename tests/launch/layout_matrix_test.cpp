@@ -82,6 +82,15 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   if (one_in(s["parallel.recompute"] == "none" ? 8 : 2)) s["parallel.recompute_layers"] = "1";
   s["zero.bucket_bytes"] = one_in(2) ? "1" : "4000";
   s["zero.overlap"] = one_in(2) ? "true" : "false";
+  s["zero.prescale"] = one_in(4) ? "true" : "false";
+  s["train.pld"] = one_in(4) ? "true" : "false";
+  s["train.pld_theta"] = "0.3";
+  s["train.pld_gamma"] = "10";
+  if (one_in(4)) {
+    s["data.curriculum"] = "fixed_discrete";
+    s["data.curriculum_lengths"] = "4,8";
+    s["data.curriculum_until"] = "5";
+  }
   return {s.begin(), s.end()};
 }
 

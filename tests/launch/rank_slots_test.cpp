@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
@@ -154,12 +155,16 @@ TEST_CASE("ranks on other machines get the variables, their slots and the port o
   options.hosts = {{"far0", {1, 3}}, {"far1", {0}}};
   options.ssh_port = 2222;
   options.variables = {{"GT_COLOUR", "deep blue"}};
-  CHECK(launch_ranks(
-            3,
-            {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR >> " + (dir / "out")},
-            options) == 0);
-  CHECK(lines_of(dir / "out") ==
-        std::vector<std::string>{"0 far0 1 1,3;0 deep blue", "1 far0 1 1,3;0 deep blue", "2 far1 1 1,3;0 deep blue"});
+  options.verdict_file = "/some/where";
+  CHECK(
+      launch_ranks(
+          3,
+          {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR $GPTTRAIN_VERDICT >> " +
+                     (dir / "out")},
+          options) == 0);
+  CHECK(lines_of(dir / "out") == std::vector<std::string>{"0 far0 1 1,3;0 deep blue /some/where",
+                                                          "1 far0 1 1,3;0 deep blue /some/where",
+                                                          "2 far1 1 1,3;0 deep blue /some/where"});
   const auto calls = lines_of(dir / "ssh.log");
   REQUIRE(calls.size() == 2);
   CHECK_THAT(calls[0], Contains("-p 2222 far0"));
@@ -191,6 +196,50 @@ TEST_CASE(
   CHECK(lines_of(dir / "ssh.log").size() == 2);
   REQUIRE(gpttrain(tiny + "--dp 2 --launch.ranks threads --log.name here", dir.path()).code == 0);
   CHECK(logged(dir / "runs/far", "loss") == logged(dir / "runs/here", "loss"));
+}
+
+TEST_CASE("a machine whose ranks die twice is left out of the next start, where a spare one has room", "[RF9]") {
+  TempDir dir;
+  write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
+  const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";
+  // On far1 the first rank that is seen is killed, once another twenty lines are in the log.
+  write_file(dir / "killer", "lines() { cat " + log + " 2>/dev/null | wc -l; }\n" + R"sh(
+for i in $(seq 600); do
+  for e in /proc/[0-9]*/environ; do
+    p=${e%/environ}
+    [ "$(cat $p/comm 2>/dev/null)" = gpttrain ] && tr '\0' '\n' 2>/dev/null < $e | grep -qx FAR=far1 || continue
+    before=$(lines)
+    while [ -d $p ] && [ $(lines) -lt $((before + 20)) ]; do sleep 0.1; done
+    kill -9 ${p#/proc/}
+    exit
+  done
+  sleep 0.1
+done
+)sh");
+  std::string text = read_file(ssh);
+  const std::string place = "mkdir -p " + dir.path() + "/$host\n";
+  const size_t at = text.find(place);
+  REQUIRE(at != std::string::npos);
+  text.insert(at + place.size(), "[ $host != far1 ] || sh " + (dir / "killer") + " >/dev/null 2>&1 &\n");
+  write_file(ssh, text);
+  const ScopedVariable agent("OMPI_MCA_plm_rsh_agent", ssh.c_str());
+  const Outcome r = gpttrain(
+      "launch --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+      "--device.kind cpu --log.tensorboard false --checkpoint.every 2 --train.steps 160 --pp 2 --dp 2 --log.name x "
+      "--fault.inject delay@step:rank=0,ms=30 --max-restarts 5 -H hosts --launcher_args=\"--mca btl self,tcp\"",
+      dir.path(), 200);
+  INFO(r.out << read_file(dir / "runs/x/restarts.jsonl"));
+  CHECK(r.code == 0);
+  CHECK(r.says("far1 is left out from now on"));
+  std::vector<nlohmann::json> story;
+  for (const std::string& line : lines_of(dir / "runs/x/restarts.jsonl")) story.push_back(nlohmann::json::parse(line));
+  REQUIRE(story.size() == 2);
+  for (const auto& j : story) CHECK_THAT(j.at("suspect").get<std::string>(), Contains("died"));
+  CHECK(story[0].at("left_out").size() + story[1].at("left_out").size() == 1);
+  const auto calls = lines_of(dir / "ssh.log");
+  CHECK(std::any_of(calls.begin(), calls.end(),
+                    [](const std::string& c) { return c.find("far2") != std::string::npos; }));
+  CHECK(logged(dir / "runs/x", "loss").size() == 160);
 }
 
 TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is refused") {

@@ -31,7 +31,7 @@ int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
   const std::vector<MicroBatch> batch(static_cast<size_t>(o.microbatches), mb);
   for (int k = 0; k < 2; ++k) engine.step(batch, 48);
   CountAllocations count;
-  engine.step(batch, 48);
+  for (int k = 0; k < (o.layer_drop ? 8 : 1); ++k) engine.step(batch, 48);
   return count.stop();
 }
 
@@ -91,4 +91,21 @@ TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level,
           const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
           for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
         }
+}
+
+TEST_CASE("a warm step of progressive layer drop allocates nothing, whichever blocks it leaves out") {
+  for (const int stage : {0, 1, 2, 3})
+    for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {
+      INFO(schedule << " zero " << stage);
+      EngineOptions o;
+      o.layer_drop = {0.1, 5};
+      o.zero.stage = stage;
+      o.zero.persist_numel = 0;
+      o.zero.prefetch = 2;
+      o.schedule = schedule;
+      if (o.schedule == "interleaved") o.vpp = 2;
+      o.sequence_parallel = true;
+      const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
+      for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
+    }
 }

@@ -187,7 +187,7 @@ TEST_CASE(
     for (const char* p :
          {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight", "norm2.weight"})
       sites.push_back({cat("layers.", layer, ".", p), layer / 2});
-  int wanted = goal_size(kSanitized ? 3 : 6, 51), named = 0;
+  int wanted = goal_size(kSanitized ? 3 : 51, 51), named = 0;
   // Three a run: it looks for no more. Steps between them are good, so nothing rolls back.
   for (int first = 0; first < wanted; first += 3) {
     TempDir dir;

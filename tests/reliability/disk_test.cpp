@@ -43,7 +43,7 @@ int64_t resumed_from(const std::string& run) {
 
 TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time",
           "[R1]") {
-  const int kills = goal_size(kSanitized ? 3 : 12, 200);
+  const int kills = goal_size(kSanitized ? 3 : 30, 200);
   TempDir dir;
   // Processes in the full size; as threads a start takes a third of the time.
   const std::string command = kTiny + "--tp 2 --pp 2 --train.steps 1000000 --checkpoint.every 1 --log.name x " +

@@ -57,7 +57,7 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
                                        {"--tp 4 ", "layers.1.norm1.weight", 4, true},
                                        {"--tp 2 --dp 2 --zero 0 ", "final_norm.bias", 4, true},
                                        {"--tp 2 --pp 2 ", "layers.0.norm2.bias", 2, false}};
-  const int injections = goal_size(kSanitized ? 3 : 10, 100);
+  const int injections = goal_size(kSanitized ? 3 : 20, 100);
   std::mt19937_64 random(goal_seed());
   int found = 0;
   for (int k = 0; k < injections; ++k) {

@@ -24,7 +24,7 @@ TEST_CASE("a checkpoint of one layout trains on under another one: the first los
                                             "--tp 2 --pp 2 --dp 2 --zero 0",
                                             "--dp 8 --zero 1",
                                             "--tp 1"};
-  const int pairs = goal_size(kSanitized ? 1 : 2, 40);
+  const int pairs = goal_size(kSanitized ? 1 : 8, 40);
   std::mt19937_64 random(goal_seed());
   double first = 0, far = 0;
   for (int k = 0; k < pairs; ++k) {

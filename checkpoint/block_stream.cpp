@@ -1,0 +1,164 @@
+#include "checkpoint/block_stream.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "checkpoint/index_file.h"
+#include "kernels/core/crc32c.h"
+
+namespace gt {
+namespace {
+constexpr int64_t kSector = 4096;  // what direct writes are aligned to: memory, offset and length
+}
+
+void BlockStream::Free::operator()(std::byte* p) const { std::free(p); }
+
+BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const WriteOptions& options, bool sha256)
+    : total_(total), wants_sha_(sha256), file_(File::create(vfs, path)) {
+  file_.reserve(total);
+  if (options.direct && total >= kWindow)
+    if (auto file = File::open_direct(vfs, path)) direct_.emplace(std::move(*file));
+  buffered_ = !direct_;
+  const auto windows = static_cast<size_t>((total + kWindow - 1) / kWindow);
+  const size_t count = std::clamp<size_t>(windows, 1, static_cast<size_t>(std::max(options.threads, 1)));
+  most_threads_ = count - 1;
+  const auto bytes = static_cast<size_t>((std::min(total, kWindow) + kSector - 1) / kSector * kSector);
+  for (size_t k = 0; k < count; ++k) {
+    free_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(kSector, std::max<size_t>(bytes, kSector))));
+    if (free_.back() == nullptr) throw std::bad_alloc();
+  }
+  window_ = std::move(free_.back());
+  free_.pop_back();
+}
+
+BlockStream::~BlockStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  change_.notify_all();
+  for (std::thread& t : helpers_) t.join();
+}
+
+std::span<std::byte> BlockStream::room(int64_t offset, int64_t bytes) {
+  while (offset >= base_ + kWindow) flush();
+  const int64_t in = offset - base_;
+  zero_to(in);
+  const int64_t n = std::min(bytes, std::min(kWindow, total_ - base_) - in);
+  used_ = in + n;
+  return {window_.get() + in, static_cast<size_t>(n)};
+}
+
+std::vector<uint32_t> BlockStream::finish() {
+  while (base_ < total_) flush();
+  {
+    std::unique_lock lock(mutex_);
+    change_.wait(lock, [&] { return failure_ || (full_.empty() && in_flight_ == 0); });
+  }
+  rethrow();
+  file_.sync();
+  if (direct_) direct_->close();
+  file_.close();
+  return std::move(blocks_);
+}
+
+std::string BlockStream::sha256_hex() {
+  if (!wants_sha_) return "";
+  const Sha256::Digest digest = sha_.finish();
+  return to_hex(digest.data(), digest.size());
+}
+
+void BlockStream::zero_to(int64_t end) {
+  GT_CHECK(end >= used_, "extents overlap at byte ", base_ + end);
+  std::memset(window_.get() + used_, 0, static_cast<size_t>(end - used_));
+  used_ = end;
+}
+
+void BlockStream::flush() {
+  const int64_t n = std::min(kWindow, total_ - base_);
+  zero_to(n);
+  for (int64_t at = 0; at < n; at += kBlockBytes)
+    blocks_.push_back(crc32c(window_.get() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
+  if (wants_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
+  Full full{std::move(window_), n, base_};
+  base_ += n;
+  used_ = 0;
+  if (most_threads_ == 0) {
+    write(full);
+    window_ = std::move(full.data);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    full_.push_back(std::move(full));
+  }
+  change_.notify_all();
+  if (helpers_.size() < most_threads_) helpers_.emplace_back([this] { help(); });
+  next_window();
+}
+
+void BlockStream::next_window() {
+  {
+    std::unique_lock lock(mutex_);
+    change_.wait(lock, [&] { return failure_ || !free_.empty(); });
+    if (!failure_) {
+      window_ = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  rethrow();
+}
+
+void BlockStream::rethrow() {
+  const std::lock_guard lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+// Whole sectors go past the kernel's copy where that works, the rest of the file's last one does not.
+void BlockStream::write(const Full& w) {
+  int64_t done = 0;
+  bool direct;
+  {
+    const std::lock_guard lock(mutex_);
+    direct = !buffered_;
+  }
+  if (direct) {
+    const int64_t whole = w.bytes / kSector * kSector;
+    try {
+      if (whole > 0) direct_->write(w.data.get(), whole, w.base);
+      done = whole;
+    } catch (const IoError& e) {
+      if (e.errno_value() != EINVAL) throw;  // accepted by open and refused now: wants another alignment, or a FUSE
+      const std::lock_guard lock(mutex_);
+      buffered_ = true;
+    }
+  }
+  if (done < w.bytes) file_.write(w.data.get() + done, w.bytes - done, w.base + done);
+}
+
+// A helper thread. After a failure nothing is written any more; whoever fills windows learns of it.
+void BlockStream::help() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    change_.wait(lock, [&] { return stop_ || (!full_.empty() && !failure_); });
+    if (stop_) return;
+    Full w = std::move(full_.front());
+    full_.pop_front();
+    ++in_flight_;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      write(w);
+    } catch (...) { failure = std::current_exception(); }
+    lock.lock();
+    --in_flight_;
+    free_.push_back(std::move(w.data));
+    if (failure && !failure_) failure_ = failure;
+    change_.notify_all();
+  }
+}
+
+}  // namespace gt

@@ -1,0 +1,95 @@
+// The memory plan of a rank: its engine's steps on the null backend, with groups that do nothing.
+#include <algorithm>
+
+#include "kernels/null/product_log.h"
+#include "launch/train/engine.h"
+#include "parallel/comm/null_group.h"
+
+namespace gt {
+namespace {
+
+// Memory of steps that leave blocks out. Blocks of a stage are alike, but for those that are recomputed and those that
+// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The branches
+// of those that run are scaled, which takes memory too.
+void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
+  constexpr int64_t kMost = 64;
+  const GptConfig& model = engine.options().model;
+  int64_t most = 0;  // blocks of a stage here
+  for (const GptStage* s : engine.stages()) most = std::max(most, static_cast<int64_t>(s->blocks()));
+  const int64_t again = model.recompute == Recompute::kNone ? 0 : std::min(most, model.recompute_layers);
+  const int64_t pairs = (again + 1) * (most - again + 1), stride = (pairs + kMost - 1) / kMost;
+  std::vector<double> keep(static_cast<size_t>(model.layers));
+  for (int64_t k = pairs - 1; k >= 0; k -= stride) {
+    const int64_t first = k % (again + 1), rest = k / (again + 1);  // so many of each kind run
+    std::fill(keep.begin(), keep.end(), 0.);
+    for (const GptStage* s : engine.stages())
+      for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
+        keep[static_cast<size_t>(s->first_block() + i)] = (i < again ? i < first : i - again < rest) ? 0.5 : 0;
+    engine.fix_blocks(keep);
+    engine.step(batch, batch.front().batch * batch.front().seq);
+  }
+}
+
+// Shorter sequences need less of everything, but what is cut in chunks of fixed size may lie elsewhere.
+void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
+  constexpr size_t kMost = 128;
+  const std::vector<int64_t>& lengths = engine.options().lengths;
+  for (size_t k = 0; k < lengths.size(); k += (lengths.size() + kMost - 1) / kMost) {
+    std::vector<MicroBatch> shorter(batch.begin(), batch.end());
+    for (MicroBatch& mb : shorter) {
+      mb.seq = lengths[k];
+      mb.tokens.shape = mb.targets.shape = {mb.batch, mb.seq};
+    }
+    engine.step(shorter, shorter.front().batch * lengths[k]);
+  }
+}
+
+// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
+                   ZeroMemory zero) {
+#ifdef GPT_SANITIZED
+  constexpr int64_t kPlenty = int64_t{1} << 33;  // ThreadSanitizer leaves a program some 1.5 TiB
+#else
+  constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
+#endif
+  const Backend& backend = null_backend();
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const Stream stream = backend.device->open_stream(0, 1);
+  EnginePlan endless;
+  endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
+  EnginePlan plan;
+  {
+    Engine engine(options, mesh, backend, stream, endless);
+    const Shape s{options.micro_batch, options.model.seq};
+    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
+    MicroBatch mb;
+    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
+    mb.batch = options.micro_batch;
+    mb.seq = options.model.seq;
+    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
+    engine.step(batch, options.micro_batch * options.model.seq);
+    const CommCounters sent = mesh.group(Axis::kDp).counters();
+    if (options.evaluates) engine.evaluate(batch);
+    if (!options.lengths.empty()) run_at_every_length(engine, batch);
+    if (options.layer_drop) run_with_fewer_blocks(engine, batch);
+    plan = engine.measured_plan();
+    plan.data_parallel = sent;
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
+  }
+  backend.device->close_stream(stream);
+  return plan;
+}
+
+}  // namespace
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+  EnginePlan plan = dry_run(options, shape, rank, target, {});
+  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
+  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
+}
+
+}  // namespace gt

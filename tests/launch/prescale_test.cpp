@@ -1,0 +1,71 @@
+// Dividing gradients before or after the data-parallel ranks add them up: the same but for rounding in FP32, and what a
+// half type can hold of the sum where that is what travels.
+#include "tests/launch/engine_ranks.h"
+#include "tests/launch/mesh_checks.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+MeshRun run_of(MeshShape mesh, double before) {
+  MeshRun run;
+  run.engine.model = {.layers = 2, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};
+  run.engine.zero.scale_before = before;
+  run.engine.lr = {.type = "constant", .peak = 3e-3};
+  run.mesh = mesh;
+  run.global_batch = 8;
+  run.steps = 3;
+  run.samples = synthetic_samples(24, 16, 300, 5);
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("a factor before the sum that is a power of two changes no bit in FP32, any other one only rounding") {
+  for (const MeshShape& mesh : {MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
+    for (const int stage : {0, 1, 2, 3}) {
+      INFO("pp " << mesh.pp << " dp " << mesh.dp << " zero " << stage);
+      MeshRun run = run_of(mesh, 1);
+      run.engine.zero.stage = stage;
+      const MeshResult after = run_mesh(run);
+      run.engine.zero.scale_before = 1. / mesh.dp;  // prescale
+      check_bitwise(run_mesh(run), after);
+      run.engine.zero.scale_before = 1 / 3.;
+      const MeshResult thirds = run_mesh(run);
+      CHECK(thirds.grads != after.grads);
+      check_close(thirds, after);
+    }
+}
+
+TEST_CASE("one data-parallel rank has nothing to add up, whatever the factor") {
+  check_bitwise(run_mesh(run_of({}, 1 / 3.)), run_mesh(run_of({}, 1)));
+}
+
+TEST_CASE("a sum that fp16 cannot hold is held when gradients are divided first, and small ones are lost") {
+  const auto step = [](double before, double loss_scale) {
+    EngineOptions o;
+    o.model = {.layers = 1, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};
+    o.zero.reduce = DType::kF16;
+    o.zero.scale_before = before;
+    o.loss_scale.init = loss_scale;
+    o.microbatches = 1;
+    bool skipped = false;
+    double norm = 0;
+    on_engines(o, {.dp = 4}, [&](EngineRank& r) {
+      const StepResult s = r.step(0);
+      if (r.mesh.rank() == 0) skipped = s.skipped, norm = s.grad_norm;
+    });
+    return std::pair(skipped, norm);
+  };
+  // The largest loss scale of a power of two at which nothing overflows undivided.
+  double scale = 1;
+  while (scale < 1e12 && !step(1, scale * 2).first) scale *= 2;
+  REQUIRE(scale < 1e12);
+  CHECK(step(1, scale * 2).first);
+  const auto [skipped, norm] = step(0.25, scale * 2);
+  CHECK_FALSE(skipped);
+  CHECK(norm == Approx(step(1, 1024).second).epsilon(1e-2));
+  // At the other end a factor of 2^-14 leaves next to nothing of gradients around 1e-3.
+  CHECK(step(0x1p-14, 1).second < 0.9 * step(1, 1).second);
+}

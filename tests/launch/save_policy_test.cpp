@@ -1,0 +1,251 @@
+// When and how a run saves: by the clock, into how much memory, in which files, what ranks must agree on; and what is
+// said of names that name nothing.
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "launch/config/config.h"
+#include "launch/ranks/host_blame.h"
+#include "launch/ranks/supervisor.h"
+#include "launch/train/run_saver.h"
+#include "launch/train/save_timer.h"
+#include "tests/launch/engine_ranks.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kTiny =
+    "--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 90 --model.seq 8 --data.train mock "
+    "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --launch.ranks threads "
+    "--log.every 1000 ";
+
+int64_t steps_in(const std::string& run) {
+  int64_t n = 0;
+  for (const auto& e : fs::directory_iterator(run + "/checkpoints"))
+    n += e.path().filename().string().rfind("step-", 0) == 0;
+  return n;
+}
+
+std::string problems_of(const std::vector<std::string>& flags) {
+  try {
+    load_config({.flags = flags});
+  } catch (const Error& e) { return e.what(); }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("saves by the clock: Young's interval, five minutes before the first, never more than one a minute") {
+  CHECK(young_interval(0.5, 3.1 * 3600) == Approx(105.64).epsilon(1e-4));
+  CHECK(default_mtbf_hours(1) == 24);
+  CHECK(default_mtbf_hours(10000) == 5);
+  CHECK(default_mtbf_hours(1000000) == 0.5);
+  SaveTimer timer(3.1 * 3600, 1000);
+  CHECK_FALSE(timer.due(1299));
+  CHECK(timer.due(1300));
+  timer.saved(1300, 0.5);
+  CHECK(timer.interval() == Approx(105.64).epsilon(1e-4));
+  CHECK_FALSE(timer.due(1405));
+  CHECK(timer.due(1406));
+  timer.saved(1406, 100);  // one slow save of three is no reason to save less often
+  timer.saved(1506, 0.5);
+  CHECK(timer.interval() == Approx(105.64).epsilon(1e-4));
+  for (int k = 0; k < 4; ++k) timer.saved(2000, 1e-3);
+  CHECK(timer.interval() == 60);
+  CHECK(SaveTimer(20, 0).due(20));  // a job that fails three times a minute saves before it does
+}
+
+TEST_CASE("checkpoint.every is steps, 0 or auto; numbers and words, in files and on the command line") {
+  TempDir dir;
+  CHECK(load_config({}).config.checkpoint.saves_by_time());
+  CHECK(load_config({.flags = {"--checkpoint.every", "70"}}).config.checkpoint.save_steps() == 70);
+  CHECK(load_config({.flags = {"--save-interval", "0"}}).config.checkpoint.save_steps() == 0);
+  write_file(dir / "c.json", R"({"checkpoint": {"every": 30, "keep_best": true, "staging_bytes": 5000000}})");
+  const Config c = load_config({.file = dir / "c.json"}).config;
+  CHECK(c.checkpoint.save_steps() == 30);
+  CHECK(c.checkpoint.keep_best == 1);
+  for (const auto& [word, count] : {std::pair{"true", 1}, {"false", 0}, {"7", 7}})
+    CHECK(load_config({.flags = {"--checkpoint.keep_best", word}}).config.checkpoint.keep_best == count);
+  for (const char* wrong : {"-1", "often", "1.5"})
+    CHECK_THAT(problems_of({"--checkpoint.every", wrong}), Contains("expected auto or a number of steps 0.."));
+  CHECK_THAT(problems_of({"--checkpoint.staging_bytes", "4GB"}), Contains("expected auto or a number of bytes"));
+  CHECK_THAT(problems_of({"--checkpoint.every", "5", "--checkpoint.mtbf_hours", "3"}),
+             Contains("is for checkpoint.every auto"));
+  CHECK_THAT(problems_of({"--checkpoint.keep_best", "many"}), Contains("or true or false"));
+  CHECK_THAT(problems_of({"--checkpoint.part_bytes", "1000"}), Contains("1000 is outside 1048576.."));
+}
+
+TEST_CASE("a step tells every rank that the clock of one wants a checkpoint") {
+  EngineOptions o;
+  o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
+  o.microbatches = 2;
+  on_engines(o, {.pp = 2, .dp = 2}, [&](EngineRank& r) {
+    for (const bool due : {false, true, false}) {
+      EngineBatches batches(o, 0, r.mesh.coord(Axis::kDp), 2, 2);
+      const bool mine = due && r.mesh.rank() == 0;
+      GT_CHECK(r.engine.step(batches.list, r.targets(2), false, false, mine).save_due == due);
+    }
+  });
+}
+
+TEST_CASE("a run that saves by the clock saves while it trains, the same bits, and says so") {
+  TempDir dir;
+  const std::string run = kTiny + "--train.steps 400 --checkpoint.keep 1000 --tp 2 ";
+  const Outcome often = must(run + "--log.name often --checkpoint.mtbf_hours 1e-7", dir);  // a failure each 0.4 ms
+  CHECK(often.says("by Young's rule (checkpoint.every auto)"));
+  CHECK(steps_in(dir / "runs/often") > 2);
+  const Outcome rarely = must(run + "--log.name rarely", dir);
+  CHECK(rarely.says("first after 5m"));
+  CHECK(steps_in(dir / "runs/rarely") == 1);  // at the end
+  CHECK(logged(dir / "runs/often", "loss") == logged(dir / "runs/rarely", "loss"));
+  CHECK(must("ckpt diff runs/often runs/rarely", dir.path()).says("equal"));
+}
+
+TEST_CASE("a copy that does not fit its budget is not made: the save waits, says so, and writes the same") {
+  TempDir dir;
+  const std::string run = kTiny + "--train.steps 4 --checkpoint.every 2 --dp 2 ";
+  CHECK(must(run + "--log.name a", dir).says("every 2 steps; beside training, from a copy of "));
+  const Outcome tight = must(run + "--log.name b --checkpoint.staging_bytes 1000", dir);
+  CHECK(tight.says("training waits for them and they go out in pieces of 8 MiB"));
+  CHECK(tight.says("does not fit checkpoint.staging_bytes 1000"));
+  CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).says("beside training"));
+  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("equal in every bit"));
+}
+
+TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the command line, and any layout resumes") {
+  TempDir dir;
+  const std::string run = kTiny + "--model.hidden 96 --model.vocab 3000 --checkpoint.every 2 --log.name a ";
+  must(run +
+           "--train.steps 4 --dp 2 --checkpoint.part_bytes 1048576 --checkpoint.threads 3 --checkpoint.index_h5 "
+           "--checkpoint.commit marker --checkpoint.hash sha256 --checkpoint.readback --checkpoint.direct_io off",
+       dir);
+  const std::string step = dir / "runs/a/checkpoints/step-000000004";
+  CHECK(fs::exists(step + "/rank-00001.001.h5"));
+  CHECK(fs::exists(step + "/index.h5"));
+  CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.attempt-step-000000004"));
+  CHECK(must("ckpt verify runs/a --all --deep", dir.path()).says("good"));
+  must("export --load runs/a --output out", dir.path());
+  CHECK(must(run + "--train.steps 6 --tp 2", dir).says("from step 4"));
+  CHECK(
+      must("ckpt diff runs/a/checkpoints/step-000000004 runs/a/checkpoints/step-000000004", dir.path()).says("equal"));
+  // What a dead attempt leaves is no checkpoint, and goes.
+  fs::create_directories(dir / "runs/a/checkpoints/step-000000099");
+  write_file(dir / "runs/a/checkpoints/.attempt-step-000000099", "x\n");
+  CHECK(must("ckpt ls runs/a", dir.path()).says("attempt"));
+  CHECK(must(run + "--train.steps 8", dir).says("from step 6"));
+  CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/step-000000099"));
+}
+
+TEST_CASE("ls says why each checkpoint is kept, as the run was told") {
+  TempDir dir;
+  must(kTiny +
+           "--train.steps 10 --checkpoint.every 1 --checkpoint.keep 2 --checkpoint.keep_every 4 --checkpoint.keep_best "
+           "2 "
+           "--train.eval_every 3 --train.eval_steps 1 --log.name a",
+       dir);
+  const auto list = nlohmann::json::parse(must("ckpt ls runs/a --json", dir.path()).out).at("checkpoints");
+  std::map<int64_t, std::string> why;
+  for (const auto& c : list) why[c.at("step")] = c.at("kept");
+  CHECK(why.at(10) == "newest 1 of 2");
+  CHECK(why.at(9) == "newest 2 of 2");
+  CHECK(why.at(8) == "every 4 steps");
+  CHECK(why.at(4) == "every 4 steps");
+  int best = 0;
+  for (const auto& [step, text] : why) best += text == "one of the 2 best validation losses";
+  CHECK(best + 4 == static_cast<int>(why.size()));
+  CHECK(must("ckpt ls runs/a", dir.path()).says("ok, newest 1 of 2"));
+}
+
+TEST_CASE("a name in --load that names nothing is refused, also by a run that has its own checkpoint") {
+  TempDir dir;
+  must(kTiny + "--train.steps 2 --log.name first", dir);
+  must(kTiny + "--train.steps 3 --log.name second --load runs/first", dir);
+  for (const char* run : {"second", "third"}) {
+    const Outcome r = gpttrain(kTiny + "--train.steps 4 --load runs/frist --log.name " + run, dir.path());
+    INFO(r.out);
+    CHECK(r.code == 2);
+    CHECK(r.says("--load: runs/frist: does not exist; did you mean runs/first?"));
+  }
+  fs::create_directories(dir / "runs/empty");
+  const Outcome empty = gpttrain(kTiny + "--train.steps 4 --load runs/empty --log.name second", dir.path());
+  CHECK(empty.code == 2);
+  CHECK(empty.says("holds no checkpoint"));
+  const Outcome own = must(kTiny + "--train.steps 4 --load runs/first --log.name second", dir);
+  CHECK(own.says("checkpoint.load_from is not used"));
+  CHECK(own.says("runs/second/checkpoints/step-000000003"));
+}
+
+TEST_CASE("a fault at a tensor that there is not is refused with the nearest name") {
+  TempDir dir;
+  const std::string run = kTiny + "--train.steps 1 --pp 2 --fault.inject ";
+  const Outcome r = gpttrain(run + "nan@grad:param=layers.1.mlp.upp.weight,step=1", dir.path());
+  CHECK(r.code == 2);
+  CHECK(r.says(
+      "fault.inject: param=layers.1.mlp.upp.weight: no tensor of that name; did you mean layers.1.mlp.up.weight?"));
+  const Outcome step = gpttrain(run + "kill@step:param=embed.weight", dir.path());
+  CHECK(step.code == 2);
+  CHECK(step.says("at step there is no param="));
+}
+
+TEST_CASE("ranks that would write different checkpoints write none: said, not said, or the end") {
+  for (const std::string how : {"warn", "ignore", "fail"}) {
+    TempDir dir;
+    EngineOptions o;
+    o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
+    Config config;
+    config.checkpoint.dir = dir / "ckpt";
+    config.checkpoint.tag_validation = how;
+    config.parallel.dp = 2;
+    std::atomic<int> refused{0};
+    on_engines(o, {.dp = 2}, [&](EngineRank& r) {
+      RunSaver saver(config, r.mesh, cpu_backend(), {});
+      saver.prepare(r.engine.checkpoint_views(), true, true);
+      TrainState state;
+      state.step = 3;
+      state.run_uuid = r.mesh.rank() == 0 ? "a" : "b";
+      try {
+        saver.save(state, r.engine.checkpoint_views(), {}, true);
+      } catch (const Error& e) {
+        refused +=
+            e.code() == Exit::kInternal && std::string(e.what()).find("tag_validation fail") != std::string::npos;
+      }
+      saver.finish();
+      GT_CHECK(saver.saved_step() == -1);
+    });
+    CHECK(refused == (how == "fail" ? 2 : 0));
+    CHECK_FALSE(fs::exists(dir / "ckpt/step-000000003"));
+  }
+}
+
+TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is left out where others have room",
+          "[RF9]") {
+  CHECK(blamed_ranks("rank 3 (node07 pid 4711, pp1 dp0 tp1) died: step, step 120") == std::vector<int>{3});
+  CHECK(blamed_ranks("stalled: not arrived: rank 2, 5; it is in step 4 of rank 0") == std::vector<int>{2, 5});
+  CHECK(blamed_ranks("step 5: w is not the same on the 3 ranks that hold it: rank 1 (n1, pp0 dp1 tp0) differs") ==
+        std::vector<int>{1});
+  CHECK(blamed_ranks("step 5: ranks 1 (n1, pp0), 4 (n2, pp0) differ") == std::vector<int>{1, 4});
+  for (const char* nobody :
+       {"", "stalled: deadlock, ranks 1, 2 wait for each other",
+        "stalled: the ranks disagree: dp0 #5: rank 0 (world rank 2) called", "the rank of a matrix"})
+    CHECK(blamed_ranks(nobody).empty());
+  const std::vector<HostSlots> hosts{{"a", {0, 1}}, {"b", {0, 1}}, {"c", {0, 1}}};
+  CHECK(host_of_rank(hosts, 3) == "b");
+  CHECK(host_of_rank(hosts, 6).empty());
+  HostBlame blame;
+  CHECK(blame.after(137, "rank 2 (b) died", hosts, 4).empty());  // once may be chance
+  CHECK(blame.after(137, "rank 1 (a) died", hosts, 4).empty());
+  CHECK(blame.after(124, "stalled: not arrived: rank 2, 3; …", hosts, 4) == "b");
+  CHECK(blame.after(137, "rank 0 (a) died", {hosts[0], hosts[2]}, 4).empty());       // no room for four without it
+  CHECK(HostBlame().after(16, "step 5: rank 0 (a, pp0) differs", hosts, 4) == "a");  // at once
+  HostBlame both;
+  for (int k = 0; k < 3; ++k) CHECK(both.after(16, "step 5: ranks 1 (a), 2 (b) differ", hosts, 4).empty());
+  CHECK_FALSE(RestartPolicy(5).after({.code = 16}).restart);
+  CHECK(RestartPolicy(5).after({.code = 16, .elsewhere = true}).restart);
+}

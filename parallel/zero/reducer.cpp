@@ -89,6 +89,7 @@ void GradReducer::complete_unused(ScopeState& s) {
   if (!options_.allow_unused && !s.unused) return complete_gradients(s);
   drain();  // one such scope at a time
   open(s);
+  s.hide_grads();  // the next writer opens them again
   launch(s);
   drain();
 }

@@ -181,7 +181,8 @@ covered() {
   done | tee "$logs/lines.txt"
   awk '/was not run/ {bad = bad " " $1; n++}
     /^lines/ {n++; if ($2 < 95) bad = bad " " $4 " " $2 " %"; else good++}
-    END {print good + 0 " of " n " parsers have 95 % of their lines run" (bad == "" ? "" : "; below:" bad)}' "$logs/lines.txt"
+    END {print good + 0 " of " n " parsers have 95 % of their lines run" (bad == "" ? "" : "; below:" bad); exit good < n}' \
+    "$logs/lines.txt" || rc=1
   return $rc
 }
 goal coverage 'parsers have' covered

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/config/config.h"
+#include "launch/logs/banner.h"
 #include "launch/ranks/host_blame.h"
 #include "launch/ranks/supervisor.h"
 #include "launch/train/run_saver.h"
@@ -117,6 +118,25 @@ TEST_CASE("a copy that does not fit its budget is not made: the save waits, says
   CHECK(tight.says("does not fit checkpoint.staging_bytes 1000"));
   CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).says("beside training"));
   CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("equal in every bit"));
+}
+
+TEST_CASE("without a budget the copy is made where this machine has room for it beside everything else") {
+  EngineOptions o;
+  o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
+  const StagePlans plans = plan_stages(o, {}, cpu_backend());
+  CHECK(snapshot_fits(o, {}, plans, cpu_backend(), 1));
+  CHECK_FALSE(snapshot_fits(o, {}, plans, cpu_backend(), 1 << 30));  // ranks, a few hundred kB each
+  on_engines(o, {.dp = 2}, [&](EngineRank& r) {
+    Config config;
+    config.checkpoint.every = "7";
+    config.parallel.dp = 2;
+    RunSaver saver(config, r.mesh, cpu_backend(), {});
+    GT_CHECK(!saver.due());
+    saver.prepare(r.engine.checkpoint_views(), r.mesh.rank() != 1, true);  // one machine has no room: nobody copies
+    GT_CHECK(saver.describe().find("every 7 steps; training waits for them") == 0 &&
+                 saver.describe().find("does not fit the memory that is left") != std::string::npos,
+             saver.describe());
+  });
 }
 
 TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the command line, and any layout resumes") {

@@ -145,7 +145,7 @@ TEST_CASE("whichever way a rank dies, the job is down soon, its place is named a
 }
 
 TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
-  const int hangs = goal_size(kSanitized ? 1 : 6, 100);  // and four above
+  const int hangs = goal_size(kSanitized ? 1 : 3, 100);  // and four above
   double longest = 0;
   int right = 0;
   for (int k = 0; k < hangs; ++k) {

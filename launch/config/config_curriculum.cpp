@@ -69,10 +69,12 @@ void check_curriculum(Config& c, const RuleContext& r) {
     check_ramp(d, watched);
   if (wrong) return;
   const char* key = discrete ? "data.curriculum_lengths" : "data.curriculum_max";
-  for (const int64_t length : curriculum_of(c).all_lengths()) {
-    if (length > c.model.seq)
-      return r.bad(key, fmt::format("{} tokens are more than model.seq {}", length, c.model.seq),
-                   fmt::format("at most {}", c.model.seq));
+  const std::vector<int64_t> lengths = curriculum_of(c).all_lengths();
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  if (longest > c.model.seq)
+    return r.bad(key, fmt::format("{} tokens are more than model.seq {}", longest, c.model.seq),
+                 fmt::format("at most {}", c.model.seq));
+  for (const int64_t length : lengths) {
     if (c.sequence_parallel() && length % c.parallel.tp != 0)
       return r.bad(
           discrete ? key : "data.curriculum_step",

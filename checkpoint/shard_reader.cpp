@@ -95,20 +95,31 @@ class Overlap {
 
 bool is_float(DType t) { return t == DType::kF32 || t == DType::kBF16 || t == DType::kF16; }
 
+float widened(DType t, const std::byte* from) {
+  if (t == DType::kF32) {
+    float x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+  }
+  uint16_t half;
+  std::memcpy(&half, from, sizeof half);
+  return t == DType::kBF16 ? f32_from_bf16(half) : f32_from_f16(half);
+}
+
+void put_rounded(float x, DType t, std::byte* to) {
+  if (t == DType::kF32) {
+    std::memcpy(to, &x, sizeof x);
+    return;
+  }
+  const uint16_t half = t == DType::kBF16 ? bf16_from(x) : f16_from(x);
+  std::memcpy(to, &half, sizeof half);
+}
+
 // Elements of one floating type as another: what a run of one precision kept for a run of another.
 void convert(DType from, const std::byte* src, int64_t bytes, DType to, std::vector<std::byte>& out) {
   const int64_t n = bytes / size_of(from);
   out.resize(static_cast<size_t>(n * size_of(to)));
-  for (int64_t i = 0; i < n; ++i) {
-    float x = 0;
-    uint16_t half = 0;
-    std::memcpy(from == DType::kF32 ? static_cast<void*>(&x) : &half, src + i * size_of(from),
-                static_cast<size_t>(size_of(from)));
-    if (from != DType::kF32) x = from == DType::kBF16 ? f32_from_bf16(half) : f32_from_f16(half);
-    if (to != DType::kF32) half = to == DType::kBF16 ? bf16_from(x) : f16_from(x);
-    std::memcpy(out.data() + i * size_of(to), to == DType::kF32 ? static_cast<const void*>(&x) : &half,
-                static_cast<size_t>(size_of(to)));
-  }
+  for (int64_t i = 0; i < n; ++i) put_rounded(widened(from, src + i * size_of(from)), to, out.data() + i * size_of(to));
 }
 
 struct Later {

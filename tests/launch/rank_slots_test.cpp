@@ -210,6 +210,7 @@ for i in $(seq 600); do
     [ "$(cat $p/comm 2>/dev/null)" = gpttrain ] && tr '\0' '\n' 2>/dev/null < $e | grep -qx FAR=far1 || continue
     before=$(lines)
     while [ -d $p ] && [ $(lines) -lt $((before + 20)) ]; do sleep 0.1; done
+    [ -d $p ] || continue  # of the start before, and gone by itself: its number may be another's soon
     kill -9 ${p#/proc/}
     exit
   done

@@ -23,8 +23,9 @@ BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const
     if (auto file = File::open_direct(vfs, path)) direct_.emplace(std::move(*file));
   buffered_ = !direct_;
   const auto windows = static_cast<size_t>((total + kWindow - 1) / kWindow);
-  const size_t count = std::clamp<size_t>(windows, 1, static_cast<size_t>(std::max(options.threads, 1)));
-  most_threads_ = count - 1;
+  most_threads_ = std::clamp<size_t>(windows, 1, static_cast<size_t>(std::max(options.threads, 1))) - 1;
+  // One more than there are writers and the one that is filled: whoever is late for once does not stop the others.
+  const size_t count = most_threads_ == 0 ? 1 : std::min(windows, most_threads_ + 2);
   const auto bytes = static_cast<size_t>((std::min(total, kWindow) + kSector - 1) / kSector * kSector);
   for (size_t k = 0; k < count; ++k) {
     free_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(kSector, std::max<size_t>(bytes, kSector))));

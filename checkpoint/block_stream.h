@@ -27,7 +27,7 @@ struct WriteOptions {
 
 class BlockStream {
  public:
-  static constexpr int64_t kWindow = int64_t{8} << 20;  // bytes
+  static constexpr int64_t kWindow = int64_t{2} << 20;  // bytes, whole blocks; small enough that three stay in a cache
 
   // Creates the file and reserves `total` bytes: a full disk shows here, before the first byte. kIo.
   BlockStream(Vfs&, const std::string& path, int64_t total, const WriteOptions&, bool sha256);

@@ -41,10 +41,14 @@ int64_t first_not_finite(DType t, std::span<const std::byte> x) {
   return t == DType::kF16 ? first_not_finite<uint16_t>(x.data(), bytes, 0x7c00) : -1;
 }
 
+// A piece at a time, so that what the copy brought into the cache is still there when it is checked.
+constexpr int64_t kHostPiece = int64_t{256} << 10;
+
 uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
-    const auto dst = out.room(e.offset + done, e.bytes - done);
+    const int64_t left = e.bytes - done;
+    const auto dst = out.room(e.offset + done, e.on_host ? std::min(left, kHostPiece) : left);
     if (e.on_host)
       std::memcpy(dst.data(), e.data + done, dst.size());
     else {

@@ -3,6 +3,12 @@
 # Open MPI's launcher with its plugins, configs, licences; all of it finds the rest by relative paths, so the folder runs
 # wherever it is unpacked. Called by CMakeLists.txt when the project is installed or packed (cpack); needs Debian's
 # dpkg, patchelf, binutils, ldd.
+#   cmake --build build/cpu --target package                 gpttrain-VERSION-linux-x86_64.tar.gz
+#   cmake --install build/cpu --prefix NEW/FOLDER            the same as a folder
+# In it: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ with what Open MPI and PMIx need at run
+# time, configs/, licenses/, share/gpttrain/bundle.txt with the least glibc. Not in it: cuBLASLt (541 MB; a CUDA 13 toolkit
+# in /usr/local/cuda or a folder in LD_LIBRARY_PATH has it), the driver, ssh, libraries of fast networks: processes talk by
+# shared memory and TCP. Machines that share a job need it at the same path. launch/ranks/bundle.h is the program's side.
 #   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER       BACKEND may be missing
 set -euo pipefail
 program=$1 backend=$2 source=$3 folder=$4

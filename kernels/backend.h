@@ -28,6 +28,8 @@ struct Backend {
   // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
   // nothing to choose.
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
+  // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
+  void* (*raw_stream)(Stream) = nullptr;
 };
 
 const Backend& cpu_backend();
@@ -38,7 +40,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 5;
+constexpr int kBackendAbi = 6;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

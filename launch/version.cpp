@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "launch/logs/console.h"
+#include "parallel/comm/nccl_api.h"
 
 #if __has_include("launch/git_hash.h")
 #include "launch/git_hash.h"  // written by the build (launch/git_hash.cmake)
@@ -75,6 +76,12 @@ std::string cuda_devices() {
   return out;
 }
 
+std::string nccl_library() {
+  std::string why;
+  const auto api = nccl::load("", &why);
+  return api ? fmt::format("{} ({})", nccl::version_text(api->version), api->path) : why;
+}
+
 }  // namespace
 
 const char* program_version() { return GPT_VERSION; }
@@ -96,7 +103,8 @@ std::string version_text() {
                 {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
                 {"CLI11", CLI11_VERSION},
                 {"CPU", cpu_isa()},
-                {"CUDA", cuda_devices()}});
+                {"CUDA", cuda_devices()},
+                {"NCCL", nccl_library()}});
 }
 
 }  // namespace gt

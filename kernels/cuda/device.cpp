@@ -174,6 +174,8 @@ void memory(int index, int64_t* free_bytes, int64_t* total_bytes) {
 
 }  // namespace
 
+void* raw_stream(Stream s) { return enter(s, "a stream's handle").stream; }
+
 const DeviceApi& device_api() {
   static constexpr DeviceApi kApi{.name = "cuda",
                                   .alloc = alloc,

@@ -4,4 +4,5 @@
 
 namespace gt::cuda {
 const DeviceApi& device_api();
+void* raw_stream(Stream);  // its cudaStream_t
 }  // namespace gt::cuda

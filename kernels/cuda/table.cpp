@@ -65,7 +65,8 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
   static const gt::Backend kBackend{.kind = gt::DeviceKind::kCuda,
                                     .ops = &gt::cuda::op_table(),
                                     .device = &gt::cuda::device_api(),
-                                    .tune_gemm = gt::cuda::tune_gemm};
+                                    .tune_gemm = gt::cuda::tune_gemm,
+                                    .raw_stream = gt::cuda::raw_stream};
   static thread_local std::string reason;
   reason = gt::cuda::obstacle(abi);
   if (why != nullptr) *why = reason.c_str();

@@ -399,9 +399,13 @@ struct LaunchConfig {
 };
 
 struct CommConfig {
+  std::string backend = "auto", nccl_library;
   double stall_warn_s = 0, stall_abort_s = 600;
   template <class V>
   void fields(V& v) {
+    v("backend", backend, "auto|nccl|staged",
+      "between GPUs; staged: through host memory; auto: NCCL where it loads and a trial of it passes, else staged");
+    v("nccl_library", nccl_library, "path", "of NCCL; empty: libnccl.so.2 by the rules of the loader");
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
       "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
     v("stall_abort_s", stall_abort_s, "0..1000000 seconds",

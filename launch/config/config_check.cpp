@@ -100,6 +100,7 @@ class Checker {
     hosts();
     mesh();
     tensor_parallel();
+    comm();
     zero();
     check_precision(c_, rules());
     partition();
@@ -291,6 +292,12 @@ class Checker {
     if (c_.parallel.sequence_parallel == "true")
       bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
           fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
+  }
+
+  void comm() {
+    if (!known({"comm.backend", "device.kind"}) || c_.device.kind != "cpu") return;
+    if (c_.comm.backend == "nccl")
+      bad("comm.backend", "nccl moves the memory of GPUs and device.kind is cpu", "use auto, or device.kind cuda");
   }
 
   void zero() {

@@ -15,6 +15,7 @@
 #include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
+#include "launch/train/device_groups.h"
 #include "launch/train/engine_options.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
@@ -23,13 +24,6 @@
 
 namespace gt {
 namespace {
-
-// The stall monitor ends a run that hangs (exit 124). Should it fail itself, every wait has a deadline of its own.
-std::chrono::milliseconds deadline(const Config& config) {
-  const double s = config.comm.stall_abort_s;
-  if (s == 0) return std::chrono::hours(24 * 365);
-  return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
-}
 
 // Where a supervisor wants to read who was to blame.
 std::string verdict_file() {
@@ -75,7 +69,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
 Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
-  ThreadWorld ranks(world, deadline(config));
+  ThreadWorld ranks(world, wait_deadline(config));
   StallMonitor monitor(ranks.board(), -1, stall_options(command));
   const CrashNotes notes(ranks.board(), -1);
   install_crash_handlers();
@@ -140,7 +134,7 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
       take_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
                  command.env.local_world);
-    MpiFactory factory(deadline(config));
+    MpiFactory factory(wait_deadline(config));
     const StackWatch watched(factory.world_rank());
     StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
     const CrashNotes notes(factory.board(), factory.board_rank());

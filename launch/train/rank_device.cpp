@@ -5,7 +5,6 @@
 
 #include "launch/ranks/agree.h"
 #include "launch/train/engine_options.h"
-#include "parallel/comm/staged_group.h"
 
 namespace gt {
 
@@ -18,7 +17,7 @@ RankDevice::RankDevice(const Config& c, GroupFactory& given) : given_(given) {
   const int devices = std::max(1, backend_->device->count());
   index_ = given.local_rank() % devices;
   sharers_ = (given.local_size() - index_ + devices - 1) / devices;
-  staged_ = std::make_unique<StagedFactory>(given, *backend_->device, index_);
+  own_ = device_groups(c, given, *backend_, index_, sharers_);
 }
 
 }  // namespace gt

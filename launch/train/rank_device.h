@@ -1,10 +1,11 @@
-// Where a rank computes, and groups for tensors that are there. On GPUs: the launcher's transport, through pinned host
-// memory; ranks of a machine share its GPUs in turn.
+// Where a rank computes, and groups for tensors that are there (device_groups.h). Ranks of a machine share its GPUs in
+// turn.
 #pragma once
 #include <memory>
 
 #include "kernels/backend.h"
 #include "launch/config/config.h"
+#include "launch/train/device_groups.h"
 #include "parallel/comm/process_group.h"
 
 namespace gt {
@@ -16,13 +17,14 @@ class RankDevice {
   RankDevice(const Config&, GroupFactory& given);
   const Backend& backend() const { return *backend_; }
   int index() const { return index_; }  // of the device, on this machine
-  GroupFactory& groups() { return staged_ ? *staged_ : given_; }
+  GroupFactory& groups() { return own_.factory ? *own_.factory : given_; }
+  const std::string& transport() const { return own_.transport; }  // between GPUs; "": there is nothing to say
   int sharers() const { return sharers_; }  // ranks of this machine that use the same device, this one among them
 
  private:
   GroupFactory& given_;
   const Backend* backend_ = nullptr;
-  std::unique_ptr<GroupFactory> staged_;
+  DeviceGroups own_;
   int index_ = 0, sharers_ = 1;
 };
 

@@ -70,6 +70,7 @@ void Trainer::start_logs() {
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
+  if (!device_.transport().empty()) info.rows.push_back({"between GPUs", device_.transport()});
   if (!run_.range_test) info.rows.push_back({"checkpoints", saver_->describe()});
   if (resumed_ && info.resumed_from < 0)
     info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});

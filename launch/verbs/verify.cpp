@@ -9,13 +9,13 @@
 #include "launch/logs/progress.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/device_groups.h"
 #include "launch/train/rank_device.h"
 #include "launch/verbs/output.h"
 #include "launch/verbs/verbs.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "launch/verify/shrink.h"
-#include "parallel/comm/staged_group.h"
 
 namespace gt {
 namespace {
@@ -71,8 +71,8 @@ class OnDevice {
  public:
   explicit OnDevice(const Config& c) : backend_(choose_backend(c)) {
     hooks_.backend = &backend_;
-    hooks_.wrap = [this](GroupFactory& threads) {
-      return std::make_unique<StagedFactory>(threads, *backend_.device, 0);
+    hooks_.wrap = [this, c](GroupFactory& threads) {
+      return device_groups(c, threads, backend_, 0, threads.world_size()).factory;
     };
   }
   Verdict check(Verifier& verifier, const Config& c) const {

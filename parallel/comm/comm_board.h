@@ -82,7 +82,7 @@ static_assert(sizeof(OpEntry) == 64);
 
 // Everything of one rank, in pages of its own.
 struct alignas(64) RankPages {
-  static constexpr int kGroups = 16;
+  static constexpr int kGroups = 32;  // two a group where one moves device and one host memory
   static constexpr uint64_t kRing = 1024;
   RankSlot rank;
   GroupSlot group[kGroups];

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "parallel/comm/process_group.h"
+#include "parallel/comm/side_channel.h"
 
 namespace gt {
 
@@ -14,7 +15,7 @@ namespace gt {
 // When more ranks than processors share the machine, MPI is told to yield when idle, and waits sleep in short steps.
 // A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not
 // arrived.
-class MpiFactory final : public GroupFactory {
+class MpiFactory final : public GroupFactory, public SideChannel {
  public:
   // node_memory false: everything travels as messages, as between machines.
   explicit MpiFactory(std::chrono::milliseconds deadline, bool node_memory = true);
@@ -29,6 +30,13 @@ class MpiFactory final : public GroupFactory {
   RankStatus* status() override;
   const CommBoard& board() const;  // of this machine
   int board_rank() const;
+
+  void open_notes() override;
+  void leave(int to, const Note&) override;
+  bool take(int from, Note&) override;
+  bool world_failed() const override { return false; }  // a rank that fails takes the others down
+  void check() override {}
+  GroupTrace trace(uint64_t number, int leader, int rank, int size) override;
 
   struct Shared;
 

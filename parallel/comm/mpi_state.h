@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/comm/call.h"
@@ -73,6 +74,14 @@ struct MpiFactory::Shared {
   std::unique_ptr<RankStatus> status;
   GroupTrace making;        // the calls of make(), as a group of all ranks
   uint64_t made = 0;
+
+  MPI_Comm notes = MPI_COMM_NULL;
+  struct SentNote {
+    Note note;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::deque<SentNote> sent_notes;  // until MPI has taken them
+  std::vector<std::pair<int, Note>> come_notes;  // (from, note), not yet asked for
 
  private:
   void advance(MpiWork&);  // phase 0 when complete

@@ -298,7 +298,7 @@ void ThreadGroup::wait_message(uint64_t index) {
   state_.free_messages.push_back(index);
 }
 
-class ThreadFactory final : public GroupFactory {
+class ThreadFactory final : public GroupFactory, public SideChannel {
  public:
   ThreadFactory(ThreadWorld::Shared& world, int rank) : world_(world), rank_(rank) {}
   int world_rank() const override { return rank_; }
@@ -307,6 +307,26 @@ class ThreadFactory final : public GroupFactory {
   int local_size() const override { return world_.size; }
   std::string_view backend() const override { return "thread"; }
   RankStatus* status() override { return &world_.status[static_cast<size_t>(rank_)]; }
+
+  void open_notes() override {}
+  void leave(int to, const Note& note) override {
+    const std::lock_guard lock(world_.notes_mutex);
+    world_.notes[{rank_, to, note.group, note.tag}].push_back(note);
+  }
+  bool take(int from, Note& note) override {
+    const std::lock_guard lock(world_.notes_mutex);
+    const auto it = world_.notes.find({from, rank_, note.group, note.tag});
+    if (it == world_.notes.end()) return false;
+    note = it->second.front();
+    it->second.pop_front();
+    if (it->second.empty()) world_.notes.erase(it);
+    return true;
+  }
+  bool world_failed() const override { return world_.failed.load(std::memory_order_acquire); }
+  void check() override { world_.check(); }
+  GroupTrace trace(uint64_t number, int leader, int rank, int size) override {
+    return GroupTrace(world_.board, rank_, number, leader, rank, size);
+  }
 
   // Does not wait for the others: the first member to come makes what they share.
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {

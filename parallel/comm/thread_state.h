@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel/comm/call.h"
+#include "parallel/comm/side_channel.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {
@@ -96,6 +97,9 @@ struct ThreadWorld::Shared {
   std::mutex mutex;       // registry; taken before a group's mutex, never after
   std::vector<int> made;  // make() calls so far, by rank
   std::map<std::pair<int, std::vector<int>>, std::unique_ptr<ThreadGroupState>> groups;  // (make number, ranks)
+
+  std::mutex notes_mutex;
+  std::map<std::tuple<int, int, uint64_t, uint64_t>, std::deque<Note>> notes;  // (from, to, group, tag)
 
   std::atomic<bool> failed{false};  // set after the three below, which never change again
   int failed_rank = -1;

@@ -51,5 +51,18 @@ paste <(losses cpu) <(losses mixed) |
   awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-5) bad = 1} END {exit bad || NR != 6}' ||
   { paste <(losses cpu) <(losses mixed); fail "a run that moves between CPU and device has other losses"; }
 echo "a run moves from the CPU to two ranks on the device and back with the losses of the CPU"
+
+# NCCL over a library of threads, which adds in rank order as the staged groups do: the same bits.
+fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
+[ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
+layout="--device.kind cuda --train.steps 3 --train.eval_every 2 --tp 2 --pp 2 --dp 2 --zero 2"
+# shellcheck disable=SC2086
+train staged $layout --comm.backend staged
+# shellcheck disable=SC2086
+train nccl $layout --comm.backend nccl --comm.nccl_library "$fake"
+grep -q 'NCCL 2.32.3' nccl.txt || fail "the start of the run does not name NCCL"
+[ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "NCCL trains otherwise"; }
+echo "training over NCCL's groups gives the bits of the staged ones"
+
 GPTTRAIN_EMULATED_GUARD=1 train guarded --device.kind cuda --dp 2 --zero 1 --train.steps 2 --train.eval_every 1
 echo "no host code touches device memory in training, evaluation and saving"

@@ -1,88 +1,23 @@
-// Device tensors over a backend of host memory, against the common suite: memory that calls itself a GPU's.
+// Device tensors over a backend of host memory, against the common suite.
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 #include "parallel/comm/staged_group.h"
 #include "tests/parallel/comm_suite.h"
+#include "tests/parallel/device_memory.h"
 #include "tests/support/test.h"
 
 using namespace gt;
 
 namespace {
 
-std::atomic<int64_t> blocks{0}, held{0};
-
-const DeviceApi& fake_device() {
-  static const DeviceApi api = [] {
-    DeviceApi a;
-    a.alloc_host = [](int64_t n) -> void* { return ++blocks, ++held, std::malloc(static_cast<size_t>(n)); };
-    a.free_host = [](void* p, int64_t) { --held, std::free(p); };
-    a.copy = [](void* to, const void* from, int64_t n, Stream) { std::memmove(to, from, static_cast<size_t>(n)); };
-    a.synchronize = [](Stream) {};
-    a.make_event = [](int) -> Event { return nullptr; };
-    a.drop_event = [](Event) {};
-    a.record = [](Event, Stream) {};
-    a.done = [](Event) { return true; };
-    return a;
-  }();
-  return api;
-}
-
-Tensor on_device(Tensor t) {
-  t.device.kind = DeviceKind::kCuda;
-  return t;
-}
-
-// What the suite gives as host tensors goes on as device tensors.
-class Marked final : public ProcessGroup {
- public:
-  explicit Marked(std::unique_ptr<ProcessGroup> g) : ProcessGroup(g->rank(), g->size()), g_(std::move(g)) {}
-  std::string_view backend() const override { return g_->backend(); }
-  const CommCounters& counters() const override { return g_->counters(); }
-  const std::string& label() const override { return g_->label(); }
-  void set_label(std::string label) override { g_->set_label(std::move(label)); }
-  Work all_reduce(Tensor t, ReduceOp op, Stream s) override { return g_->all_reduce(on_device(t), op, s); }
-  Work all_gather(Tensor a, Tensor b, Stream s) override { return g_->all_gather(on_device(a), on_device(b), s); }
-  Work reduce_scatter(Tensor a, Tensor b, Stream s) override {
-    return g_->reduce_scatter(on_device(a), on_device(b), s);
-  }
-  Work broadcast(Tensor t, int root, Stream s) override { return g_->broadcast(on_device(t), root, s); }
-  Work send(Tensor t, int to, int tag, Stream s) override { return g_->send(on_device(t), to, tag, s); }
-  Work recv(Tensor t, int from, int tag, Stream s) override { return g_->recv(on_device(t), from, tag, s); }
-  void barrier() override { g_->barrier(); }
-  void poll() override { g_->poll(); }
-
- protected:
-  void wait(uint64_t, Stream) override {}
-
- private:
-  std::unique_ptr<ProcessGroup> g_;
-};
-
-class MarkedFactory final : public GroupFactory {
- public:
-  explicit MarkedFactory(GroupFactory& inner) : staged_(inner, fake_device(), 0) {}
-  int world_rank() const override { return staged_.world_rank(); }
-  int world_size() const override { return staged_.world_size(); }
-  int local_rank() const override { return staged_.local_rank(); }
-  int local_size() const override { return staged_.local_size(); }
-  std::string_view backend() const override { return staged_.backend(); }
-  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
-    return std::make_unique<Marked>(staged_.make(ranks));
-  }
-
- private:
-  StagedFactory staged_;
-};
-
 void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
   for (const std::string& error : suite::run_threads(ranks, [&](GroupFactory& f) {
-         MarkedFactory marked(f);
+         MarkedFactory marked(std::make_unique<StagedFactory>(f, plain_device(), 0));
          body(marked);
        }))
     REQUIRE(error == "");
-  CHECK(held == 0);
+  CHECK(host_blocks_held() == 0);
 }
 
 }  // namespace
@@ -109,7 +44,7 @@ TEST_CASE("through pinned memory 500 random operations give the bits of ranks wi
 }
 
 TEST_CASE("pinned blocks are used again") {
-  blocks = 0;
+  const int64_t before = host_blocks_made();
   on_ranks(2, [](GroupFactory& f) {
     const std::vector<int> both{0, 1};
     const auto g = f.make(both);
@@ -122,5 +57,5 @@ TEST_CASE("pinned blocks are used again") {
       large.wait({});
     }
   });
-  CHECK(blocks == 2 * 2);  // two in flight on each of two ranks
+  CHECK(host_blocks_made() - before == 2 * 2);  // two in flight on each of two ranks
 }

@@ -1,0 +1,93 @@
+#include "launch/train/device_groups.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "launch/ranks/agree.h"
+#include "parallel/comm/nccl_group.h"
+#include "parallel/comm/staged_group.h"
+
+namespace gt {
+namespace {
+
+constexpr auto kTrialLimit = std::chrono::seconds(20);
+
+int32_t largest(ProcessGroup& world, int32_t mine) {
+  world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}}, ReduceOp::kMax, {}).wait({});
+  return mine;
+}
+
+// Of the lowest rank that has something to say; "" when none has.
+std::string first_reason(ProcessGroup& world, const std::string& mine) {
+  const int32_t speaker = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
+  if (speaker == world.size()) return "";
+  char text[512] = {};
+  if (world.rank() == speaker) mine.copy(text, sizeof text - 1);
+  world.broadcast({reinterpret_cast<std::byte*>(text), {sizeof text}, DType::kByte, {}}, speaker, {}).wait({});
+  return text;
+}
+
+// Why this library cannot serve a world in which so many ranks share a GPU.
+std::string obstacle(const nccl::Api& api, int sharers) {
+  if (sharers == 1 || api.version >= nccl::kSharedDeviceVersion) return "";
+  return cat(api.describe(), " serves one rank a GPU; ", sharers, " share one here, for which ",
+             nccl::version_text(nccl::kSharedDeviceVersion), " or later is needed");
+}
+
+// A factory that has passed its trial, or nullptr with the reason in *why, the same on all ranks.
+std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, ProcessGroup& world, const Backend& backend,
+                                      int index, int sharers, std::string* why, std::string* name) {
+  const int most = largest(world, sharers);
+  nccl::set_environment({c.train.deterministic, most});
+  std::string mine;
+  std::shared_ptr<const nccl::Api> api;
+  if (backend.raw_stream == nullptr)
+    mine = "this device has no streams that NCCL knows";
+  else
+    api = nccl::load(c.comm.nccl_library, &mine);
+  if (api) mine = obstacle(*api, most);
+  const int newest = largest(world, api ? api->version : 0);
+  if (api && mine.empty() && api->version != newest)
+    mine = cat("ranks have NCCL ", nccl::version_text(api->version), " and ", nccl::version_text(newest));
+  *why = first_reason(world, mine);
+  if (!why->empty()) return nullptr;
+  *name = api->describe();
+  auto factory = std::make_unique<NcclFactory>(given, api, *backend.device, index, backend.raw_stream,
+                                               NcclOptions{.deadline = wait_deadline(c)});
+  *why = first_reason(world, factory->probe(kTrialLimit));
+  if (!why->empty()) return nullptr;
+  return factory;
+}
+
+}  // namespace
+
+std::chrono::milliseconds wait_deadline(const Config& config) {
+  const double s = config.comm.stall_abort_s;
+  if (s == 0) return std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
+}
+
+DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& backend, int index, int sharers) {
+  DeviceGroups out;
+  if (given.world_size() > 1 && c.comm.backend != "staged") {
+    std::vector<int> everyone(static_cast<size_t>(given.world_size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    const auto world = given.make(everyone);
+    std::string why;
+    out.factory = try_nccl(c, given, *world, backend, index, sharers, &why, &out.transport);
+    if (out.factory) return out;
+    agree(*world, [&] {
+      GT_REQUIRE(c.comm.backend != "nccl", Exit::kUsage, "comm.backend: nccl was asked for, but ", why,
+                 ". Use comm.backend staged, or auto to take what there is");
+    });
+    out.transport = why;
+  }
+  out.factory = std::make_unique<StagedFactory>(given, *backend.device, index);
+  if (given.world_size() > 1)
+    out.transport = cat(out.factory->backend(), out.transport.empty() ? "" : ": ", out.transport);
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,369 @@
+#include "parallel/comm/nccl_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+namespace gt {
+namespace {
+
+constexpr auto kAbortLimit = std::chrono::seconds(30);  // ncclCommAbort has been seen to hang itself
+
+int type_of(DType t) {
+  switch (t) {
+    case DType::kF32: return nccl::kFloat32;
+    case DType::kF64: return nccl::kFloat64;
+    case DType::kBF16: return nccl::kBfloat16;
+    case DType::kF16: return nccl::kFloat16;
+    case DType::kI32: return nccl::kInt32;
+    case DType::kI64: return nccl::kInt64;
+    default: return nccl::kUint8;
+  }
+}
+
+int op_of(ReduceOp op) { return op == ReduceOp::kMax ? nccl::kMax : op == ReduceOp::kMin ? nccl::kMin : nccl::kSum; }
+
+void rest(int round) {
+  if (round < 200)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
+}
+
+}  // namespace
+
+NcclEngine::NcclEngine(SideChannel& side, std::shared_ptr<const nccl::Api> api, const DeviceApi& device, int index,
+                       void* (*raw)(Stream), NcclOptions options)
+    : side_(side),
+      api_(std::move(api)),
+      device_(device),
+      index_(index),
+      raw_(raw),
+      options_(options),
+      deadline_ns_(std::chrono::nanoseconds(options.deadline).count()) {
+  free_.reserve(256);
+  open_.reserve(256);
+  watch_ = std::thread([this] { watch(); });
+}
+
+NcclEngine::~NcclEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  ending_.notify_all();
+  watch_.join();
+  for (auto& lane : lanes_) {  // of groups that were never whole
+    if (lane->comm != nullptr) api_->comm_abort(lane->comm);
+    if (lane->stream.native != nullptr) device_.close_stream(lane->stream);
+  }
+  for (NcclCall& c : calls_) device_.drop_event(c.ready), device_.drop_event(c.done);
+}
+
+void NcclEngine::require(int result, nccl::Comm comm, const std::string& what) {
+  if (result == nccl::kSuccess || result == nccl::kInProgress) return;
+  const char* more = comm != nullptr ? api_->get_last_error(comm) : nullptr;
+  const std::string text = cat(what, ": ", api_->describe(), ": ", api_->get_error_string(result),
+                               more != nullptr && *more != 0 ? cat(": ", more) : std::string());
+  abort_locked(text, Exit::kInternal);
+  fail(Exit::kInternal, text);
+}
+
+void NcclEngine::throw_if_broken() {
+  side_.check();
+  if (broken()) fail(failure_code_, failure_);
+}
+
+NcclLane& NcclEngine::add_lane(int rank, int size, const std::string& label) {
+  const std::lock_guard lock(mutex_);
+  NcclLane& lane = *lanes_.emplace_back(std::make_unique<NcclLane>());
+  lane.rank = rank;
+  lane.size = size;
+  lane.label = label;
+  return lane;
+}
+
+nccl::UniqueId NcclEngine::new_id() {
+  const std::lock_guard lock(mutex_);
+  nccl::UniqueId id{};
+  require(api_->get_unique_id(&id), nullptr, "ncclGetUniqueId");
+  return id;
+}
+
+void NcclEngine::start(NcclLane& lane, const nccl::UniqueId& id) {
+  const std::lock_guard lock(mutex_);
+  start_locked(lane, id);
+}
+
+void NcclEngine::start_locked(NcclLane& lane, const nccl::UniqueId& id) {
+  lane.stream = device_.open_stream(index_, 1);  // and selects the device, which NCCL takes from here
+  nccl::Config config;
+  config.blocking = 0;
+  config.max_ctas = lane.max_ctas;
+  lane.state = NcclLane::kStarting;
+  require(api_->comm_init_rank_config(&lane.comm, lane.size, id, lane.rank, &config), lane.comm,
+          cat(lane.label, ": ncclCommInitRankConfig"));
+}
+
+void NcclEngine::start_from_note(NcclLane& lane, int source, const Note& note) {
+  lane.source = source;
+  lane.note = note;
+}
+
+// Asks a communicator that was not ready; throws what went wrong with it.
+bool NcclEngine::in_progress(NcclLane& lane) {
+  int now = nccl::kSuccess;
+  require(api_->comm_get_async_error(lane.comm, &now), lane.comm, cat(lane.label, ": ncclCommGetAsyncError"));
+  require(now, lane.comm,
+          lane.state == NcclLane::kStarting ? cat(lane.label, ": making a communicator")
+                                            : cat(lane.label, ": ", to_string(lane.head->call)));
+  return now == nccl::kInProgress;
+}
+
+int NcclEngine::issue(const NcclCall& c) {
+  const NcclLane& lane = *c.lane;
+  void* stream = raw_(lane.stream);
+  const int type = type_of(c.call.dtype), op = op_of(c.call.reduce);
+  const auto count = static_cast<size_t>(c.call.count), bytes = static_cast<size_t>(c.call.bytes());
+  const auto ranks = static_cast<size_t>(lane.size);
+  switch (c.call.op) {
+    case CommOp::kAllReduce: return api_->all_reduce(c.a.data, c.a.data, count, type, op, lane.comm, stream);
+    case CommOp::kReduceScatter:
+      return api_->reduce_scatter(c.a.data, c.b.data, count / ranks, type, op, lane.comm, stream);
+    case CommOp::kAllGather:
+      return api_->all_gather(c.b.data, c.a.data, bytes / ranks, nccl::kUint8, lane.comm, stream);
+    case CommOp::kBroadcast:
+      return api_->broadcast(c.a.data, c.a.data, bytes, nccl::kUint8, c.call.peer, lane.comm, stream);
+    case CommOp::kSend: return api_->send(c.a.data, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
+    case CommOp::kRecv: return api_->recv(c.a.data, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
+    case CommOp::kBarrier: break;
+  }
+  return nccl::kSuccess;
+}
+
+// NCCL has taken the lane's first call.
+void NcclEngine::launched(NcclLane& lane) {
+  NcclCall& c = *lane.head;
+  device_.record(c.done, lane.stream);
+  c.launched = true;
+  lane.head = c.next;
+  if (lane.head == nullptr) lane.tail = nullptr;
+  lane.state = NcclLane::kIdle;
+}
+
+void NcclEngine::advance(NcclLane& lane) {
+  if (lane.state == NcclLane::kStarting || lane.state == NcclLane::kIssuing) {
+    if (in_progress(lane)) return;
+    if (lane.state == NcclLane::kIssuing)
+      launched(lane);
+    else
+      lane.state = NcclLane::kIdle;
+  }
+  while (lane.state == NcclLane::kIdle && lane.head != nullptr) {
+    const NcclCall& c = *lane.head;
+    if (c.has_ready) device_.wait(c.ready, lane.stream);
+    const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
+    lane.state = NcclLane::kIssuing;
+    require(result, lane.comm, cat(lane.label, ": ", to_string(c.call)));
+    if (result == nccl::kInProgress) return;
+    launched(lane);
+  }
+}
+
+void NcclEngine::advance_all() {
+  throw_if_broken();
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    NcclLane& lane = *lanes_[i];
+    if (lane.state == NcclLane::kNoId && lane.source >= 0 && side_.take(lane.source, lane.note)) {
+      nccl::UniqueId id;
+      std::memcpy(id.internal, lane.note.text.data(), sizeof id.internal);
+      start_locked(lane, id);
+    }
+    if (lane.state != NcclLane::kNoId) advance(lane);
+  }
+}
+
+void NcclEngine::reclaim() {
+  std::erase_if(open_, [&](NcclCall* c) {
+    if (!c->waited || !c->launched || !device_.done(c->done)) return false;
+    c->counters->of(c->call.op).flight_ns += steady_ns() - c->started;
+    free_.push_back(c);
+    return true;
+  });
+}
+
+uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after,
+                          GroupTrace& trace, CommCounters& counters, uint64_t seq) {
+  const std::lock_guard lock(mutex_);
+  throw_if_broken();
+  if (free_.empty()) reclaim();
+  if (free_.empty()) {
+    NcclCall& fresh = calls_.emplace_back();
+    fresh.index = calls_.size() - 1;
+    fresh.ready = device_.make_event(index_);
+    fresh.done = device_.make_event(index_);
+    free_.push_back(&fresh);
+  }
+  NcclCall& c = *free_.back();
+  free_.pop_back();
+  c.call = call, c.a = a, c.b = b, c.lane = &lane, c.trace = &trace, c.counters = &counters, c.seq = seq;
+  c.started = steady_ns();
+  c.has_ready = after.native != nullptr;
+  c.launched = c.waited = false;
+  c.next = nullptr;
+  if (c.has_ready) device_.record(c.ready, after);
+  (lane.head == nullptr ? lane.head : lane.tail->next) = &c;
+  lane.tail = &c;
+  open_.push_back(&c);
+  advance_all();
+  return c.index;
+}
+
+void NcclEngine::poll() {
+  const std::lock_guard lock(mutex_);
+  advance_all();
+  reclaim();
+}
+
+// The calling thread cannot go on before ready(), which is asked under the lock.
+template <class Ready>
+void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
+  struct Waiting {
+    GroupTrace* trace = nullptr;
+    ~Waiting() {
+      if (trace != nullptr) trace->end_wait();
+    }
+  } waiting;
+  const int64_t begin = steady_ns();
+  for (int round = 0;; ++round) {
+    {
+      const std::lock_guard lock(mutex_);
+      advance_all();
+      if (ready()) return;
+    }
+    if (waiting.trace == nullptr) {
+      c.trace->begin_wait(c.call, c.seq, begin);
+      waiting.trace = c.trace;
+    }
+    if (c.trace->broken()) fail(Exit::kInternal, c.lane->label, ": ", c.trace->broken_calls());
+    if (steady_ns() - begin > deadline_ns_.load()) {
+      std::string last;
+      for (int r = 0; r < c.lane->size; ++r)
+        if (const std::string call = c.trace->last_call(r); r != c.lane->rank && !call.empty())
+          last += cat("; rank ", r, ": ", call);
+      const std::string text = cat(c.lane->label, ": rank ", c.lane->rank, " waited ", deadline_ns_.load() / 1'000'000,
+                                   " ms in ", to_string(c.call), " #", c.seq, ", which NCCL has not ", c.launched ?
+                                   "ended" : "begun: other ranks have not made it", last);
+      abort(text, Exit::kHang);
+      fail(Exit::kHang, text);
+    }
+    rest(round);
+  }
+}
+
+const CommCall& NcclEngine::wait(uint64_t index, Stream s) {
+  NcclCall& c = calls_[index];
+  host_wait([&] { return c.launched && (s.native != nullptr || device_.done(c.done)); }, c);
+  const std::lock_guard lock(mutex_);
+  if (s.native != nullptr) device_.wait(c.done, s);
+  c.waited = true;
+  reclaim();
+  return c.call;
+}
+
+// Ends a communicator whose calls have all been taken: with its peers, or alone when they do not come.
+void NcclEngine::finalize(NcclLane& lane) {
+  device_.synchronize(lane.stream);
+  const std::lock_guard lock(mutex_);
+  if (lane.comm == nullptr) return;
+  int now = api_->comm_finalize(lane.comm);
+  const int64_t limit = steady_ns() + std::chrono::nanoseconds(kAbortLimit).count();
+  for (int round = 0; now == nccl::kInProgress && !side_.world_failed() && steady_ns() < limit; rest(++round))
+    if (api_->comm_get_async_error(lane.comm, &now) != nccl::kSuccess) break;
+  if (now == nccl::kSuccess) api_->comm_destroy(std::exchange(lane.comm, nullptr));
+}
+
+void NcclEngine::remove(NcclLane& lane) {
+  if (lane.state == NcclLane::kIdle && lane.head == nullptr && !broken() && !side_.world_failed() &&
+      std::uncaught_exceptions() == 0)
+    finalize(lane);
+  const std::lock_guard lock(mutex_);
+  if (lane.comm != nullptr) api_->comm_abort(lane.comm);
+  if (shown_ != nullptr) std::exchange(shown_, nullptr)->end_wait();
+  std::erase_if(open_, [&](NcclCall* c) {
+    if (c->lane != &lane) return false;
+    free_.push_back(c);
+    return true;
+  });
+  if (lane.stream.native != nullptr) device_.close_stream(lane.stream);
+  std::erase_if(lanes_, [&](const auto& l) { return l.get() == &lane; });
+}
+
+void NcclEngine::abort(const std::string& why, Exit code) {
+  const std::lock_guard lock(mutex_);
+  abort_locked(why, code);
+}
+
+// Communicators end on a thread that this one waits for only so long.
+void NcclEngine::abort_locked(const std::string& why, Exit code) {
+  if (broken()) return;
+  failure_ = why;
+  failure_code_ = code;
+  broken_.store(true, std::memory_order_release);
+  struct Ending {
+    std::mutex mutex;
+    std::condition_variable ended;
+    bool over = false;
+    std::vector<nccl::Comm> comms;
+  };
+  const auto ending = std::make_shared<Ending>();
+  for (auto& lane : lanes_)
+    if (nccl::Comm comm = std::exchange(lane->comm, nullptr)) ending->comms.push_back(comm);
+  if (ending->comms.empty()) return;
+  std::thread([ending, api = api_] {
+    for (nccl::Comm comm : ending->comms) api->comm_abort(comm);
+    const std::lock_guard lock(ending->mutex);
+    ending->over = true;
+    ending->ended.notify_all();
+  }).detach();
+  std::unique_lock lock(ending->mutex);
+  ending->ended.wait_for(lock, kAbortLimit, [&] { return ending->over; });
+}
+
+// Sees what the rank's own thread cannot, which may sit in a call of the device: late errors, the end of the world, a
+// kernel that waits too long. Puts long waits of the device on the board, for the stall monitor.
+void NcclEngine::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ending_.wait_for(lock, std::chrono::milliseconds(50), [&] { return ends_; })) {
+    if (broken()) continue;
+    if (side_.world_failed()) {
+      abort_locked("another rank has failed", Exit::kInternal);
+      continue;
+    }
+    try {
+      for (auto& lane : lanes_)
+        if (lane->comm != nullptr && lane->state == NcclLane::kIdle) {
+          int now = nccl::kSuccess;
+          require(api_->comm_get_async_error(lane->comm, &now), lane->comm,
+                  cat(lane->label, ": ncclCommGetAsyncError"));
+          require(now, lane->comm, cat(lane->label, ": work on the device"));
+        }
+      const int64_t now = steady_ns();
+      const auto late = std::find_if(open_.begin(), open_.end(), [&](const NcclCall* c) {
+        return c->launched && c->waited && now - c->started > 1'000'000'000 && !device_.done(c->done);
+      });
+      GroupTrace* before = std::exchange(shown_, late != open_.end() ? (*late)->trace : nullptr);
+      if (before != nullptr && before != shown_) before->end_wait();
+      if (shown_ == nullptr) continue;
+      const NcclCall& c = **late;
+      c.trace->begin_wait(c.call, c.seq, c.started);
+      if (now - c.started > deadline_ns_.load())
+        abort_locked(cat(c.lane->label, ": rank ", c.lane->rank, ": ", to_string(c.call), " #", c.seq,
+                         " does not end on the device after ", deadline_ns_.load() / 1'000'000, " ms"),
+                     Exit::kHang);
+    } catch (const Error&) {}  // kept by abort_locked, for the rank's own thread
+  }
+}
+
+}  // namespace gt

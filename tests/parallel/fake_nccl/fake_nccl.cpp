@@ -1,0 +1,240 @@
+// A libnccl of threads of one process over plain memory, as strict as the real one where its callers could be careless:
+// communicators are non-blocking, every call stays "in progress" until all ranks have made it, one call at a time, one
+// that differs between ranks is an error. Sums in rank order. FAKE_NCCL_VERSION: what it says it is.
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "parallel/comm/nccl_api.h"
+#include "parallel/comm/reduce.h"
+#include "tests/parallel/fake_nccl/fake_nccl.h"
+
+using namespace gt;
+using nccl::UniqueId;
+
+namespace {
+
+enum Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kMessage };
+
+struct Part {  // one rank's call
+  const void* from = nullptr;
+  void* to = nullptr;
+};
+
+struct Call {
+  Kind kind{};
+  size_t count = 0;
+  int type = 0, op = 0;
+  std::vector<Part> parts;
+  int arrived = 0;
+  bool done = false, wrong = false;
+};
+
+struct World {
+  int ranks = 0, joined = 0;
+  std::map<uint64_t, std::shared_ptr<Call>> calls;  // by number
+};
+
+struct Rank {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  uint64_t posted = 0;
+  std::shared_ptr<Call> now;
+  int failure = nccl::kSuccess;
+  bool aborted = false;
+  std::string said;
+};
+
+std::mutex mutex;
+std::map<std::string, std::shared_ptr<World>> worlds;  // by id
+uint64_t ids = 0;
+FakeNccl control;
+
+size_t size_of_type(int t) {
+  if (t == nccl::kUint8) return 1;
+  if (t == nccl::kFloat16 || t == nccl::kBfloat16) return 2;
+  return t == nccl::kInt32 || t == nccl::kFloat32 ? 4 : 8;
+}
+
+DType dtype_of(int t) {
+  switch (t) {
+    case nccl::kInt32: return DType::kI32;
+    case nccl::kInt64: return DType::kI64;
+    case nccl::kFloat16: return DType::kF16;
+    case nccl::kBfloat16: return DType::kBF16;
+    case nccl::kFloat32: return DType::kF32;
+    case nccl::kFloat64: return DType::kF64;
+    default: return DType::kByte;
+  }
+}
+
+void sum(const Call& c, size_t at, size_t n, std::byte* out) {
+  std::vector<const std::byte*> from;
+  const size_t e = size_of_type(c.type);
+  for (const Part& p : c.parts) from.push_back(static_cast<const std::byte*>(p.from) + at * e);
+  std::vector<std::byte> result(n * e);
+  const ReduceOp op = c.op == nccl::kMax ? ReduceOp::kMax : c.op == nccl::kMin ? ReduceOp::kMin : ReduceOp::kSum;
+  const auto ranks = static_cast<int>(from.size());
+  reduce_in_order(result.data(), from.data(), ranks, static_cast<int64_t>(n), dtype_of(c.type), op);
+  std::memcpy(out, result.data(), result.size());
+}
+
+// All ranks have come.
+void carry_out(Call& c) {
+  const size_t bytes = c.count * size_of_type(c.type), ranks = c.parts.size();
+  const auto at = [](void* p, size_t offset) { return static_cast<std::byte*>(p) + offset; };
+  switch (c.kind) {
+    case kAllReduce:
+      sum(c, 0, c.count, at(c.parts[0].to, 0));
+      for (size_t r = 1; r < ranks; ++r) std::memmove(c.parts[r].to, c.parts[0].to, bytes);
+      break;
+    case kReduceScatter: {
+      std::vector<std::byte> all(bytes * ranks);
+      sum(c, 0, c.count * ranks, all.data());
+      for (size_t r = 0; r < ranks; ++r) std::memcpy(c.parts[r].to, all.data() + r * bytes, bytes);
+      break;
+    }
+    case kAllGather:
+      for (size_t r = 0; r < ranks; ++r)
+        for (const Part& p : c.parts) std::memmove(at(p.to, r * bytes), c.parts[r].from, bytes);
+      break;
+    case kBroadcast:
+      for (const Part& p : c.parts) std::memmove(p.to, c.parts[static_cast<size_t>(c.op)].from, bytes);
+      break;
+    case kMessage:
+      for (size_t r = 0; r < 2; ++r) {
+        const Part &to = c.parts[r], &from = c.parts[1 - r];
+        if (to.to != nullptr && from.from != nullptr) std::memmove(to.to, from.from, bytes);
+      }
+      break;
+  }
+  c.done = true;
+}
+
+int refuse(Rank& r, int failure, const char* why) {
+  r.said = why;
+  return r.failure = failure;
+}
+
+int state_of(Rank& r) {
+  if (r.failure != nccl::kSuccess) return r.failure;
+  if (r.world->joined < r.world->ranks) return nccl::kInProgress;
+  if (r.now != nullptr && r.now->wrong) return refuse(r, 5, "the ranks made different calls");
+  if (r.now != nullptr && !r.now->done) return nccl::kInProgress;
+  return nccl::kSuccess;
+}
+
+int call(nccl::Comm comm, Kind kind, size_t count, int type, int op, Part part) {
+  const std::lock_guard lock(mutex);
+  Rank& r = *reinterpret_cast<Rank*>(comm);
+  if (const int now = state_of(r); now != nccl::kSuccess)
+    return now == nccl::kInProgress ? refuse(r, 5, "a call while the one before is in progress") : now;
+  ++control.calls;
+  if (control.calls == control.fail_at) return refuse(r, 6, "a network cable was pulled");
+  auto& c = r.world->calls[r.posted];
+  if (c == nullptr) {
+    c = std::make_shared<Call>();
+    *c = {kind, count, type, op, std::vector<Part>(static_cast<size_t>(r.world->ranks)), 0, false, false};
+  }
+  if (c->kind != kind || c->count != count || c->type != type || c->op != op) c->wrong = true;
+  c->parts[static_cast<size_t>(r.rank)] = part;
+  r.now = c;
+  if (++c->arrived == r.world->ranks) {
+    if (!c->wrong) carry_out(*c);
+    r.world->calls.erase(r.posted);
+  }
+  ++r.posted;
+  return state_of(r);
+}
+
+}  // namespace
+
+extern "C" {
+
+FakeNccl* fake_nccl_control() { return &control; }
+
+int ncclGetVersion(int* v) {
+  const char* text = std::getenv("FAKE_NCCL_VERSION");
+  *v = text != nullptr ? std::atoi(text) : 23203;
+  return 0;
+}
+
+int ncclGetUniqueId(UniqueId* id) {
+  const std::lock_guard lock(mutex);
+  *id = {};
+  std::memcpy(id->internal, &++ids, sizeof ids);
+  return 0;
+}
+
+int ncclCommInitRankConfig(nccl::Comm* comm, int ranks, UniqueId id, int rank, nccl::Config* config) {
+  const std::lock_guard lock(mutex);
+  if (config->magic != 0xcafebeef || config->blocking != 0 || rank < 0 || rank >= ranks) return 4;
+  if (control.refuse_init) return 5;
+  auto& world = worlds[std::string(id.internal, sizeof id.internal)];
+  if (world == nullptr) world = std::make_shared<World>();
+  world->ranks = ranks;
+  ++world->joined;
+  auto* r = new Rank;
+  r->world = world;
+  r->rank = rank;
+  *comm = reinterpret_cast<nccl::Comm>(r);
+  ++control.comms;
+  if (config->max_ctas == 4) ++control.narrow_comms;
+  return nccl::kInProgress;
+}
+
+int ncclCommGetAsyncError(nccl::Comm comm, int* now) {
+  const std::lock_guard lock(mutex);
+  *now = state_of(*reinterpret_cast<Rank*>(comm));
+  return 0;
+}
+
+int ncclCommFinalize(nccl::Comm comm) {
+  const std::lock_guard lock(mutex);
+  return state_of(*reinterpret_cast<Rank*>(comm)) == nccl::kSuccess ? 0 : 5;
+}
+int ncclCommDestroy(nccl::Comm comm) {
+  const std::lock_guard lock(mutex);
+  --control.comms;
+  delete reinterpret_cast<Rank*>(comm);
+  return 0;
+}
+int ncclCommAbort(nccl::Comm comm) {
+  const std::lock_guard lock(mutex);
+  --control.comms;
+  ++control.aborted;
+  auto* r = reinterpret_cast<Rank*>(comm);
+  if (r->now != nullptr && !r->now->done) r->now->wrong = true;  // nobody carries it out any more
+  delete r;
+  return 0;
+}
+
+int ncclAllReduce(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void*) {
+  return call(c, kAllReduce, n, type, op, {from, to});
+}
+int ncclReduceScatter(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void*) {
+  return call(c, kReduceScatter, n, type, op, {from, to});
+}
+int ncclAllGather(const void* from, void* to, size_t n, int type, nccl::Comm c, void*) {
+  return call(c, kAllGather, n, type, 0, {from, to});
+}
+int ncclBroadcast(const void* from, void* to, size_t n, int type, int root, nccl::Comm c, void*) {
+  return call(c, kBroadcast, n, type, root, {from, to});
+}
+int ncclSend(const void* from, size_t n, int type, int, nccl::Comm c, void*) {
+  return call(c, kMessage, n, type, 0, {from, nullptr});
+}
+int ncclRecv(void* to, size_t n, int type, int, nccl::Comm c, void*) {
+  return call(c, kMessage, n, type, 0, {nullptr, to});
+}
+
+const char* ncclGetErrorString(int r) {
+  return r == 6 ? "remote process exited or there was a network error" : r == 5 ? "invalid usage" : "an error";
+}
+const char* ncclGetLastError(nccl::Comm c) { return c != nullptr ? reinterpret_cast<Rank*>(c)->said.c_str() : ""; }
+
+}  // extern "C"

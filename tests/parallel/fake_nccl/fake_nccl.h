@@ -1,0 +1,12 @@
+// What a test may ask and order of the fake libnccl; its symbol: extern "C" FakeNccl* fake_nccl_control().
+#pragma once
+#include <cstdint>
+
+struct FakeNccl {
+  int64_t calls = 0;         // collectives and messages so far, of all ranks
+  int64_t fail_at = -1;      // the call of this number fails on its rank
+  int64_t comms = 0;         // communicators that live
+  int64_t narrow_comms = 0;  // made with at most 4 thread blocks
+  int64_t aborted = 0;
+  bool refuse_init = false;
+};

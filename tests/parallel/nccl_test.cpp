@@ -1,0 +1,238 @@
+// NCCL groups over a fake libnccl of threads, against the common suite; and what can go wrong with a library.
+#include "parallel/comm/nccl_group.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#include "parallel/comm/side_channel.h"
+#include "tests/parallel/comm_suite.h"
+#include "tests/parallel/device_memory.h"
+#include "tests/parallel/fake_nccl/fake_nccl.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+std::string fake_library() { return GPT_FAKE_NCCL; }
+
+FakeNccl& control() {
+  void* library = dlopen(fake_library().c_str(), RTLD_NOW);
+  REQUIRE(library != nullptr);
+  return *reinterpret_cast<FakeNccl* (*)()>(dlsym(library, "fake_nccl_control"))();
+}
+
+std::shared_ptr<const nccl::Api> fake_api() {
+  std::string why;
+  auto api = nccl::load(fake_library(), &why);
+  GT_CHECK(api != nullptr, why);
+  return api;
+}
+
+void* raw(Stream s) { return s.native; }
+
+struct MarkedNccl final : MarkedFactory {
+  explicit MarkedNccl(GroupFactory& inner, NcclOptions o = {})
+      : MarkedFactory(std::make_unique<NcclFactory>(inner, fake_api(), plain_device(), 0, raw, o)) {}
+};
+
+std::vector<std::string> errors_of(int ranks, const std::function<void(GroupFactory&)>& body, NcclOptions o = {}) {
+  return suite::run_threads(ranks, [&](GroupFactory& f) {
+    MarkedNccl marked(f, o);
+    body(marked);
+  });
+}
+
+void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
+  for (const std::string& error : errors_of(ranks, body)) REQUIRE(error == "");
+  CHECK(control().comms == 0);
+}
+
+std::unique_ptr<ProcessGroup> pair_of(GroupFactory& f) {
+  const std::vector<int> both{0, 1};
+  auto g = f.make(both);
+  g->set_label("the pair");
+  return g;
+}
+
+void sum_once(ProcessGroup& g) {
+  suite::Block x = suite::make_input(100, DType::kF32, 1, g.rank());
+  g.all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+}
+
+}  // namespace
+
+TEST_CASE("over NCCL every collective and message equals the serial reference") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    on_ranks(ranks, suite::every_collective_equals_the_serial_reference);
+    on_ranks(ranks, suite::aliased_shards);
+    on_ranks(ranks, suite::half_precision_reductions);
+    on_ranks(ranks, suite::every_dtype_moves);
+    on_ranks(ranks, suite::messages_keep_their_order_and_tags_do_not_block);
+    on_ranks(ranks, suite::ring_all_reduce_sends_what_the_counters_say);
+    on_ranks(ranks, suite::interleaved_work_on_several_groups);
+    on_ranks(ranks, suite::counters_equal_the_ring_formulas);
+  }
+  on_ranks(3, suite::large_tensors);
+}
+
+TEST_CASE("over NCCL 500 random operations, several in flight, give what ranks on threads get") {
+  std::atomic<uint64_t> first{0};
+  on_ranks(4, [&](GroupFactory& f) {
+    const uint64_t hash = suite::random_operations(f, 7, suite::random_sleep);
+    if (f.world_rank() == 0) first = hash;
+  });
+  CHECK(first == suite::random_operations_on_threads(4, 7, 0));
+}
+
+TEST_CASE("a call over NCCL starts after the work before it and ends before the work behind it, without the host") {
+  std::vector<std::string> log;
+  const DeviceApi device = logging_device(log);
+  const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
+    const bool looks = f.world_rank() == 0;
+    NcclFactory nccl(f, fake_api(), looks ? device : plain_device(), 0, raw, {});
+    const auto g = pair_of(nccl);
+    suite::Block x = suite::make_input(8, DType::kF32, 1, g->rank());
+    int name = 7;
+    const Stream compute{{DeviceKind::kCuda, 0}, &name};
+    if (looks) log.clear();
+    Tensor t = x.tensor;
+    t.device.kind = DeviceKind::kCuda;
+    Work w = g->all_reduce(t, ReduceOp::kSum, compute);
+    w.wait(compute);
+    g->barrier();
+    GT_CHECK(!looks || log == std::vector<std::string>({"record a on compute", "wait a on own", "record b on own",
+                                                        "wait b on compute"}),
+             log.empty() ? "nothing" : log[0]);
+  });
+  for (const std::string& e : errors) CHECK(e == "");
+}
+
+TEST_CASE("each direction, peer and tag has a narrow communicator, made once, and host tensors need none") {
+  control().narrow_comms = 0;
+  on_ranks(2, [](GroupFactory& f) {
+    const auto g = pair_of(f);
+    for (int k = 0; k < 3; ++k)
+      for (int tag : {4, 9}) {
+        suite::Block x = suite::make_input(5, DType::kF32, 1, 0), y(5, DType::kF32);
+        Work out = g->send(x.tensor, 1 - g->rank(), tag, {}), in = g->recv(y.tensor, 1 - g->rank(), tag, {});
+        out.wait({}), in.wait({});
+      }
+  });
+  CHECK(control().narrow_comms == 2 * 2 * 2);  // two directions, two tags, two ends
+  const int64_t calls = control().calls;
+  for (const std::string& e : suite::run_threads(2, [](GroupFactory& f) {
+         NcclFactory nccl(f, fake_api(), plain_device(), 0, raw, {});
+         suite::every_collective_equals_the_serial_reference(nccl);
+       }))
+    CHECK(e == "");
+  CHECK(control().calls == calls);
+}
+
+TEST_CASE("a missing, a too old and a foreign NCCL are one sentence each") {
+  std::string why;
+  CHECK(nccl::load("libno-such-nccl.so.2", &why) == nullptr);
+  CHECK(why.find("libno-such-nccl.so.2 was looked for in LD_LIBRARY_PATH") != std::string::npos);
+  CHECK(nccl::load("/nowhere/libnccl.so.2", &why) == nullptr);
+  CHECK(why.find("/nowhere/libnccl.so.2 was looked for at that path") != std::string::npos);
+  setenv("FAKE_NCCL_VERSION", "21703", 1);
+  CHECK(nccl::load(fake_library(), &why) == nullptr);
+  unsetenv("FAKE_NCCL_VERSION");
+  CHECK(why.find("is NCCL 2.17.3; 2.18.0 or later is needed") != std::string::npos);
+  CHECK(nccl::load("libdl.so.2", &why) == nullptr);
+  CHECK(why.find("is no NCCL that we know: it lacks ncclGetVersion") != std::string::npos);
+  const auto api = nccl::load(fake_library(), &why);
+  REQUIRE(api != nullptr);
+  CHECK(api->describe() == "NCCL 2.32.3 (" + fake_library() + ")");
+  CHECK(nccl::version_text(2804) == "2.8.4");
+}
+
+TEST_CASE("an error that NCCL reports is named with its call, and ends all ranks' waits") {
+  control().fail_at = control().calls + 5;
+  const auto errors = errors_of(2, [](GroupFactory& f) {
+    const auto g = pair_of(f);
+    for (int k = 0; k < 10; ++k) sum_once(*g);
+  });
+  control().fail_at = -1;
+  int named = 0;
+  for (const std::string& e : errors) {
+    CHECK(e != "");
+    named += e.find("the pair: all_reduce(sum, f32 x 100)") != std::string::npos &&
+             e.find("network error: a network cable was pulled") != std::string::npos;
+  }
+  CHECK(named >= 1);
+  CHECK(control().comms == 0);
+}
+
+TEST_CASE("the death of a rank aborts the communicators that others wait in") {
+  const auto errors = errors_of(3, [](GroupFactory& f) {
+    const std::vector<int> all{0, 1, 2};
+    const auto g = f.make(all);
+    sum_once(*g);
+    if (f.world_rank() == 1) fail(Exit::kInternal, "rank 1 has had enough");
+    sum_once(*g);
+  });
+  for (const std::string& e : errors) CHECK(e.find("rank 1 has had enough") != std::string::npos);
+  CHECK(control().comms == 0);
+}
+
+TEST_CASE("a rank that does not come is a hang with the call and the others' last calls") {
+  NcclOptions o;
+  o.deadline = std::chrono::milliseconds(300);
+  const auto errors = errors_of(2, [](GroupFactory& f) {
+    const auto g = pair_of(f);
+    sum_once(*g);
+    if (g->rank() == 0) return sum_once(*g);
+    f.make(std::vector<int>{0, 1});  // the host's transport: ends with the world
+  }, o);
+  CHECK(errors[0].find("the pair: rank 0 waited 300 ms in all_reduce(sum, f32 x 100) #1") != std::string::npos);
+  CHECK(errors[0].find("rank 1: last call in this group: #0 all_reduce") != std::string::npos);
+  CHECK(errors[1] != "");
+}
+
+TEST_CASE("calls that differ between ranks name both") {
+  const auto errors = errors_of(2, [](GroupFactory& f) {
+    const auto g = pair_of(f);
+    suite::Block x(g->rank() == 0 ? 8 : 9, DType::kF32);
+    g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+  });
+  CHECK(errors[0] + errors[1] != "");
+  CHECK((errors[0] + errors[1]).find("called all_reduce(sum, f32 x 9)") != std::string::npos);
+}
+
+TEST_CASE("a trial of four bytes says whether a library serves this world") {
+  std::atomic<int> good{0};
+  for (const std::string& e : suite::run_threads(3, [&](GroupFactory& f) {
+         NcclFactory nccl(f, fake_api(), plain_device(), 0, raw, {});
+         good += nccl.probe(std::chrono::seconds(20)).empty();
+       }))
+    CHECK(e == "");
+  CHECK(good == 3);
+  control().refuse_init = true;
+  for (const std::string& e : suite::run_threads(3, [&](GroupFactory& f) {
+         NcclFactory nccl(f, fake_api(), plain_device(), 0, raw, {});
+         const std::string why = nccl.probe(std::chrono::seconds(20));
+         GT_CHECK(why.find("ncclCommInitRankConfig: NCCL 2.32.3") != std::string::npos, why);
+       }))
+    CHECK(e == "");
+  control().refuse_init = false;
+  CHECK(control().comms == 0);
+}
+
+TEST_CASE("variables of NCCL are set for the user and not over the user's") {
+  for (const char* v : {"NCCL_ALGO", "NCCL_MAX_CTAS", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE"}) unsetenv(v);
+  nccl::set_environment({true, 1});
+  CHECK(std::string(std::getenv("NCCL_ALGO")) == "Ring");
+  CHECK(std::string(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) == "1");
+  CHECK(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") == nullptr);
+  nccl::set_environment({true, 4});
+  CHECK(std::string(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE")) == "1");
+  CHECK(std::string(std::getenv("NCCL_NVLS_ENABLE")) == "0");
+  CHECK(std::string(std::getenv("NCCL_MAX_CTAS")) == "4");
+  setenv("NCCL_MAX_CTAS", "2", 1);
+  nccl::set_environment({true, 8});
+  CHECK(std::string(std::getenv("NCCL_MAX_CTAS")) == "2");
+}

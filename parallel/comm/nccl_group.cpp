@@ -13,6 +13,18 @@ namespace {
 
 constexpr uint64_t kTraceNumbers = uint64_t{1} << 30;  // apart from those of the host's groups
 
+void add(CommCounters& to, const CommCounters& n, int64_t times) {
+  to.all_reduce += times * n.all_reduce, to.reduce_scatter += times * n.reduce_scatter;
+  to.all_gather += times * n.all_gather, to.broadcast += times * n.broadcast;
+  to.send += times * n.send, to.calls += times * n.calls;
+  for (int i = 0; i < kNumCommOps; ++i) {
+    CommCounters::Op& o = to.ops[i];
+    const CommCounters::Op& more = n.ops[i];
+    o.calls += times * more.calls, o.bytes += times * more.bytes, o.payload += times * more.payload;
+    o.flight_ns += times * more.flight_ns, o.blocked_ns += times * more.blocked_ns;
+  }
+}
+
 class NcclGroup final : public ProcessGroup {
  public:
   NcclGroup(NcclEngine& engine, std::unique_ptr<ProcessGroup> inner, std::vector<int> ranks, uint64_t number)
@@ -26,6 +38,7 @@ class NcclGroup final : public ProcessGroup {
     trace_.connect();
     lane_ = &engine_.add_lane(rank(), size(), label());
     engine_.start(*lane_, shared_id());
+    making_ = inner_->counters();
   }
   ~NcclGroup() override {
     engine_.remove(*lane_);
@@ -68,16 +81,9 @@ class NcclGroup final : public ProcessGroup {
     inner_->abandon(why, code);
   }
   const CommCounters& counters() const override {
-    sum_ = inner_->counters();
-    sum_.all_reduce += counters_.all_reduce, sum_.reduce_scatter += counters_.reduce_scatter;
-    sum_.all_gather += counters_.all_gather, sum_.broadcast += counters_.broadcast;
-    sum_.send += counters_.send, sum_.calls += counters_.calls;
-    for (int i = 0; i < kNumCommOps; ++i) {
-      CommCounters::Op& to = sum_.ops[i];
-      const CommCounters::Op& from = counters_.ops[i];
-      to.calls += from.calls, to.bytes += from.bytes, to.payload += from.payload;
-      to.flight_ns += from.flight_ns, to.blocked_ns += from.blocked_ns;
-    }
+    sum_ = counters_;
+    add(sum_, inner_->counters(), 1);
+    add(sum_, making_, -1);
     return sum_;
   }
   void keep_spans(CommSpans* spans) override {
@@ -180,6 +186,7 @@ class NcclGroup final : public ProcessGroup {
   NcclLane* lane_ = nullptr;
   std::vector<Channel> channels_;
   uint64_t posted_ = 0, messages_ = 0;
+  CommCounters making_;  // what the host's group did to make this one, which is nobody's call
   mutable CommCounters sum_;
 };
 

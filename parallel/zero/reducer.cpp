@@ -33,7 +33,7 @@ void GradReducer::open(ScopeState& s) {
   GT_CHECK(s.grads_sharded, s.spec.name, " has lost its gradients");
   if (s.phase == Phase::kReady) launch_bucket();
   if (s.phase == Phase::kReducing || backward_over_) drain();
-  s.open = pool_.alloc({s.layout.size}, DType::kF32);
+  s.open = pool_.alloc({s.layout.size}, s.grad_dtype);
   const Tensor padding = s.open.slice(s.elements(), s.layout.pad);
   backend_.device->zero(padding.data, padding.bytes(), compute_);
   for (Parameter* p : s.spec.params) p->grad_dirty = false;
@@ -47,7 +47,7 @@ void GradReducer::ready(ScopeState& s) {
     s.phase = Phase::kReady;
     if (s.grads_sharded) s.hide_grads();
     bucket_.push_back(&s);
-    bucket_fill_ += s.layout.size * size_of(DType::kF32);
+    bucket_fill_ += s.layout.size * size_of(s.grad_dtype);
     if (bucket_fill_ >= options_.bucket_bytes) launch_bucket();
   }
   if (!s.grads_sharded || !s.ends_backward) return;
@@ -132,7 +132,7 @@ void GradReducer::launch(ScopeState& s) {
   complete_gradients(s);
   s.phase = Phase::kReducing;
   ProcessGroup& group = mesh_.group(Axis::kDp);
-  if (rounds()) return launch_rounded(s);
+  if (converts()) return launch_converted(s);
   if (!s.grads_sharded) {
     s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
     return;
@@ -142,8 +142,9 @@ void GradReducer::launch(ScopeState& s) {
   flying_.push_back(&s);
 }
 
-// Sums of what was rounded, each rounded once more on its way back: the ranks' own f32 gradients are not used again.
-void GradReducer::launch_rounded(ScopeState& s) {
+// Sums of what was rounded to halves, each rounded once more on its way, or f32 sums of bf16 gradients, rounded once at
+// home: the ranks' own gradients are not used again.
+void GradReducer::launch_converted(ScopeState& s) {
   s.wire = pool_.alloc({s.layout.size}, options_.reduce);
   backend_.ops->cast({.src = s.grads_sharded ? s.open : s.held_grads(), .dst = s.wire}, compute_);
   s.reducing = mesh_.group(Axis::kDp).reduce_scatter(s.wire, s.own(s.wire), compute_);
@@ -161,14 +162,12 @@ void GradReducer::launch_bucket() {
 
 void GradReducer::land(ScopeState& s) {
   s.reducing.wait(compute_);
-  if (s.wire) {
-    const Tensor sum = s.accumulated ? s.own(s.open) : s.grad_shard();
-    backend_.ops->cast({.src = s.own(s.wire), .dst = sum}, compute_);
-    pool_.free(s.wire);
-    s.wire = {};
-    if (!s.grads_sharded) return;
-  }
-  if (s.accumulated) backend_.ops->axpy({.x = s.own(s.open), .y = s.grad_shard()}, compute_);
+  const Tensor sent = s.wire ? s.wire : s.open;
+  if (s.accumulated) backend_.ops->axpy({.x = s.own(sent), .y = s.grad_shard()}, compute_);
+  else if (s.wire) backend_.ops->cast({.src = s.own(s.wire), .dst = s.grad_shard()}, compute_);
+  if (s.wire) pool_.free(s.wire);
+  s.wire = {};
+  if (!s.grads_sharded) return;
   s.accumulated = true;
   pool_.free(s.open);
   s.open = {};
@@ -188,7 +187,7 @@ void GradReducer::reduce_stage(int stage) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
     if (s.phase == Phase::kOpen) {
-      if (rounds()) drain();  // one scope's rounded gradients at a time
+      if (converts()) drain();  // what one scope sends at a time
       launch(s);
     }
     if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);

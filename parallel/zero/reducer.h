@@ -37,6 +37,8 @@ class GradReducer {
   void sum_shared_heads(ScopeState&);
   void launch(ScopeState&);
   void launch_converted(ScopeState&);
+  int64_t piece_of(const ScopeState&) const;
+  void land_piece(ScopeState&);
   void launch_bucket();
   void land(ScopeState&);
   void drain();

@@ -47,7 +47,8 @@ struct ScopeState final : ParamScope {
   // them, and again once they have been added to the shard.
   enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
   Tensor open;  // whole gradients while they exist (grads_sharded)
-  Tensor wire;  // whole gradients in the type that is sent, while they travel (ZeroOptions::reduce)
+  Tensor wire;  // gradients in the type that is sent, while they travel (ZeroOptions::reduce): of every shard the same
+  int64_t wire_at = 0;  // elements, from this one on
   bool last_backward = false;
   bool accumulated = false;  // grads_sharded: the shard holds something of this step
   Work reducing;

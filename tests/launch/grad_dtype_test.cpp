@@ -95,7 +95,7 @@ TEST_CASE("bf16 gradients: what the optimizer sees is bf16, kept in half the byt
   for (int stage : {0, 1, 2, 3}) {
     INFO("zero " << stage);
     const auto plan = [&](DType grad, DType reduce) {
-      o.zero = {.stage = stage, .persist_numel = 0, .grad = grad, .reduce = reduce};
+      o.zero = {.stage = stage, .bucket_bytes = 1 << 14, .persist_numel = 0, .grad = grad, .reduce = reduce};
       return plan_memory(o, {.dp = 4}, 0).memory;
     };
     const MemoryReport full = plan(DType::kF32, DType::kF32), half = plan(DType::kBF16, DType::kBF16);
@@ -103,9 +103,9 @@ TEST_CASE("bf16 gradients: what the optimizer sees is bf16, kept in half the byt
     CHECK(static_cast<double>(half.gradients) == Approx(whole / 2).epsilon(0.01));
     CHECK(half.weights == full.weights);
     CHECK(half.optimizer == full.optimizer);
-    // What is sent as FP32 lives beside what is kept while it travels, a bucket of it: here that is all of the model.
+    // What is sent as FP32 lives beside what is kept while it travels, a bucket of it.
     const MemoryReport sent_wide = plan(DType::kBF16, DType::kF32);
-    if (stage < 2) CHECK(static_cast<double>(sent_wide.gradients) == Approx(1.5 * whole).epsilon(0.01));
+    CHECK(sent_wide.gradients <= half.gradients + 2 * o.zero.bucket_bytes);
   }
   const auto alone = [&](DType grad) {
     o.zero = {.grad = grad};

@@ -9,6 +9,13 @@
 
 namespace gt {
 
+// How a backend with several algorithms for a matrix product (CUDA: cuBLASLt) picks one. Neither: its library's first
+// suggestion, always the same.
+struct GemmTuning {
+  bool time = false;  // products that the file lacks are timed at their first use, and the fastest is added to it
+  std::string file;   // choices made before; empty with `time`: a file of this device in the user's cache
+};
+
 struct Backend {
   DeviceKind kind = DeviceKind::kCpu;
   const OpTable* ops = nullptr;
@@ -17,6 +24,10 @@ struct Backend {
   // product would make it keep; nothing is read. And of all copies that it keeps for a stream now. nullptr: none ever.
   int64_t (*weight_copy_bytes)(const Gemm&) = nullptr;
   int64_t (*held_copy_bytes)(Stream) = nullptr;
+  // For all products of this process that have not run yet. Returns what the user should be told (a file that is broken
+  // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
+  // nothing to choose.
+  std::string (*tune_gemm)(const GemmTuning&) = nullptr;
 };
 
 const Backend& cpu_backend();
@@ -27,7 +38,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 4;
+constexpr int kBackendAbi = 5;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "launch/config/cli.h"
+#include "launch/ranks/bundle.h"
 #include "launch/verbs/verbs.h"
 
 namespace {
@@ -38,6 +39,7 @@ gt::Exit dispatch(const gt::Command& c) {
 
 int main(int argc, char** argv) {
   try {
+    gt::use_bundled_mpi();
     return static_cast<int>(dispatch(gt::parse_command(argc, argv)));
   } catch (const gt::Error& e) {
     const std::string what = e.what();  // of a verb: "gpttrain ckpt diff: ..."

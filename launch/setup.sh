@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
           libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libsentencepiece-dev libdnnl-dev
           catch2 libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev patchelf)
-[ "${1:-}" = "--tests" ] && packages+=(python3 python3-venv)
+[ "${1:-}" = "--tests" ] && packages+=(python3 python3-venv python3-torch)
 
 missing=()
 for p in "${packages[@]}"; do

@@ -1,10 +1,19 @@
 // Matrix products by cuBLASLt. Row-major operands are handed over swapped: out^T = op(b)^T op(a)^T in column-major
-// terms. A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers.
+// terms. A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers. Which
+// algorithm: gemm_choices.h.
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
 #include <unordered_map>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/gemm_choices.h"
+#include "kernels/cuda/gemm_timer.h"
 #include "kernels/cuda/table.h"
 
 namespace gt::cuda {
@@ -12,6 +21,7 @@ namespace gt::cuda {
 namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+constexpr int kCandidates = 16;  // algorithms that are timed
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
@@ -53,6 +63,13 @@ struct KeyEqual {
   bool operator()(const Key& a, const Key& b) const { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 };
 
+// Name of a product in files.
+std::string text_of(const Key& k) {
+  return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, ' ', k.out, ' ', k.bias, " trans ", k.trans_a,
+             k.trans_b, " accumulate ", k.accumulate, " epilogue ", static_cast<int>(k.fused), " align ", k.align_a,
+             ' ', k.align_b, ' ', k.align_out);
+}
+
 int32_t alignment(const void* p) {
   const auto bits = reinterpret_cast<uintptr_t>(p) | 16u;
   return static_cast<int32_t>(bits & (~bits + 1));
@@ -93,7 +110,7 @@ cublasLtEpilogue_t lt_epilogue(Fused f) {
 
 class GemmPlans {
  public:
-  GemmPlans() {
+  explicit GemmPlans(int device) : identity_(gemm_identity(device)) {
     check_lt(cublasLtCreate(&lt_), "opening the library");
     check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of a stream for matrix products");
   }
@@ -104,20 +121,28 @@ class GemmPlans {
     cublasLtDestroy(lt_);
   }
 
-  cublasLtHandle_t lt() const { return lt_; }
-  void* workspace() const { return workspace_; }
-
-  const Plan& plan(const Key& key) {
+  // The plan of a product that is about to run as `g` on `c`: with it algorithms are timed when there is no plan yet.
+  const Plan& plan(const Key& key, Context& c, const Gemm& g) {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
       it = plans_.try_emplace(key).first;
-      make(key, it->second);
+      make(key, it->second, c, g);
     }
     return it->second;
   }
 
+  void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Gemm& g, Fused fused, void* out) {
+    if (fused == Fused::kBias || fused == Fused::kGeluBias)
+      set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
+    if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
+    const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
+    check_lt(cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out,
+                            p.out, &algo, workspace_, kWorkspaceBytes, c.stream),
+             "running a product");
+  }
+
  private:
-  void make(const Key& key, Plan& p) {
+  void make(const Key& key, Plan& p, Context& c, const Gemm& g) {
     const auto in = static_cast<cudaDataType_t>(key.in), out = static_cast<cudaDataType_t>(key.out);
     // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs (no TF32), f32 accumulation for halves.
     check_lt(cublasLtMatmulDescCreate(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "making a descriptor");
@@ -150,15 +175,46 @@ class GemmPlans {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.align_a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_out));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_out));
-    cublasLtMatmulHeuristicResult_t result{};
+    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> suggested{};
     int found = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference, 1, &result, &found);
+        cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference,
+                                       GemmChoices::instance().times() ? kCandidates : 1, suggested.data(), &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    p.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    p.algo = result.algo;
+    p.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && suggested[0].state == CUBLAS_STATUS_SUCCESS;
+    p.algo = suggested[0].algo;
+    if (p.found && GemmChoices::instance().on()) choose(key, p, c, g, {suggested.data(), static_cast<size_t>(found)});
   }
 
+  // Another algorithm than the first, by the process' table.
+  void choose(const Key& key, Plan& p, Context& c, const Gemm& g,
+              std::span<const cublasLtMatmulHeuristicResult_t> suggested) {
+    const auto fits = [&](const GemmChoice& choice) {
+      const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(choice.algo);
+      cublasLtMatmulHeuristicResult_t r{};
+      return cublasLtMatmulAlgoCheck(lt_, p.desc, p.first, p.second, p.out, p.out, &algo, &r) ==
+                 CUBLAS_STATUS_SUCCESS &&
+             r.workspaceSize <= kWorkspaceBytes;
+    };
+    const auto time = [&]() -> std::optional<GemmChoice> {
+      const GemmTimer timer(c.stream, g.out.bytes());
+      if (!timer.ready()) return {};
+      std::array<double, kCandidates> us{};
+      size_t best = 0;
+      for (size_t i = 0; i < suggested.size(); ++i) {
+        us[i] = std::numeric_limits<double>::infinity();
+        if (suggested[i].state != CUBLAS_STATUS_SUCCESS) continue;
+        us[i] = timer.median_us([&] { run(c, p, suggested[i].algo, g, key.fused, timer.out()); });
+        if (us[i] < 0.99 * us[best]) best = i;  // ties to the lower index
+      }
+      return GemmChoice{std::bit_cast<decltype(GemmChoice::algo)>(suggested[best].algo), static_cast<int>(best),
+                        us[best]};
+    };
+    if (const auto choice = GemmChoices::instance().choose(text_of(key), identity_, fits, time))
+      p.algo = std::bit_cast<cublasLtMatmulAlgo_t>(choice->algo);
+  }
+
+  std::string identity_;
   cublasLtHandle_t lt_ = nullptr;
   void* workspace_ = nullptr;
   std::unordered_map<Key, Plan, KeyHash, KeyEqual> plans_;
@@ -167,18 +223,8 @@ class GemmPlans {
 namespace {
 
 GemmPlans& plans_of(Context& c) {
-  if (!c.gemm) c.gemm = {new GemmPlans, [](GemmPlans* p) { delete p; }};
+  if (!c.gemm) c.gemm = {new GemmPlans(c.index), [](GemmPlans* p) { delete p; }};
   return *c.gemm;
-}
-
-void run(Context& c, GemmPlans& plans, const Plan& p, const Gemm& g, Fused fused) {
-  if (fused == Fused::kBias || fused == Fused::kGeluBias)
-    set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
-  if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
-  const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
-  check_lt(cublasLtMatmul(plans.lt(), p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out,
-                          g.out.data, p.out, &p.algo, plans.workspace(), kWorkspaceBytes, c.stream),
-           "running a product");
 }
 
 // cuBLASLt writes bf16 for operands of bf16 alone.
@@ -240,6 +286,14 @@ void add_product(Context& c, const Gemm& g, Stream s) {
 
 }  // namespace
 
+std::string gemm_identity(int device) {
+  cudaDeviceProp p{};
+  int driver = 0;
+  check(cudaGetDeviceProperties(&p, device), "asking for a device's properties");
+  check(cudaDriverGetVersion(&driver), "asking for the driver's version");
+  return cat(p.name, ", ", p.multiProcessorCount, " SMs, cuBLASLt ", cublasLtGetVersion(), ", driver ", driver);
+}
+
 void gemm(const Gemm& g, Stream s) {
   const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(),
                 k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
@@ -279,9 +333,9 @@ void gemm(const Gemm& g, Stream s) {
                   alignment(t.b.data),
                   alignment(t.out.data),
                   0};
-    const Plan& p = plans.plan(key);
+    const Plan& p = plans.plan(key, c, t);
     if (p.found) {
-      run(c, plans, p, t, fused);
+      plans.run(c, p, p.algo, t, fused, t.out.data);
       done = true;
     } else {  // fewer things in one launch, until nothing is left to give up
       GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n,

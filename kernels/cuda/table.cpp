@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/gemm_choices.h"
 
 namespace gt::cuda {
 
@@ -55,11 +56,16 @@ std::string obstacle(int abi) {
   return {};
 }
 
+std::string tune_gemm(const GemmTuning& t) { return GemmChoices::instance().use(t, gemm_identity(0)); }
+
 }  // namespace
 }  // namespace gt::cuda
 
 extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_backend(int abi, const char** why) {
-  static const gt::Backend kBackend{gt::DeviceKind::kCuda, &gt::cuda::op_table(), &gt::cuda::device_api()};
+  static const gt::Backend kBackend{.kind = gt::DeviceKind::kCuda,
+                                    .ops = &gt::cuda::op_table(),
+                                    .device = &gt::cuda::device_api(),
+                                    .tune_gemm = gt::cuda::tune_gemm};
   static thread_local std::string reason;
   reason = gt::cuda::obstacle(abi);
   if (why != nullptr) *why = reason.c_str();

@@ -361,13 +361,17 @@ struct LogConfig {
 };
 
 struct DeviceConfig {
-  std::string kind = "auto", isa = "auto";
+  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans;
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
     v("kind", kind, "auto|cpu|cuda", "where to compute");
     v("threads", threads, "0..1024 threads", "host threads a rank; 0: cores / local ranks, at least 1");
     v("isa", isa, "auto|scalar|avx2|avx512|avx512_bf16", "instruction set of the CPU kernels");
+    v("gemm_tune", gemm_tune, "heuristic|auto",
+      "GPU: take cuBLASLt's first suggestion for each product, or time 16 once and keep the fastest in device.gemm_plans");
+    v("gemm_plans", gemm_plans, "FILE",
+      "GPU: algorithms chosen before, for the same bits again; empty: none, or with auto a file in ~/.cache/gpttrain");
   }
 };
 

@@ -253,6 +253,9 @@ class Checker {
           world % split ? fmt::format("start {} ranks", split * p.dp)
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
+    if (c_.device.gemm_tune == "auto" && c_.world() > 1 && c_.launch.ranks != "threads")
+      bad("device.gemm_tune", "auto: processes that time on their own may choose differently, and replicas would drift apart",
+          "use --launch.ranks threads once, then give its file to all ranks with --device.gemm_plans and heuristic");
     if (slots_ > 0 && c_.world() > slots_)
       bad("parallel.tp",
           fmt::format("tp {} x pp {} x dp {} = {} ranks, but the chosen hosts have {} slots", p.tp, p.pp, p.dp,

@@ -21,6 +21,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
 #include "launch/logs/console.h"
+#include "launch/ranks/bundle.h"
 #include "launch/ranks/job_folder.h"
 #include "launch/ranks/rank_slots.h"
 
@@ -243,7 +244,8 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   }
   job.local_mpi = !options.slurm && only_here(options.hosts);
   const char* starter = options.slurm ? "srun" : "mpirun";
-  const std::string path = find_in_path(starter);
+  const std::string bundle = options.slurm ? "" : bundle_folder();
+  const std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
   GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
              options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
                            : "install it (Debian: apt-get install openmpi-bin)",

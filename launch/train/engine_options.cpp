@@ -1,5 +1,7 @@
 #include "launch/train/engine_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -113,6 +115,10 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+    if (cuda->tune_gemm != nullptr) {
+      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans});
+      if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
+    }
     return *cuda;
   }
   GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,

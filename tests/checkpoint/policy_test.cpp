@@ -159,7 +159,7 @@ TEST_CASE("helpers and writes past the kernel's copy change no byte of a file") 
     }
 }
 
-TEST_CASE("a helper's failed write ends the save, names the file and leaves nothing behind", "[R4]") {
+TEST_CASE("a helper's failed write ends the save, names the file and leaves nothing behind", "[R04]") {
   struct Full : Vfs {
     int64_t pwrite(int fd, const void* d, int64_t n, int64_t o) override {
       return o >= BlockStream::kWindow ? -ENOSPC : Vfs::pwrite(fd, d, n, o);
@@ -180,7 +180,7 @@ TEST_CASE("a helper's failed write ends the save, names the file and leaves noth
   CHECK(fs::is_empty(dir.path));
 }
 
-TEST_CASE("without a rename the manifest commits: a crash at any call leaves the newest checkpoint loadable", "[R2]") {
+TEST_CASE("without a rename the manifest commits: a crash at any call leaves the newest checkpoint loadable", "[R02]") {
   const Layout l{2, 1, 1, 1};
   int committed = 0, lost = 0;
   for (int n = 1;; ++n) {

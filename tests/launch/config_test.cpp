@@ -56,7 +56,7 @@ const char* const kOneProblem = "1 problem, nothing was started";
 
 }  // namespace
 
-TEST_CASE("one wrong flag gives one problem with its key, reason and fix") {
+TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29]") {
   struct Case {
     const char *flags, *message;
   };
@@ -255,7 +255,7 @@ TEST_CASE("every value that waits for its machinery is refused, and the value it
   }
 }
 
-TEST_CASE("all problems of file, flags and combinations are listed at once with their lines") {
+TEST_CASE("all problems of file, flags and combinations are listed at once with their lines", "[R29]") {
   const TempFile file(R"({
   // a comment
   "model": { "heads": 20, "hidden": 320, "layers": "twelve" },
@@ -304,7 +304,7 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
   CHECK((o2.masters && o2.keep_norm));
 }
 
-TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9]") {
+TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9][R29]") {
   const std::string found = problems_of(
       "--tp 8 --pp 3 --vpp 6 --dp 2 --parallel.schedule interleaved --model.heads 20 --model.hidden 320 "
       "--model.kv_heads 5 --model.ffn 1001 --model.seq 1022 --parallel.sequence_parallel true --train.micro_batch 4 "

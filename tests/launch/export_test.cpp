@@ -280,8 +280,7 @@ TEST_CASE("export replaces nothing unasked, and nothing that is not an export") 
 TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
   if (!fs::exists(python)) {
-    WARN("SKIPPED: no " << python
-                        << "; python3 -m venv build/hf && build/hf/bin/pip install torch transformers (5 GB)");
+    WARN("SKIPPED: no " << python << "; apt-get install python3-torch && tests/readers/setup.sh");
     return;
   }
   TempDir dir;

@@ -131,7 +131,7 @@ TEST_CASE("a deadline has exit code 124 and a message that never comes names its
   REQUIRE(world.failed_rank() == 0);
 }
 
-TEST_CASE("calls that differ between ranks are an error that names both") {
+TEST_CASE("calls that differ between ranks are an error that names both", "[R13]") {
   using Body = std::function<void(ProcessGroup&)>;
   const Body four = [&](ProcessGroup& g) {
     suite::Block b(4, DType::kF32);

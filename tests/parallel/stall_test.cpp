@@ -178,7 +178,7 @@ TEST_CASE("limits of the phases, and of steps five times the slow ones seen") {
   CHECK(s.slot().step.load() == 1);
 }
 
-TEST_CASE("a rank that skips a collective is named with its last call, whoever it is", "[R12]") {
+TEST_CASE("a rank that skips a collective is named with its last call, whoever it is", "[R12][R13]") {
   for (int bad = 0; bad < 4; ++bad) {
     const Watched w = watch(4, 0.3, 0.6, [bad](GroupFactory& f) {
       auto g = f.make(all(4));

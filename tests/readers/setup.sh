@@ -1,13 +1,25 @@
 #!/usr/bin/env bash
-# A private virtual environment with readers that we did not write: h5py, tensorboard, sentencepiece, numpy. Only tests use it.
-set -euo pipefail
+# Private virtual environments with readers that we did not write; only tests use them. build/readers: h5py, tensorboard,
+# sentencepiece, numpy. build/hf: transformers over Debian's PyTorch.
+set -uo pipefail
 cd "$(dirname "$0")/../.."
-venv=build/readers
-stamp=$venv/.ready-1
-[ -f "$stamp" ] && exit 0
-rm -rf "$venv"
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
-"$python" -m venv "$venv"
-"$venv/bin/pip" install -q --disable-pip-version-check numpy h5py tensorboard sentencepiece setuptools'<81'
-touch "$stamp"
+
+# environment NAME VERSION VENV_OPTIONS PACKAGE…: made anew when VERSION is not what is there
+environment() {
+  local venv=build/$1 stamp=build/$1/.ready-$2 options=$3
+  shift 3
+  [ -f "$stamp" ] && return 0
+  rm -rf "$venv"
+  # shellcheck disable=SC2086
+  "$python" -m venv $options "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check "$@" && touch "$stamp"
+}
+rc=0
+environment readers 1 "" numpy h5py tensorboard sentencepiece 'setuptools<81' || rc=1
+if "$python" -c 'import torch' 2>/dev/null; then
+  environment hf 1 --system-site-packages 'transformers==4.39.3' || rc=1
+else
+  echo "readers: no PyTorch in $python (Debian: python3-torch); the test of transformers will say SKIPPED"
+fi
+exit $rc

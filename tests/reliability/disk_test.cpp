@@ -42,7 +42,7 @@ int64_t resumed_from(const std::string& run) {
 }  // namespace
 
 TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time",
-          "[R1]") {
+          "[R01]") {
   const int kills = goal_size(kSanitized ? 3 : 30, 200);
   TempDir dir;
   // Processes in the full size; as threads a start takes a third of the time.
@@ -77,7 +77,7 @@ TEST_CASE("a whole run that is killed at random while it saves goes on from its 
                           " lost, ", aside, " set aside, 0 repairs"));
 }
 
-TEST_CASE("a run whose disk fills up trains on, says so, and saves again when there is room", "[R5]") {
+TEST_CASE("a run whose disk fills up trains on, says so, and saves again when there is room", "[R05]") {
   const SmallDisk disk(16 << 20);
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   TempDir dir;

@@ -9,6 +9,9 @@
 #include <mutex>
 
 namespace gt::emulated {
+
+double clock_us = 0;
+
 namespace {
 
 constexpr size_t kRange = size_t{1} << 34, kPage = 4096;  // addresses; pages come when they are touched

@@ -9,6 +9,9 @@ namespace gt::emulated {
 void* device_alloc(size_t bytes);  // NaN; nullptr: no room
 void device_free(void*);
 
+// What timed events read: moved by products alone, so that timing has one outcome.
+extern double clock_us;
+
 // While one exists its thread is the device: memory is open to it, and no other thread is the device.
 class OnDevice {
  public:

@@ -9,6 +9,11 @@
 
 using gt::emulated::OnDevice;
 
+namespace {
+bool times(cudaEvent_t e) { return e != reinterpret_cast<cudaEvent_t>(8); }
+double& reading(cudaEvent_t e) { return *reinterpret_cast<double*>(e); }
+}  // namespace
+
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t n) {
@@ -42,8 +47,24 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cu
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess;
 }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+// An event that times holds the emulated clock's reading; the others are all one.
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = reinterpret_cast<cudaEvent_t>(new double{0}), cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  if (times(e)) delete &reading(e);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+  const OnDevice now;
+  if (times(e)) reading(e) = gt::emulated::clock_us;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
+  return *ms = static_cast<float>((reading(b) - reading(a)) / 1e3), cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
+  return *s = cudaStreamCaptureStatusNone, cudaSuccess;
+}
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -60,6 +81,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   std::strcpy(p->name, "emulated device");
   p->major = 9;
   p->totalGlobalMem = size_t{1} << 34;
+  p->multiProcessorCount = 1;
   return cudaSuccess;
 }
 

@@ -1,0 +1,55 @@
+// Which of cuBLASLt's algorithms a matrix product takes: by default its first suggestion; else the one that a file
+// names, or the one that was the fastest when it was timed, which is then added to the file. One table for the process,
+// so that ranks that are its threads take the same. Knows nothing of plans and descriptors: algorithms are 64 bytes,
+// products are texts.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace gt::cuda {
+
+struct GemmChoice {
+  std::array<uint64_t, 8> algo{};  // cublasLtMatmulAlgo_t: may be stored for one version of the library
+  int index = 0;                   // among cuBLASLt's suggestions
+  double us = 0;                   // median microseconds when it was timed
+};
+
+class GemmChoices {
+ public:
+  // The process' own; off until use().
+  static GemmChoices& instance();
+
+  // Turns it on for devices of this identity (name, libraries: what a file is good for) and reads the file. Returns
+  // what the user should be told: a file that was left aside and why; empty: nothing. The same again does nothing.
+  std::string use(const GemmTuning&, const std::string& identity);
+
+  // For product `key` on a device of this identity: what is in the table if `fits` agrees, else what `time` finds
+  // (nothing: it could not), which is kept. Nothing: take the first suggestion.
+  std::optional<GemmChoice> choose(const std::string& key, const std::string& identity,
+                                   const std::function<bool(const GemmChoice&)>& fits,
+                                   const std::function<std::optional<GemmChoice>()>& time);
+  bool times() const { return tuning_.time; }
+  bool on() const { return on_; }
+
+ private:
+  std::string read();
+  void write() const;
+
+  std::mutex mutex_;
+  GemmTuning tuning_;
+  std::string identity_;
+  bool on_ = false, may_write_ = false;
+  std::map<std::string, GemmChoice> table_;
+};
+
+// What a choice is good for: the device's name and size, versions of cuBLASLt and driver. gemm_lt.cpp defines it.
+std::string gemm_identity(int device);
+
+}  // namespace gt::cuda

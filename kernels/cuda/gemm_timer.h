@@ -1,0 +1,62 @@
+// Times what is queued on a stream: some warm runs, then timed ones with a cold L2 cache. The results go to memory of
+// its own, so that a product that adds to its output can run many times. It waits for the device; only for first uses.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+namespace gt::cuda {
+
+class GemmTimer {
+ public:
+  GemmTimer(cudaStream_t stream, int64_t out_bytes) : stream_(stream) {
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    ready_ = cudaStreamIsCapturing(stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone &&
+             cudaMalloc(&out_, static_cast<size_t>(out_bytes)) == cudaSuccess &&
+             cudaMalloc(&cold_, kColdBytes) == cudaSuccess && cudaEventCreate(&begin_) == cudaSuccess &&
+             cudaEventCreate(&end_) == cudaSuccess;
+    if (!ready_) cudaGetLastError();  // no room: not an error of the next launch
+  }
+  GemmTimer(const GemmTimer&) = delete;
+  GemmTimer& operator=(const GemmTimer&) = delete;
+  ~GemmTimer() {
+    if (end_ != nullptr) cudaEventDestroy(end_);
+    if (begin_ != nullptr) cudaEventDestroy(begin_);
+    cudaFree(cold_);
+    cudaFree(out_);
+  }
+
+  bool ready() const { return ready_; }  // false: no memory to be had, or the stream is being captured
+  void* out() const { return out_; }
+
+  template <class Work>
+  double median_us(const Work& work) const {
+    for (int i = 0; i < kWarm; ++i) work();
+    std::array<double, kRuns> us{};
+    for (double& t : us) {
+      cudaMemsetAsync(cold_, 0, kColdBytes, stream_);
+      cudaEventRecord(begin_, stream_);
+      work();
+      cudaEventRecord(end_, stream_);
+      cudaEventSynchronize(end_);
+      float ms = 0;
+      cudaEventElapsedTime(&ms, begin_, end_);
+      t = 1e3 * static_cast<double>(ms);
+    }
+    std::nth_element(us.begin(), us.begin() + kRuns / 2, us.end());
+    return us[kRuns / 2];
+  }
+
+ private:
+  static constexpr int kWarm = 3, kRuns = 10;
+  static constexpr size_t kColdBytes = size_t{128} << 20;  // more than any L2 cache holds
+  cudaStream_t stream_;
+  void *out_ = nullptr, *cold_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  bool ready_ = false;
+};
+
+}  // namespace gt::cuda

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# How matrix products pick an algorithm, on the emulated device, whose cuBLASLt has three of which the second is the
+# fastest (kernels/cuda/emulation/cublaslt.cpp counts what ran).
+#   tests/cuda/gemm_plans.sh BUILD/emulated/gpttrain
+set -euo pipefail
+program=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export HOME=$work/home GPTTRAIN_EMULATED_ALGORITHMS=$work/ran
+unset XDG_CACHE_HOME
+fail() { echo "FAILED: $*"; exit 1; }
+
+train() {  # NAME FLAG...
+  local name=$1
+  shift
+  "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1 \
+    --train.global_batch 2 --train.steps 2 --launch.ranks threads --data.train mock --log.tensorboard false \
+    --device.kind cuda --log.name "$name" "$@" >"$name.txt" 2>&1 || { cat "$name.txt"; fail "training $*"; }
+  grep '"type": "step"' "runs/$name/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/' >"$name.losses"
+}
+ran() { read -r first second third <ran; }
+noted() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
+silent() { ! grep -q "device.gemm" "$1.txt" || { cat "$1.txt"; fail "$1 complains"; }; }
+
+train first
+ran
+[ "$first" -gt 50 ] && [ "$second $third" = "0 0" ] || fail "without options: algorithms ran $(cat ran)"
+[ ! -e home ] || fail "a file was written without being asked for"
+products=$first
+
+train timed --device.gemm_tune auto
+silent timed
+ran
+plans=$(ls home/.cache/gpttrain/gemm-plans-emulated-device-*.txt)
+keys=$(grep -c " | 1 " "$plans")
+[ "$keys" -gt 5 ] && [ "$(grep -c ' | ' "$plans")" = "$keys" ] || { cat "$plans"; fail "not all chose the fastest"; }
+[ "$first $second $third" = "$((13 * keys)) $((13 * keys + products)) $((13 * keys))" ] ||
+  fail "timing ran $(cat ran) for $keys products"
+echo "$keys kinds of products were timed once each, and the fastest is in the file"
+
+cp "$plans" before
+train again --device.gemm_tune auto
+ran
+[ "$first $second $third" = "0 $products 0" ] || fail "with a file, timed again: $(cat ran)"
+cmp -s "$plans" before || fail "the file changed"
+
+sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
+train fixed --device.gemm_plans plans.txt --dp 2
+silent fixed
+ran
+[ "$first $second" = "0 0" ] && [ "$third" -ge "$products" ] || fail "not as the file says: $(cat ran)"
+echo "a file decides, again and again, for all ranks"
+
+bad() {  # NAME TEXT: plans.txt as it is now is left aside, with and without timing
+  train "$1" --device.gemm_plans plans.txt
+  noted "$1" "$2"
+  ran
+  [ "$first $second $third" = "$products 0 0" ] || fail "$1: $(cat ran)"
+}
+cp plans.txt good.txt
+head -n -1 good.txt >plans.txt
+bad endless "its end is missing"
+sed '4s/.$/x/' good.txt >plans.txt
+bad torn "line 4 is broken"
+sed '2s/emulated device/NVIDIA H200/' good.txt >plans.txt
+bad foreign "it was made for NVIDIA H200"
+cp plans.txt kept
+train foreign2 --device.gemm_plans plans.txt --device.gemm_tune auto
+noted foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
+cmp -s plans.txt kept || fail "another device's file was overwritten"
+echo "my diary" >plans.txt
+bad diary "its first line"
+rm plans.txt
+bad absent "there is no such file"
+# An algorithm that this library does not know, as after an update that kept its version: its first suggestion instead.
+sed 's/656d756c61746564/0000000000000000/' good.txt >plans.txt
+train unknown --device.gemm_plans plans.txt
+ran
+[ "$first $second $third" = "$products 0 0" ] || fail "unknown algorithms: $(cat ran)"
+echo "files that are broken, foreign, unknown or gone are left aside, with a warning"
+
+for name in timed again endless foreign2 unknown; do
+  cmp -s first.losses $name.losses || fail "$name has other losses"
+done
+"$program" --device.gemm_tune auto --dp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
+grep -q "replicas would drift apart" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
+echo "processes that would choose each for itself are refused"

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# The portable bundle, as cpack makes it: unpacked in one place, moved to another, run there without LD_LIBRARY_PATH and
+# without the tools of this machine in PATH. Every library of every file in it comes from the bundle or from a list of
+# what each system has; nothing refers to where it was built.
+#   tests/launch/bundle.sh BUILD
+set -euo pipefail
+build=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*"; exit 1; }
+
+(cd "$build" && cpack -G TGZ -B "$work/packed") >cpack.txt 2>&1 || { cat cpack.txt; fail "cpack"; }
+archive=$(ls packed/gpttrain-*.tar.gz)
+mkdir unpacked "a place with spaces"
+tar -xzf "$archive" -C unpacked
+mv unpacked/gpttrain-* "a place with spaces/moved"
+there="$work/a place with spaces/moved"
+rm -rf packed unpacked
+
+allowed='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnsl)\.so'
+cuda='^(libcublas|libcublasLt|libcudart)\.so'
+count=0
+while IFS= read -r -d '' file; do
+  head -c 4 "$file" | grep -q ELF || continue
+  count=$((count + 1))
+  readelf -d "$file" | grep -E 'R(UN)?PATH' | grep -o '\[.*\]' | tr -d '[]' | tr : '\n' | while read -r path; do
+    [[ $path == '$ORIGIN'* || $path == /usr/local/cuda/* ]] || fail "$file looks for libraries in $path"
+  done
+  while read -r name path; do
+    [[ $path == "$there"/* ]] && continue
+    [[ $name =~ $allowed ]] && continue
+    [[ $file == */libgpttrain_cuda.so && $name =~ $cuda ]] && continue
+    fail "$file takes $name from $path"
+  done < <(env -i ldd "$file" | sed -nE 's/^\s*(\S+) => (not found|.*) \(0x.*$/\1 \2/p; s/^\s*(\S+) => not found$/\1 missing/p')
+done < <(find "$there" -type f -print0)
+[ "$count" -gt 50 ] || fail "only $count programs and libraries in the bundle"
+echo "$count programs and libraries find all they need in the bundle, glibc apart"
+
+ls "$there"/licenses/*.txt >/dev/null || fail "no licences"
+floor=$(sed -n 's/^glibc: \([0-9.]*\) or later$/\1/p' "$there/share/gpttrain/bundle.txt")
+[ -n "$floor" ] || fail "bundle.txt does not say which glibc is needed"
+
+# Nothing of this machine's: no MPI in PATH, and settings of another MPI in the environment.
+mkdir home
+run() { env -i HOME="$work/home" PATH=/nowhere OPAL_PREFIX=/nowhere "$there/bin/gpttrain" "$@"; }
+run --version >version.txt || fail "--version"
+grep -q "Open MPI" version.txt || { cat version.txt; fail "--version does not name its MPI"; }
+[ ! -e "$there/bin/libgpttrain_cuda.so" ] || ! grep -qi "libgpttrain_cuda.so is not at" version.txt ||
+  { cat version.txt; fail "the backend in the bundle is not found"; }
+model="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
+model+=" --train.global_batch 4 --train.steps 3 --data.train mock --log.tensorboard false --device.kind cpu"
+losses() { grep '"type": "step"' "runs/$1/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/'; }
+for ranks in threads processes; do
+  # shellcheck disable=SC2086
+  run $model --dp 2 --launch.ranks $ranks --log.name $ranks >$ranks.txt 2>&1 || { cat $ranks.txt; fail "2 ranks as $ranks"; }
+  [ "$(losses $ranks | wc -l)" = 3 ] || { cat $ranks.txt; fail "2 ranks as $ranks did not make 3 steps"; }
+done
+[ "$(losses threads)" = "$(losses processes)" ] || fail "threads and processes have other losses"
+echo "2 ranks as threads and as processes through the bundled mpirun: equal losses (glibc $floor or later is needed)"

@@ -49,8 +49,15 @@ std::span<std::byte> BlockStream::room(int64_t offset, int64_t bytes) {
   const int64_t in = offset - base_;
   zero_to(in);
   const int64_t n = std::min(bytes, std::min(kWindow, total_ - base_) - in);
+  room_ = in;
   used_ = in + n;
   return {window_.get() + in, static_cast<size_t>(n)};
+}
+
+void BlockStream::has_crc(uint32_t crc) {
+  sum_to(room_);
+  if (summed_ != room_ || room_ == used_ || room_ / kBlockBytes != (used_ - 1) / kBlockBytes) return;
+  end_of_sum(crc32c_join(block_, crc, static_cast<size_t>(used_ - room_)), used_);
 }
 
 std::vector<uint32_t> BlockStream::finish() {
@@ -78,15 +85,30 @@ void BlockStream::zero_to(int64_t end) {
   used_ = end;
 }
 
+// Block checksums of what is final in the window, up to here.
+void BlockStream::sum_to(int64_t end) {
+  while (summed_ < end) {
+    const int64_t n = std::min(end, (summed_ / kBlockBytes + 1) * kBlockBytes) - summed_;
+    end_of_sum(crc32c(window_.get() + summed_, static_cast<size_t>(n), block_), summed_ + n);
+  }
+}
+
+void BlockStream::end_of_sum(uint32_t block, int64_t end) {
+  block_ = block;
+  summed_ = end;
+  if (end % kBlockBytes != 0 && base_ + end != total_) return;
+  blocks_.push_back(block_);
+  block_ = 0;
+}
+
 void BlockStream::flush() {
   const int64_t n = std::min(kWindow, total_ - base_);
   zero_to(n);
-  for (int64_t at = 0; at < n; at += kBlockBytes)
-    blocks_.push_back(crc32c(window_.get() + at, static_cast<size_t>(std::min(kBlockBytes, n - at))));
+  sum_to(n);
   if (wants_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
   Full full{std::move(window_), n, base_};
   base_ += n;
-  used_ = 0;
+  used_ = summed_ = room_ = 0;
   if (most_threads_ == 0) {
     write(full);
     window_ = std::move(full.data);

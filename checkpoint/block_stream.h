@@ -38,6 +38,8 @@ class BlockStream {
   // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back. Valid until
   // the next call. kIo: an earlier window could not be written.
   std::span<std::byte> room(int64_t offset, int64_t bytes);
+  // What was put into the last room() has this CRC32C: it need not be computed again, unless it lies in two blocks.
+  void has_crc(uint32_t crc);
 
   // Writes the rest, syncs and closes. The CRC32C of each 1 MiB block. kIo.
   std::vector<uint32_t> finish();
@@ -54,6 +56,8 @@ class BlockStream {
   };
   void next_window();
   void zero_to(int64_t end);
+  void sum_to(int64_t end);
+  void end_of_sum(uint32_t block, int64_t end);
   void flush();
   void write(const Full&);
   void help();
@@ -64,6 +68,8 @@ class BlockStream {
   File file_;
   std::optional<File> direct_;
   int64_t base_ = 0, used_ = 0;  // used_: bytes of the window that are final
+  int64_t summed_ = 0, room_ = 0;  // of them: in blocks_ and block_; before the last room()
+  uint32_t block_ = 0;             // CRC32C of the block that is not whole yet
   Window window_;
   Sha256 sha_;
   std::vector<uint32_t> blocks_;

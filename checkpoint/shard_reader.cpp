@@ -185,12 +185,32 @@ void read_block(const File& file, const ShardIndex& index, int64_t b, const std:
              ") is wrong; it holds part of ", tensor);
 }
 
+// Lets the disk work while blocks are checked and copied, where one block is wanted after the other.
+class ReadAhead {
+ public:
+  void before(const File& file, const ShardIndex& index, int64_t b) {
+    const bool row = b == last_ + 1 && b > 0;
+    last_ = b;
+    if (!row) hinted_ = b + 1;
+    if (!row || hinted_ > b + kBlocks / 2) return;
+    const int64_t from = std::max(hinted_, b) * kBlockBytes, bytes = kBlocks * kBlockBytes;
+    if (from < index.file_bytes) file.will_read(bytes, from);
+    hinted_ = std::max(hinted_, b) + kBlocks;
+  }
+
+ private:
+  static constexpr int64_t kBlocks = 8;
+  int64_t last_ = -2, hinted_ = 0;
+};
+
 // Reads one shard front to back, block by block, and hands out what the overlaps ask for.
 void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors,
                 std::vector<Overlap> overlaps, const DeviceApi* api, Stream stream) {
   ShardCursor cursor(std::move(overlaps));
   std::vector<std::byte> block(static_cast<size_t>(std::min(kBlockBytes, index.file_bytes)));
+  ReadAhead ahead;
   for (int64_t b; (b = cursor.next_block()) >= 0;) {
+    ahead.before(file, index, b);
     read_block(file, index, b, tensors[static_cast<size_t>(cursor.next_tensor())].name, block.data());
     const auto [begin, end] = bytes_of_block(index, b);
     if (cursor.take(block.data(), begin, end, api, stream)) api->synchronize(stream);

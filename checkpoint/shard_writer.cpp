@@ -41,21 +41,24 @@ int64_t first_not_finite(DType t, std::span<const std::byte> x) {
   return t == DType::kF16 ? first_not_finite<uint16_t>(x.data(), bytes, 0x7c00) : -1;
 }
 
-// A piece at a time, so that what the copy brought into the cache is still there when it is checked.
+// A piece at a time, so that what the copy brought into the cache is still there when it is checked; none lies in two
+// blocks.
 constexpr int64_t kHostPiece = int64_t{256} << 10;
 
 uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
-    const int64_t left = e.bytes - done;
-    const auto dst = out.room(e.offset + done, e.on_host ? std::min(left, kHostPiece) : left);
+    const int64_t left = e.bytes - done, at = e.offset + done;
+    const auto dst = out.room(at, e.on_host ? std::min(left, kHostPiece - at % kHostPiece) : left);
     if (e.on_host)
       std::memcpy(dst.data(), e.data + done, dst.size());
     else {
       api.copy(dst.data(), e.data + done, static_cast<int64_t>(dst.size()), stream);
       api.synchronize(stream);
     }
-    crc = crc32c(dst.data(), dst.size(), crc);
+    const uint32_t piece = crc32c(dst.data(), dst.size());
+    out.has_crc(piece);
+    crc = crc32c_join(crc, piece, dst.size());
     if (require_finite && e.record != nullptr) {
       const int64_t bad = first_not_finite(e.record->dtype, dst);
       GT_REQUIRE(bad < 0, Exit::kNumerical, "element ", done / size_of(e.record->dtype) + bad, " of a rectangle at ",

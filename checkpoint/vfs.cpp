@@ -42,6 +42,7 @@ int Vfs::unlink(const std::string& path) { return checked(::unlink(path.c_str())
 int Vfs::mkdir(const std::string& path, int mode) { return checked(::mkdir(path.c_str(), static_cast<mode_t>(mode))); }
 int Vfs::rmdir(const std::string& path) { return checked(::rmdir(path.c_str())); }
 void Vfs::drop_cache(int fd) { ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
+void Vfs::will_read(int fd, int64_t bytes, int64_t offset) { ::posix_fadvise(fd, offset, bytes, POSIX_FADV_WILLNEED); }
 
 void fail_io(const std::string& operation, int negative_errno) {
   throw IoError(cat(operation, ": ", std::strerror(-negative_errno), " (errno ", -negative_errno, ")"),

@@ -29,6 +29,7 @@ class Vfs {
   virtual int mkdir(const std::string& path, int mode);
   virtual int rmdir(const std::string& path);
   virtual void drop_cache(int fd);  // a hint: what was read or written of it may leave memory
+  virtual void will_read(int fd, int64_t bytes, int64_t offset);  // a hint: the disk may begin
 };
 
 // A failed call: exit code kIo, and the errno for those who treat some of them differently.
@@ -63,6 +64,7 @@ class File {
   void read(void* data, int64_t bytes, int64_t offset) const;  // kDamaged when the file ends before
   void sync() const;
   void drop_cache() const { vfs_->drop_cache(fd_); }
+  void will_read(int64_t bytes, int64_t offset) const { vfs_->will_read(fd_, bytes, offset); }
   void close();  // errors of close count: some file systems report lost writes here
 
  private:

@@ -3,8 +3,8 @@
 //
 // Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded
 // once to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32.
-// Unless said otherwise all tensors of an op are T; statistics, losses, seeds are f32. Gradients of parameters are G: f32
-// or bf16, whatever T is; summed in f32 with what is there, rounded once. Other mixes are refused with tensor and types.
+// Unless said otherwise all tensors of an op are T; statistics, losses, seeds f32. Parameters' gradients are G: f32 or
+// bf16, whatever T is; summed in f32 with what is there, rounded once. Other mixes are refused with tensor and types.
 //
 // Rules every kernel keeps:
 //  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size

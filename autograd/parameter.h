@@ -32,7 +32,7 @@ struct Parameter {
 
   // Local, compute dtype; a view into a flat buffer. No data outside its scope where values are gathered for use only.
   Tensor value;
-  Tensor grad;  // local, f32; a view into a flat buffer. No data: the first writer asks the scope for room (grad_dst)
+  Tensor grad;  // local, f32 or bf16; a view into a flat buffer. No data: the first writer asks for room (grad_dst)
   bool grad_dirty = false;  // false: the next writer overwrites; true: it accumulates
   int64_t version = 0;      // a fresh_version() whenever value or where it lies changes: packed copies are then stale
   ParamScope* scope = nullptr;  // gives room for `grad` where it does not always have some

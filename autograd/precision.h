@@ -1,5 +1,5 @@
 // Mixed precision: which tensors of a model are stored in half, by level. What an op computes in follows from what it
-// is given; accumulators, statistics, losses and gradients of parameters are f32 at every level.
+// is given; accumulators, statistics and losses are f32 at every level, gradients of parameters f32 or bf16.
 #pragma once
 #include "kernels/core/tensor.h"
 

@@ -3,8 +3,8 @@
 //
 // Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded
 // once to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32.
-// Unless said otherwise all tensors of an op are T; statistics, losses, seeds and gradients of parameters are f32.
-// Other mixes are refused with op, tensor and types.
+// Unless said otherwise all tensors of an op are T; statistics, losses, seeds f32. Parameters' gradients are G: f32 or
+// bf16, whatever T is; summed in f32 with what is there, rounded once. Other mixes are refused with tensor and types.
 //
 // Rules every kernel keeps:
 //  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size
@@ -28,7 +28,7 @@ enum class Epilogue : uint8_t {
 
 // out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k] or, trans_a, [k,m]; b [k,n] or, trans_b, [n,k];
 // tensors of rank > 2 count as [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias and epilogue exclude
-// accumulate. a, b: T; bias, aux, out: T or f32.
+// accumulate. a, b: T; bias, aux: T or f32; out: T or G.
 struct Gemm {
   Tensor a, b, bias, aux, out;
   bool trans_a = false, trans_b = false, accumulate = false;
@@ -38,10 +38,10 @@ struct Gemm {
 };
 
 struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b. f32 + H: f32
-struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x. y: T or f32
+struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x. x, y: any of T each
 struct Copy { Tensor src, dst; };                                  // same dtype, same numel
 struct AddBias { Tensor x, bias, out; };                           // out = x + bias[cols]; out may alias x. bias: any
-struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] f32 (+)= sum over rows: bias gradient
+struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] G (+)= sum over rows: bias gradient
 struct Cast { Tensor src, dst; };                                  // between any two of f32, bf16, f16
 
 // GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). x: T or f32; dout and dx alike.
@@ -65,7 +65,7 @@ struct LayerNorm {
 // the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
 // wanted; then gamma only says how long a row is, its bytes need not be there.
 // With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
-// gamma: T or f32; ddelta: T, or H beside f32.
+// gamma: T or f32; dgamma, dbeta: G; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
@@ -93,12 +93,12 @@ struct AttentionGrad {
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
 struct Embedding { Tensor tokens, table, out; int64_t first_row = 0; };
-// dtable[row] f32 (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every
+// dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every
 // row.
 struct EmbeddingGrad { Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false; };
 // x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C], T or f32.
 struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
-// dpos[first_pos + p] f32 (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
+// dpos[first_pos + p] G (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
 struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
 
 // Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
@@ -144,7 +144,7 @@ struct ClipFactor {
   Tensor guard;
 };
 
-// Optimizer steps over a flat range. master, grad and state f32 [count]; value: same count in the compute dtype, or
+// Optimizer steps over a flat range. master and state f32 [count], grad G; value: same count in the compute dtype, or
 // empty when master is the value; value = round(master). A master of a half type (AMP O3: there are no masters) is the
 // value: widened, stepped in f32 and rounded back. All read scalars, g = grad * scalars[kGradMultiplier], lr,
 // beta1 (b1) and beta2 (b2) there, and write nothing when scalars[kSkip] != 0.

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # Installs what gpttrain needs from Debian's packages. Shared by launch/demo.sh and tests/run.sh; safe to run again:
 # when everything is there it does nothing and needs no network. Needs root or sudo only when something is missing.
+#   launch/setup.sh [--tests]           what the program, or the tests too, cannot do without
+#   launch/setup.sh --only PACKAGE...   these
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
           libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libsentencepiece-dev libdnnl-dev
           catch2 libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev patchelf)
-[ "${1:-}" = "--tests" ] && packages+=(python3 python3-venv python3-torch)
+case ${1:-} in
+  --tests) packages+=(python3 python3-venv) ;;
+  --only) shift; packages=("$@") ;;
+esac
 
 missing=()
 for p in "${packages[@]}"; do

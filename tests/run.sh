@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${GPT_PRESET:-cpu}
 ./launch/setup.sh --tests
-./tests/readers/setup.sh || echo "tests: the Python readers could not be installed; their tests will say SKIPPED"
+./launch/setup.sh --only python3-torch || echo "tests: no python3-torch"
+./tests/readers/setup.sh || echo "tests: not all Python readers could be installed; their tests will say SKIPPED"
 
 started=$SECONDS
 cmake --preset "$preset" >/dev/null

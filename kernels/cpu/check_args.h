@@ -30,6 +30,15 @@ inline void require_float(const char* op, const Named& n) {
              n.name, ' ', to_string(n.tensor.shape), " is ", name_of(t), "; f32, bf16 or f16 is supported");
 }
 
+// Of a parameter: f32 or bf16, whatever the op's other tensors are.
+inline void require_gradient(const char* op, std::initializer_list<Named> tensors) {
+  for (const Named& n : tensors) {
+    const DType t = n.tensor.dtype;
+    GT_REQUIRE(!n.tensor || t == DType::kF32 || t == DType::kBF16, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
+               to_string(n.tensor.shape), " is ", name_of(t), "; gradients of parameters are f32 or bf16");
+  }
+}
+
 // The floating type of `main`.
 inline void require_same(const char* op, const Named& main, std::initializer_list<Named> tensors) {
   require_float(op, main);

@@ -47,7 +47,8 @@ void add(const Add& p, Stream s) {
 }
 
 void axpy(const Axpy& p, Stream s) {
-  require_same_or_f32("axpy", {"x", p.x}, {{"y", p.y}});
+  require_float("axpy", {"x", p.x});
+  require_float("axpy", {"y", p.y});
   require_numel("axpy", p.y.numel(), {{"x", p.x}});
   const Simd& f = simd();
   each(s, p.y.numel(), !all_f32({&p.x, &p.y}), [&](int64_t i, int64_t n) {
@@ -91,11 +92,11 @@ void add_bias(const AddBias& p, Stream s) {
 
 void sum_rows(const SumRows& p, Stream s) {
   require_float("sum_rows", {"x", p.x});
-  require_f32("sum_rows", {{"out", p.out}});
+  require_gradient("sum_rows", {{"out", p.out}});
   const int64_t cols = p.out.numel(), rows = cols ? p.x.numel() / cols : 0;
   require_numel("sum_rows", rows * cols, {{"x", p.x}});
   parallel_for(s, cols, 128, [&, &f = simd()](int64_t begin, int64_t end, int) {  // each thread owns columns
-    sum_rows(f, p.x, begin, cols, rows, p.out.as<float>() + begin, end - begin, p.accumulate);
+    sum_rows(f, p.x, begin, cols, rows, p.out, begin, end - begin, p.accumulate);
   });
 }
 

@@ -68,7 +68,7 @@ SortedTokens sort_tokens(const int32_t* tokens, int64_t count, int64_t first_row
 void embedding_grad(const EmbeddingGrad& p, Stream s) {
   require_dtype("embedding_grad", DType::kI32, {{"tokens", p.tokens}});
   require_float("embedding_grad", {"dout", p.dout});
-  require_f32("embedding_grad", {{"dtable", p.dtable}});
+  require_gradient("embedding_grad", {{"dtable", p.dtable}});
   const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape.rows(), count = p.tokens.numel();
   require_numel("embedding_grad", count * cols, {{"dout", p.dout}});
   GT_CHECK(count < INT32_MAX, "embedding_grad: ", count, " tokens in one call");
@@ -78,10 +78,11 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float room[kChunk];
     const int64_t step = is_half(p.dout.dtype) ? kChunk : cols;
-    const auto add_row = [&](float* row, int64_t token, bool write_first) {
-      for (int64_t c = 0; c < cols; c += step) {
-        const int64_t n = std::min(step, cols - c);
-        const float* dout = read(f, p.dout, token * cols + c, n, room);
+    // Columns [from, from + width) of a token's row onto `row`.
+    const auto add_row = [&](float* row, int64_t token, int64_t from, int64_t width, bool write_first) {
+      for (int64_t c = 0; c < width; c += step) {
+        const int64_t n = std::min(step, width - c);
+        const float* dout = read(f, p.dout, token * cols + from + c, n, room);
         if (write_first) {
           std::memcpy(row + c, dout, static_cast<size_t>(n) * sizeof(float));
         } else {
@@ -90,10 +91,12 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
       }
     };
     for (int64_t r = begin; r < end; ++r) {
-      float* row = p.dtable.as<float>() + r * cols;
       const int64_t first = sorted.start[r], last = sorted.start[r + 1];
-      if (!p.accumulate && first == last) zero_row(row, cols);
-      for (int64_t i = first; i < last; ++i) add_row(row, sorted.order[i], !p.accumulate && i == first);
+      if (p.accumulate && first == last) continue;
+      edit(f, p.dtable, r * cols, cols, p.accumulate, [&](float* row, int64_t c, int64_t n) {
+        if (first == last) zero_row(row, n);
+        for (int64_t i = first; i < last; ++i) add_row(row, sorted.order[i], c, n, !p.accumulate && i == first);
+      });
     }
   });
 }
@@ -121,7 +124,7 @@ void add_position(const AddPosition& p, Stream s) {
 
 void position_grad(const PositionGrad& p, Stream s) {
   require_float("position_grad", {"dout", p.dout});
-  require_f32("position_grad", {{"dpos", p.dpos}});
+  require_gradient("position_grad", {{"dpos", p.dpos}});
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape.rows(), tokens = cols ? p.dout.numel() / cols : 0;
   GT_CHECK(tokens == 0 || (p.seq > 0 && tokens % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= rows),
            "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", p.seq, " from position ",
@@ -129,11 +132,14 @@ void position_grad(const PositionGrad& p, Stream s) {
   const int64_t sequences = tokens ? tokens / p.seq : 0;
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      float* row = p.dpos.as<float>() + r * cols;
       const int64_t at = r - p.first_pos;
       const bool inside = sequences > 0 && at >= 0 && at < p.seq;
-      if (!p.accumulate && !inside) zero_row(row, cols);
-      if (inside) sum_rows(f, p.dout, at * cols, p.seq * cols, sequences, row, cols, p.accumulate);
+      if (inside) {
+        sum_rows(f, p.dout, at * cols, p.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
+      } else if (!p.accumulate) {
+        std::memset(p.dpos.data + r * cols * size_of(p.dpos.dtype), 0,
+                    static_cast<size_t>(cols * size_of(p.dpos.dtype)));
+      }
     }
   });
 }

@@ -54,7 +54,8 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
                g.b.numel() == k * n,
            "gemm shapes do not fit: ", shapes());
   require_same("gemm", {"a", g.a}, {{"b", g.b}});
-  require_same_or_f32("gemm", {"a", g.a}, {{"out", g.out}, {"bias", g.bias}});
+  require_same_or_f32("gemm", {"a", g.a}, {{"bias", g.bias}});
+  if (g.out.dtype != g.a.dtype) require_gradient("gemm", {{"out", g.out}});
   GT_CHECK(!g.bias || g.bias.numel() == n, "gemm bias ", to_string(g.bias.shape), " for ", shapes());
   GT_CHECK(!g.accumulate || (!g.bias && g.epilogue == Epilogue::kNone), "gemm: bias and epilogue exclude accumulate");
   if (g.epilogue != Epilogue::kNone) {

@@ -32,6 +32,21 @@ inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const f
   if (t.dtype != DType::kF32) narrow(f, t.dtype, room, t.as<uint16_t>() + at, n);
 }
 
+// Calls body(floats, c, n) for elements [at + c, at + c + n) of t, of `count` in all: its own bytes, or pieces of scratch
+// that are rounded to it afterwards. keep: what is there is read first, so that the body may add to it.
+template <class Body>
+void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, Body body) {
+  if (t.dtype == DType::kF32) return body(t.as<float>() + at, int64_t{0}, count);
+  constexpr int64_t kPiece = 1024;
+  float room[kPiece];
+  for (int64_t c = 0; c < count; c += kPiece) {
+    const int64_t n = count - c < kPiece ? count - c : kPiece;
+    if (keep) read(f, t, at + c, n, room);
+    body(room, c, n);
+    write(f, t, at + c, n, room);
+  }
+}
+
 // Sums over rows of x, of which element (r, c) is number at + r * stride + c: out[c] (+)= sum over r. The bits of
 // Simd::sum_rows.
 inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out, int64_t cols,
@@ -47,6 +62,14 @@ inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride,
       f.sum_rows(room, kCols, count, out + c, width, accumulate || r > 0);
     }
   }
+}
+
+// The same onto elements [to, to + cols) of `out`, of any floating type.
+inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
+                     int64_t to, int64_t cols, bool accumulate) {
+  edit(f, out, to, cols, accumulate, [&](float* sums, int64_t c, int64_t n) {
+    sum_rows(f, x, at + c, stride, rows, sums, n, accumulate);
+  });
 }
 
 }  // namespace gt::cpu

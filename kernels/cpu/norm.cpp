@@ -110,7 +110,8 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   require_same(op, {"x", p.x}, {{"dout", p.dout}, {"dsum", p.dsum}, {"dx", p.dx}});
   require_same_or_narrower(op, {"x", p.x}, {{"ddelta", p.ddelta}});
   require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}});
-  require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}, {"dgamma", p.dgamma}, {"dbeta", p.dbeta}});
+  require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
+  require_gradient(op, {{"dgamma", p.dgamma}, {"dbeta", p.dbeta}});
   require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
   if (p.dx) require_numel(op, rows * cols, {{"dx", p.dx}});
@@ -165,7 +166,10 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   });
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
     const auto sum = [&](const float* partial, const Tensor& to) {
-      if (to) f.sum_rows(partial + begin, stride, blocks, to.as<float>() + begin, end - begin, p.accumulate_dw);
+      if (!to) return;
+      edit(f, to, begin, end - begin, p.accumulate_dw, [&](float* sums, int64_t c, int64_t n) {
+        f.sum_rows(partial + begin + c, stride, blocks, sums, n, p.accumulate_dw);
+      });
     };
     sum(dgamma, p.dgamma);
     sum(dbeta, p.dbeta);

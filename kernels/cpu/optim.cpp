@@ -16,11 +16,13 @@ constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compu
 
 // What all steps ask of their arguments. False: the step is skipped.
 bool ready(const char* op, const Tensor& master, const Tensor& value, const Tensor& scalars,
-           std::initializer_list<Named> others) {
+           const Tensor& grad, std::initializer_list<Named> state) {
   require_float(op, {"master", master});
   require_f32(op, {{"scalars", scalars}});
-  require_f32(op, others);
-  for (const Named& n : others)
+  require_gradient(op, {{"grad", grad}});
+  if (grad) require_numel(op, master.numel(), {{"grad", grad}});
+  require_f32(op, state);
+  for (const Named& n : state)
     if (n.tensor) require_numel(op, master.numel(), {n});
   require_numel(op, kNumScalars, {{"scalars", scalars}});
   if (value) require_numel(op, master.numel(), {{"value", value}});
@@ -30,15 +32,16 @@ bool ready(const char* op, const Tensor& master, const Tensor& value, const Tens
   return scalars.as<float>()[kSkip] == 0;
 }
 
-// update(master, i, n) for chunks of the range, whose masters it is given as floats, each rounded to `value` behind it.
+// update(master, grad, i, n) for chunks of the range, whose masters and gradients (null without `grad`) it is given as
+// floats, masters rounded to `value` behind it.
 template <class F>
-void update_chunks(Stream s, const Tensor& master, const Tensor& value, F update) {
+void update_chunks(Stream s, const Tensor& master, const Tensor& grad, const Tensor& value, F update) {
   parallel_for(s, master.numel(), kChunk, [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float room[kChunk];
+    float room[kChunk], grad_room[kChunk];
     for (int64_t i = begin; i < end; i += kChunk) {
       const int64_t n = std::min(kChunk, end - i);
       float* from = const_cast<float*>(read(f, master, i, n, room));
-      update(from, i, n);
+      update(from, grad ? read(f, grad, i, n, grad_room) : nullptr, i, n);
       write(f, master, i, n, from);
       if (!value) continue;
       if (value.dtype == DType::kF32) std::copy(from, from + n, value.as<float>() + i);
@@ -73,7 +76,7 @@ double trust_ratio(const LambRule& r, const double* squares) {
 }  // namespace
 
 void adamw(const AdamW& p, Stream s) {
-  if (!ready("adamw", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}, {"v", p.v}})) return;
+  if (!ready("adamw", p.master, p.value, p.scalars, p.grad, {{"m", p.m}, {"v", p.v}})) return;
   const float* scalars = p.scalars.as<float>();
   const AdamWArgs args{scalars[kLr],
                        scalars[kBeta1],
@@ -84,27 +87,27 @@ void adamw(const AdamW& p, Stream s) {
                        p.eps,
                        p.weight_decay,
                        p.adam_l2};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
-    f.adamw(master, at(p.grad, i), at(p.m, i), at(p.v, i), n, args);
+  update_chunks(s, p.master, p.grad, p.value, [&, &f = simd()](float* master, const float* grad, int64_t i, int64_t n) {
+    f.adamw(master, grad, at(p.m, i), at(p.v, i), n, args);
   });
 }
 
 void sgd(const Sgd& p, Stream s) {
-  if (!ready("sgd", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}})) return;
+  if (!ready("sgd", p.master, p.value, p.scalars, p.grad, {{"m", p.m}})) return;
   const float* scalars = p.scalars.as<float>();
   const SgdArgs args{scalars[kLr],   scalars[kBeta1], scalars[kGradShare], scalars[kGradMultiplier],
                      p.weight_decay, p.nesterov};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
-    f.sgd(master, at(p.grad, i), at(p.m, i), n, args);
+  update_chunks(s, p.master, p.grad, p.value, [&, &f = simd()](float* master, const float* grad, int64_t i, int64_t n) {
+    f.sgd(master, grad, at(p.m, i), n, args);
   });
 }
 
 void lion(const Lion& p, Stream s) {
-  if (!ready("lion", p.master, p.value, p.scalars, {{"grad", p.grad}, {"m", p.m}})) return;
+  if (!ready("lion", p.master, p.value, p.scalars, p.grad, {{"m", p.m}})) return;
   const float* scalars = p.scalars.as<float>();
   const LionArgs args{scalars[kLr], scalars[kBeta1], scalars[kBeta2], scalars[kGradMultiplier], p.weight_decay};
-  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
-    f.lion(master, at(p.grad, i), at(p.m, i), n, args);
+  update_chunks(s, p.master, p.grad, p.value, [&, &f = simd()](float* master, const float* grad, int64_t i, int64_t n) {
+    f.lion(master, grad, at(p.m, i), n, args);
   });
 }
 
@@ -112,15 +115,16 @@ void lamb_moments(const LambMoments& p, Stream s) {
   require_dtype("lamb_moments", DType::kF64, {{"norms", p.norms}});
   if (p.norms) require_numel("lamb_moments", 2, {{"norms", p.norms}});
   double total[2] = {};
-  if (ready("lamb_moments", p.master, {}, p.scalars, {{"grad", p.grad}, {"m", p.m}, {"v", p.v}})) {
+  if (ready("lamb_moments", p.master, {}, p.scalars, p.grad, {{"m", p.m}, {"v", p.v}})) {
     const int64_t count = p.master.numel(), blocks = (count + kLambBlock - 1) / kLambBlock;
     const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), 1);
     double* partial = cpu_context(s).scratch<double>(2 * blocks);
     parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
-      float room[kLambBlock];
+      float room[kLambBlock], grad_room[kLambBlock];
       for (int64_t b = begin; b < end; ++b) {
         const int64_t i = b * kLambBlock, n = std::min(kLambBlock, count - i);
-        f.lamb_moments(read(f, p.master, i, n, room), at(p.grad, i), at(p.m, i), at(p.v, i), n, args, partial + 2 * b);
+        f.lamb_moments(read(f, p.master, i, n, room), read(f, p.grad, i, n, grad_room), at(p.m, i), at(p.v, i), n, args,
+                       partial + 2 * b);
       }
     });
     for (int64_t b = 0; b < blocks; ++b)
@@ -135,11 +139,11 @@ void lamb_apply(const LambApply& p, Stream s) {
   require_dtype("lamb_apply", DType::kF64, {{"norms", p.norms}});
   require_numel("lamb_apply", 2, {{"norms", p.norms}});
   if (p.ratio) require_numel("lamb_apply", 1, {{"ratio", p.ratio}});
-  if (!ready("lamb_apply", p.master, p.value, p.scalars, {{"m", p.m}, {"v", p.v}})) return;
+  if (!ready("lamb_apply", p.master, p.value, p.scalars, {}, {{"m", p.m}, {"v", p.v}})) return;
   const auto ratio = static_cast<float>(trust_ratio(p.rule, p.norms.as<double>()));
   if (p.ratio) *p.ratio.as<float>() = ratio;
   const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), ratio);
-  update_chunks(s, p.master, p.value, [&, &f = simd()](float* master, int64_t i, int64_t n) {
+  update_chunks(s, p.master, {}, p.value, [&, &f = simd()](float* master, const float*, int64_t i, int64_t n) {
     f.lamb_apply(master, at(p.m, i), at(p.v, i), n, args);
   });
 }

@@ -30,6 +30,14 @@ void by_f32_or(const char* op, const char* tensor, DType t, DType main, F&& f) {
        "; f32 or the same is supported");
 }
 
+// The type of a parameter's gradient: f32 or bf16, whatever the op's other tensors are.
+template <class F>
+void by_gradient(const char* op, const char* tensor, DType t, F&& f) {
+  if (t == DType::kF32) return f(float{});
+  if (t == DType::kBF16) return f(__nv_bfloat16{});
+  fail(Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t), "; gradients of parameters are f32 or bf16");
+}
+
 // The types of an optimizer's master and of the value beside it: a master of a half type stands alone.
 template <class F>
 void by_master(const char* op, const Tensor& master, const Tensor& value, F&& f) {

@@ -166,9 +166,9 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+template <class G>
 __global__ void __launch_bounds__(256)
-    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, float* out, float* out2,
-                   bool accumulate) {
+    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, G* out, G* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   if (c < columns) {
@@ -180,17 +180,19 @@ __global__ void __launch_bounds__(256)
   __syncthreads();
   if (threadIdx.y != 0 || c >= columns) return;
   for (int y = 1; y < 8; ++y) s += lane[y][threadIdx.x];
-  float* to = c < split ? out + c : out2 + (c - split);
-  *to = accumulate ? *to + s : s;
+  G* to = c < split ? out + c : out2 + (c - split);
+  *to = from_float<G>(accumulate ? to_float(*to) + s : s);
 }
 
 }  // namespace
 
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op) {
-  want(op, "a sum over rows", out, DType::kF32);
-  combine_kernel<<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
-      partial, parts, columns, split, out.as<float>(), out2.as<float>(), accumulate);
+  by_gradient(op, "a sum over rows", out.dtype, [&](auto g) {
+    using G = decltype(g);
+    combine_kernel<G><<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
+        partial, parts, columns, split, out.as<G>(), out2.as<G>(), accumulate);
+  });
 }
 
 namespace {
@@ -228,9 +230,10 @@ void axpy(const Axpy& a, Stream s) {
   Context& c = enter(s, "axpy");
   by_dtype("axpy", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    by_f32_or<T>("axpy", "y", a.y.dtype, a.x.dtype, [&](auto u) {
+    by_dtype("axpy", "y", a.y.dtype, [&](auto u) {
       using U = decltype(u);
-      each<kPack<T>>(c, AxpyOp<T, U>{a.x.as<T>(), a.y.as<U>(), a.alpha}, a.y.numel(), aligned16({a.x.data, a.y.data}));
+      each<std::max(kPack<T>, kPack<U>)>(c, AxpyOp<T, U>{a.x.as<T>(), a.y.as<U>(), a.alpha}, a.y.numel(),
+                                         aligned16({a.x.data, a.y.data}));
     });
   });
   leave(c, "axpy");

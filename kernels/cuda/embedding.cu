@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(256)
   store<V>(x + i * V, a);
 }
 
-template <int V, class T>
+template <int V, class T, class G>
 __global__ void __launch_bounds__(256)
-    position_grad_kernel(const T* dout, float* dpos, int64_t packs, int64_t cols, int64_t batch, int64_t seq,
+    position_grad_kernel(const T* dout, G* dpos, int64_t packs, int64_t cols, int64_t batch, int64_t seq,
                          int64_t first_pos, bool accumulate) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
@@ -165,8 +165,8 @@ __device__ inline void sum_positions(const T* dout, const int32_t* position, int
   }
 }
 
-template <int V>
-__device__ inline void put(float* to, float (&s)[V], bool accumulate) {
+template <int V, class G>
+__device__ inline void put(G* to, float (&s)[V], bool accumulate) {
   if (accumulate) {
     float old[V];
     load<V>(to, old);
@@ -177,9 +177,9 @@ __device__ inline void put(float* to, float (&s)[V], bool accumulate) {
 }
 
 // A warp a (row, tile of 32 * V channels): rows without positions are zeroed or left alone, long rows are left alone.
-template <int V, class T>
+template <int V, class T, class G>
 __global__ void __launch_bounds__(256)
-    short_rows_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end, float* dtable,
+    short_rows_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end, G* dtable,
                       int64_t rows, int64_t cols, bool accumulate) {
   const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
   const int64_t col = (int64_t{blockIdx.y} * 32 + threadIdx.x % 32) * V;
@@ -192,10 +192,10 @@ __global__ void __launch_bounds__(256)
 }
 
 // A block a (long row, tile): warp w takes pieces w, w + 8, ... of 64 positions; pieces are added in order.
-template <int V, class T>
+template <int V, class T, class G>
 __global__ void __launch_bounds__(256)
     long_sums_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end,
-                     const int32_t* rows_long, const int32_t* count, float* dtable, int64_t cols, bool accumulate) {
+                     const int32_t* rows_long, const int32_t* count, G* dtable, int64_t cols, bool accumulate) {
   __shared__ float piece[8][32 * V];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t col = (int64_t{blockIdx.y} * 32 + lane) * V;
@@ -290,26 +290,28 @@ void embedding_grad(const EmbeddingGrad& a, Stream s) {
   if (a.dtable.numel() == 0 || (n == 0 && a.accumulate)) return;
   Context& c = enter(s, "embedding_grad");
   want("embedding_grad", "tokens", a.tokens, DType::kI32);
-  want("embedding_grad", "dtable", a.dtable, DType::kF32);
   GT_CHECK(a.dout.numel() == n * cols, "embedding_grad: dout ", to_string(a.dout.shape), " for ", n, " tokens of ",
            cols, " channels");
   GT_REQUIRE(n < (int64_t{1} << 31) && rows < (int64_t{1} << 31) - 1, Exit::kUsage, "cuda embedding_grad: ", n,
              " tokens, ", rows, " rows; below 2^31 of each is supported");
   const Sorted list = sort_positions(c, a, n, rows);
   by_dtype("embedding_grad", "dout", a.dout.dtype, [&](auto t) {
-    using T = decltype(t);
-    constexpr int kV = 4;  // 16 bytes of f32, 8 of halves
-    const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dtable.data});
-    const auto tiles = static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1)));
-    auto* one = wide ? short_rows_kernel<kV, T> : short_rows_kernel<1, T>;
-    one<<<dim3(static_cast<unsigned>(ceil_div(rows, 8)), tiles), 256, 0, c.stream>>>(
-        a.dout.as<T>(), list.position, list.begin, list.end, a.dtable.as<float>(), rows, cols, a.accumulate);
-    const int64_t most = n / (kShort + 1);  // so many rows can be long
-    auto* many = wide ? long_sums_kernel<kV, T> : long_sums_kernel<1, T>;
-    if (most > 0)
-      many<<<dim3(static_cast<unsigned>(std::min<int64_t>(most, 1024)), tiles), 256, 0, c.stream>>>(
-          a.dout.as<T>(), list.position, list.begin, list.end, list.rows_long, list.count, a.dtable.as<float>(), cols,
-          a.accumulate);
+    by_gradient("embedding_grad", "dtable", a.dtable.dtype, [&](auto g) {
+      using T = decltype(t);
+      using G = decltype(g);
+      constexpr int kV = 4;  // 16 bytes of f32, 8 of halves
+      const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dtable.data});
+      const auto tiles = static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1)));
+      auto* one = wide ? short_rows_kernel<kV, T, G> : short_rows_kernel<1, T, G>;
+      one<<<dim3(static_cast<unsigned>(ceil_div(rows, 8)), tiles), 256, 0, c.stream>>>(
+          a.dout.as<T>(), list.position, list.begin, list.end, a.dtable.as<G>(), rows, cols, a.accumulate);
+      const int64_t most = n / (kShort + 1);  // so many rows can be long
+      auto* many = wide ? long_sums_kernel<kV, T, G> : long_sums_kernel<1, T, G>;
+      if (most > 0)
+        many<<<dim3(static_cast<unsigned>(std::min<int64_t>(most, 1024)), tiles), 256, 0, c.stream>>>(
+            a.dout.as<T>(), list.position, list.begin, list.end, list.rows_long, list.count, a.dtable.as<G>(), cols,
+            a.accumulate);
+    });
   });
   leave(c, "embedding_grad");
 }
@@ -343,15 +345,17 @@ void position_grad(const PositionGrad& a, Stream s) {
   GT_CHECK(batch * a.seq * cols == a.dout.numel() && a.first_pos >= 0 && a.first_pos + a.seq <= a.dpos.shape.rows(),
            "position_grad: dout ", to_string(a.dout.shape), " seq ", a.seq, " first ", a.first_pos, " dpos ",
            to_string(a.dpos.shape));
-  want("position_grad", "dpos", a.dpos, DType::kF32);
   by_dtype("position_grad", "dout", a.dout.dtype, [&](auto t) {
-    using T = decltype(t);
-    constexpr int kV = kPack<T>;
-    const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dpos.data});
-    const int64_t packs = a.dpos.numel() / (wide ? kV : 1);
-    auto* kernel = wide ? position_grad_kernel<kV, T> : position_grad_kernel<1, T>;
-    kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(
-        a.dout.as<T>(), a.dpos.as<float>(), packs, cols, batch, a.seq, a.first_pos, a.accumulate);
+    by_gradient("position_grad", "dpos", a.dpos.dtype, [&](auto g) {
+      using T = decltype(t);
+      using G = decltype(g);
+      constexpr int kV = kPack<T>;
+      const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dpos.data});
+      const int64_t packs = a.dpos.numel() / (wide ? kV : 1);
+      auto* kernel = wide ? position_grad_kernel<kV, T, G> : position_grad_kernel<1, T, G>;
+      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(
+          a.dout.as<T>(), a.dpos.as<G>(), packs, cols, batch, a.seq, a.first_pos, a.accumulate);
+    });
   });
   leave(c, "position_grad");
 }

@@ -227,6 +227,9 @@ GemmPlans& plans_of(Context& c) {
   return *c.gemm;
 }
 
+// cuBLASLt writes bf16 for operands of bf16 alone.
+bool writes_gradient(const Gemm& g) { return g.out.dtype == DType::kBF16 && g.a.dtype != DType::kBF16; }
+
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(),
                 bn = g.trans_b ? g.b.shape.rows() : g.b.shape.cols();
@@ -243,7 +246,7 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
     GT_REQUIRE(!t || t.dtype == g.a.dtype || t.dtype == DType::kF32, Exit::kUsage, "cuda gemm: ", name, " is ",
                name_of(t.dtype), " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
   };
-  same_or_f32("out", g.out);
+  if (!writes_gradient(g)) same_or_f32("out", g.out);
   same_or_f32("bias", g.bias);
   if (g.epilogue != Epilogue::kNone) same_or_f32("aux", g.aux);
 }
@@ -267,6 +270,18 @@ void finish(const Gemm& g, Fused fused, Stream s) {
   if (fused >= Fused::kGelu) return;
   if (g.epilogue == Epilogue::kGelu) gelu({.x = g.aux, .out = g.out}, s);
   if (g.epilogue == Epilogue::kGeluGrad) gelu_grad({.x = g.aux, .dout = g.out, .dx = g.out}, s);
+}
+
+// A bf16 gradient of operands of another type: its sum is made in f32 scratch and goes on in f32.
+void add_product(Context& c, const Gemm& g, Stream s) {
+  GT_CHECK(!g.bias && g.epilogue == Epilogue::kNone, "gemm: a bf16 result of ", name_of(g.a.dtype),
+           " operands is a gradient: without bias and epilogue");
+  Gemm product = g;
+  product.out = {c.scratch(g.out.numel() * size_of(DType::kF32)), g.out.shape, DType::kF32, g.out.device};
+  product.accumulate = false;
+  gemm(product, s);
+  if (g.accumulate) return axpy({.x = product.out, .y = g.out}, s);
+  cast({.src = product.out, .dst = g.out}, s);
 }
 
 }  // namespace
@@ -298,6 +313,7 @@ void gemm(const Gemm& g, Stream s) {
     return leave(c, "gemm");
   }
   validate(g, m, n, k);
+  if (writes_gradient(g)) return add_product(c, g, s);
   GemmPlans& plans = plans_of(c);
   Fused fused = best_fusion(g, n);
   for (bool done = false; !done;) {

@@ -15,11 +15,12 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kBlockElements = 32768;  // of one partial sum: part of the definition of the result
 
-template <class M>
+template <class M, class G>
 struct Moments {
   float *m, *v;
   const M* master;
-  const float *grad, *scalars;
+  const G* grad;
+  const float* scalars;
 };
 
 struct Factors {
@@ -38,8 +39,8 @@ __device__ inline float update_of(const LambRule& r, const Factors& k, float w, 
   return m * k.c1 / root + (r.l2 ? 0.0f : r.weight_decay * w);
 }
 
-template <int V, class M>
-__device__ inline void moments_at(const Moments<M>& a, const LambRule& r, const Factors& k, int64_t i,
+template <int V, class M, class G>
+__device__ inline void moments_at(const Moments<M, G>& a, const LambRule& r, const Factors& k, int64_t i,
                                   double* squares) {
   float w[V], g[V], m[V], v[V];
   load<V>(a.master + i, w);
@@ -60,8 +61,8 @@ __device__ inline void moments_at(const Moments<M>& a, const LambRule& r, const 
   store<V>(a.v + i, v);
 }
 
-template <int V, class M>
-__global__ void __launch_bounds__(kThreads) moments_kernel(Moments<M> a, LambRule r, double* partial, int64_t n) {
+template <int V, class M, class G>
+__global__ void __launch_bounds__(kThreads) moments_kernel(Moments<M, G> a, LambRule r, double* partial, int64_t n) {
   __shared__ double shared[kThreads / 32];
   double squares[2] = {0, 0};
   if (a.scalars[kSkip] == 0.0f) {
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Step<M> a, LambRule r, 
 
 void check_ranges(const char* op, int64_t n, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
-    want(op, "grad, m or v", *t, DType::kF32);
+    want(op, "m or v", *t, DType::kF32);
     GT_CHECK(t->numel() == n, op, ": ranges of ", n, " and ", t->numel(), " elements");
   }
 }
@@ -146,15 +147,20 @@ void check_ranges(const char* op, int64_t n, std::initializer_list<const Tensor*
 void lamb_moments(const LambMoments& a, Stream s) {
   const int64_t n = a.master.numel(), parts = ceil_div(n, kBlockElements);
   Context& c = enter(s, "lamb_moments");
-  check_ranges("lamb_moments", n, {&a.grad, &a.m, &a.v});
+  check_ranges("lamb_moments", n, {&a.m, &a.v});
+  GT_CHECK(a.grad.numel() == n, "lamb_moments: ranges of ", n, " and ", a.grad.numel(), " elements");
   if (a.norms) want("lamb_moments", "norms", a.norms, DType::kF64);
   auto* partial = reinterpret_cast<double*>(c.scratch(std::max<int64_t>(parts, 1) * 16));
   by_dtype("lamb_moments", "master", a.master.dtype, [&](auto t) {
-    using M = decltype(t);
-    const Moments<M> p{a.m.as<float>(), a.v.as<float>(), a.master.as<M>(), a.grad.as<float>(), a.scalars.as<float>()};
-    const bool wide = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data});
-    auto* kernel = wide ? moments_kernel<4, M> : moments_kernel<1, M>;
-    if (parts > 0) kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(p, a.rule, partial, n);
+    by_gradient("lamb_moments", "grad", a.grad.dtype, [&](auto g) {
+      using M = decltype(t);
+      using G = decltype(g);
+      const Moments<M, G> p{a.m.as<float>(), a.v.as<float>(), a.master.as<M>(), a.grad.as<G>(),
+                            a.scalars.as<float>()};
+      const bool wide = aligned16({a.master.data, a.grad.data, a.m.data, a.v.data});
+      auto* kernel = wide ? moments_kernel<4, M, G> : moments_kernel<1, M, G>;
+      if (parts > 0) kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(p, a.rule, partial, n);
+    });
   });
   if (a.norms) norms_kernel<<<1, kThreads, 0, c.stream>>>(partial, parts, a.norms.as<double>(), a.accumulate);
   leave(c, "lamb_moments");

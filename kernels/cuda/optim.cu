@@ -153,8 +153,8 @@ struct LionRule {
   }
 };
 
-template <int V, class M, class U, class Rule>
-__device__ inline void update_at(const Rule& rule, const StepScalars& k, M* master, const float* grad, U* value,
+template <int V, class M, class G, class U, class Rule>
+__device__ inline void update_at(const Rule& rule, const StepScalars& k, M* master, const G* grad, U* value,
                                  int64_t i) {
   float p[V], g[V];
   load<V>(master + i, p);
@@ -166,9 +166,9 @@ __device__ inline void update_at(const Rule& rule, const StepScalars& k, M* mast
   if (value != nullptr) store<V>(value + i, p);
 }
 
-template <int V, class M, class U, class Rule>
+template <int V, class M, class G, class U, class Rule>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(Rule rule, const float* scalars, M* master, const float* grad, U* value, int64_t n) {
+    update_kernel(Rule rule, const float* scalars, M* master, const G* grad, U* value, int64_t n) {
   if (scalars[kSkip] != 0.0f) return;
   const StepScalars k(scalars);
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads,
@@ -185,22 +185,27 @@ void update(const char* op, const Args& a, std::initializer_list<const Tensor*> 
   Context& c = enter(s, op);
   bool wide = aligned16({a.master.data, a.grad.data, a.value.data});
   const auto check_range = [&](const Tensor& t) {
-    want(op, "grad or state", t, DType::kF32);
     GT_CHECK(t.numel() == n, op, ": ranges of ", n, " and ", t.numel(), " elements");
     wide = wide && aligned16({t.data});
   };
   check_range(a.grad);
-  for (const Tensor* t : state)
-    if (*t) check_range(*t);
+  for (const Tensor* t : state) {
+    if (!*t) continue;
+    want(op, "state", *t, DType::kF32);
+    check_range(*t);
+  }
   GT_CHECK(!a.value || a.value.numel() == n, op, ": value has ", a.value.numel(), " elements, master ", n);
   by_master(op, a.master, a.value, [&](auto t, auto u) {
-    using M = decltype(t);
-    using U = decltype(u);
-    const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1 << 20);
-    auto* kernel = wide ? update_kernel<4, M, U, Rule> : update_kernel<1, M, U, Rule>;
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(
-        rule, a.scalars.template as<float>(), a.master.template as<M>(), a.grad.template as<float>(),
-        a.value.template as<U>(), n);
+    by_gradient(op, "grad", a.grad.dtype, [&](auto g) {
+      using M = decltype(t);
+      using U = decltype(u);
+      using G = decltype(g);
+      const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1 << 20);
+      auto* kernel = wide ? update_kernel<4, M, G, U, Rule> : update_kernel<1, M, G, U, Rule>;
+      kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(
+          rule, a.scalars.template as<float>(), a.master.template as<M>(), a.grad.template as<G>(),
+          a.value.template as<U>(), n);
+    });
   });
   leave(c, op);
 }

@@ -127,8 +127,9 @@ struct PrecisionConfig {
     v("stochastic_rounding", stochastic_rounding, "",
       "bf16 weights without masters are rounded at random after each step, so that small updates add up");
     v("reduce_dtype", reduce_dtype, "fp32|bf16|fp16",
-      "type to which gradients are rounded before data-parallel ranks add them up");
-    v("grad_dtype", grad_dtype, "fp32|bf16", "type in which gradients are accumulated");
+      "type that gradients get before data-parallel ranks add them up");
+    v("grad_dtype", grad_dtype, "fp32|bf16",
+      "type in which gradients are kept and added up over microbatches: bf16 takes half the memory, and rounds sums");
     v("fp8", fp8, "", "matrix products in fp8");
     v("qat", qat, "off|int8",
       "quantization-aware training: forward and backward see weights by row, and what enters linear layers, as int8");

@@ -31,7 +31,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"precision.grad_dtype", "fp32", "gradients in half precision"},
     {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
@@ -106,6 +105,7 @@ class Checker {
     partition();
     recompute();
     batch();
+    note_gradients(c_, rules());
     schedule();
     check_optimizer(c_, rules());
     check_curriculum(c_, rules());

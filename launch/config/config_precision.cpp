@@ -121,17 +121,20 @@ void check_scaler(const Config& c, const RuleContext& x) {
 
 // What the four tables of a level hold.
 std::string holds(const PrecisionConfig& p, bool keep_norm, bool masters, const LossScaleOptions& s) {
-  if (p.amp == "O0") return "FP32 compute, master weights, gradients and reductions";
+  const std::string gradients = p.grad_dtype == "fp32" ? "FP32" : p.grad_dtype;
+  if (p.amp == "O0")
+    return p.grad_dtype == "fp32" ? "FP32 compute, master weights, gradients and reductions"
+                                  : "FP32 compute and master weights, gradients " + gradients;
   const std::string scale = s.dynamic ? fmt::format("dynamic from {:g}", s.init) : fmt::format("{:g}", s.init);
   if (p.amp == "O1")
-    return fmt::format("FP32 weights and residual stream, products and attention in {}, gradients FP32, loss scale {}",
-                       p.dtype, scale);
-  return fmt::format("{} weights and residual stream, norms {}, {}, gradients FP32, loss scale {}", p.dtype,
+    return fmt::format("FP32 weights and residual stream, products and attention in {}, gradients {}, loss scale {}",
+                       p.dtype, gradients, scale);
+  return fmt::format("{} weights and residual stream, norms {}, {}, gradients {}, loss scale {}", p.dtype,
                      keep_norm ? "FP32" : p.dtype,
                      masters                 ? "FP32 masters"
                      : p.stochastic_rounding ? "no masters but stochastic rounding"
                                              : "no masters",
-                     scale);
+                     gradients, scale);
 }
 
 }  // namespace
@@ -170,6 +173,7 @@ std::string precision_text(const Config& c) {
   Config plain = c;
   plain.precision.loss_scale = "none";
   plain.precision.stochastic_rounding = false;
+  plain.precision.grad_dtype = "fp32";
   const bool keep = p.amp == "O2";
   const std::string level = holds(plain.precision, keep, keep, loss_scale_options(plain));
   std::string now = holds(p, p.keep_norm_fp32 == "auto" ? keep : p.keep_norm_fp32 == "true",
@@ -178,6 +182,15 @@ std::string precision_text(const Config& c) {
   if (p.reduce_dtype != "fp32") now += fmt::format(", reductions {}", p.reduce_dtype);
   if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
   return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
+}
+
+void note_gradients(const Config& c, const RuleContext& x) {
+  if (c.precision.grad_dtype != "bf16") return;
+  const int64_t sums = c.train.grad_accum;
+  x.notes.push_back(fmt::format(
+      "warning: precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits of them: {}",
+      sums > 1 ? fmt::format("of a sum over the {} microbatches of a step, addends below 1/512 of it are lost", sums)
+               : "each is rounded, though with one microbatch a step they are not added up"));
 }
 
 void check_precision(Config& c, const RuleContext& x) {

@@ -14,6 +14,9 @@ namespace gt {
 // (with a note), and reports everything wrong.
 void check_precision(Config&, const RuleContext&);
 
+// Says what gradients in bf16 cost. The batch has been worked out.
+void note_gradients(const Config&, const RuleContext&);
+
 // Of a checked config: none is the level's own, what is 0 (delta: -1) the profile's.
 LossScaleOptions loss_scale_options(const Config&);
 

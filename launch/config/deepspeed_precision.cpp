@@ -160,7 +160,7 @@ void translate_precision(DsTranslation& t) {
     t.set("communication_data_type", "precision.reduce_dtype", type);
   }
   if (t.text("data_types.grad_accum_dtype", "") == "fp16")
-    t.refuse("data_types.grad_accum_dtype", "fp16 is refused: sums of gradients overflow in it", "use fp32");
+    t.refuse("data_types.grad_accum_dtype", "fp16 is refused: sums of gradients overflow in it", "use fp32 or bf16");
   else if (t.given("data_types.grad_accum_dtype"))
     t.set("data_types.grad_accum_dtype", "precision.grad_dtype", t.text("data_types.grad_accum_dtype", ""));
 }

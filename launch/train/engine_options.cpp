@@ -42,7 +42,7 @@ MeshShape mesh_shape(const Config& c) {
 }
 
 namespace {
-ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype, int64_t dp) {
+ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t dp) {
   ZeroOptions z;
   z.scale_before = 1 / (c.prescale ? static_cast<double>(dp) : c.predivide_factor);
   z.stage = static_cast<int>(c.stage);
@@ -51,7 +51,8 @@ ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype, i
   if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
   z.prefetch = static_cast<int>(c.prefetch);
   z.persist_numel = c.persist_numel;
-  if (reduce_dtype != "fp32") z.reduce = reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
+  if (p.reduce_dtype != "fp32") z.reduce = p.reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
+  if (p.grad_dtype == "bf16") z.grad = DType::kBF16;
   z.allow_unused = c.allow_unused;
   return z;
 }
@@ -60,7 +61,7 @@ ZeroOptions zero_options(const ZeroConfig& c, const std::string& reduce_dtype, i
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = gpt_config(c);
-  o.zero = zero_options(c.zero, c.precision.reduce_dtype, c.parallel.dp);
+  o.zero = zero_options(c.zero, c.precision, c.parallel.dp);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);

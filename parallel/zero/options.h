@@ -20,7 +20,8 @@ struct ZeroOptions {
   // A parameter that no gradient was written for in a step has one of 0 there; else that is an error. Ranks of the
   // data-parallel group must agree about it where gradients are reduced after each microbatch.
   bool allow_unused = false;
-  DType reduce = DType::kF32;  // f32 or half: what gradients are rounded to before data-parallel ranks add them up
+  DType grad = DType::kF32;    // f32 or bf16: gradients as they are kept, and added up over the microbatches
+  DType reduce = DType::kF32;  // f32 or half: what gradients become before data-parallel ranks add them up
   // Gradients are multiplied by this before data-parallel ranks add them up, and the sums divided by it: what half
   // types (`reduce`) can hold of a sum of many. Nothing to one rank.
   double scale_before = 1;

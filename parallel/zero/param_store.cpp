@@ -21,6 +21,7 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       reducer_(std::make_unique<GradReducer>(scopes_, options, mesh, backend, compute)),
       gatherer_(std::make_unique<ValueGatherer>(mesh, compute, options.prefetch)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
+  GT_CHECK(options.grad == DType::kF32 || options.grad == DType::kBF16, "gradients in ", name_of(options.grad));
   for (ScopeSpec& spec : specs) add_scope(std::move(spec));
   if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->quantizes(); }))
     quantizer_ = std::make_unique<WeightQuantizer>(scopes_, mesh, backend, compute);
@@ -28,8 +29,8 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
   ZeroMemory room;
   for (const auto& s : scopes_) {
     if (s->values_sharded && !s->shares_values()) room.gathered += 2 * align_up(s->layout.size * size_of(s->dtype));
-    if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(DType::kF32));
-    if (options.reduce != DType::kF32) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
+    if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
+    if (options.reduce != options.grad) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
@@ -53,8 +54,8 @@ void ParamStore::add_scope(ScopeSpec spec) {
 }
 
 ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, ScopeState* main) {
-  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), mesh_.coord(Axis::kDp),
-                                                 mesh_.size(Axis::kDp), *reducer_, *gatherer_));
+  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), options_.grad,
+                                                 mesh_.coord(Axis::kDp), mesh_.size(Axis::kDp), *reducer_, *gatherer_));
   ScopeState& s = *scopes_.back();
   if (main != nullptr) main->companion = &s;
   allocate(s, main != nullptr);
@@ -109,7 +110,7 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
     backend_.device->zero(b.data() + used, b.bytes() - used, compute_);
     return b;
   };
-  s.grads = buffer(s.grads_sharded, DType::kF32);
+  s.grads = buffer(s.grads_sharded, s.grad_dtype);
   if (s.grads_sharded) s.hide_grads();
   else s.show_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);

@@ -1,4 +1,4 @@
-// Owns every parameter's bytes on this rank: flat values and flat f32 gradients, one pair a scope, f32 masters of half
+// Owns every parameter's bytes on this rank: flat values and flat gradients, one pair a scope, f32 masters of half
 // values (unless these are trained themselves), and which part of them this data-parallel rank is responsible for.
 // ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
 //   stage 0: everything; gradients are gathered and every rank updates all;
@@ -53,7 +53,7 @@ struct ZeroMemory {
 
 // What the optimizer updates: contiguous ranges that share a rule. All tensors 1-D of equal length.
 struct UpdateRange {
-  Tensor value, grad;   // value: f32 or half; grad f32
+  Tensor value, grad;   // value: f32 or half; grad: f32 or bf16
   Tensor master;        // what is trained: f32, or the value itself
   Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }  // to be written beside the master
   bool decay = true;

@@ -33,7 +33,7 @@ void GradReducer::open(ScopeState& s) {
   GT_CHECK(s.grads_sharded, s.spec.name, " has lost its gradients");
   if (s.phase == Phase::kReady) launch_bucket();
   if (s.phase == Phase::kReducing || backward_over_) drain();
-  s.open = pool_.alloc({s.layout.size}, DType::kF32);
+  s.open = pool_.alloc({s.layout.size}, s.grad_dtype);
   const Tensor padding = s.open.slice(s.elements(), s.layout.pad);
   backend_.device->zero(padding.data, padding.bytes(), compute_);
   for (Parameter* p : s.spec.params) p->grad_dirty = false;
@@ -47,7 +47,7 @@ void GradReducer::ready(ScopeState& s) {
     s.phase = Phase::kReady;
     if (s.grads_sharded) s.hide_grads();
     bucket_.push_back(&s);
-    bucket_fill_ += s.layout.size * size_of(DType::kF32);
+    bucket_fill_ += s.layout.size * std::max(size_of(s.grad_dtype), size_of(options_.reduce));
     if (bucket_fill_ >= options_.bucket_bytes) launch_bucket();
   }
   if (!s.grads_sharded || !s.ends_backward) return;
@@ -132,7 +132,7 @@ void GradReducer::launch(ScopeState& s) {
   complete_gradients(s);
   s.phase = Phase::kReducing;
   ProcessGroup& group = mesh_.group(Axis::kDp);
-  if (rounds()) return launch_rounded(s);
+  if (converts()) return launch_converted(s);
   if (!s.grads_sharded) {
     s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
     return;
@@ -142,12 +142,43 @@ void GradReducer::launch(ScopeState& s) {
   flying_.push_back(&s);
 }
 
-// Sums of what was rounded, each rounded once more on its way back: the ranks' own f32 gradients are not used again.
-void GradReducer::launch_rounded(ScopeState& s) {
-  s.wire = pool_.alloc({s.layout.size}, options_.reduce);
-  backend_.ops->cast({.src = s.grads_sharded ? s.open : s.held_grads(), .dst = s.wire}, compute_);
-  s.reducing = mesh_.group(Axis::kDp).reduce_scatter(s.wire, s.own(s.wire), compute_);
+// Sums of what was rounded to halves, each rounded once more on its way, or f32 sums of bf16 gradients, rounded once at
+// home: the ranks' own gradients are not used again.
+// A scope of more than a bucket goes in pieces, all but the last of which are waited for: what travels stays small.
+void GradReducer::launch_converted(ScopeState& s) {
+  ProcessGroup& group = mesh_.group(Axis::kDp);
+  const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
+  const int64_t piece = piece_of(s);
+  for (int64_t at = 0; at < s.layout.shard; at += piece) {
+    if (at > 0) land_piece(s);
+    const int64_t n = std::min(piece, s.layout.shard - at);
+    s.wire = pool_.alloc({n * group.size()}, options_.reduce);
+    s.wire_at = at;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const Tensor part = whole.slice(rank * s.layout.shard + at, n);
+      backend_.ops->cast({.src = part, .dst = s.wire.slice(rank * n, n)}, compute_);
+    }
+    s.reducing = group.reduce_scatter(s.wire, s.wire.slice(group.rank() * n, n), compute_);
+  }
   flying_.push_back(&s);
+}
+
+// Elements of each shard that travel at once.
+int64_t GradReducer::piece_of(const ScopeState& s) const {
+  constexpr int64_t kAlignment = 64;  // of shards
+  const int64_t most = options_.bucket_bytes / size_of(options_.reduce) / mesh_.size(Axis::kDp);
+  return std::clamp<int64_t>(most / kAlignment * kAlignment, kAlignment, std::max(kAlignment, s.layout.shard));
+}
+
+// What has been added up joins, or becomes, the same elements of the shard.
+void GradReducer::land_piece(ScopeState& s) {
+  s.reducing.wait(compute_);
+  const int64_t n = s.wire.numel() / mesh_.size(Axis::kDp);
+  const Tensor sum = s.wire.slice(mesh_.coord(Axis::kDp) * n, n), shard = s.grad_shard().slice(s.wire_at, n);
+  if (s.accumulated) backend_.ops->axpy({.x = sum, .y = shard}, compute_);
+  else backend_.ops->cast({.src = sum, .dst = shard}, compute_);
+  pool_.free(s.wire);
+  s.wire = {};
 }
 
 void GradReducer::launch_bucket() {
@@ -161,14 +192,9 @@ void GradReducer::launch_bucket() {
 
 void GradReducer::land(ScopeState& s) {
   s.reducing.wait(compute_);
-  if (s.wire) {
-    const Tensor sum = s.accumulated ? s.own(s.open) : s.grad_shard();
-    backend_.ops->cast({.src = s.own(s.wire), .dst = sum}, compute_);
-    pool_.free(s.wire);
-    s.wire = {};
-    if (!s.grads_sharded) return;
-  }
-  if (s.accumulated) backend_.ops->axpy({.x = s.own(s.open), .y = s.grad_shard()}, compute_);
+  if (s.wire) land_piece(s);
+  else if (s.accumulated) backend_.ops->axpy({.x = s.own(s.open), .y = s.grad_shard()}, compute_);
+  if (!s.grads_sharded) return;
   s.accumulated = true;
   pool_.free(s.open);
   s.open = {};
@@ -188,7 +214,7 @@ void GradReducer::reduce_stage(int stage) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
     if (s.phase == Phase::kOpen) {
-      if (rounds()) drain();  // one scope's rounded gradients at a time
+      if (converts()) drain();  // what one scope sends at a time
       launch(s);
     }
     if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);

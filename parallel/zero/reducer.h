@@ -4,7 +4,7 @@
 // Whole gradients (stages 0 and 1, GradReduce::kEnd): one reduction a step, in place; this rank's part of the flat
 // buffer is the result. Sharded gradients (kEach): a scope's whole gradients exist from their first writer to the end
 // of their reduction, which is added to the shard that this rank keeps. One bucket is on its way while the next one
-// fills. Where gradients are rounded before they are added up, the rounded ones live as long.
+// fills. Where gradients are kept in one type and added up in another, those that are sent live as long.
 #pragma once
 #include "kernels/backend.h"
 #include "parallel/mesh.h"
@@ -36,13 +36,15 @@ class GradReducer {
   void sum_partial(ScopeState&);
   void sum_shared_heads(ScopeState&);
   void launch(ScopeState&);
-  void launch_rounded(ScopeState&);
+  void launch_converted(ScopeState&);
+  int64_t piece_of(const ScopeState&) const;
+  void land_piece(ScopeState&);
   void launch_bucket();
   void land(ScopeState&);
   void drain();
 
   bool scales() const;
-  bool rounds() const { return options_.reduce != DType::kF32 && mesh_.size(Axis::kDp) > 1; }
+  bool converts() const { return options_.reduce != options_.grad && mesh_.size(Axis::kDp) > 1; }
 
   const ScopeList& scopes_;
   const ZeroOptions options_;
@@ -52,7 +54,7 @@ class GradReducer {
   Pool pool_;
   std::vector<ScopeState*> bucket_;  // final for this microbatch, not launched yet
   std::vector<Work> summing_;        // of the two sums over tensor ranks; kept for its storage
-  std::vector<ScopeState*> flying_;  // sharded and rounded scopes on their way
+  std::vector<ScopeState*> flying_;  // sharded and converted scopes on their way
   int64_t bucket_fill_ = 0;          // bytes
   bool backward_over_ = false;       // what flies was launched by a backward that has ended
 };

@@ -28,11 +28,13 @@ std::array<CountedPiece, 2> counted_pieces(const ScopeState& s, const FlatSegmen
            {{g.tensor, g.begin + alone, g.count - alone, g.at + alone}, mesh.coord(Axis::kTp) % holders == 0}}};
 }
 
-ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, int rank, int size, GradReducer& r, ValueGatherer& g)
+ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, DType grad, int rank, int size, GradReducer& r,
+                       ValueGatherer& g)
     : spec(std::move(s)),
       place(std::move(at)),
       layout(layout_of(spec, size)),
       dtype(spec.params.front()->dtype),
+      grad_dtype(grad),
       dp_rank(rank),
       reducer(r),
       gatherer(g),
@@ -45,7 +47,7 @@ Tensor ScopeState::held_values() const {
 }
 
 Tensor ScopeState::held_grads() const {
-  return grads.tensor({grads_sharded ? layout.shard : layout.size}, DType::kF32);
+  return grads.tensor({grads_sharded ? layout.shard : layout.size}, grad_dtype);
 }
 
 void ScopeState::show_values(Tensor flat, int64_t version) {
@@ -70,7 +72,7 @@ void ScopeState::show_grads(Tensor flat) {
 }
 
 void ScopeState::hide_grads() {
-  for (Parameter* p : spec.params) p->grad = nowhere(*p, DType::kF32, grads.device());
+  for (Parameter* p : spec.params) p->grad = nowhere(*p, grad_dtype, grads.device());
 }
 
 void ScopeState::acquire(Stream) {

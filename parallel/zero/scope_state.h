@@ -15,12 +15,14 @@ class ValueGatherer;
 
 struct ScopeState final : ParamScope {
   // All parameters have one dtype. place: of each in the module that it comes from.
-  ScopeState(ScopeSpec, std::vector<int> place, int dp_rank, int dp_size, GradReducer&, ValueGatherer&);
+  ScopeState(ScopeSpec, std::vector<int> place, DType grad_dtype, int dp_rank, int dp_size, GradReducer&,
+             ValueGatherer&);
 
   ScopeSpec spec;
   std::vector<int> place;
   FlatLayout layout;
-  DType dtype;  // of values
+  DType dtype;       // of values
+  DType grad_dtype;  // of gradients
   int dp_rank;
   GradReducer& reducer;
   ValueGatherer& gatherer;
@@ -30,7 +32,7 @@ struct ScopeState final : ParamScope {
   bool unused = false;          // in this step: nothing uses it, its gradient is 0
   bool ends_backward = false;   // the first scope of its stage that is used: a backward reaches it last
 
-  // What this rank keeps: flat values and f32 gradients, whole or its shard of them.
+  // What this rank keeps: flat values and gradients, whole or its shard of them.
   Buffer values, grads;
   Buffer masters;  // f32, of what this rank updates; empty where values are what is trained, and in a tied copy. Of
                    // f32 values too where these are kept whole and quantized
@@ -45,7 +47,8 @@ struct ScopeState final : ParamScope {
   // them, and again once they have been added to the shard.
   enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
   Tensor open;  // whole gradients while they exist (grads_sharded)
-  Tensor wire;  // whole gradients rounded to what is sent, while they travel (ZeroOptions::reduce)
+  Tensor wire;  // gradients in the type that is sent, while they travel (ZeroOptions::reduce): of every shard the same
+  int64_t wire_at = 0;  // elements, from this one on
   bool last_backward = false;
   bool accumulated = false;  // grads_sharded: the shard holds something of this step
   Work reducing;

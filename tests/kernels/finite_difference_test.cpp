@@ -1,5 +1,6 @@
 // Gradients against central differences of the forward: first the reference, in f64 throughout, which proves the
-// formulas that parity_test measures everything else by; then the CPU table in f32 as a second opinion on that test.
+// formulas that parity_test measures everything else by; then the CPU table in f32 as a second opinion on that test,
+// with gradients of parameters in f32 and in bf16.
 #include <cmath>
 #include <deque>
 #include <functional>
@@ -17,8 +18,8 @@ namespace {
 // An objective L = sum of out * weight over outputs of a forward, and what the backward under test says dL/dinput is.
 class Problem {
  public:
-  Problem(const OpTable& table, DType t, double step, double tolerance)
-      : ops(table), type(t), step_(step), tolerance_(tolerance) {}
+  Problem(const OpTable& table, DType t, double step, double tolerance, DType parameters)
+      : ops(table), type(t), parameters_(parameters), step_(step), tolerance_(tolerance) {}
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
@@ -51,6 +52,11 @@ class Problem {
   // Where the backward puts dL/dinput.
   Tensor gradient_of(const char* name, const Tensor& input) {
     inputs_.push_back({name, input, empty(input.shape)});
+    return inputs_.back().grad;
+  }
+  // The same of a parameter.
+  Tensor weight_gradient_of(const char* name, const Tensor& input) {
+    inputs_.push_back({name, input, empty(input.shape, parameters_)});
     return inputs_.back().grad;
   }
 
@@ -99,6 +105,7 @@ class Problem {
     return (up - down) / (2 * step_);
   }
 
+  DType parameters_;  // type of their gradients
   double step_, tolerance_;
   std::deque<std::vector<std::byte>> memory_;
   std::vector<Input> inputs_;
@@ -106,23 +113,27 @@ class Problem {
 };
 
 // Runs the problem with the reference in f64 and with the CPU table in f32. f32 leaves few digits in a difference, so
-// the step is large and the tolerance with it.
+// the step is large and the tolerance with it: bf16 gradients stay within it.
 void expect_gradients(const std::function<void(Problem&)>& state) {
   {
-    Problem exact(reference_ops(), DType::kF64, 1e-5, 1e-6);
+    Problem exact(reference_ops(), DType::kF64, 1e-5, 1e-6, DType::kF64);
     state(exact);
     exact.check();
   }
-  Problem single(*cpu_backend().ops, DType::kF32, 4e-3, 1e-2);
-  state(single);
-  single.check();
+  for (const DType parameters : {DType::kF32, DType::kBF16}) {
+    INFO("gradients of parameters in " << name_of(parameters));
+    Problem single(*cpu_backend().ops, DType::kF32, 4e-3, 1e-2, parameters);
+    state(single);
+    single.check();
+  }
 }
 
 void linear(Problem& p, bool trans_a, bool trans_b) {
   const int64_t m = 5, n = 7, k = 6;
   const Tensor a = p.random(trans_a ? Shape{k, m} : Shape{m, k}), b = p.random(trans_b ? Shape{n, k} : Shape{k, n});
   const Tensor bias = p.random({n}), out = p.empty({m, n}), dout = p.weight_of(out);
-  const Tensor da = p.gradient_of("a", a), db = p.gradient_of("b", b), dbias = p.gradient_of("bias", bias);
+  const Tensor da = p.gradient_of("a", a), db = p.weight_gradient_of("b", b);
+  const Tensor dbias = p.weight_gradient_of("bias", bias);
   p.forward = [=, &p] {
     p.ops.gemm({.a = a, .b = b, .bias = bias, .out = out, .trans_a = trans_a, .trans_b = trans_b}, {});
   };
@@ -154,8 +165,8 @@ TEST_CASE("finite differences: the fused MLP, GELU forward and GELU gradient as 
     const Tensor x = p.random({5, 6}), up = p.random({8, 6}, 0.5), bias = p.random({8}), down = p.random({4, 8});
     const Tensor z = p.empty({5, 8}), h = p.empty({5, 8}), dz = p.empty({5, 8}), out = p.empty({5, 4});
     const Tensor dout = p.weight_of(out);
-    const Tensor dx = p.gradient_of("x", x), dup = p.gradient_of("up", up), dbias = p.gradient_of("bias", bias);
-    const Tensor ddown = p.gradient_of("down", down);
+    const Tensor dx = p.gradient_of("x", x), dup = p.weight_gradient_of("up", up);
+    const Tensor dbias = p.weight_gradient_of("bias", bias), ddown = p.weight_gradient_of("down", down);
     p.forward = [=, &p] {
       p.ops.gemm({.a = x, .b = up, .bias = bias, .aux = z, .out = h, .trans_b = true, .epilogue = Epilogue::kGelu}, {});
       p.ops.gemm({.a = h, .b = down, .out = out, .trans_b = true}, {});
@@ -173,7 +184,7 @@ TEST_CASE("finite differences: the fused MLP, GELU forward and GELU gradient as 
 TEST_CASE("finite differences: add_bias and sum_rows") {
   expect_gradients([](Problem& p) {
     const Tensor x = p.random({9, 7}), bias = p.random({7}), out = p.empty({9, 7}), dout = p.weight_of(out);
-    const Tensor dbias = p.gradient_of("bias", bias);
+    const Tensor dbias = p.weight_gradient_of("bias", bias);
     p.forward = [=, &p] { p.ops.add_bias({.x = x, .bias = bias, .out = out}, {}); };
     p.backward = [=, &p] { p.ops.sum_rows({.x = dout, .out = dbias}, {}); };
   });
@@ -198,7 +209,7 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual") {
       const Tensor sum = residual ? p.empty(s) : Tensor{}, out = p.empty(s), mean = p.empty({4}), rstd = p.empty({4});
       const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
       const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
-      const Tensor dgamma = p.gradient_of("gamma", gamma), dbeta = p.gradient_of("beta", beta);
+      const Tensor dgamma = p.weight_gradient_of("gamma", gamma), dbeta = p.weight_gradient_of("beta", beta);
       p.forward = [=, &p] {
         p.ops.layer_norm(
             {.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean, .rstd = rstd},
@@ -268,7 +279,7 @@ TEST_CASE("finite differences: embedding and positions") {
   expect_gradients([](Problem& p) {
     const Tensor tokens = p.tokens({3, 9, 4, 4, 12, 7, 3, 0, 5, 4});  // of rows 3..8: some outside, some repeated
     const Tensor table = p.random({6, 5}), pos = p.random({9, 5}), out = p.empty({10, 5}), dout = p.weight_of(out);
-    const Tensor dtable = p.gradient_of("table", table), dpos = p.gradient_of("positions", pos);
+    const Tensor dtable = p.weight_gradient_of("table", table), dpos = p.weight_gradient_of("positions", pos);
     p.forward = [=, &p] {
       p.ops.embedding({.tokens = tokens, .table = table, .out = out, .first_row = 3}, {});
       p.ops.add_position({.x = out, .pos = pos, .seq = 5, .first_pos = 2}, {});

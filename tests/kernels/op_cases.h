@@ -22,6 +22,9 @@ constexpr DType kHalves[] = {DType::kBF16, DType::kF16};
 // What one rounding to this type may change, relative; f32: what sums of our lengths lose.
 constexpr double unit_of(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 1e-5; }
 inline std::string suffix(DType t) { return t == DType::kF32 ? "" : cat(" ", name_of(t)); }
+// How gradients of parameters are kept, whatever else an op has (ops.h, G).
+constexpr DType kGradients[] = {DType::kF32, DType::kBF16};
+inline std::string grad_suffix(DType t) { return t == DType::kF32 ? "" : cat(", gradient ", name_of(t)); }
 
 enum class Access : uint8_t { kIn, kOut, kInOut };
 
@@ -151,6 +154,7 @@ void add_step_cases(OpCases&);         // op_cases_step.cpp
 void add_optim_cases(OpCases&);        // op_cases_optim.cpp
 void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp
 void add_quant_cases(OpCases&);        // op_cases_quant.cpp
+void add_gradient_cases(OpCases&);     // op_cases_grad.cpp
 
 template <class Args>
 CaseOf<Args>& add_case(OpCases& to, std::string name) {

@@ -39,9 +39,12 @@ void add_biases(OpCases& to, Shape s, DType t) {
   onto.inout(&AddBias::x, "x", s, normal(), t).alias(&AddBias::out, &AddBias::x);
   onto.in(&AddBias::bias, "bias", {s.cols()}, normal(), t).tolerance = unit_of(t);
   for (const bool accumulate : {false, true}) {
-    auto& sum = add_case<SumRows>(to, describe(s, t, accumulate ? " accumulate" : ""));
-    sum.args.accumulate = accumulate;
-    sum.in(&SumRows::x, "x", s, normal(1, 0.1), t).result(&SumRows::out, "out", {s.cols()}, accumulate);
+    for (const DType grad : kGradients) {
+      auto& sum = add_case<SumRows>(to, describe(s, t, (accumulate ? " accumulate" : "") + grad_suffix(grad)));
+      sum.args.accumulate = accumulate;
+      sum.in(&SumRows::x, "x", s, normal(1, 0.1), t).result(&SumRows::out, "out", {s.cols()}, accumulate, grad);
+      sum.tolerance = unit_of(grad);
+    }
   }
 }
 
@@ -82,6 +85,12 @@ void add_mixes(OpCases& to, Shape s, DType h) {
   auto& axpy = add_case<Axpy>(to, cat(to_string(s), ' ', name_of(h), " onto f32"));
   axpy.args.alpha = 0.7f;
   axpy.in(&Axpy::x, "x", s, normal(), h).inout(&Axpy::y, "y", s);
+  for (const DType x : {kF, DType::kBF16, DType::kF16}) {
+    if (x == h) continue;
+    auto& onto_half = add_case<Axpy>(to, cat(to_string(s), ' ', name_of(x), " onto ", name_of(h)));
+    onto_half.args.alpha = -0.7f;
+    onto_half.in(&Axpy::x, "x", s, normal(), x).inout(&Axpy::y, "y", s, normal(), h).tolerance = unit_of(h);
+  }
 }
 
 // Every thread's share begins and ends where it may; sums overflow f16 alone.

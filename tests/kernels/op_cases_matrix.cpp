@@ -1,4 +1,5 @@
 // Cases of GEMM and layer norm.
+#include <algorithm>
 #include <vector>
 
 #include "tests/kernels/op_cases.h"
@@ -115,18 +116,34 @@ void add_gemms(OpCases& to) {
     add_epilogues(to, {64, 48, 32}, false, true, t, tolerance);
     add_half_gemms(to, t);
   }
+  // Gradients of weights onto bf16, from operands of any type.
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {64, 48, 32}, {130, 70, 257}}) {
+      if (t == DType::kBF16 && s.m == 64) continue;  // above
+      for (const bool ta : {false, true}) {
+        const std::string kind = suffix(t) + grad_suffix(DType::kBF16);
+        gemm_case(to, s, ta, false, kind, false, t, DType::kBF16).tolerance = unit_of(DType::kBF16);
+        gemm_case(to, s, ta, false, kind + " accumulate", true, t, DType::kBF16).tolerance = unit_of(DType::kBF16);
+      }
+    }
+    auto& unaligned = gemm_case(to, {33, 129, 65}, true, false, suffix(t) + " unaligned, gradient bf16", true, t,
+                                DType::kBF16);
+    unaligned.skew = 1, unaligned.tolerance = unit_of(DType::kBF16);
+  }
+  gemm_case(to, {1024, 1024, 1024}, true, false, ", gradient bf16", true, DType::kBF16, DType::kBF16).big = true;
+  gemm_case(to, {1024, 1024, 1024}, true, false, " bf16, gradient f32", true, DType::kBF16).big = true;
   gemm_case(to, {1024, 1024, 1024}, false, true, "").big = true;
   gemm_case(to, {1024, 1024, 1024}, false, true, " bf16", false, DType::kBF16, DType::kBF16).big = true;
 }
 
 enum class Residual { kNone, kSeparate, kOntoX, kOntoDelta };
 
-// Types of a norm's rows, of its weights, and of the branch that is added to the rows.
+// Types of a norm's rows, of its weights, of the branch that is added to the rows, and of the weights' gradients.
 struct NormTypes {
-  DType rows = DType::kF32, weights = rows, delta = rows;
+  DType rows = DType::kF32, weights = rows, delta = rows, grads = DType::kF32;
   std::string name() const {
     return suffix(rows) + (weights == rows ? "" : cat(" weights ", name_of(weights))) +
-           (delta == rows ? "" : cat(" branch ", name_of(delta)));
+           (delta == rows ? "" : cat(" branch ", name_of(delta))) + grad_suffix(grads);
   }
 };
 
@@ -167,7 +184,7 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;
   c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), types.weights);
-  c.tolerance = unit_of(t);
+  c.tolerance = std::max(unit_of(t), unit_of(types.grads));
   c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}).in(&G::dout, "dout", s, normal(), t);
   if (f.alias) {
     c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
@@ -176,7 +193,8 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
     if (f.dx) c.result(&G::dx, "dx", s, f.accumulate_dx, t);
   }
   if (f.dw) {
-    c.result(&G::dgamma, "dgamma", {cols}, f.accumulate_dw).result(&G::dbeta, "dbeta", {cols}, f.accumulate_dw);
+    c.result(&G::dgamma, "dgamma", {cols}, f.accumulate_dw, types.grads);
+    c.result(&G::dbeta, "dbeta", {cols}, f.accumulate_dw, types.grads);
   }
   c.derive = [cols](const G& g) {  // statistics as the forward leaves them
     std::vector<float> beta(static_cast<size_t>(cols), 0.0f), out(static_cast<size_t>(g.x.numel()));
@@ -224,6 +242,15 @@ void add_norms(OpCases& to) {
     }
     norm_case(to, 5, 129, Residual::kSeparate, {t}).skew = 1;
     norm_grad_case(to, 5, 129, {true, false, false, true, false}, {t}).skew = 1;
+  }
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t cols : {7, 33, 768, 3000}) {
+      const NormTypes types{t, DType::kF32, t, DType::kBF16};
+      norm_grad_case(to, 67, cols, {false, false, false, true, false}, types);
+      norm_grad_case(to, 67, cols, {true, true, false, true, true}, types);
+      norm_grad_case(to, 67, cols, {false, false, false, true, true, false}, types);
+    }
+    norm_grad_case(to, 5, 129, {true, false, false, true, true}, {t, t, t, DType::kBF16}).skew = 1;
   }
   auto& forward = norm_case(to, 4096, 1024, Residual::kSeparate);
   auto& backward = norm_grad_case(to, 4096, 1024, {true, false, false, true, true});

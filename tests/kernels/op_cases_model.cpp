@@ -78,12 +78,15 @@ void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int6
   forward.tolerance = 0, forward.big = big;
   if (rows > tokens) forward.untouched = static_cast<double>((rows - tokens) * cols * size_of(t));
   for (const bool accumulate : {false, true}) {
-    auto& backward = add_case<EmbeddingGrad>(to, name + (accumulate ? " accumulate" : ""));
-    backward.args.first_row = first, backward.args.accumulate = accumulate;
-    backward.in(&EmbeddingGrad::tokens, "tokens", {tokens}, ids(0, vocab), DType::kI32);
-    backward.in(&EmbeddingGrad::dout, "dout", {tokens, cols}, normal(), t);
-    backward.result(&EmbeddingGrad::dtable, "dtable", {rows, cols}, accumulate);
-    backward.flops = static_cast<double>(tokens * cols), backward.big = big;
+    for (const DType grad : kGradients) {
+      auto& backward = add_case<EmbeddingGrad>(to, name + (accumulate ? " accumulate" : "") + grad_suffix(grad));
+      backward.args.first_row = first, backward.args.accumulate = accumulate;
+      backward.in(&EmbeddingGrad::tokens, "tokens", {tokens}, ids(0, vocab), DType::kI32);
+      backward.in(&EmbeddingGrad::dout, "dout", {tokens, cols}, normal(), t);
+      backward.result(&EmbeddingGrad::dtable, "dtable", {rows, cols}, accumulate, grad);
+      backward.tolerance = unit_of(grad);
+      backward.flops = static_cast<double>(tokens * cols), backward.big = big;
+    }
   }
 }
 
@@ -103,10 +106,13 @@ void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq,
     beside.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos);
   }
   for (const bool accumulate : {false, true}) {
-    auto& backward = add_case<PositionGrad>(to, name + (accumulate ? " accumulate" : ""));
-    backward.args.seq = seq, backward.args.first_pos = first, backward.args.accumulate = accumulate;
-    backward.in(&PositionGrad::dout, "dout", x, normal(), t).result(&PositionGrad::dpos, "dpos", pos, accumulate);
-    backward.flops = forward.flops, backward.big = big;
+    for (const DType grad : kGradients) {
+      auto& backward = add_case<PositionGrad>(to, name + (accumulate ? " accumulate" : "") + grad_suffix(grad));
+      backward.args.seq = seq, backward.args.first_pos = first, backward.args.accumulate = accumulate;
+      backward.in(&PositionGrad::dout, "dout", x, normal(), t);
+      backward.result(&PositionGrad::dpos, "dpos", pos, accumulate, grad).tolerance = unit_of(grad);
+      backward.flops = forward.flops, backward.big = big;
+    }
   }
 }
 

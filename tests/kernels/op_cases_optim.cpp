@@ -12,6 +12,7 @@ struct Step {
   DType value = DType::kF32;
   bool with_value = true;
   DType master = DType::kF32;  // of a half type: without a value beside it
+  DType grad = DType::kF32;
 };
 
 // A learning rate so large that an error in the update is an error of the same size in the master. Multiplier 0.5.
@@ -24,7 +25,7 @@ Fill scalar_values(bool skip) {
 
 std::string text(const Step& s) {
   return cat(s.skip ? " skipped" : "", s.with_value ? " value " : "", s.with_value ? name_of(s.value) : "") +
-         (s.master == DType::kF32 ? "" : cat(" master ", name_of(s.master)));
+         (s.master == DType::kF32 ? "" : cat(" master ", name_of(s.master))) + grad_suffix(s.grad);
 }
 
 // Master, gradient, scalars and value; the case's own state comes after.
@@ -33,7 +34,7 @@ CaseOf<A>& step_case(OpCases& to, int64_t count, const Step& s, const std::strin
   auto& c = add_case<A>(to, cat("[", count, "]", what, text(s)));
   c.inout(&A::master, "master", {count}, normal(), s.master);
   c.in(&A::scalars, "scalars", {kNumScalars}, scalar_values(s.skip));
-  if constexpr (requires { &A::grad; }) c.in(&A::grad, "grad", {count}, normal(3));
+  if constexpr (requires { &A::grad; }) c.in(&A::grad, "grad", {count}, normal(3), s.grad);
   if constexpr (requires { &A::value; }) {
     if (s.with_value && s.skip) c.inout(&A::value, "value", {count}, normal(), s.value);
     if (s.with_value && !s.skip) c.out(&A::value, "value", {count}, s.value);
@@ -52,6 +53,16 @@ void sweep_sizes(F add) {
     add(count, Step{.value = DType::kBF16});
     add(count, Step{.skip = true});
   }
+}
+template <class F>
+void bf16_gradients(F add) {
+  for (const int64_t count : {1, 33, 9001}) add(count, Step{.value = DType::kBF16, .grad = DType::kBF16});
+  add(129, Step{.with_value = false, .grad = DType::kBF16});
+  add(9001, Step{.with_value = false, .master = DType::kBF16, .grad = DType::kBF16});
+  add(129, Step{.with_value = false, .master = DType::kF16, .grad = DType::kBF16});
+  add(129, Step{.skip = true, .grad = DType::kBF16});
+  add(1000, Step{.value = DType::kF16, .grad = DType::kBF16}).skew = 1;
+  add(1 << 22, Step{.value = DType::kBF16, .grad = DType::kBF16}).big = true;
 }
 template <class F>
 void odd_ones(F add) {
@@ -73,6 +84,7 @@ void add_adamw(OpCases& to) {
   };
   for (const bool l2 : {false, true}) sweep_sizes([&](int64_t n, const Step& s) { one(n, s, l2, 0.1f); });
   odd_ones([&](int64_t n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
+  bf16_gradients([&](int64_t n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
   one(129, {}, false, 0);
 }
 
@@ -85,6 +97,7 @@ void add_sgd(OpCases& to) {
   };
   for (const bool nesterov : {false, true}) sweep_sizes([&](int64_t n, const Step& s) { one(n, s, true, nesterov); });
   odd_ones([&](int64_t n, const Step& s) -> auto& { return one(n, s, true, false); });
+  bf16_gradients([&](int64_t n, const Step& s) -> auto& { return one(n, s, true, false); });
   for (const int64_t n : {0, 33, 5000}) one(n, {}, false, false);
 }
 
@@ -96,6 +109,7 @@ void add_lion(OpCases& to) {
   };
   sweep_sizes(one);
   odd_ones(one);
+  bf16_gradients(one);
   auto& zero = step_case<Lion>(to, 40, {}, " gradient and momentum zero");
   zero.args.weight_decay = 0;
   zero.inout(&Lion::m, "m", {40}, values({0, 0, 1, -1}));
@@ -119,7 +133,8 @@ const std::vector<NamedRule>& lamb_rules() {
 
 void add_lamb(OpCases& to) {
   const auto first = [&](int64_t count, const Step& s, const NamedRule& r, bool norms, bool accumulate) -> auto& {
-    auto& c = step_case<LambMoments>(to, count, {.skip = s.skip, .with_value = false, .master = s.master},
+    auto& c = step_case<LambMoments>(to, count,
+                                     {.skip = s.skip, .with_value = false, .master = s.master, .grad = s.grad},
                                      cat(r.name, norms ? "" : " no norms", accumulate ? " accumulate" : ""));
     c.args.rule = r.rule, c.args.accumulate = accumulate;
     c.inout(&LambMoments::m, "m", {count}, normal(0.3)).inout(&LambMoments::v, "v", {count}, positive());
@@ -145,6 +160,9 @@ void add_lamb(OpCases& to) {
   first(129, {.skip = true}, paper, true, true);
   for (const DType t : kHalves) first(9001, {.master = t}, paper, true, false);
   first(1000, {}, paper, true, false).skew = 1;
+  for (const DType master : {DType::kF32, DType::kBF16, DType::kF16})
+    first(9001, {.master = master, .grad = DType::kBF16}, paper, true, false);
+  first(1000, {.grad = DType::kBF16}, paper, true, true).skew = 1;
   first(1 << 22, {}, paper, true, false).big = true;
   sweep_sizes([&](int64_t n, const Step& s) { second(n, s, paper); });
   odd_ones([&](int64_t n, const Step& s) -> auto& { return second(n, s, paper); });

@@ -283,7 +283,9 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
         "--amp O3 --precision.dtype fp16 --precision.loss_scale dynamic",
         "--amp O2 --precision.dtype fp16 --precision.master_weights false",
         "--amp O2 --precision.master_weights false --precision.stochastic_rounding",
-        "--precision.reduce_dtype bf16 --amp O1", "--precision.qat int8", "--precision.qat int8 --amp O2"}) {
+        "--precision.reduce_dtype bf16 --amp O1", "--precision.qat int8", "--precision.qat int8 --amp O2",
+        "--precision.grad_dtype bf16", "--precision.grad_dtype bf16 --amp O3",
+        "--precision.grad_dtype bf16 --amp O2 --precision.dtype fp16 --precision.reduce_dtype fp16"}) {
     INFO(flags);
     CHECK_NOTHROW(load(flags));
   }
@@ -298,6 +300,9 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
              Catch::Contains("norms FP32, no masters but stochastic rounding"));
   CHECK_THAT(precision_text(load("--precision.qat int8 --precision.reduce_dtype fp16")),
              Catch::Contains("reductions fp16, weights and inputs of linear layers as int8 codes"));
+  CHECK(precision_text(load("--precision.grad_dtype bf16 --precision.reduce_dtype bf16")) ==
+        "O0: FP32 compute, master weights, gradients and reductions\n"
+        "with this run's settings: FP32 compute and master weights, gradients bf16, reductions bf16");
   const Precision o3 = precision_of(load("--amp O3"));
   CHECK((!o3.masters && !o3.keep_norm && o3.norm() == DType::kBF16));
   const Precision o2 = precision_of(load("--amp O2"));

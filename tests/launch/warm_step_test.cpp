@@ -82,6 +82,7 @@ TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level,
           if (level == 3 && half == DType::kBF16) o.optim.rounding_seed = 7;
           if (level == 2) o.precision.int8 = true, o.zero.reduce = half;
           if (half == DType::kF16) o.loss_scale = {.dynamic = true};
+          if ((level + stage) % 2 == 0) o.zero.grad = DType::kBF16;
           o.optim.type = optimizer;
           o.zero.stage = stage;
           o.zero.persist_numel = 0;

@@ -9,6 +9,7 @@
 #include "kernels/core/rng.h"
 #include "parallel/zero/init.h"
 #include "parallel/zero/param_store.h"
+#include "parallel/zero/shard_copy.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
@@ -125,7 +126,10 @@ void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = ""
         const int64_t at = logical(r, *p, i);
         float g = at < 0 ? 0 : gradient(p->name, at, r.dp());
         if (p->name == perturb.name && at == perturb.element && r.dp() == perturb.dp) g += 1;
-        p->grad.as<float>()[i] = g * perturb.factor;
+        g *= perturb.factor;
+        const Tensor one = p->grad.view({p->grad.numel()}).slice(i, 1);
+        if (one.dtype == DType::kF32) *one.as<float>() = g;
+        else cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&g), {1}, DType::kF32, {}}, .dst = one}, {});
       }
     }
     pause();
@@ -182,9 +186,11 @@ struct Assembled {
       auto& count = times[v.name];
       out.resize(static_cast<size_t>(v.full.numel()));
       count.resize(out.size());
+      std::vector<float> floats(static_cast<size_t>(v.data.numel()));
+      fetch_view(v, floats.data(), cpu_backend(), {});
       for (int64_t i = 0; i < v.data.numel(); ++i)
         if (const int64_t at = logical_offset(v, v.begin + i); at >= 0) {
-          out[static_cast<size_t>(at)] = v.data.as<float>()[i];
+          out[static_cast<size_t>(at)] = floats[static_cast<size_t>(i)];
           ++count[static_cast<size_t>(at)];
         }
     }
@@ -309,6 +315,47 @@ TEST_CASE("gradients are rounded to what travels and then added up, at every sta
             for (int d = 0; d < shape.dp; ++d) sum += rounded(gradient(name, i, d) * factor, type);
             INFO(name << " element " << i);
             REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == rounded(sum, type));
+          }
+        }
+      }
+}
+
+TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up is rounded to them once") {
+  const float factor = 1.01f;  // no half says these gradients
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
+      for (ZeroOptions z : all_stages(1500)) {
+        INFO(text(z) << " added up in " << name_of(type));
+        z.grad = DType::kBF16;
+        z.reduce = type;
+        Assembled all;
+        on_ranks(shape, [&](GroupFactory& f) {
+          Rank r(shape, f, z);
+          for (int step = 0; step < 2; ++step) backward(r, {.factor = factor});
+          all.add(r.store.grad_views());
+          const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+          const int64_t kept = r.store.grad_bytes() - r.store.temporary_bytes().gradients;
+          ZeroOptions whole = z;
+          whole.grad = DType::kF32;
+          Rank other(shape, f, whole);
+          backward(other);
+          const int64_t of_f32 = other.store.grad_bytes() - other.store.temporary_bytes().gradients;
+          const int64_t padding = kAlign * r.store.num_scopes();  // of buffers this small
+          GT_CHECK(2 * kept - padding <= of_f32, "kept ", kept, " bytes, in f32 ", of_f32);
+          GT_CHECK(sent % size_of(type) == 0 && sent > 0, "sent ", sent);
+        });
+        all.check_whole("grad");
+        for (const auto& [name, size] : logical_sizes()) {
+          if (name == "embed.weight") continue;  // a sum of two reductions
+          for (int64_t i = 0; i < size; ++i) {
+            float sum = 0;
+            for (int d = 0; d < shape.dp; ++d) {
+              const float kept = rounded(gradient(name, i, d) * factor, DType::kBF16);
+              sum += type == DType::kF32 ? kept : rounded(kept, type);
+            }
+            const float travelled = type == DType::kF32 ? sum : rounded(sum, type);
+            INFO(name << " element " << i);
+            REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == rounded(travelled, DType::kBF16));
           }
         }
       }

@@ -351,8 +351,8 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
           "delta [4, 8] is f32 beside x of bf16");
   refused([&](auto& ops, Stream s) { ops.add({x, h, f}, s); }, "add", "bf16");
   refused([&](auto& ops, Stream s) { ops.add({x, f, x}, s); }, "add", "b [4, 8] is f32 beside out of bf16");
-  refused([&](auto& ops, Stream s) { ops.axpy({f, x, 1}, s); }, "axpy", "y [4, 8] is bf16 beside x of f32");
-  refused([&](auto& ops, Stream s) { ops.sum_rows({x, hc}, s); }, "sum_rows", "out [8] has to be f32");
+  refused([&](auto& ops, Stream s) { ops.axpy({t.ids(4, 0, 4), n, 1}, s); }, "axpy", "x [4] is i32");
+  refused([&](auto& ops, Stream s) { ops.sum_rows({x, hc}, s); }, "sum_rows", "out [8] is f16; gradients");
   refused([&](auto& ops, Stream s) { ops.add_bias({x, hc, x}, s); }, "add_bias", "bias is f16 beside x of bf16");
   refused([&](auto& ops, Stream s) { ops.gelu({x, h}, s); }, "gelu", "x is bf16, out f16");
   refused([&](auto& ops, Stream s) { ops.gelu_grad({x, f, x}, s); }, "gelu_grad", "dx [4, 8] is bf16");
@@ -360,9 +360,10 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
   const Tensor ids = t.ids(4, 0, 4), qkv = t.raw({4, 24}, DType::kBF16);
   refused([&](auto& ops, Stream s) { ops.attention({qkv, f, n, 1, 4, 1, 1, 8}, s); }, "attention", "out [4, 8] is f32");
   refused([&](auto& ops, Stream s) { ops.embedding({ids, x, f}, s); }, "embedding", "out [4, 8] is f32 beside table");
-  refused([&](auto& ops, Stream s) { ops.embedding_grad({ids, x, h}, s); }, "embedding_grad", "has to be f32");
+  refused([&](auto& ops, Stream s) { ops.embedding_grad({ids, x, h}, s); }, "embedding_grad",
+          "[4, 8] is f16; gradients of parameters are f32 or bf16");
   refused([&](auto& ops, Stream s) { ops.add_position({f, x, 4}, s); }, "add_position", "pos [4, 8] is bf16");
-  refused([&](auto& ops, Stream s) { ops.position_grad({x, x, 4}, s); }, "position_grad", "dpos [4, 8] has to be f32");
+  refused([&](auto& ops, Stream s) { ops.position_grad({x, h, 4}, s); }, "position_grad", "dpos [4, 8] is f16");
   refused([&](auto& ops, Stream s) { ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s); },
           "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
   const Tensor scalars = t.f32({kNumScalars});

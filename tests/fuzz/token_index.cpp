@@ -19,9 +19,10 @@ void run(std::string_view input) {
     out.resize(static_cast<size_t>(f.length(s)));
     f.read(s, 0, out);
     tokens += f.length(s);
+    GT_CHECK(f.position(s) + f.length(s) * f.width() <= f.bin().size());
     GT_CHECK(f.document_of(s) >= 0 && f.document_of(s) <= f.documents());
   }
-  GT_CHECK(tokens == f.tokens() && f.tokens() * f.width() <= f.bin().size());
+  GT_CHECK(tokens == f.tokens());  // sequences may overlap: more tokens than the .bin holds are no fault
 }
 
 std::string made(TokenType type) {

@@ -10,6 +10,7 @@
 #include "launch/verify/verifier.h"
 #include "parallel/comm/thread_group.h"
 #include "tests/launch/process.h"
+#include "tests/launch/small_amp_run.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -31,29 +32,9 @@ constexpr Precision kO3{.level = 3, .half = DType::kBF16, .keep_norm = false, .m
 constexpr Precision kO3Fp16{.level = 3, .half = DType::kF16, .keep_norm = false, .masters = false};
 
 MeshRun small(MeshShape mesh, const Level& level) {
-  MeshRun run;
-  run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
-  run.engine.model.dropout = 0.1;
-  run.engine.model.loss_chunk = 16;
-  run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};
-  run.engine.precision = level.precision;
+  MeshRun run = small_amp_run(mesh, level.precision, level.scaled);
   if (level.at_random) run.engine.optim.rounding_seed = 11;
-  if (level.scaled) run.engine.loss_scale = {.dynamic = true, .init = 0x1p10, .window = 2, .delta = 0, .hysteresis = 1};
-  run.engine.micro_batch = 1;
-  run.engine.threads = 1;
-  if (mesh.pp == 2) run.engine.partition = "1,1";
-  run.mesh = mesh;
-  run.global_batch = 8;
-  run.steps = 4;
-  run.samples = synthetic_samples(32, 16, 300, 3);
   return run;
-}
-
-void check_same(const MeshResult& a, const MeshResult& b) {
-  CHECK(a.losses == b.losses);
-  CHECK(std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)) == 0);  // of skipped steps: nan
-  CHECK((a.weights == b.weights));
-  CHECK((a.state == b.state));
 }
 
 float widened(const Tensor& t, int64_t i) {

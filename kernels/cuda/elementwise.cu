@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias
     load<V>(x + r * cols + col, a);
 #pragma unroll
     for (int j = 0; j < V; ++j) a[j] += b[j];
-    store<V>(out + r * cols + col, a);
+    store_at_once<V>(out + r * cols + col, a);
   }
 }
 

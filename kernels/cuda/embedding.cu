@@ -173,7 +173,7 @@ __device__ inline void put(G* to, float (&s)[V], bool accumulate) {
 #pragma unroll
     for (int j = 0; j < V; ++j) s[j] = old[j] + s[j];
   }
-  store<V>(to, s);
+  store_at_once<V>(to, s);
 }
 
 // A warp a (row, tile of 32 * V channels): rows without positions are zeroed or left alone, long rows are left alone.

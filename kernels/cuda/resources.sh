@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What every kernel takes of a multiprocessor: registers, stack, spills, shared memory, as ptxas reports them when the
-# kernels are compiled, held against the record in resources.txt.
+# What every kernel takes of a multiprocessor (registers, stack, spills, shared memory, as ptxas reports them when the
+# kernels are compiled) and how wide it reads and writes device memory (from its PTX), held against resources.txt.
 #   resources.sh compile OBJECT COMMAND...     run a compiler, keep ptxas' report of a CUDA object as OBJECT.resources
 #   resources.sh check  RECORD RELEASE OBJECT...   1 and the kernels' names: one that spills, takes more than recorded,
-#                                                  has no line, or has a line and is gone
+#                                                  reads or writes in smaller pieces, computes in double precision where
+#                                                  it did not, has no line, or has a line and is gone
 #   resources.sh record RECORD RELEASE OBJECT...   write the record anew
-# RELEASE is the compiler's. Another release than the record's allocates registers as it likes: then only spills and
-# missing lines are failures.
+# OBJECTs: NAME.cu.o of the library, NAME.ptx of the same source. RELEASE is the compiler's. Another release than the
+# record's allocates registers as it likes: then registers, stack, shared memory and blocks are no failures.
 set -euo pipefail
 
 if [ "$1" = compile ]; then
@@ -24,14 +25,9 @@ fi
 verb=$1 record=$2 release=$3
 shift 3
 
-# FILE KERNEL ARCH REGISTERS STACK SPILL SHARED, one line a kernel and architecture, tabs between
-measure() {
-  local object
-  for object in "$@"; do
-    case $object in *.cu.o) ;; *) continue ;; esac
-    [ -s "$object.resources" ] || { echo "no report of ptxas beside $object: build it again" >&2; return 1; }
-    c++filt <"$object.resources" | awk -v file="$(basename "$object" .cu.o)" '
-      function name_of(s,    i, depth, c) {  # without namespaces, return type and parameters
+# awk: a kernel's name without namespaces, return type and parameters.
+name_of='
+      function name_of(s,    i, depth, c) {
         gsub(/\(anonymous namespace\)::/, "", s)
         gsub(/gt::cuda::/, "", s)
         sub(/^void /, "", s)
@@ -44,7 +40,25 @@ measure() {
         gsub(/, /, ",", s)
         gsub(/ /, "_", s)
         return s
-      }
+      }'
+
+# One line a kernel, tabs between: FILE KERNEL ARCH REGISTERS STACK SPILL SHARED of each architecture, and
+# FILE KERNEL ptx LOAD STORE DOUBLE THREADS: bytes of the widest access to device memory, 1 for double precision, threads
+# a block by its launch bounds (0: it has none).
+measure() {
+  local object
+  for object in "$@"; do
+    case $object in
+      *.cu.o) measure_object "$object" ;;
+      *.ptx) measure_ptx "$object" ;;
+    esac
+  done
+}
+
+measure_object() {
+  local object=$1
+  [ -s "$object.resources" ] || { echo "no report of ptxas beside $object: build it again" >&2; return 1; }
+  c++filt <"$object.resources" | awk -v file="$(basename "$object" .cu.o)" "$name_of"'
       /Compiling entry function/ {
         split($0, part, "\047")
         kernel = name_of(part[2]); arch = part[4]
@@ -56,7 +70,24 @@ measure() {
         printf "%s\t%s\t%s\t%d\t%d\t%d\t%d\n", file, kernel, arch, substr($0, RSTART + 5, RLENGTH - 5), stack, spill, shared
         stack = spill = 0
       }'
-  done
+}
+
+measure_ptx() {
+  c++filt <"$1" | awk -v file="$(basename "$1" .ptx)" "$name_of"'
+    function say() {
+      if (kernel != "") printf "%s\t%s\tptx\t%d\t%d\t%d\t%d\n", file, kernel, wide["ld"], wide["st"], double, threads
+      kernel = ""; wide["ld"] = wide["st"] = double = threads = 0
+    }
+    /^(\.visible |\.weak )?\.entry / { say(); sub(/^.*\.entry /, ""); sub(/\($/, ""); kernel = name_of($0) }
+    /^\.maxntid/ { gsub(/,/, ""); threads = $2 * $3 * $4 }
+    match($0, /(ld|st)\.global[a-z0-9.:]*/) {
+      way = substr($0, RSTART, 2); access = substr($0, RSTART, RLENGTH)
+      match(access, /[0-9]+$/)
+      bytes = substr(access, RSTART) / 8 * (access ~ /\.v4\./ ? 4 : access ~ /\.v2\./ ? 2 : 1)
+      if (bytes > wide[way]) wide[way] = bytes
+    }
+    /^\t(@!?%p[0-9]+ +)?[a-z][a-z0-9._]*\.f64[ .\t]/ && !/\.param/ { double = 1 }
+    END { say() }'
 }
 
 built=$(mktemp)
@@ -65,52 +96,80 @@ measure "$@" | LC_ALL=C sort -u >"$built"
 [ -s "$built" ] || { echo "no kernels among $*" >&2; exit 1; }
 cut -f 1-3 "$built" | uniq -d | sed 's/^/two kernels of one name: /' | grep . >&2 && exit 1
 
+# awk: blocks that a multiprocessor of sm_90 holds at once: 64 warps, 64 Ki registers given out by 256 to a warp of each
+# quarter, 228 KiB of shared memory, 1 KiB a block its own; without what a launch adds.
+blocks='
+  function blocks(registers, threads, shared,    w, n, warps) {
+    w = int((threads + 31) / 32)
+    warps = 4 * int(16384 / (256 * int((registers * 32 + 255) / 256)))
+    n = int(64 / w)
+    if (int(warps / w) < n) n = int(warps / w)
+    if (int(233472 / (shared + 1024)) < n) n = int(233472 / (shared + 1024))
+    return n < 32 ? n : 32
+  }'
+
 if [ "$verb" = record ]; then
-  awk -F'\t' '$6 > 0 {print "spills: " $1 ".cu " $2 " " $3; bad = 1} END {exit bad}' "$built" >&2
+  awk -F'\t' '$3 != "ptx" && $6 > 0 {print "spills: " $1 ".cu " $2 " " $3; bad = 1} END {exit bad}' "$built" >&2
   {
-    echo "# Registers a thread, bytes of stack a thread, static shared memory a block: file, kernel, then architecture=those."
-    echo "# No kernel may spill. Written by: cmake --build BUILD --target cuda_resources_record"
+    echo "# File, kernel, then: ptx = bytes of the widest load from and store to device memory / 1 for double precision /"
+    echo "# threads a block; architecture = registers a thread / bytes of stack / bytes of static shared memory a block;"
+    echo "# blocks = what a multiprocessor of sm_90 holds. No kernel may spill."
+    echo "# Written by: cmake --build BUILD --target cuda_resources_record"
     echo "release $release"
-    awk -F'\t' '
-      $1 "\t" $2 != last { if (last != "") print line; last = $1 "\t" $2; line = $1 " " $2 }
+    awk -F'\t' "$blocks"'
+      function flush() { if (last != "") print line (threads > 0 && held != "" ? " blocks=" held : "") }
+      $1 "\t" $2 != last { flush(); last = $1 "\t" $2; line = $1 " " $2; threads = 0; held = "" }
+      $3 == "ptx" { line = line " ptx=" $4 "/" $5 "/" $6 "/" $7; threads = $7; next }
       { line = line " " $3 "=" $4 "/" $5 "/" $7 }
-      END { print line }' "$built"
+      $3 ~ /^sm_90/ && threads > 0 { held = blocks($4, threads, $7) }
+      END { flush() }' "$built"
   } >"$record"
   echo "$(grep -vcE '^#|^release' "$record") kernels recorded in $record"
   exit 0
 fi
 [ "$verb" = check ] || { echo "resources.sh compile | check | record" >&2; exit 2; }
 
-awk -v release="$release" -v record="$record" '
+awk -v release="$release" -v record="$record" "$blocks"'
   function bad(text) { print text; ++failures }
   FNR == NR && /^#/ { next }
   FNR == NR && $1 == "release" { same = $2 == release; recorded = $2; next }
   FNR == NR {
     known[$1 " " $2] = 1
-    for (i = 3; i <= NF; ++i) { split($i, part, "="); limit[$1 " " $2 " " part[1]] = part[2]; archs[part[1]] = 1 }
+    for (i = 3; i <= NF; ++i) {
+      split($i, part, "=")
+      limit[$1 " " $2 " " part[1]] = part[2]
+      if (part[1] != "blocks") archs[part[1]] = 1
+    }
     next
   }
   {
     kernel = $1 " " $2; seen[kernel] = 1; key = kernel " " $3; built[$3] = 1
-    if ($6 > 0) bad($1 ".cu: " $2 " spills " $6 " bytes of registers on " $3)
+    if ($3 != "ptx" && $6 > 0) bad($1 ".cu: " $2 " spills " $6 " bytes of registers on " $3)
     if (!(kernel in known)) { if (!(kernel in told)) bad($1 ".cu: " $2 " has no line"); told[kernel] = 1; next }
     if (!($3 in archs)) next
     if (!(key in limit)) { bad($1 ".cu: " $2 " has no record for " $3); next }
     split(limit[key], most, "/")
-    if (same) {
+    if ($3 == "ptx") {
+      if ($4 + 0 < most[1]) bad($1 ".cu: " $2 " loads " $4 " bytes at once at most, recorded " most[1])
+      if ($5 + 0 < most[2]) bad($1 ".cu: " $2 " stores " $5 " bytes at once at most, recorded " most[2])
+      if ($6 + 0 > most[3]) bad($1 ".cu: " $2 " computes in double precision, recorded without")
+      threads[kernel] = $7
+    } else if (same) {
       if ($4 + 0 > most[1]) bad($1 ".cu: " $2 " takes " $4 " registers on " $3 ", recorded " most[1])
       if ($5 + 0 > most[2]) bad($1 ".cu: " $2 " takes " $5 " bytes of stack on " $3 ", recorded " most[2])
       if ($7 + 0 > most[3]) bad($1 ".cu: " $2 " takes " $7 " bytes of shared memory on " $3 ", recorded " most[3])
+      if ($3 ~ /^sm_90/ && threads[kernel] > 0 && (n = blocks($4, threads[kernel], $7)) < limit[kernel " blocks"] + 0)
+        bad($1 ".cu: a multiprocessor holds " n " blocks of " $2 ", recorded " limit[kernel " blocks"])
     }
     ++compared
   }
   END {
     for (k in known) if (!(k in seen)) { split(k, part, " "); bad(part[1] ".cu: " part[2] " has a line and is gone") }
     for (a in built) if (!(a in archs)) print "notice: nothing is recorded for " a
-    if (!same) print "notice: compiled by " release ", recorded with " recorded ": only spills and missing lines count"
+    if (!same) print "notice: compiled by " release ", recorded with " recorded ": registers, stack, shared memory and blocks are not compared"
     if (failures > 0) {
       print failures " differences from " record ". If they are meant: cmake --build BUILD --target cuda_resources_record"
       exit 1
     }
-    print compared " kernels (times architectures) take no more than recorded, none spills"
+    print compared " kernels (times architectures) take no more and move as much at once as recorded, none spills"
   }' "$record" "$built"

@@ -85,4 +85,32 @@ __device__ inline void store(T* p, const float (&in)[V]) {
   }
 }
 
+// store() by name of the instruction, to global memory: where the address is a running one, the compiler makes several
+// stores of an assignment. Nothing is moved across it, which costs registers: only where resources.txt shows the need.
+template <int V, class T>
+__device__ inline void store_at_once(T* p, const float (&in)[V]) {
+#ifdef __CUDA_ARCH__
+  constexpr int kWords = kPerAccess<T, V> * sizeof(T) / 4;
+  if constexpr (kWords == 4 || kWords == 2) {
+#pragma unroll
+    for (int j = 0; j < V; j += kPerAccess<T, V>) {
+      T x[kPerAccess<T, V>];
+#pragma unroll
+      for (int t = 0; t < kPerAccess<T, V>; ++t) x[t] = from_float<T>(in[j + t]);
+      uint32_t w[kWords];
+      __builtin_memcpy(w, static_cast<const void*>(x), sizeof w);
+      if constexpr (kWords == 4)
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p + j)), "r"(w[0]),
+                     "r"(w[1]), "r"(w[2]), "r"(w[3])
+                     : "memory");
+      else
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p + j)), "r"(w[0]), "r"(w[1])
+                     : "memory");
+    }
+    return;
+  }
+#endif
+  store<V>(p, in);
+}
+
 }  // namespace gt::cuda

@@ -221,7 +221,7 @@ std::string stall_text(const std::vector<RankView>& ranks, const Diagnosis& d, i
   }
   if (d.kind == StallKind::kLate)
     for (int r : d.ranks) text += "\n  " + absent_text(ranks[static_cast<size_t>(r)], first, now, host);
-  text += "\n  " + wait_text(first, host);
+  text += cat("\n  ", wait_text(first, host), " (reported after ", seconds(first.limit_s), ")");
   for (size_t r = 0; r < ranks.size(); ++r) {
     const bool told = std::count(d.ranks.begin(), d.ranks.end(), static_cast<int>(r)) > 0 && d.kind == StallKind::kLate;
     if (ranks[r].waits && static_cast<int>(r) != waiter && !told) text += "\n  " + wait_text(ranks[r], host);

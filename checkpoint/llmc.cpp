@@ -45,18 +45,21 @@ class LlmcFile : public WeightFile {
     at_ += item_ * (stored ? stored : list_.back().numel());
   }
   void plan(int64_t seq, int64_t vocab, int64_t layers, int64_t c, int64_t padded) {
-    const std::pair<const char*, std::vector<int64_t>> block[] = {
-        {"norm1.weight", {c}},           {"norm1.bias", {c}},
-        {"attn.qkv.weight", {3 * c, c}}, {"attn.qkv.bias", {3 * c}},
-        {"attn.out.weight", {c, c}},     {"attn.out.bias", {c}},
-        {"norm2.weight", {c}},           {"norm2.bias", {c}},
-        {"mlp.up.weight", {4 * c, c}},   {"mlp.up.bias", {4 * c}},
-        {"mlp.down.weight", {c, 4 * c}}, {"mlp.down.bias", {c}}};
+    struct Stacked {
+      const char* name;
+      int64_t rows, cols;  // in widths; no columns: a vector
+    };
+    static constexpr Stacked kBlock[] = {{"norm1.weight", 1, 0},  {"norm1.bias", 1, 0},      {"attn.qkv.weight", 3, 1},
+                                         {"attn.qkv.bias", 3, 0}, {"attn.out.weight", 1, 1}, {"attn.out.bias", 1, 0},
+                                         {"norm2.weight", 1, 0},  {"norm2.bias", 1, 0},      {"mlp.up.weight", 4, 1},
+                                         {"mlp.up.bias", 4, 0},   {"mlp.down.weight", 1, 4}, {"mlp.down.bias", 1, 0}};
     at_ = kHeader;
     put("embed.weight", {vocab, c}, padded * c);
     put("pos_embed.weight", {seq, c});
-    for (const auto& [name, shape] : block)
-      for (int64_t i = 0; i < layers; ++i) put(cat("layers.", i, ".", name), shape);
+    for (const Stacked& t : kBlock)
+      for (int64_t i = 0; i < layers; ++i)
+        put(cat("layers.", i, ".", t.name),
+            t.cols == 0 ? std::vector<int64_t>{t.rows * c} : std::vector<int64_t>{t.rows * c, t.cols * c});
     put("final_norm.weight", {c});
     put("final_norm.bias", {c});
   }

@@ -1,5 +1,5 @@
-// The safetensors format: u64 length, JSON header, data. Reading trusts nothing; writing is canonical: names in byte
-// order, data in the same order, spaces until the data begins at a multiple of 8.
+// Reading the safetensors format (u64 length, JSON header, data), one file or several with an index. Nothing is
+// trusted.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kHeaderLimit = int64_t{16} << 20;  // the format allows 100 MB: far more than any model needs
-constexpr size_t kNameLimit = 512, kTensorLimit = 100000, kMaxDims = 8, kPiece = size_t{1} << 20;
+constexpr size_t kNameLimit = 512, kTensorLimit = 100000, kMaxDims = 8;
 
 // Bytes of a type by the format's name for it, and our name where it can hold weights.
 const std::map<std::string, std::pair<int64_t, const char*>> kTypes{
@@ -217,6 +217,9 @@ class ShardedSafetensors : public WeightFile {
       GT_REQUIRE(file.find('/') == std::string::npos && file != ".." && file.size() > 12 &&
                      file.compare(file.size() - 12, 12, ".safetensors") == 0,
                  Exit::kDamaged, index, ": \"", file, "\" is no safetensors file of this folder");
+      std::error_code ec;
+      GT_REQUIRE(std::filesystem::exists(dir + "/" + file, ec), Exit::kDamaged, index, ": ", name, " is in ", file,
+                 ", which is not there");
       opened[file] = files_.size();
       files_.push_back(std::make_unique<Safetensors>(vfs, dir + "/" + file));
     }
@@ -262,57 +265,6 @@ class ShardedSafetensors : public WeightFile {
   std::vector<std::pair<size_t, size_t>> place_;
 };
 
-const char* type_name(DType t) {
-  switch (t) {
-    case DType::kF32: return "F32";
-    case DType::kBF16: return "BF16";
-    case DType::kF16: return "F16";
-    case DType::kI8: return "I8";
-    default: fail(Exit::kInternal, "safetensors: no weights are written as ", name_of(t));
-  }
-}
-
-int64_t bytes_of(const OutTensor& t) {
-  int64_t n = size_of(t.dtype);
-  for (int64_t d : t.shape) n *= d;
-  return n;
-}
-
-// Tensors [first, last) as one file.
-void write_one(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& tensors, size_t first, size_t last,
-               const Notes& notes, const Fetch& fetch) {
-  Json header, metadata;
-  metadata["format"] = "pt";
-  for (const auto& [key, text] : notes) metadata[key] = text;
-  header["__metadata__"] = metadata;
-  int64_t at = 0;
-  for (size_t k = first; k < last; ++k) {
-    const int64_t end = at + bytes_of(tensors[k]);
-    header[tensors[k].name] = {
-        {"dtype", type_name(tensors[k].dtype)}, {"shape", tensors[k].shape}, {"data_offsets", {at, end}}};
-    at = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const uint64_t length = text.size();
-  File file = File::create(vfs, path);
-  file.reserve(8 + static_cast<int64_t>(length) + at);
-  file.write(&length, sizeof length, 0);
-  file.write(text.data(), static_cast<int64_t>(length), 8);
-  int64_t place = 8 + static_cast<int64_t>(length);
-  for (size_t k = first; k < last; ++k) {
-    const std::vector<float> values = fetch(k);
-    for (size_t from = 0; from < values.size(); from += kPiece) {
-      const std::string bytes = encode_values(values, from, std::min(values.size(), from + kPiece), tensors[k]);
-      file.write(bytes.data(), static_cast<int64_t>(bytes.size()), place);
-      place += static_cast<int64_t>(bytes.size());
-    }
-  }
-  GT_CHECK(place == 8 + static_cast<int64_t>(length) + at, path, ": values of another shape");
-  file.sync();
-  file.close();
-}
-
 }  // namespace
 
 std::unique_ptr<WeightFile> open_safetensors(Vfs& vfs, const std::string& path) {
@@ -327,33 +279,6 @@ std::unique_ptr<WeightFile> open_safetensors(Vfs& vfs, const std::string& path) 
              ": holds neither model.safetensors nor model.safetensors.index.json; files of pickled Python objects "
              "(pytorch_model.bin) are not read, convert them with save_pretrained(safe_serialization=True)");
   return std::make_unique<ShardedSafetensors>(vfs, path);
-}
-
-void write_safetensors(Vfs& vfs, const std::string& dir, const std::vector<OutTensor>& tensors, const Notes& notes,
-                       int64_t max_shard, const Fetch& fetch) {
-  std::vector<size_t> begins{0};
-  int64_t total = 0, held = 0;
-  for (size_t k = 0; k < tensors.size(); ++k) {
-    GT_CHECK(k == 0 || tensors[k - 1].name < tensors[k].name, "names in order");
-    const int64_t n = bytes_of(tensors[k]);
-    if (held > 0 && held + n > max_shard) {
-      begins.push_back(k);
-      held = 0;
-    }
-    held += n;
-    total += n;
-  }
-  if (begins.size() == 1) return write_one(vfs, dir + "/model.safetensors", tensors, 0, tensors.size(), notes, fetch);
-  Json map;
-  for (size_t f = 0; f < begins.size(); ++f) {
-    const size_t end = f + 1 < begins.size() ? begins[f + 1] : tensors.size();
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", f + 1, begins.size());
-    write_one(vfs, dir + "/" + name, tensors, begins[f], end, notes, fetch);
-    for (size_t k = begins[f]; k < end; ++k) map[tensors[k].name] = name;
-  }
-  const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  write_synced(vfs, dir + "/model.safetensors.index.json", index.dump(2) + "\n");
 }
 
 }  // namespace gt

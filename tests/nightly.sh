@@ -167,9 +167,9 @@ goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
 covered() {
   local dir=build/coverage parsers file data rc=0
   parsers="checkpoint/index_file.cpp checkpoint/manifest.cpp checkpoint/state_json.cpp checkpoint/safetensors.cpp
-    checkpoint/h5_gate.cpp checkpoint/llmc.cpp launch/config/json_text.cpp parallel/pipeline/text.cpp
+    checkpoint/h5_gate.cpp checkpoint/h5_walk.cpp checkpoint/llmc.cpp launch/config/json_text.cpp parallel/pipeline/text.cpp
     launch/config/deepspeed_file.cpp data/token_file.cpp data/model_walk.cpp"
-  cmake -S . -B $dir -G Ninja -DGPT_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS=--coverage \
+  cmake -S . -B $dir -G Ninja -DGPT_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="--coverage -DGPT_COVERAGE" \
     -DCMAKE_EXE_LINKER_FLAGS=--coverage && cmake --build $dir --target test_fuzz -j "$(nproc)" || return 1
   find $dir -name '*.gcda' -delete
   env GPT_FUZZ_FACTOR="${GPT_FUZZ_FACTOR:-1}" "$dir/test_fuzz" || rc=1

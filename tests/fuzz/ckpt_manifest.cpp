@@ -41,6 +41,13 @@ std::vector<std::string> seeds() {
   m.state.consumed_samples = 7;
   m.state.best_step = 30;
   m.state.best_loss = 2.5;
+  m.state.seed = 1ull << 60;  // beyond what JSON's readers agree on: written as a text
+  m.state.scaler = {65536, 12, 2};
+  m.state.curriculum = {32, 100};
+  m.state.pld_theta = 0.75;
+  m.state.eval_step = 30;
+  m.state.eval_loss = 3.5;
+  m.state.bad_steps_json = "{\"window\":[1]}";
   m.state.data_json = "{\"consumed_samples\":7,\"data\":{}}";
   m.state.carry = "{\"later\":[1,2]}";
   const std::string text = to_text(m);

@@ -28,6 +28,7 @@ Target hdf5_gate();      // .h5 of import: the reader is a child process
 Target hf_config();      // config.json of Hugging Face
 Target llmc_header();    // llm.c's .bin
 Target safetensors_header();
+Target safetensors_index();  // model.safetensors.index.json of a folder of several
 Target schedule_text();    // --parallel.schedule file:
 Target token_index();      // .idx beside a .bin
 Target tokenizer_model();  // the walker that SentencePiece models pass before the library sees them

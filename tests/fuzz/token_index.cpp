@@ -20,8 +20,11 @@ void run(std::string_view input) {
     f.read(s, 0, out);
     tokens += f.length(s);
     GT_CHECK(f.position(s) + f.length(s) * f.width() <= f.bin().size());
+    f.will_need(s, 0, f.length(s));
     GT_CHECK(f.document_of(s) >= 0 && f.document_of(s) <= f.documents());
   }
+  GT_CHECK(!f.fingerprint().text().empty() && name_of(f.type())[0] != '?');
+  GT_CHECK(TokenFile::open(token_prefix(idx.path())).tokens() == f.tokens());
   GT_CHECK(tokens == f.tokens());  // sequences may overlap: more tokens than the .bin holds are no fault
 }
 
@@ -36,7 +39,8 @@ std::string made(TokenType type) {
 }
 
 std::vector<std::string> seeds() {
-  return {made(TokenType::kU16), made(TokenType::kI32), made(TokenType::kU8), made(TokenType::kI64)};
+  return {made(TokenType::kU16), made(TokenType::kI32), made(TokenType::kU8), made(TokenType::kI64),
+          made(TokenType::kI16)};
 }
 
 }  // namespace

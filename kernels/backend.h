@@ -30,6 +30,7 @@ struct Backend {
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
   // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
   void* (*raw_stream)(Stream) = nullptr;
+  bool replays = false;  // calls can be recorded and replayed as graphs: a twin that kernels/replay.h made
 };
 
 const Backend& cpu_backend();
@@ -40,7 +41,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 6;
+constexpr int kBackendAbi = 7;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

@@ -9,6 +9,7 @@
 namespace gt {
 
 using Event = void*;  // opaque; nullptr on devices without asynchronous work
+using Graph = void*;  // opaque; queued work that can be launched again as it was
 
 struct DeviceApi {
   const char* name = "";
@@ -36,12 +37,20 @@ struct DeviceApi {
   void (*wait)(Event, Stream) = nullptr;   // work queued on the stream from now on runs after the event
   bool (*done)(Event) = nullptr;
 
+  // Graphs, of devices that have them; kernels/replay.h makes use of it. capture: `queue(what)` calls ops and `zero` on
+  // this stream; none of it runs, it becomes a graph. nullptr with the reason in *why: there is none, and still nothing
+  // has run. Every op must have run before with these arguments: it finds its memory and its plans there. launch: runs
+  // all of it on the stream that it was captured on. A graph may be dropped when it is not running.
+  Graph (*capture)(Stream, void (*queue)(void*), void* what, std::string* why) = nullptr;
+  void (*launch)(Graph, Stream) = nullptr;
+  void (*drop_graph)(Graph) = nullptr;
+
   int (*count)() = nullptr;                // devices of this kind on this machine
   std::string (*describe)(int index) = nullptr;  // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
   void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
 };
 
-// True when every entry is filled.
+// True when every entry is filled that every device has.
 bool complete(const DeviceApi&);
 
 }  // namespace gt

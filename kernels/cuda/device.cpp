@@ -192,6 +192,9 @@ const DeviceApi& device_api() {
                                   .record = record,
                                   .wait = wait,
                                   .done = done,
+                                  .capture = capture,
+                                  .launch = launch,
+                                  .drop_graph = drop_graph,
                                   .count = count,
                                   .describe = describe,
                                   .memory = memory};

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/graphs.h"
 
 namespace {
 
@@ -79,6 +80,53 @@ double gelu(double x) { return 0.5 * x * (1 + tanh_part(x)); }
 double gelu_slope(double x) {
   const double t = tanh_part(x);
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+struct Product {
+  Desc d;
+  Layout a, b, o;
+  const void *A, *B, *C;
+  void* D;
+  float scale, keep;
+  uint64_t algorithm;
+
+  bool ta() const { return d.get(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T; }
+  bool tb() const { return d.get(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) == CUBLAS_OP_T; }
+  int64_t m() const { return ta() ? a.cols : a.rows; }
+  int64_t k() const { return ta() ? a.rows : a.cols; }
+  int64_t n() const { return tb() ? b.rows : b.cols; }
+  void run() const;
+};
+
+void Product::run() const {
+  const gt::emulated::OnDevice now;
+  ++runs.count[algorithm];
+  gt::emulated::clock_us += kMicroseconds[algorithm];
+  const bool at = ta(), bt = tb();
+  const int64_t rows = m(), inner = k(), cols = n();
+  const cublasLtEpilogue_t e = epilogue_of(d);
+  const auto* bias = d.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
+  const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
+  auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
+  const auto aux_type =
+      static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
+  const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
+  for (int64_t j = 0; j < cols; ++j) {
+    for (int64_t i = 0; i < rows; ++i) {
+      double s = 0;
+      for (int64_t x = 0; x < inner; ++x)
+        s += get(A, a.type, at ? x + i * a.ld : i + x * a.ld) * get(B, b.type, bt ? j + x * b.ld : x + j * b.ld);
+      s *= scale;
+      if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
+      if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
+      if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        put(aux, aux_type, i + j * aux_ld, s);
+        s = gelu(s);
+      }
+      if (e == CUBLASLT_EPILOGUE_DGELU) s *= gelu_slope(get(aux, aux_type, i + j * aux_ld));
+      put(D, o.type, i + j * o.ld, s);
+    }
+  }
 }
 
 }  // namespace
@@ -147,44 +195,26 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
   return made_here(algo) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+// The scalars are read when the call is made, whenever the product runs.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t la, const void* B, cublasLtMatrixLayout_t lb, const void* beta,
                               const void* C, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t ld,
-                              const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t) {
+                              const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t stream) {
   if (!made_here(algo)) return CUBLAS_STATUS_INVALID_VALUE;
-  const gt::emulated::OnDevice now;
-  ++runs.count[algo->data[1]];
-  gt::emulated::clock_us += kMicroseconds[algo->data[1]];
-  const Desc& d = desc_of(desc);
-  const Layout &a = layout_of(la), &b = layout_of(lb), &o = layout_of(ld);
-  const bool ta = d.get(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_N) == CUBLAS_OP_T;
-  const bool tb = d.get(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N) == CUBLAS_OP_T;
-  const int64_t m = ta ? a.cols : a.rows, k = ta ? a.rows : a.cols, n = tb ? b.rows : b.cols;
-  if (m != o.rows || n != o.cols || k != (tb ? b.cols : b.rows)) return CUBLAS_STATUS_INVALID_VALUE;
-  const cublasLtEpilogue_t e = epilogue_of(d);
-  const auto* bias = d.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
-  const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
-  auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
-  const auto aux_type =
-      static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
-  const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
-  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t i = 0; i < m; ++i) {
-      double s = 0;
-      for (int64_t x = 0; x < k; ++x)
-        s += get(A, a.type, ta ? x + i * a.ld : i + x * a.ld) * get(B, b.type, tb ? j + x * b.ld : x + j * b.ld);
-      s *= scale;
-      if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
-      if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
-      if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
-        put(aux, aux_type, i + j * aux_ld, s);
-        s = gelu(s);
-      }
-      if (e == CUBLASLT_EPILOGUE_DGELU) s *= gelu_slope(get(aux, aux_type, i + j * aux_ld));
-      put(D, o.type, i + j * o.ld, s);
-    }
-  }
+  const Product p{desc_of(desc),
+                  layout_of(la),
+                  layout_of(lb),
+                  layout_of(ld),
+                  A,
+                  B,
+                  C,
+                  D,
+                  *static_cast<const float*>(alpha),
+                  *static_cast<const float*>(beta),
+                  algo->data[1]};
+  if (p.m() != p.o.rows || p.n() != p.o.cols || p.k() != (p.tb() ? p.b.cols : p.b.rows))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  gt::emulated::queue(stream, [p] { p.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -30,6 +30,9 @@ extern std::byte* dynamic_shared;  // of the running block, filled with NaN at i
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 void wait_block();
 void wait_warp();
+// Whether launches on a stream go to a graph now, and one that does.
+bool capturing(cudaStream_t);
+void keep(cudaStream_t, std::function<void()> work);
 // The values of all lanes of this warp; valid until the warp's next barrier.
 const uint64_t* exchange(uint64_t mine);
 
@@ -37,23 +40,28 @@ template <class... A>
 struct Bound {
   dim3 grid, block;
   size_t shared;
+  cudaStream_t stream;
   std::tuple<A...> args;
 };
 
 struct Launch {
   dim3 grid, block;
   size_t shared;
-  Launch(dim3 g, dim3 b, size_t s, cudaStream_t) : grid(g), block(b), shared(s) {}
+  cudaStream_t stream;
+  Launch(dim3 g, dim3 b, size_t s, cudaStream_t q) : grid(g), block(b), shared(s), stream(q) {}
   template <class... A>
   Bound<A...> operator()(A... a) const {
-    return {grid, block, shared, {a...}};
+    return {grid, block, shared, stream, {a...}};
   }
 };
 
 template <class... P, class... A>
 void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   const std::tuple<P...> args = b.args;
-  run(b.grid, b.block, b.shared, [&] { std::apply(kernel, args); });
+  const auto launch = [kernel, args, grid = b.grid, block = b.block, shared = b.shared] {
+    run(grid, block, shared, [&] { std::apply(kernel, args); });
+  };
+  capturing(b.stream) ? keep(b.stream, launch) : launch();
 }
 
 }  // namespace gt::emulated
@@ -84,6 +92,10 @@ unsigned __match_any_sync(unsigned, T x) {
   return mask;
 }
 
+template <class T>
+T __ldg(const T* p) {
+  return *p;
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int atomicAdd(int* p, int v) {

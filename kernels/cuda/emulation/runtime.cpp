@@ -1,12 +1,15 @@
-// The part of the CUDA runtime that this backend calls: everything is finished when the call returns. Fresh memory is
-// NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use (default: an H200's 232448).
+// The part of the CUDA runtime that this backend calls: everything is finished when the call returns, unless its stream
+// is being captured (graphs.cpp). Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use
+// (default: an H200's 232448).
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <cstring>
 
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/graphs.h"
 
+using gt::emulated::forbidden;
 using gt::emulated::OnDevice;
 
 namespace {
@@ -17,11 +20,16 @@ double& reading(cudaEvent_t e) { return *reinterpret_cast<double*>(e); }
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t n) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *p = gt::emulated::device_alloc(n);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
-cudaError_t cudaFree(void* p) { return gt::emulated::device_free(p), cudaSuccess; }
+cudaError_t cudaFree(void* p) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return gt::emulated::device_free(p), cudaSuccess;
+}
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *p = std::aligned_alloc(512, (n + 511) / 512 * 512);
   if (*p == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*p, 0xFF, n);
@@ -29,21 +37,27 @@ cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
 }
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{1} << 34, cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t) {
-  const OnDevice now;
-  return std::memmove(d, s, n), cudaSuccess;
+cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t stream) {
+  return gt::emulated::queue(stream, [=] {
+    const OnDevice now;
+    std::memmove(d, s, n);
+  });
 }
-cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t) {
-  const OnDevice now;
-  return std::memset(d, v, n), cudaSuccess;
+cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t stream) {
+  return gt::emulated::queue(stream, [=] {
+    const OnDevice now;
+    std::memset(d, v, n);
+  });
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
-  return *s = reinterpret_cast<cudaStream_t>(8), cudaSuccess;
+// Waits for what a stream or an event does would never end while the stream is captured.
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+// The backend records and awaits no event inside a graph, so neither does the emulation.
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess;
 }
@@ -54,18 +68,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   const OnDevice now;
   if (times(e)) reading(e) = gt::emulated::clock_us;
   return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
   return *ms = static_cast<float>((reading(b) - reading(a)) / 1e3), cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* s) {
-  return *s = cudaStreamCaptureStatusNone, cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }

@@ -1,0 +1,24 @@
+// Streams of the emulation and what capturing one means: launches, copies and products are kept, with their arguments
+// as they were, instead of being done.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <utility>
+
+namespace gt::emulated {
+
+bool capturing(cudaStream_t);
+void keep(cudaStream_t, std::function<void()> work);
+
+// Does it now, or keeps it for the graph.
+template <class Work>
+cudaError_t queue(cudaStream_t s, Work work) {
+  capturing(s) ? keep(s, std::move(work)) : work();
+  return cudaSuccess;
+}
+
+// True when this thread captures a stream: the call that asks is none that may be made then, and the capture is spoilt.
+bool forbidden();
+
+}  // namespace gt::emulated

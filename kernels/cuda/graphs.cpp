@@ -1,0 +1,58 @@
+// CUDA graphs of what ops queue: captured once, launched as often as wanted.
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/device.h"
+
+namespace gt::cuda {
+
+namespace {
+
+std::string text_of(cudaError_t status) { return cat(cudaGetErrorName(status), ": ", cudaGetErrorString(status)); }
+
+// What `queue` queues, as a graph; nullptr with *why. The capture is over in any case, and no error is left behind for
+// the next launch to report.
+cudaGraph_t captured(cudaStream_t stream, void (*queue)(void*), void* what, std::string* why) {
+  // Thread-local: other ranks of this process may allocate and wait meanwhile, and this one cannot by mistake.
+  if (const cudaError_t status = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+      status != cudaSuccess) {
+    cudaGetLastError();
+    return *why = text_of(status), nullptr;
+  }
+  why->clear();
+  try {
+    queue(what);
+  } catch (const std::exception& e) { *why = e.what(); }
+  cudaGraph_t graph = nullptr;
+  const cudaError_t status = cudaStreamEndCapture(stream, &graph);
+  if (status == cudaSuccess && why->empty()) return graph;
+  if (why->empty()) *why = text_of(status);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  return nullptr;
+}
+
+}  // namespace
+
+Graph capture(Stream s, void (*queue)(void*), void* what, std::string* why) {
+  Context& c = enter(s, "capture");
+  if (c.sync_each_op) return *why = "GPTTRAIN_CUDA_SYNC=1 waits after every op", nullptr;
+  cudaGraph_t graph = captured(c.stream, queue, what, why);
+  if (graph == nullptr) return nullptr;
+  cudaGraphExec_t made = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaGraphDestroy(graph);
+  if (status == cudaSuccess) return made;
+  cudaGetLastError();
+  return *why = text_of(status), nullptr;
+}
+
+void launch(Graph g, Stream s) {
+  Context& c = enter(s, "graph");
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(g), c.stream), "launching a graph");
+  leave(c, "graph");
+}
+
+void drop_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); }
+
+}  // namespace gt::cuda

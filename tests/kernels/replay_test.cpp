@@ -1,0 +1,369 @@
+// Work replayed as graphs is the work: over the CUDA backend where there is one (or its emulation), else over graphs
+// made of the CPU's ops.
+#include "kernels/replay.h"
+
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "kernels/core/fields.h"
+#include "kernels/core/memory.h"
+#include "kernels/core/open_stream.h"
+#include "tests/support/heap/count_allocations.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+// The CPU as a device with graphs: of the calls that come while one is captured.
+namespace cpu_graphs {
+
+using Calls = std::vector<std::function<void()>>;
+Calls* captured = nullptr;
+bool spoilt = false;   // by a call that no graph can hold
+bool refuses = false;  // every capture fails
+int made = 0, launched = 0, alive = 0;
+
+const OpTable& ops() {
+  static const OpTable t{.name = "cpu with graphs",
+#define X(entry, Args, amp)                                       \
+  .entry = [](const Args& a, Stream s) {                          \
+    const auto call = [a, s] { cpu_backend().ops->entry(a, s); }; \
+    captured != nullptr ? captured->push_back(call) : call();     \
+  },
+                         GT_OPS(X)
+#undef X
+  };
+  return t;
+}
+
+const DeviceApi& device() {
+  static const DeviceApi d = [] {
+    DeviceApi api = *cpu_backend().device;
+    api.zero = [](void* to, int64_t bytes, Stream s) {
+      const auto call = [=] { cpu_backend().device->zero(to, bytes, s); };
+      captured != nullptr ? captured->push_back(call) : call();
+    };
+    api.copy = [](void* to, const void* from, int64_t bytes, Stream s) {
+      spoilt = spoilt || captured != nullptr;
+      cpu_backend().device->copy(to, from, bytes, s);
+    };
+    api.capture = [](Stream, void (*queue)(void*), void* what, std::string* why) -> Graph {
+      auto* calls = new Calls;
+      captured = calls, spoilt = false;
+      queue(what);
+      captured = nullptr;
+      if (!spoilt && !refuses) return ++made, ++alive, calls;
+      delete calls;
+      return *why = "refused by the test", nullptr;
+    };
+    api.launch = [](Graph g, Stream) {
+      ++launched;
+      for (const auto& call : *static_cast<Calls*>(g)) call();
+    };
+    api.drop_graph = [](Graph g) { --alive, delete static_cast<Calls*>(g); };
+    return api;
+  }();
+  return d;
+}
+
+}  // namespace cpu_graphs
+
+bool on_cpu() { return cuda_backend(nullptr) == nullptr; }
+
+const Backend& twin() {
+  static const Backend fake{DeviceKind::kCpu, &cpu_graphs::ops(), &cpu_graphs::device()};
+  return replayable(on_cpu() ? fake : *cuda_backend(nullptr));
+}
+
+constexpr int64_t kCount = 300;
+
+// Two vectors that some ops work on; the same in host memory without graphs.
+struct Rig {
+  const Backend& b = twin();
+  OpenStream stream{*b.device, 0, 1};
+  Buffer memory{4 * align_up(kCount * 4), Stream(stream).device, *b.device};
+  Tensor x = at(0), y = at(1), z = at(2), other = at(3);
+  std::vector<float> hx, hy, hz;
+  Recording recording{b, stream};
+  ReplayCounts counts;
+
+  Rig() { set(1); }
+  Tensor at(int k) { return memory.tensor({kCount}, DType::kF32, k * align_up(kCount * 4)); }
+  void put(const Tensor& t, const std::vector<float>& v) {
+    b.device->copy(t.data, v.data(), t.bytes(), stream);
+    b.device->synchronize(stream);
+  }
+  std::vector<float> get(const Tensor& t) {
+    std::vector<float> v(kCount);
+    b.device->copy(v.data(), t.data, t.bytes(), stream);
+    b.device->synchronize(stream);
+    return v;
+  }
+  void set(float seed) {
+    hx.assign(kCount, 0), hy = hz = hx;
+    for (int64_t i = 0; i < kCount; ++i) hx[static_cast<size_t>(i)] = seed + static_cast<float>(i % 7);
+    put(x, hx), put(y, hy), put(z, hz), put(other, hx);
+  }
+  // y += alpha x; z = x + y; y = 0 (`clears`); the whole thing twice with a copy z -> x between them (`copies`).
+  void work(float alpha, bool copies = false, bool clears = false) {
+    b.ops->axpy({.x = x, .y = y, .alpha = alpha}, stream);
+    b.ops->add({.a = x, .b = y, .out = z}, stream);
+    if (clears) b.device->zero(y.data, y.bytes(), stream);
+    if (!copies) return;
+    b.device->copy(x.data, z.data, x.bytes(), stream);
+    work(alpha, false, clears);
+  }
+  void expect(float alpha, bool copies = false, bool clears = false) {
+    for (size_t i = 0; i < hx.size(); ++i) {
+      hy[i] += alpha * hx[i];
+      hz[i] = hx[i] + hy[i];
+      if (clears) hy[i] = 0;
+      if (copies) hx[i] = hz[i];
+    }
+    if (copies) expect(alpha, false, clears);
+  }
+  bool right() { return get(x) == hx && get(y) == hy && get(z) == hz; }
+  template <class Work>
+  void run(Work w) {
+    recording.run(counts, w);
+  }
+};
+
+void check_counts(const ReplayCounts& c, int64_t first, int64_t replayed, int64_t eager) {
+  CHECK(c.first == first);
+  CHECK(c.replayed == replayed);
+  CHECK(c.eager == eager);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "replay: work that makes the same calls is noted once and then launched as a graph, on what memory holds now") {
+  Rig r;
+  const int made = cpu_graphs::made, launched = cpu_graphs::launched;
+  for (int k = 0; k < 5; ++k) {
+    r.set(static_cast<float>(k));
+    r.run([&] { r.work(2, false, k >= 0); });
+    r.expect(2, false, true);
+    CHECK(r.right());
+  }
+  check_counts(r.counts, 1, 4, 0);
+  CHECK(r.counts.why.empty());
+  if (!on_cpu()) return;
+  CHECK(cpu_graphs::made == made + 1);
+  CHECK(cpu_graphs::launched == launched + 4);
+}
+
+TEST_CASE("replay: copies and waits cut the work into graphs and keep their place in it") {
+  Rig r;
+  const int made = cpu_graphs::made, launched = cpu_graphs::launched;
+  for (int k = 0; k < 4; ++k) {
+    r.set(static_cast<float>(k));
+    r.run([&] {
+      r.work(0.5f, true);
+      CHECK(r.get(r.z).size() == kCount);  // waits for what was held back
+      r.work(3);
+    });
+    r.expect(0.5f, true), r.expect(3);
+    CHECK(r.right());
+  }
+  check_counts(r.counts, 1, 3, 0);
+  if (!on_cpu()) return;
+  CHECK(cpu_graphs::made == made + 3);
+  CHECK(cpu_graphs::launched == launched + 9);
+}
+
+TEST_CASE("replay: what the host reads in the middle of recorded work has been computed") {
+  Rig r;
+  for (int k = 0; k < 3; ++k) {
+    r.set(static_cast<float>(k));
+    std::vector<float> middle;
+    r.run([&] {
+      r.work(2);
+      if (k > 0) middle = r.get(r.z);  // where nobody read in the first run
+      r.b.ops->axpy({.x = r.x, .y = r.z, .alpha = 1}, r.stream);
+    });
+    r.expect(2);
+    if (k > 0) CHECK(middle == r.hz);
+    for (size_t i = 0; i < r.hz.size(); ++i) r.hz[i] += r.hx[i];
+    CHECK(r.right());
+  }
+}
+
+TEST_CASE("replay: a call that differs is made as it is, after all before it and before all behind it") {
+  struct Case {
+    const char* why;
+    std::function<void(Rig&)> work;
+    std::function<void(Rig&)> expect;
+  };
+  const Case cases[] = {
+      {"axpy with other arguments", [](Rig& r) { r.work(2), r.work(4); }, [](Rig& r) { r.expect(2), r.expect(4); }},
+      {"add where axpy was",
+       [](Rig& r) {
+         r.work(2);
+         r.b.ops->add({.a = r.x, .b = r.y, .out = r.y}, r.stream);
+       },
+       [](Rig& r) {
+         r.expect(2);
+         for (size_t i = 0; i < r.hx.size(); ++i) r.hy[i] += r.hx[i];
+       }},
+      {"no axpy followed", [](Rig& r) { r.work(2); }, [](Rig& r) { r.expect(2); }},
+      {"one axpy more", [](Rig& r) { r.work(2), r.work(3), r.work(5); },
+       [](Rig& r) { r.expect(2), r.expect(3), r.expect(5); }},
+      {"axpy with other arguments",
+       [](Rig& r) {
+         r.work(2);
+         r.b.ops->axpy({.x = r.other, .y = r.y, .alpha = 3}, r.stream);
+         r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
+       },
+       [](Rig& r) { r.expect(2), r.expect(3); }},
+      {"in the middle of a graph",
+       [](Rig& r) {
+         r.work(2);
+         r.b.device->copy(r.other.data, r.z.data, r.z.bytes(), r.stream);
+         CHECK(r.get(r.other) == r.get(r.z));
+         r.work(3);
+       },
+       [](Rig& r) { r.expect(2), r.expect(3); }},
+  };
+  for (const Case& c : cases) {
+    INFO(c.why);
+    Rig r;
+    const auto usual = [&] {
+      r.set(1);
+      r.run([&] { r.work(2), r.work(3); });
+      r.expect(2), r.expect(3);
+      CHECK(r.right());
+    };
+    const auto different = [&] {
+      r.set(5);
+      r.run([&] { c.work(r); });
+      c.expect(r);
+      CHECK(r.right());
+      CHECK(r.counts.why.find(c.why) != std::string::npos);
+    };
+    usual(), usual(), different();
+    check_counts(r.counts, 1, 1, 1);
+    usual(), usual();  // noted anew
+    check_counts(r.counts, 2, 2, 1);
+    different(), usual(), usual(), different();
+    check_counts(r.counts, 3, 3, 3);
+    usual(), usual(), usual();  // not a third time
+    check_counts(r.counts, 3, 3, 6);
+  }
+}
+
+TEST_CASE("replay: where no graph can be made the calls are made") {
+  Rig r;
+  cpu_graphs::refuses = true;
+  if (!on_cpu()) setenv("GPTTRAIN_EMULATED_CAPTURE", "spoilt", 1);
+  for (int k = 0; k < 4; ++k) {
+    r.set(static_cast<float>(k));
+    r.run([&] { r.work(2, true); });
+    r.expect(2, true);
+    CHECK(r.right());
+  }
+  cpu_graphs::refuses = false;
+  unsetenv("GPTTRAIN_EMULATED_CAPTURE");
+  if (!on_cpu() && r.counts.eager == 0) return;  // a real device, which the variable does not concern
+  check_counts(r.counts, 1, 0, 3);
+  CHECK(r.counts.why.find("no graph could be made: ") == 0);
+}
+
+TEST_CASE("replay: an exception in the work leaves nothing behind") {
+  Rig r;
+  const auto usual = [&] {
+    r.set(1);
+    r.run([&] { r.work(2), r.work(3); });
+    r.expect(2), r.expect(3);
+    CHECK(r.right());
+  };
+  usual(), usual();
+  CHECK_THROWS_WITH(r.run([&] {
+    r.work(2);
+    GT_CHECK(false, "in the middle");
+  }),
+                    Catch::Contains("in the middle"));
+  usual(), usual();
+  check_counts(r.counts, 2, 2, 0);
+}
+
+TEST_CASE("replay: a weight of another version is the same call") {
+  Rig r;
+  const Tensor a = r.x.slice(0, 16).view({4, 4}), b = r.y.slice(0, 16).view({4, 4}),
+               out = r.z.slice(0, 16).view({4, 4});
+  for (int k = 0; k < 3; ++k)
+    r.run([&] {
+      r.b.ops->gemm({.a = a, .b = b, .out = out, .b_version = k + 1}, r.stream);
+      r.b.ops->add({.a = r.x, .b = r.z, .out = r.other}, r.stream);
+    });
+  check_counts(r.counts, 1, 2, 0);
+}
+
+TEST_CASE("replay: graphs are dropped with their recording") {
+  const int alive = cpu_graphs::alive;
+  {
+    Rig r;
+    for (int k = 0; k < 2; ++k) r.run([&] { r.work(2); });
+    CHECK(cpu_graphs::alive == alive + (on_cpu() ? 1 : 0));
+  }
+  CHECK(cpu_graphs::alive == alive);
+}
+
+namespace {
+
+template <class T>
+void expect_every_member_compared(const char* op) {
+  INFO(op);
+  const T same{}, twice{};
+  CHECK(same_bits(same, twice));
+  size_t at = 0;
+  T changed{};
+  std::apply(
+      [&](const auto&... member) {
+        const auto change = [&](auto& m) {
+          using M = std::remove_cvref_t<decltype(m)>;
+          const M before = m;
+          auto& bytes = const_cast<unsigned char&>(reinterpret_cast<const unsigned char&>(m));
+          bytes ^= 1;  // of a tensor its address, of a mask its key
+          INFO("member " << at++);
+          CHECK_FALSE(same_bits(changed, same));
+          const_cast<M&>(m) = before;
+          CHECK(same_bits(changed, same));
+        };
+        (change(member), ...);
+      },
+      fields::of(changed));
+}
+
+}  // namespace
+
+TEST_CASE("replay: every member of every op's arguments tells calls apart") {
+#define X(entry, Args, amp) expect_every_member_compared<Args>(#entry);
+  GT_OPS(X)
+#undef X
+  CHECK(fields::count<Gemm>() == 10);
+  CHECK(fields::count<LayerNormGrad>() == 13);
+  CHECK(fields::count<Tensor>() == 4);
+  Tensor a, b;
+  b.shape = {1};
+  CHECK_FALSE(same_bits(a, b));
+  b = a, b.dtype = DType::kBF16;
+  CHECK_FALSE(same_bits(a, b));
+  b = a, b.device.index = 1;
+  CHECK_FALSE(same_bits(a, b));
+}
+
+TEST_CASE("replay: warm work takes no heap memory and keeps to one thread") {
+  if (!on_cpu()) return;  // the emulation's own
+  Rig r;
+  const auto work = [&] { r.work(2, true), r.work(3); };
+  for (int k = 0; k < 2; ++k) r.run(work);
+  CountAllocations count;
+  r.run(work);
+  CHECK(count.stop() == 0);
+  check_counts(r.counts, 1, 2, 0);
+}
+
+}  // namespace gt::test

@@ -12,6 +12,7 @@ struct MicroBatch {
   int64_t seq = 0;     // tokens a sequence
   int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them
   int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow: what dropout masks depend on
+  const int64_t* first_sample_at = nullptr;  // given: where the device finds first_sample; set by the executor
   bool train = false;  // dropout acts; set by the engine's step
 };
 }  // namespace gt

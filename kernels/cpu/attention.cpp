@@ -45,7 +45,7 @@ Place place_of(const P& p, int64_t batch, int64_t head) {
 template <class P>
 AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h{};
-  h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first_sample + batch;
+  h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first() + batch;
   h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale;
   h.lse = p.lse.template as<float>() + (batch * p.heads + head) * p.seq;

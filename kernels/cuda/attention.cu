@@ -50,7 +50,7 @@ struct Problem {
 
   __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
     const int64_t row = (drop.first_head + head) * seq + query;
-    return drop_factor(drop.mask, drop.mask.first_sample + sequence, row * seq + key);
+    return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
 };
 

@@ -26,6 +26,10 @@ __device__ inline uint32_t random_word(uint64_t key, uint64_t n, int64_t e) {
   return which < 2 ? (which == 0 ? x.x : x.y) : (which == 2 ? x.z : x.w);
 }
 
+__device__ inline int64_t first_sample(const DropMask& m) {
+  return m.first_sample_at != nullptr ? __ldg(m.first_sample_at) : m.first_sample;
+}
+
 // Of element e of this sample: the mask's scale, or 0.
 __device__ inline float drop_factor(const DropMask& m, int64_t sample, int64_t e) {
   return random_word(m.key, static_cast<uint64_t>(sample), e) >= m.threshold ? m.scale : 0.0f;
@@ -53,7 +57,7 @@ __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float 
 template <int V>
 __device__ inline void drop(const RowDrop& d, int64_t row, int64_t cols, int64_t c, float (&v)[V]) {
   const int64_t at = d.first_row + row, sequence = at / d.seq;
-  drop<V>(d.mask, d.mask.first_sample + sequence, (at - sequence * d.seq) * cols + c, v);
+  drop<V>(d.mask, first_sample(d.mask) + sequence, (at - sequence * d.seq) * cols + c, v);
 }
 
 }  // namespace gt::cuda

@@ -24,7 +24,8 @@ class ResidualDropout {
     GT_CHECK(x.value.shape.rows() == held.rows, "dropout of ", x.value.shape.rows(), " rows where a rank holds ",
              held.rows);
     RowDrop d{mask_, mb.seq, held.first};
-    d.mask.first_sample = mb.first_sample;
+    d.mask.first_sample = mb.first_sample_at != nullptr ? 0 : mb.first_sample;
+    d.mask.first_sample_at = mb.first_sample_at;
     d.mask.scale *= scale;
     return d;
   }
@@ -42,7 +43,8 @@ class AttentionDropout {
   HeadDrop operator()(const MicroBatch& mb) const {
     if (!mb.train) return {};
     HeadDrop d = drop_;
-    d.mask.first_sample = mb.first_sample;
+    d.mask.first_sample = mb.first_sample_at != nullptr ? 0 : mb.first_sample;
+    d.mask.first_sample_at = mb.first_sample_at;
     return d;
   }
 

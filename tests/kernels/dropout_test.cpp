@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
+#include "tests/kernels/op_cases.h"
 #include "tests/support/test.h"
 
 namespace gt::test {
@@ -127,6 +130,43 @@ TEST_CASE("attention drops the same probabilities whatever rank computes a head"
         same &= part[static_cast<size_t>(r * 2 * kDim + c)] ==
                 all[static_cast<size_t>(r * kHeads * kDim + first * kDim + c)];
     CHECK(same);
+  }
+}
+
+namespace {
+
+// The case's op with its mask's ordinal as a number, and where the device finds it.
+template <class Args>
+bool follows_memory(OpCase& c, const Backend& backend, Stream stream) {
+  auto* typed = dynamic_cast<CaseOf<Args>*>(&c);
+  if (typed == nullptr || c.big || !typed->args.drop) return false;
+  INFO(backend.ops->name << ' ' << c.op << ' ' << c.name);
+  c.prepare(99);
+  const Images by_number = c.run(backend, stream);
+  DropMask& mask = typed->args.drop.mask;
+  const int64_t ordinal = mask.first_sample;
+  const Buffer memory(sizeof ordinal, stream.device, *backend.device);
+  backend.device->copy(memory.data(), &ordinal, sizeof ordinal, stream);
+  backend.device->synchronize(stream);
+  mask.first_sample = -1;
+  mask.first_sample_at = reinterpret_cast<const int64_t*>(memory.data());
+  CHECK(c.run(backend, stream) == by_number);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("parity: every op that drops elements finds the sample's ordinal in the device's memory too") {
+  std::vector<const Backend*> backends{&cpu_backend()};
+  if (const Backend* cuda = cuda_backend(nullptr)) backends.push_back(cuda);
+  for (const Backend* backend : backends) {
+    const OpenStream stream(*backend->device, 0, 1);
+    int seen = 0;
+    for (const auto& c : op_cases())
+      seen += follows_memory<Dropout>(*c, *backend, stream) || follows_memory<LayerNorm>(*c, *backend, stream) ||
+              follows_memory<LayerNormGrad>(*c, *backend, stream) || follows_memory<Attention>(*c, *backend, stream) ||
+              follows_memory<AttentionGrad>(*c, *backend, stream);
+    CHECK(seen > 60);
   }
 }
 

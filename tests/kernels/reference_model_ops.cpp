@@ -28,7 +28,7 @@ template <class P>
 double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (!p.drop) return 1;
   const int64_t head = p.drop.first_head + h;
-  return drop_factor(p.drop.mask, p.drop.mask.first_sample + b, (head * p.seq + i) * p.seq + j);
+  return drop_factor(p.drop.mask, p.drop.mask.first() + b, (head * p.seq + i) * p.seq + j);
 }
 
 double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t count) {

@@ -160,7 +160,7 @@ namespace {
 // Of element `at` of a tensor with `cols` columns.
 double row_factor(const RowDrop& d, int64_t cols, int64_t at) {
   const int64_t row = d.first_row + at / cols;
-  return drop_factor(d.mask, d.mask.first_sample + row / d.seq, row % d.seq * cols + at % cols);
+  return drop_factor(d.mask, d.mask.first() + row / d.seq, row % d.seq * cols + at % cols);
 }
 }  // namespace
 

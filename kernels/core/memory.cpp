@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/core/fingerprint.h"
+
 namespace gt {
 
 Buffer::Buffer(int64_t bytes, Device d, const DeviceApi& api) : bytes_(align_up(bytes)), device_(d), api_(&api) {
@@ -36,6 +38,13 @@ Tensor Pool::alloc(Shape s, DType t) {
   live_.insert(live_.begin() + static_cast<ptrdiff_t>(i), {at, at + need, 1});
   if (at + need > peak_) peak_ = at + need;
   return {buffer_.data() + at, s, t, buffer_.device()};
+}
+
+uint64_t Pool::fingerprint() const {
+  Fingerprint f;
+  for (const Block& b : live_)
+    f.add(static_cast<uint64_t>(b.begin)).add(static_cast<uint64_t>(b.end)).add(static_cast<uint64_t>(b.uses));
+  return f.value();
 }
 
 Pool::Block& Pool::find(const Tensor& t) {

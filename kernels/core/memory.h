@@ -70,6 +70,7 @@ class Pool {  // first-fit over a short list of live blocks, kept sorted by offs
   int uses(const Tensor& t) { return find(t).uses; }
   bool owns(const Tensor& t) const { return t.data >= buffer_.data() && t.data < buffer_.data() + buffer_.bytes(); }
   size_t live() const { return live_.size(); }
+  uint64_t fingerprint() const;  // of the live blocks: where the next ones will lie follows from it
   int64_t high_water() const { return peak_; }    // bytes
 
  private:

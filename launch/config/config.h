@@ -361,7 +361,7 @@ struct LogConfig {
 };
 
 struct DeviceConfig {
-  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans;
+  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans, graphs = "auto";
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
@@ -372,6 +372,8 @@ struct DeviceConfig {
       "GPU: take cuBLASLt's first suggestion for each product, or time 16 once and keep the fastest in device.gemm_plans");
     v("gemm_plans", gemm_plans, "FILE",
       "GPU: algorithms chosen before, for the same bits again; empty: none, or with auto a file in ~/.cache/gpttrain");
+    v("graphs", graphs, "auto|on|off",
+      "GPU: replay compute actions as CUDA graphs from their second run on, with the same bits; auto: where there is one");
   }
 };
 

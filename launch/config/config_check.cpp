@@ -257,6 +257,11 @@ class Checker {
     if (c_.device.gemm_tune == "auto" && c_.world() > 1 && c_.launch.ranks != "threads")
       bad("device.gemm_tune", "auto: processes that time on their own may choose differently, and replicas would drift apart",
           "use --launch.ranks threads once, then give its file to all ranks with --device.gemm_plans and heuristic");
+    if (c_.device.graphs == "on" && c_.device.kind == "cpu")
+      bad("device.graphs", "on: a CPU has no graphs of queued work", "use auto, which takes them where there is a GPU");
+    if (c_.device.graphs == "on" && c_.parallel.dynamic_shapes)
+      bad("device.graphs", "on: with parallel.dynamic_shapes no two microbatches need be alike, so none is replayed",
+          "use auto, or parallel.dynamic_shapes false");
     if (slots_ > 0 && c_.world() > slots_)
       bad("parallel.tp",
           fmt::format("tp {} x pp {} x dp {} = {} ranks, but the chosen hosts have {} slots", p.tp, p.pp, p.dp,

@@ -86,11 +86,16 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes, .runs_differ = !options.lengths.empty()};
   const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
   store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
+  const Backend* replayed = backend.replays ? &backend : nullptr;
   train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
-                                              shapes);
+                                              shapes, replayed);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
-                                               plan.eval, shapes);
+                                               plan.eval, shapes, replayed);
+  if (replayed != nullptr) {
+    norms_ = std::make_unique<Recording>(backend, compute);
+    update_ = std::make_unique<Recording>(backend, compute);
+  }
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t counts = options.mean_of_microbatches ? int64_t{mesh.shape().dp} * m : 0;
   const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes + counts;
@@ -173,7 +178,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   store_->begin_step(unused_);
   ranges_->begin_step();
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
-                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); }};
+                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); },
+                        [this](int stage) { return store_->fingerprint(stage); }};
   seeded_.assign(microbatches.begin(), microbatches.end());
   if (options_.mean_of_microbatches) prepare_seeds(microbatches);
   for (size_t k = 0; k < seeded_.size(); ++k) {
@@ -189,8 +195,10 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   if (probe_) probe_();
 
   const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
-  store_->norm_squares(norms);
-  store_->replica_squares(replicas);
+  queue(norms_, [&] {
+    store_->norm_squares(norms);
+    store_->replica_squares(replicas);
+  });
   share(losses, stop, save_ready, save_due);
   backend_.ops->clip_factor({.norm_squares = norms,
                              .scalars = scalars,
@@ -203,7 +211,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   left_out_ = false;
   if (judge_) judge_step(target_tokens);
   end_phase(Phase::kNorms);
-  optimizer_->step(*store_, scalars, compute_);
+  queue(update_, [&] { optimizer_->step(*store_, scalars, compute_); });
   end_phase(Phase::kOptimizer);
   store_->publish();
   end_phase(Phase::kGather);
@@ -211,6 +219,20 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
 } catch (const std::exception& e) {
   abandon(e);
   throw;
+}
+
+// Work that makes the same calls in every step.
+template <class Work>
+void Engine::queue(std::unique_ptr<Recording>& recording, Work work) {
+  if (recording && backend_.replays) return recording->run(replays_, work);
+  work();
+}
+
+ReplayCounts Engine::replays() const {
+  ReplayCounts sum = replays_;
+  for (const PipelineExecutor* e : {train_.get(), eval_.get()})
+    if (e != nullptr) sum.add(e->replays());
+  return sum;
 }
 
 void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = now(); }
@@ -365,7 +387,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     store_->begin_evaluation();
-    eval_->run(seeded_, losses, {});
+    eval_->run(seeded_, losses, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
     backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
     share(losses, false, false, false);
     if (compute_.device.kind != DeviceKind::kNull) {

@@ -11,6 +11,7 @@
 #include "autograd/precision.h"
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
+#include "kernels/replay.h"
 #include "launch/logs/step_times.h"
 #include "launch/train/quant_ranges.h"
 #include "model/gpt.h"
@@ -145,6 +146,8 @@ class Engine {
   // [k]: parameters of this rank that options().no_decay[k] found.
   const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
+  // Of compute actions, norms and updates so far: what ran as graphs of the device. All 0 where there are none.
+  ReplayCounts replays() const;
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
  private:
@@ -157,6 +160,8 @@ class Engine {
   void share_counts(Tensor out);
   void put_stage_times(Tensor out);
   void end_phase(Phase);
+  template <class Work>
+  void queue(std::unique_ptr<Recording>&, Work);
   void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
@@ -177,6 +182,8 @@ class Engine {
   std::unique_ptr<QuantRanges> ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
+  std::unique_ptr<Recording> norms_, update_;  // nullptr: not as graphs
+  ReplayCounts replays_;                       // of these
   Buffer scalars_, sums_, losses_;
   Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
   std::vector<float> host_seeds_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "kernels/replay.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
@@ -119,10 +120,12 @@ const Backend& choose_backend(const Config& c) {
       const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans});
       if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
     }
-    return *cuda;
+    return c.device.graphs == "off" || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
   }
   GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
              ". Use --device.kind cpu, or auto to take what there is");
+  GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was asked for, but there is no GPU here: ", why,
+             ". Use auto, which takes graphs where there is one");
   return cpu_backend();
 }
 

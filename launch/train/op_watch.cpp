@@ -129,10 +129,12 @@ void OpWatch::watch_thread() {
   const char* name = table_.name;
   table_ = Hook::table();
   table_.name = name;
+  backend_.replays = false;  // every op is to be seen when it runs
 }
 
 void OpWatch::end() {
   table_ = real_;
+  backend_.replays = replays_;
   running = nullptr;
   timer_ = nullptr;
 }

@@ -24,7 +24,8 @@ struct BadOp {
 
 class OpWatch {
  public:
-  explicit OpWatch(const Backend& real) : real_(*real.ops), table_(*real.ops), backend_(real) {
+  explicit OpWatch(const Backend& real)
+      : real_(*real.ops), table_(*real.ops), backend_(real), replays_(real.replays) {
     backend_.ops = &table_;
   }
   OpWatch(const OpWatch&) = delete;
@@ -55,6 +56,7 @@ class OpWatch {
   const OpTable real_;
   OpTable table_;
   Backend backend_;
+  const bool replays_;  // while nobody watches
   std::vector<Parameter*> parameters_;
   const RankStatus* status_ = nullptr;
   std::vector<Injection> plants_;

@@ -156,6 +156,7 @@ void Trainer::one_step() {
   if (!speaks()) return;
   const StepRecord rec = record_of(r);
   log_->push(rec);
+  warn_of_eager_work();
   if (rec.step % config_.log.every == 0) say_where_time_and_memory_went(rec);
 }
 

@@ -81,6 +81,7 @@ class Trainer {
   void add_sample_curves(std::vector<std::unique_ptr<Sink>>& sinks, StartInfo& info);
   StepRecord record_of(const StepResult&);
   void add_times(StepRecord&, const StepResult&, double seconds);
+  void warn_of_eager_work();
   void say_where_time_and_memory_went(const StepRecord&);
   void save(bool must);
   void write_trace();
@@ -136,7 +137,7 @@ class Trainer {
   double predicted_bubble_ = kUnknown;
   double started_ = 0, step_ended_ = 0, wait_before_ = 0, last_loss_ = kUnknown;
   int64_t first_step_ = 1;
-  bool stop_ = false, save_due_ = false, memory_reported_ = false;
+  bool stop_ = false, save_due_ = false, memory_reported_ = false, eager_told_ = false;
   bool snapshot_fits_ = true;  // beside everything else on this machine; known to its first rank
 };
 

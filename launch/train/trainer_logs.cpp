@@ -71,6 +71,11 @@ void Trainer::start_logs() {
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
   if (!device_.transport().empty()) info.rows.push_back({"between GPUs", device_.transport()});
+  if (backend_->replays)
+    info.rows.push_back({"graphs", "compute actions, norms and updates are replayed from their second run on"});
+  else if (backend_->device->capture != nullptr)
+    info.rows.push_back({"graphs", config_.device.graphs == "off" ? "off" : "off: with parallel.dynamic_shapes no two "
+                                                                            "microbatches need be alike"});
   if (!run_.range_test) info.rows.push_back({"checkpoints", saver_->describe()});
   if (resumed_ && info.resumed_from < 0)
     info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
@@ -147,6 +152,15 @@ void Trainer::add_times(StepRecord& rec, const StepResult& r, double seconds) {
   rec.timers = r.times.mean();
   rec.longest = r.times.longest();
   wait_before_ = loader_->wait_seconds();
+}
+
+// Once: work that makes other calls than before costs speed and nothing else.
+void Trainer::warn_of_eager_work() {
+  if (!log_ || eager_told_ || !backend_->replays) return;
+  const ReplayCounts c = engine_->replays();
+  if (c.eager == 0 || module_timer_) return;
+  eager_told_ = true;
+  log_->push(make_event(state_.step, fmt::format("graphs: work was queued call by call ({}); the end of the run says how often", c.why)));
 }
 
 void Trainer::say_where_time_and_memory_went(const StepRecord& rec) {
@@ -279,6 +293,11 @@ void Trainer::finish(Exit code) {
   if (curriculum_) counted += " (attention counted at full length)";
   info.rows.push_back(
       {"total FLOPs", fmt::format("{:.3e}{}", gpt_config(config_).train_flops(state_.consumed_tokens), counted)});
+  if (backend_->replays) {
+    const ReplayCounts c = engine_->replays();
+    info.rows.push_back({"graphs", fmt::format("{} replayed, {} first uses, {} queued call by call{}", c.replayed,
+                                               c.first, c.eager, c.why.empty() ? "" : ", the last: " + c.why)});
+  }
   if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
   if (!timeline_.empty())
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "kernels/core/memory.h"
+#include "parallel/pipeline/action_graphs.h"
 #include "parallel/pipeline/check_schedule.h"
 #include "parallel/pipeline/places.h"
 #include "parallel/pipeline/simulate.h"
@@ -47,7 +48,7 @@ Action as(Act act, const Action& a) { return {act, a.stage, a.microbatch}; }
 
 struct PipelineExecutor::Impl {
   Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
-       Stream compute, ExecutorMemory memory, BoundaryOptions boundaries);
+       Stream compute, ExecutorMemory memory, BoundaryOptions boundaries, const Backend* replayed);
 
   void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
   void perform(const Action&);
@@ -78,6 +79,15 @@ struct PipelineExecutor::Impl {
   Slot& slot(const Action& a) { return *slots[static_cast<size_t>(place(a).slot)]; }
   Stage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
+  // The same as the stage is to see it.
+  MicroBatch seen(const Action& a) { return graphs ? graphs->bring(place(a).slot, a.microbatch, batch(a)) : batch(a); }
+  // Makes the calls of an action between whose microbatches only what seen() brings differs, as a graph where it can.
+  template <class Work>
+  void queue(const Action& a, const Tensor& dy, Work work) {
+    if (!graphs) return work();
+    const uint64_t parameters = hooks->fingerprint ? hooks->fingerprint(a.stage) : 0;
+    graphs->run({a.act, a.stage, place(a).slot, cell(a).x.value.data, dy.data, grads.fingerprint(), parameters}, work);
+  }
   bool first(const Action& a) const { return a.stage == 0; }
   bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
   bool here(int at) const { return schedule.rank_of(at) == rank; }
@@ -166,6 +176,7 @@ struct PipelineExecutor::Impl {
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are there, or none is needed
   const BoundaryOptions boundaries;
+  std::unique_ptr<ActionGraphs> graphs;  // nullptr: every call is queued as it is made
   Shape usual;  // boundary shape of the first run, or of this one: of all its microbatches without dynamic_shapes
   Preambles preambles;
 
@@ -179,7 +190,7 @@ struct PipelineExecutor::Impl {
 };
 
 PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a,
-                             Stream c, ExecutorMemory memory, BoundaryOptions b)
+                             Stream c, ExecutorMemory memory, BoundaryOptions b, const Backend* replayed)
     : schedule(std::move(s)),
       stages(std::move(local)),
       mesh(m),
@@ -207,6 +218,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
     slots.back()->tape.set_recording(!forward_only);
   }
+  if (replayed != nullptr) graphs = std::make_unique<ActionGraphs>(*replayed, compute, places.slots);
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
   times.reserve(schedule.program[static_cast<size_t>(rank)].size());
@@ -242,12 +254,14 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   live = peak_live = 0;
   start = Clock::now();
   size_buffers();
+  if (graphs) graphs->begin_run(microbatches);
   for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
     mesh.status().at(a.stage, a.microbatch);
     perform(a);
     poll();
   }
   drain_all();
+  if (graphs) graphs->end_run();
   mesh.status().nowhere();
 }
 
@@ -306,9 +320,12 @@ void PipelineExecutor::Impl::forward(const Action& a) {
         here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
+  const MicroBatch mb = seen(a);
   const Begin begin = begin_compute();
-  if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
-  c.y = stage(a).forward(s.tape, c.x, batch(a));
+  queue(a, {}, [&] {
+    if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
+    c.y = stage(a).forward(s.tape, c.x, mb);
+  });
   if (last(a))
     keep_loss(a, c.y);
   else
@@ -397,9 +414,11 @@ void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   if (pass == Pass::kFull && hooks->begin_backward)
     hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
   const Begin begin = begin_compute();
-  if (!last(a) && !here(a.stage + 1)) complete(dy);
-  tape.seed(c.y, dy);
-  tape.backward(0, pass);
+  queue(a, dy, [&] {
+    if (!last(a) && !here(a.stage + 1)) complete(dy);
+    tape.seed(c.y, dy);
+    tape.backward(0, pass);
+  });
   if (!first(a)) take_input_gradient(a, c, tape);
   timed(a, begin);
   if (pass == Pass::kFull) release(a, c, tape);
@@ -423,7 +442,7 @@ void PipelineExecutor::Impl::weight_gradients(const Action& a) {
   Tape& tape = slot(a).tape;
   if (hooks->begin_backward) hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
   const Begin begin = begin_compute();
-  tape.run_deferred();
+  queue(a, {}, [&] { tape.run_deferred(); });
   timed(a, begin);
   release(a, cell(a), tape);
 }
@@ -474,8 +493,9 @@ void PipelineExecutor::Impl::poll() {
 
 PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops,
                                    const DeviceApi& api, Stream compute, ExecutorMemory memory,
-                                   BoundaryOptions boundaries)
-    : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory, boundaries)) {}
+                                   BoundaryOptions boundaries, const Backend* replayed)
+    : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory, boundaries,
+                                   replayed)) {}
 
 PipelineExecutor::~PipelineExecutor() = default;
 
@@ -493,6 +513,10 @@ int64_t PipelineExecutor::activation_high_water() const {
 }
 int64_t PipelineExecutor::gradient_high_water() const { return impl_->grads.high_water(); }
 int64_t PipelineExecutor::boundary_bytes() const { return impl_->boundary.bytes(); }
+const ReplayCounts& PipelineExecutor::replays() const {
+  static const ReplayCounts none;
+  return impl_->graphs ? impl_->graphs->counts() : none;
+}
 double PipelineExecutor::started() const {
   return std::chrono::duration<double>(impl_->start.time_since_epoch()).count();
 }

@@ -8,6 +8,7 @@
 
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
+#include "kernels/replay.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/preamble.h"
 #include "parallel/pipeline/schedule.h"
@@ -34,6 +35,7 @@ struct GradHooks {
   std::function<void(int stage, int microbatch, bool last)> begin_backward;  // `last`: of this stage in this step
   std::function<void(int stage)> reduce_grads;                               // G: all gradients of the stage are final
   std::function<void()> reduce_tied;                                         // T
+  std::function<uint64_t(int stage)> fingerprint;  // actions of the stage make other calls where it differs; may be empty
 };
 
 // Bytes to reserve for one rank: measured by a dry run on the null backend (plan_memory), or generous for small tests.
@@ -64,9 +66,10 @@ struct ActionTime {
 
 class PipelineExecutor {
  public:
-  // local_stages[c] is virtual stage c * p + pp rank. The schedule has been simulated (throws otherwise).
+  // local_stages[c] is virtual stage c * p + pp rank. The schedule has been simulated (throws otherwise). `replayed`:
+  // the twin of a backend with graphs (kernels/replay.h), whose tables the other two are: compute actions become graphs.
   PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&,
-                   Stream compute, ExecutorMemory, BoundaryOptions = {});
+                   Stream compute, ExecutorMemory, BoundaryOptions = {}, const Backend* replayed = nullptr);
   ~PipelineExecutor();
 
   // One step's worth of microbatches (schedule.microbatches of them). losses f64 [microbatches] on the device receives
@@ -81,6 +84,7 @@ class PipelineExecutor {
   int64_t activation_high_water() const;         // bytes, the largest slot
   int64_t gradient_high_water() const;           // bytes
   int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
+  const ReplayCounts& replays() const;           // of compute actions, since it was made
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
   std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time

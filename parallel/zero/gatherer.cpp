@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/fingerprint.h"
 #include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
@@ -78,6 +79,11 @@ void ValueGatherer::drop(ScopeState& s) {
   s.gathered = {};
   s.hide_values();
   live_.erase(std::find(live_.begin(), live_.end(), &s));
+}
+
+void ValueGatherer::add_to(Fingerprint& f) const {
+  f.add(current_);
+  for (const ScopeState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->quantized});
 }
 
 void ValueGatherer::drop_all() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/core/fingerprint.h"
 #include "kernels/core/rng.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"
@@ -239,6 +240,19 @@ const std::vector<ScopeState*>& ParamStore::used_order() {
 void ParamStore::begin_evaluation() { gatherer_->begin(ordered_ ? &evaluation_order_ : nullptr); }
 
 void ParamStore::begin_backward(int stage, int, bool last) { reducer_->begin_backward(stage, last); }
+uint64_t ParamStore::fingerprint(int stage) const {
+  Fingerprint f;
+  gatherer_->add_to(f);
+  reducer_->add_to(f);
+  for (const auto& s : scopes_) {
+    if (s->spec.stage != stage) continue;
+    f.add(static_cast<uint64_t>(s->phase)).add(uint64_t{s->last_backward}).add(uint64_t{s->accumulated});
+    f.add(uint64_t{s->unused}).add(s->open.data).add(s->gathered.data);
+    for (const Parameter* p : s->spec.params) f.add(uint64_t{p->grad_dirty});
+  }
+  return f.value();
+}
+
 void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }

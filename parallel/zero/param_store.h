@@ -92,6 +92,9 @@ class ParamStore {
   // its gradient is 0. Empty: all are used.
   void begin_step(std::span<const uint8_t> unused = {});
   void begin_backward(int stage, int microbatch, bool last);
+  // Of what decides which calls an action of this stage makes for its parameters: who has written gradients, where those
+  // and values lie that exist for a while only, what is being reduced. kernels/replay.h tells actions apart by it.
+  uint64_t fingerprint(int stage) const;
   void reduce_grads(int stage);   // launches what has not been launched
   void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
   void finish_reduction();        // everything has landed; stage 0 gathers; a parameter without gradient is an error

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/fingerprint.h"
+
 namespace gt {
 
 GradReducer::GradReducer(const ScopeList& scopes, const ZeroOptions& options, const Mesh& mesh, const Backend& backend,
@@ -22,6 +24,12 @@ void GradReducer::begin_step() {
   }
   bucket_.clear();
   bucket_fill_ = 0;
+}
+
+void GradReducer::add_to(Fingerprint& f) const {
+  f.add(pool_.fingerprint()).add(static_cast<uint64_t>(bucket_fill_)).add(uint64_t{backward_over_});
+  for (const ScopeState* s : bucket_) f.add(s);
+  for (const ScopeState* s : flying_) f.add(s).add(uint64_t{s->accumulated});
 }
 
 void GradReducer::begin_backward(int stage, bool last) {

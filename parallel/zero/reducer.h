@@ -13,6 +13,8 @@
 
 namespace gt {
 
+class Fingerprint;
+
 class GradReducer {
  public:
   GradReducer(const ScopeList&, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
@@ -26,6 +28,7 @@ class GradReducer {
   void reduce_tied();            // adds the two copies' gradients, first-stage + last-stage order
   void finish();                 // everything has landed
 
+  void add_to(Fingerprint&) const;  // what is on its way or about to be
   int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of whole gradients at once
 
  private:

@@ -1,0 +1,21 @@
+// A number for a state: the same for the same states of one process, another one for others, but for rare accidents.
+#pragma once
+#include <cstdint>
+
+namespace gt {
+
+class Fingerprint {
+ public:
+  Fingerprint& add(uint64_t x) {
+    value_ = (value_ ^ x) * 0x100000001B3ull;
+    value_ ^= value_ >> 32;
+    return *this;
+  }
+  Fingerprint& add(const void* p) { return add(reinterpret_cast<uintptr_t>(p)); }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xCBF29CE484222325ull;
+};
+
+}  // namespace gt

@@ -1,0 +1,89 @@
+#include "parallel/pipeline/action_graphs.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace gt {
+namespace {
+
+constexpr size_t kMostGraphs = 512;  // kinds of actions; a graph of a large model takes megabytes
+
+int64_t bytes_of(const MicroBatch& mb) {
+  int64_t sum = 2 * kAlign;  // the seed; the ordinal
+  for (const Tensor& t : {mb.tokens, mb.targets, mb.segments}) sum += t ? align_up(t.bytes()) : 0;
+  return sum;
+}
+
+}  // namespace
+
+ActionGraphs::ActionGraphs(const Backend& twin, Stream s, int slots)
+    : twin_(twin), stream_(s), slots_(slots), read_(twin.device->make_event(s.device.index)) {}
+
+ActionGraphs::~ActionGraphs() {
+  entries_.clear();
+  if (ordinals_ != nullptr) twin_.device->free_host(ordinals_, static_cast<int64_t>(room_ * sizeof *ordinals_));
+  twin_.device->drop_event(read_);
+}
+
+// Another shape makes other calls: what was recorded is of no more use.
+void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
+  on_ = twin_.replays;
+  why_.clear();
+  int64_t bytes = 0;
+  for (const MicroBatch& mb : list) {
+    bytes = std::max(bytes, bytes_of(mb));
+    if (mb.batch == list.front().batch && mb.seq == list.front().seq) continue;
+    on_ = false, why_ = "microbatches of several shapes";
+  }
+  if (!on_) return;
+  if (list.front().batch != batch_ || list.front().seq != seq_ || bytes > slot_bytes_) {
+    entries_.clear();
+    batch_ = list.front().batch, seq_ = list.front().seq;
+  }
+  if (bytes > slot_bytes_) {
+    slot_bytes_ = bytes;
+    inputs_ = Buffer();
+    inputs_ = Buffer(slots_ * slot_bytes_, stream_.device, *twin_.device);
+  }
+  while (!twin_.device->done(read_)) std::this_thread::yield();  // long past: the host waits once a step
+  if (list.size() > room_) {
+    if (ordinals_ != nullptr) twin_.device->free_host(ordinals_, static_cast<int64_t>(room_ * sizeof *ordinals_));
+    room_ = list.size();
+    ordinals_ = static_cast<int64_t*>(twin_.device->alloc_host(static_cast<int64_t>(room_ * sizeof *ordinals_)));
+  }
+  for (size_t k = 0; k < list.size(); ++k) ordinals_[k] = list[k].first_sample;
+}
+
+void ActionGraphs::end_run() {
+  if (on_) twin_.device->record(read_, stream_);
+}
+
+MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
+  if (!on_) return mb;
+  MicroBatch here = mb;
+  std::byte* at = inputs_.data() + slot * slot_bytes_;
+  const auto place = [&](const void* from, int64_t bytes) {
+    twin_.device->copy(at, from, bytes, stream_);
+    at += align_up(bytes);
+    return at - align_up(bytes);
+  };
+  for (Tensor* t : {&here.tokens, &here.targets, &here.segments})
+    if (*t) *t = {place(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
+  if (here.loss_seed) here.loss_seed.data = place(here.loss_seed.data, here.loss_seed.bytes());
+  here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof *ordinals_));
+  return here;
+}
+
+Recording* ActionGraphs::recording(const ActionKey& key) {
+  if (!on_) return nullptr;
+  for (const auto& e : entries_)
+    if (e->key == key) return &e->recording;
+  if (entries_.size() == kMostGraphs) {
+    why_ = cat("there are more than ", kMostGraphs, " kinds of actions");
+    return nullptr;
+  }
+  entries_.push_back(std::unique_ptr<Entry>(new Entry{key, {twin_, stream_}}));
+  return &entries_.back()->recording;
+}
+
+}  // namespace gt

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Graphs of the emulated CUDA device: the whole trainer with graphs and without gives the same losses, norms and checkpoints,
+# bit for bit, whatever the layout, and work that has run once is replayed.
+#   tests/cuda/graphs.sh BUILD/emulated/gpttrain
+set -euo pipefail
+program=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
+small+=" --train.global_batch 4 --train.steps 4 --launch.ranks threads --device.kind cuda"
+small+=" --data.train mock --schedule.type constant --log.tensorboard false"
+
+fail() { echo "FAILED: $*"; exit 1; }
+
+train() {  # NAME FLAG...
+  local name=$1
+  shift
+  # shellcheck disable=SC2086
+  GPTTRAIN_EMULATED_GRAPHS="$name.graphs" "$program" $small --log.name "$name" "$@" >"$name.txt" 2>&1 ||
+    { cat "$name.txt"; fail "training $*"; }
+}
+
+# steps NAME: what every step and evaluation computed
+steps() {
+  grep -E '^\{"type": "(step|eval)"' "runs/$1/log.jsonl" | sed 's/"timers".*//' |
+    grep -oE '"(type|step|loss|grad_norm|clip_coef|lr|loss_scale|skipped)": [^,}]*'
+}
+
+# graphs NAME: what the run says of them at its end
+graphs() { grep -E 'graphs +[0-9]+ replayed' "$1.txt" | tail -1; }
+
+same() {  # NAME OTHER
+  [ "$(steps "$1")" = "$(steps "$2")" ] || { diff <(steps "$1") <(steps "$2"); fail "$2 trains otherwise than $1"; }
+  [ "$(steps "$1" | grep -c '"type": "step"')" -ge 4 ] || fail "$1 logged too few steps"
+  "$program" ckpt diff "runs/$1" "runs/$2" >diff.txt 2>&1 || { cat diff.txt; fail "$1 and $2 differ"; }
+}
+
+both() {  # NAME FLAG...: with and without, the same; most work replayed, none of it otherwise than the first time
+  local name=$1
+  shift
+  train "$name-off" --device.graphs off "$@"
+  train "$name-on" --device.graphs on "$@"
+  same "$name-off" "$name-on"
+  grep -q '^0 0 0$' "$name-off.graphs" || fail "$name without graphs makes some: $(cat "$name-off.graphs")"
+  graphs "$name-on" | grep -q ' 0 queued call by call' || fail "$name: $(graphs "$name-on")"
+  read -r made launched pieces <"$name-on.graphs"
+  [ "$made" -gt 0 ] && [ "$launched" -ge "$made" ] && [ "$pieces" -gt "$launched" ] || fail "$name: $made $launched $pieces"
+  echo "the same bits with graphs: $* ($(graphs "$name-on" | sed 's/ *graphs *//'))"
+}
+
+both one --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 --parallel.recompute full
+both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
+both zero --dp 2 --zero 3 --precision.amp O2 --precision.dtype fp16 --optim.type lamb
+both stages --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --dp 2 --zero 1 --train.loss_mean microbatch
+
+# A run that stops and goes on makes its graphs anew.
+train resumed --device.graphs on --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
+  --parallel.recompute full --train.steps 2 --checkpoint.every 2
+train resumed --device.graphs auto --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
+  --parallel.recompute full
+same one-off resumed
+echo "a resumed run with graphs goes on with the same bits"
+
+# Where the device makes none, or the user waits after every op, calls are queued as ever, and the run says why.
+GPTTRAIN_EMULATED_CAPTURE=spoilt train spoilt --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
+  --parallel.recompute full
+same one-off spoilt
+grep -q 'no graph could be made' spoilt.txt || fail "a device without graphs is not told about"
+GPTTRAIN_CUDA_SYNC=1 train waits --train.steps 2
+grep -q 'GPTTRAIN_CUDA_SYNC=1 waits after every op' waits.txt || fail "waiting after every op is not told about"
+echo "without captures the same calls are made, and the run says why"
+
+GPTTRAIN_EMULATED_GUARD=1 train guarded --dp 2 --zero 1 --train.steps 3 --train.eval_every 1 --model.dropout 0.1
+graphs guarded | grep -q ' 0 queued call by call' || fail "guarded: $(graphs guarded)"
+echo "no host code touches device memory around graphs"
+
+# NCCL's calls are no part of graphs: they cut them.
+fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
+[ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
+both nccl --tp 2 --dp 2 --zero 2 --comm.backend nccl --comm.nccl_library "$fake"
+
+refused() {  # TEXT FLAG...
+  local text=$1
+  shift
+  # shellcheck disable=SC2086
+  "$program" $small --log.name refused "$@" >refused.txt 2>&1 && fail "not refused: $*"
+  grep -q "$text" refused.txt || { cat refused.txt; fail "$* does not say: $text"; }
+}
+refused "a CPU has no graphs" --device.kind cpu --device.graphs on
+refused "no two microbatches need be alike" --parallel.dynamic_shapes --device.graphs on
+echo "graphs are refused where there can be none"

@@ -9,7 +9,6 @@
 #include "kernels/core/fields.h"
 #include "kernels/core/memory.h"
 #include "kernels/core/open_stream.h"
-#include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
 
 namespace gt::test {
@@ -353,17 +352,6 @@ TEST_CASE("replay: every member of every op's arguments tells calls apart") {
   CHECK_FALSE(same_bits(a, b));
   b = a, b.device.index = 1;
   CHECK_FALSE(same_bits(a, b));
-}
-
-TEST_CASE("replay: warm work takes no heap memory and keeps to one thread") {
-  if (!on_cpu()) return;  // the emulation's own
-  Rig r;
-  const auto work = [&] { r.work(2, true), r.work(3); };
-  for (int k = 0; k < 2; ++k) r.run(work);
-  CountAllocations count;
-  r.run(work);
-  CHECK(count.stop() == 0);
-  check_counts(r.counts, 1, 2, 0);
 }
 
 }  // namespace gt::test

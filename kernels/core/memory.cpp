@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/core/fingerprint.h"
+#include "kernels/core/state_hash.h"
 
 namespace gt {
 
@@ -41,7 +41,7 @@ Tensor Pool::alloc(Shape s, DType t) {
 }
 
 uint64_t Pool::fingerprint() const {
-  Fingerprint f;
+  StateHash f;
   for (const Block& b : live_)
     f.add(static_cast<uint64_t>(b.begin)).add(static_cast<uint64_t>(b.end)).add(static_cast<uint64_t>(b.uses));
   return f.value();

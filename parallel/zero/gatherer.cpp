@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/fingerprint.h"
+#include "kernels/core/state_hash.h"
 #include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
@@ -81,7 +81,7 @@ void ValueGatherer::drop(ScopeState& s) {
   live_.erase(std::find(live_.begin(), live_.end(), &s));
 }
 
-void ValueGatherer::add_to(Fingerprint& f) const {
+void ValueGatherer::add_to(StateHash& f) const {
   f.add(current_);
   for (const ScopeState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->quantized});
 }

@@ -8,7 +8,7 @@
 
 namespace gt {
 
-class Fingerprint;
+class StateHash;
 class WeightQuantizer;
 
 // What is gathered at any moment is the window: the scope in use and the next `prefetch` scopes of the order. A scope
@@ -27,7 +27,7 @@ class ValueGatherer {
   void release(ScopeState&);
   void drop_all();  // values have changed, or will
 
-  void add_to(Fingerprint&) const;  // where gathered values lie
+  void add_to(StateHash&) const;  // where gathered values lie
   // Room for a scope's whole f32 values, to write the shard from (initial values). Give it back with free().
   Tensor scratch(const ScopeState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }
   void free(Tensor t) { pool_.free(t); }

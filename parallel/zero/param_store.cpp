@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/fingerprint.h"
+#include "kernels/core/state_hash.h"
 #include "kernels/core/rng.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"
@@ -241,7 +241,7 @@ void ParamStore::begin_evaluation() { gatherer_->begin(ordered_ ? &evaluation_or
 
 void ParamStore::begin_backward(int stage, int, bool last) { reducer_->begin_backward(stage, last); }
 uint64_t ParamStore::fingerprint(int stage) const {
-  Fingerprint f;
+  StateHash f;
   gatherer_->add_to(f);
   reducer_->add_to(f);
   for (const auto& s : scopes_) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/fingerprint.h"
+#include "kernels/core/state_hash.h"
 
 namespace gt {
 
@@ -26,7 +26,7 @@ void GradReducer::begin_step() {
   bucket_fill_ = 0;
 }
 
-void GradReducer::add_to(Fingerprint& f) const {
+void GradReducer::add_to(StateHash& f) const {
   f.add(pool_.fingerprint()).add(static_cast<uint64_t>(bucket_fill_)).add(uint64_t{backward_over_});
   for (const ScopeState* s : bucket_) f.add(s);
   for (const ScopeState* s : flying_) f.add(s).add(uint64_t{s->accumulated});

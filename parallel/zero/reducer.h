@@ -13,7 +13,7 @@
 
 namespace gt {
 
-class Fingerprint;
+class StateHash;
 
 class GradReducer {
  public:
@@ -28,7 +28,7 @@ class GradReducer {
   void reduce_tied();            // adds the two copies' gradients, first-stage + last-stage order
   void finish();                 // everything has landed
 
-  void add_to(Fingerprint&) const;  // what is on its way or about to be
+  void add_to(StateHash&) const;  // what is on its way or about to be
   int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of whole gradients at once
 
  private:

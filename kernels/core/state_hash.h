@@ -4,14 +4,14 @@
 
 namespace gt {
 
-class Fingerprint {
+class StateHash {
  public:
-  Fingerprint& add(uint64_t x) {
+  StateHash& add(uint64_t x) {
     value_ = (value_ ^ x) * 0x100000001B3ull;
     value_ ^= value_ >> 32;
     return *this;
   }
-  Fingerprint& add(const void* p) { return add(reinterpret_cast<uintptr_t>(p)); }
+  StateHash& add(const void* p) { return add(reinterpret_cast<uintptr_t>(p)); }
   uint64_t value() const { return value_; }
 
  private:

@@ -7,11 +7,11 @@
 #   cmake --install build/cpu --prefix NEW/FOLDER            the same as a folder
 # In it: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ with what Open MPI and PMIx need at run
 # time, configs/, licenses/, share/gpttrain/bundle.txt with the least glibc. Not in it: cuBLASLt (541 MB; a CUDA 13 toolkit
-# in /usr/local/cuda or a folder in LD_LIBRARY_PATH has it), the driver, ssh, libraries of fast networks: processes talk by
+# in /usr/local/cuda or a folder in LD_LIBRARY_PATH has it), cuDNN (looked for there too, and done without), the driver, ssh, libraries of fast networks: processes talk by
 # shared memory and TCP. Machines that share a job need it at the same path. launch/ranks/bundle.h is the program's side.
-#   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER       BACKEND may be missing
+#   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER [CUDNN_FRONTEND]     BACKEND may be missing
 set -euo pipefail
-program=$1 backend=$2 source=$3 folder=$4
+program=$1 backend=$2 source=$3 folder=$4 frontend=${5:-}
 fail() { echo "bundle: $*" >&2; exit 1; }
 for tool in dpkg-query patchelf ldd objdump ompi_info mpirun orted; do
   command -v "$tool" >/dev/null || fail "needs $tool (launch/setup.sh installs it)"
@@ -98,12 +98,20 @@ done <"$folder/licenses/packages"
 grep -hoE '/usr/share/common-licenses/[A-Za-z]+(-[0-9]+(\.[0-9]+)*)?' "$folder"/licenses/*.txt | sort -u |
   while read -r text; do [ ! -f "$text" ] || cp -L "$text" "$folder/licenses/"; done
 
+# Headers of cudnn-frontend are compiled into a backend that knows cuDNN.
+knows_cudnn=no
+if [ -e "$backend" ] && grep -q cudnnBackendExecute "$backend"; then
+  knows_cudnn=yes
+  cp "$frontend/LICENSE.txt" "$folder/licenses/cudnn-frontend.txt" || fail "no licence of cudnn-frontend in '$frontend'"
+fi
+
 # What the program knows itself to be a bundle by.
 glibc=$(elfs | while read -r file; do objdump -T "$file"; done | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
 {
   echo "gpttrain, portable bundle for Linux on x86-64"
   echo "glibc: ${glibc#GLIBC_} or later"
   [ ! -e "$backend" ] || echo "GPUs: an NVIDIA driver and $(ldd "$backend" | awk '/libcublasLt/ {print $1}')"
+  [ $knows_cudnn = no ] || echo "GPUs, for the faster attention: libcudnn.so.9"
   echo "licences of what is bundled: licenses/"
   while read -r package; do dpkg-query -W -f='${Package} ${Version}\n' "$package"; done <"$folder/licenses/packages" | sort -u
 } >"$folder/share/gpttrain/bundle.txt"

@@ -1,14 +1,13 @@
-// Causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv 2307.08691)
+// Our own causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv 2307.08691)
 // with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added atomically, so
 // the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a
 // tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
 namespace gt::cuda {
@@ -420,15 +419,8 @@ void by_drop(const Problem& p, F&& f) {
 }
 
 template <class Args>
-Problem problem(const char* op, const Args& a) {
-  const int64_t n = a.batch * a.seq, pitch = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  GT_CHECK(a.kv_heads > 0 && a.heads % a.kv_heads == 0, op, ": ", a.heads, " heads for ", a.kv_heads, " kv heads");
-  GT_CHECK(a.qkv.numel() == n * pitch && a.out.numel() == n * a.heads * a.head_dim && a.lse.numel() == n * a.heads, op,
-           ": qkv ", to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape),
-           " batch ", a.batch, " seq ", a.seq, " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
-  want(op, "out", a.out, a.qkv.dtype);
-  want(op, "lse", a.lse, DType::kF32);
-  by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});
+Problem problem(const Args& a) {
+  const int64_t pitch = (a.heads + 2 * a.kv_heads) * a.head_dim;
   const bool wide = a.head_dim % 4 == 0;
   const auto rows = [&](const Tensor& t, int64_t row_pitch) {
     return Rows{t.data, row_pitch, t.dtype, wide && aligned16({t.data})};
@@ -445,10 +437,10 @@ Problem problem(const char* op, const Args& a) {
 
 }  // namespace
 
-void attention(const Attention& a, Stream s) {
-  if (a.qkv.numel() == 0) return;
+void own_attention(const Attention& a, Stream s) {
   Context& c = enter(s, "attention");
-  Problem p = problem("attention", a);
+  check_attention("attention", a);
+  Problem p = problem(a);
   prepare_all(c);
   by_tiles("attention", a.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
@@ -461,17 +453,13 @@ void attention(const Attention& a, Stream s) {
   leave(c, "attention");
 }
 
-void attention_grad(const AttentionGrad& a, Stream s) {
-  if (a.qkv.numel() == 0) return;
+void own_attention_grad(const AttentionGrad& a, Stream s) {
   Context& c = enter(s, "attention_grad");
-  Problem p = problem("attention_grad", a);
-  GT_CHECK(a.dout.numel() == a.out.numel() && a.dqkv.numel() == a.qkv.numel(), "attention_grad: dout ",
-           to_string(a.dout.shape), " dqkv ", to_string(a.dqkv.shape));
-  want("attention_grad", "dout", a.dout, a.qkv.dtype);
-  want("attention_grad", "dqkv", a.dqkv, a.qkv.dtype);
+  check_attention_grad(a);
+  Problem p = problem(a);
   p.dout = {a.dout.data, p.out.pitch, a.dout.dtype, a.head_dim % 4 == 0 && aligned16({a.dout.data})};
   p.dqkv = {a.dqkv.data, p.qkv.pitch, a.dqkv.dtype, a.head_dim % 4 == 0 && aligned16({a.dqkv.data})};
-  p.delta = reinterpret_cast<float*>(c.scratch(a.lse.numel() * 4));
+  p.delta = reinterpret_cast<float*>(c.scratch(own_attention_scratch(a)));
   prepare_all(c);
   by_dtype("attention_grad", "qkv", a.qkv.dtype, [&](auto t) {
     using T = decltype(t);

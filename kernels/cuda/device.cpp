@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/context.h"
 
 namespace gt::cuda {
@@ -18,11 +19,16 @@ void check(cudaError_t status, const char* what) {
 }
 
 std::byte* Context::scratch(int64_t bytes) {
+  constexpr int64_t kMostAhead = int64_t{64} << 20;  // what is asked for next is rarely much more
   if (bytes > size_) {
-    const int64_t want = std::max(bytes, 2 * size_);
+    const int64_t want = std::max(bytes, size_ + std::min(size_, kMostAhead));
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(want));
     if (status != cudaSuccess) cudaGetLastError();  // the failure is reported here, not by the next launch
+    if (status == cudaErrorMemoryAllocation)
+      fail(Exit::kUsage, "out of memory on CUDA device ", index, ": an op needs ", bytes,
+           " bytes beside its tensors. Use a smaller micro batch, more recomputation, a higher ZeRO stage, or more "
+           "ranks");
     check(status, "scratch of a stream");
     blocks_.push_back(p);
     size_ = want;
@@ -32,6 +38,7 @@ std::byte* Context::scratch(int64_t bytes) {
 
 Context::~Context() {
   cudaSetDevice(index);
+  forget_attention(*this);
   gemm.reset();
   for (void* p : blocks_) cudaFree(p);
   if (stream != nullptr) cudaStreamDestroy(stream);

@@ -15,6 +15,8 @@
 
 namespace gt::cuda {
 
+constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;  // of each stream that multiplies
+
 struct GemmChoice {
   std::array<uint64_t, 8> algo{};  // cublasLtMatmulAlgo_t: may be stored for one version of the library
   int index = 0;                   // among cuBLASLt's suggestions

@@ -20,7 +20,6 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kCandidates = 16;  // algorithms that are timed
 
 void check_lt(cublasStatus_t status, const char* what) {
@@ -112,7 +111,7 @@ class GemmPlans {
  public:
   explicit GemmPlans(int device) : identity_(gemm_identity(device)) {
     check_lt(cublasLtCreate(&lt_), "opening the library");
-    check(cudaMalloc(&workspace_, kWorkspaceBytes), "workspace of a stream for matrix products");
+    check(cudaMalloc(&workspace_, kGemmWorkspaceBytes), "workspace of a stream for matrix products");
   }
   GemmPlans(const GemmPlans&) = delete;
   ~GemmPlans() {
@@ -137,7 +136,7 @@ class GemmPlans {
     if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
     const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
     check_lt(cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out,
-                            p.out, &algo, workspace_, kWorkspaceBytes, c.stream),
+                            p.out, &algo, workspace_, kGemmWorkspaceBytes, c.stream),
              "running a product");
   }
 
@@ -168,7 +167,7 @@ class GemmPlans {
       check_lt(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
                "setting a preference");
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
     // Split-k parts are added in f32, never in a half output type.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.align_b));
@@ -194,7 +193,7 @@ class GemmPlans {
       cublasLtMatmulHeuristicResult_t r{};
       return cublasLtMatmulAlgoCheck(lt_, p.desc, p.first, p.second, p.out, p.out, &algo, &r) ==
                  CUBLAS_STATUS_SUCCESS &&
-             r.workspaceSize <= kWorkspaceBytes;
+             r.workspaceSize <= kGemmWorkspaceBytes;
     };
     const auto time = [&]() -> std::optional<GemmChoice> {
       const GemmTimer timer(c.stream, g.out.bytes());

@@ -1,0 +1,36 @@
+// Our own attention (attention.cu), and what the arguments must be, whoever computes.
+#pragma once
+#include "kernels/cuda/dispatch.h"
+#include "kernels/ops.h"
+
+namespace gt::cuda {
+
+// Every storage type, any head dim up to 256, dropout. The same bits in every run.
+void own_attention(const Attention&, Stream);
+void own_attention_grad(const AttentionGrad&, Stream);
+
+// Bytes of scratch that the backward takes.
+inline int64_t own_attention_scratch(const AttentionGrad& a) { return a.batch * a.heads * a.seq * 4; }
+
+// What both passes need of their arguments; throws.
+template <class Args>
+void check_attention(const char* op, const Args& a) {
+  const int64_t n = a.batch * a.seq;
+  GT_CHECK(a.kv_heads > 0 && a.heads % a.kv_heads == 0, op, ": ", a.heads, " heads for ", a.kv_heads, " kv heads");
+  GT_CHECK(a.qkv.numel() == n * (a.heads + 2 * a.kv_heads) * a.head_dim && a.out.numel() == n * a.heads * a.head_dim &&
+               a.lse.numel() == n * a.heads,
+           op, ": qkv ", to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape),
+           " batch ", a.batch, " seq ", a.seq, " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
+  want(op, "out", a.out, a.qkv.dtype);
+  want(op, "lse", a.lse, DType::kF32);
+  by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});
+}
+inline void check_attention_grad(const AttentionGrad& a) {
+  check_attention("attention_grad", a);
+  GT_CHECK(a.dout.numel() == a.out.numel() && a.dqkv.numel() == a.qkv.numel(), "attention_grad: dout ",
+           to_string(a.dout.shape), " dqkv ", to_string(a.dqkv.shape));
+  want("attention_grad", "dout", a.dout, a.qkv.dtype);
+  want("attention_grad", "dqkv", a.dqkv, a.qkv.dtype);
+}
+
+}  // namespace gt::cuda

@@ -1,0 +1,238 @@
+#include "kernels/cuda/attention_choice.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention_memory.h"
+#include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/table.h"
+
+namespace gt::cuda {
+namespace {
+
+enum class By { kAuto, kCudnn, kOwn };
+
+// What the process was told, and what there is to tell. Ranks may be its threads.
+class Rule {
+ public:
+  std::atomic<By> by{By::kAuto};
+  std::atomic<bool> deterministic{true};
+
+  // `line` if nothing was noted under this key yet.
+  void note(const std::string& key, const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    if (noted_.insert(key).second) news_ += (news_.empty() ? "" : "\n") + line;
+  }
+  // That our own kernels take a kind of call, for this reason; a literal. Called by every such op.
+  void note_own(const char* why) {
+    const std::lock_guard lock(mutex_);
+    if (own_.insert(why).second) news_ += cat(news_.empty() ? "" : "\n", "attention: our own kernels; ", why);
+  }
+  std::string take_news() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(news_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> noted_;
+  std::set<const char*> own_;
+  std::string news_;
+};
+
+Rule& rule() {
+  static Rule r;
+  return r;
+}
+
+template <class Args>
+constexpr bool kIsBackward = std::is_same_v<Args, AttentionGrad>;
+
+// Why cuDNN is not asked for a call; nullptr: it is.
+template <class Args>
+const char* unsuited(const Args& a) {
+  bool aligned = aligned16({a.qkv.data, a.out.data, a.lse.data});
+  if constexpr (kIsBackward<Args>) aligned = aligned && aligned16({a.dout.data, a.dqkv.data});
+  if (a.qkv.dtype == DType::kF32) return "tensors are f32, and cuDNN's attention takes bf16 and fp16";
+  if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
+  if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
+  if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";
+  return nullptr;
+}
+
+template <class Args>
+AttentionCall call_of(const Args& a) {
+  return {.batch = a.batch,
+          .seq = a.seq,
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .head_dim = a.head_dim,
+          .type = a.qkv.dtype,
+          .scale = a.scale,
+          .backward = kIsBackward<Args>,
+          .deterministic = !kIsBackward<Args> || rule().deterministic};
+}
+
+const char* pass_of(const AttentionCall& c) { return c.backward ? "attention backward" : "attention forward"; }
+
+std::string shape_of(const AttentionCall& c) {
+  return cat(c.batch, " x ", c.seq, " tokens, ", c.heads, " heads of ", c.head_dim,
+             c.kv_heads == c.heads ? "" : cat(" on ", c.kv_heads, " key heads"), ", ", name_of(c.type));
+}
+
+[[noreturn]] void refuse(const AttentionCall& c, const std::string& why) {
+  fail(Exit::kUsage, "device.attention: cudnn was asked for, but it does not do this ", pass_of(c), " (", shape_of(c),
+       "): ", why, ". Use --device.attention auto: our own kernels then do what cuDNN does not");
+}
+
+void note_cudnn(const AttentionCall& c, const AttentionPlan& plan) {
+  const char* how = !c.backward       ? ""
+                    : c.deterministic ? ", the same bits every time (train.deterministic false may be faster)"
+                                      : ", sums in any order (train.deterministic false)";
+  rule().note(pass_of(c), cat(pass_of(c), ": ", cudnn_name(), how, ", workspace ",
+                              (plan.workspace() + (1 << 20) - 1) >> 20, " MiB for ", shape_of(c)));
+}
+
+// A stream's handle and plans. That cuDNN has none for a call is remembered as well.
+class AttentionPlans {
+ public:
+  explicit AttentionPlans(cudaStream_t stream) : handle_(open_cudnn(stream, &obstacle_)) {}
+
+  // nullptr: our own kernels.
+  AttentionPlan* find(const AttentionCall& call) {
+    const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.call == call; });
+    if (it != entries_.end() && (it->plan || rule().by != By::kCudnn)) return it->plan.get();
+    std::string why = obstacle_;
+    auto plan = handle_ ? plan_attention(handle_.get(), call, &why) : nullptr;
+    if (plan == nullptr && rule().by == By::kCudnn) refuse(call, why);
+    if (plan != nullptr)
+      note_cudnn(call, *plan);
+    else
+      rule().note(cat(pass_of(call), why), cat(pass_of(call), ": our own kernels for ", shape_of(call), "; ", why));
+    entries_.push_back({call, std::move(plan)});
+    return entries_.back().plan.get();
+  }
+
+  int64_t workspace() const {
+    int64_t most = 0;
+    for (const Entry& e : entries_)
+      if (e.plan) most = std::max(most, e.plan->workspace());
+    return most;
+  }
+
+ private:
+  struct Entry {
+    AttentionCall call;
+    std::unique_ptr<AttentionPlan> plan;
+  };
+  std::string obstacle_;
+  CudnnHandle handle_;  // before the plans: they go first
+  std::vector<Entry> entries_;
+};
+
+// Those of every stream. A stream's are used by its own thread alone.
+class AllPlans {
+ public:
+  AttentionPlans& of(const Context& c) {
+    const std::lock_guard lock(mutex_);
+    auto& plans = plans_[&c];
+    if (!plans) plans = std::make_unique<AttentionPlans>(c.stream);
+    return *plans;
+  }
+  const AttentionPlans* find(const Context& c) {
+    const std::lock_guard lock(mutex_);
+    const auto it = plans_.find(&c);
+    return it == plans_.end() ? nullptr : it->second.get();
+  }
+  void forget(const Context& c) {
+    std::unique_ptr<AttentionPlans> gone;  // outside the lock
+    const std::lock_guard lock(mutex_);
+    if (const auto it = plans_.find(&c); it != plans_.end()) {
+      gone = std::move(it->second);
+      plans_.erase(it);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const Context*, std::unique_ptr<AttentionPlans>> plans_;
+};
+
+AllPlans& all_plans() {
+  static AllPlans p;
+  return p;
+}
+
+// cuDNN's plan for a call on this stream; nullptr: our own kernels.
+template <class Args>
+AttentionPlan* plan_of(const Context& c, const Args& a) {
+  if (rule().by == By::kOwn || !cudnn_obstacle().empty()) return nullptr;
+  if (const char* why = unsuited(a)) {
+    if (rule().by == By::kCudnn) refuse(call_of(a), why);
+    rule().note_own(why);
+    return nullptr;
+  }
+  return all_plans().of(c).find(call_of(a));
+}
+
+}  // namespace
+
+void attention(const Attention& a, Stream s) {
+  if (a.qkv.numel() == 0) return;
+  Context& c = enter(s, "attention");
+  check_attention("attention", a);
+  AttentionPlan* plan = plan_of(c, a);
+  if (plan == nullptr) return own_attention(a, s);
+  plan->run({.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data}, c.scratch(plan->workspace()));
+  leave(c, "attention");
+}
+
+void attention_grad(const AttentionGrad& a, Stream s) {
+  if (a.qkv.numel() == 0) return;
+  Context& c = enter(s, "attention_grad");
+  check_attention_grad(a);
+  AttentionPlan* plan = plan_of(c, a);
+  if (plan == nullptr) return own_attention_grad(a, s);
+  plan->run({.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data, .dout = a.dout.data, .dqkv = a.dqkv.data},
+            c.scratch(plan->workspace()));
+  leave(c, "attention_grad");
+}
+
+void tune_attention(const AttentionTuning& t) {
+  const By by = t.by == "cudnn" ? By::kCudnn : t.by == "own" ? By::kOwn : By::kAuto;
+  GT_REQUIRE(by != By::kCudnn || cudnn_obstacle().empty(), Exit::kUsage, "device.attention: cudnn was asked for, but ",
+             cudnn_obstacle(), ". Use --device.attention auto: our own kernels then do it");
+  rule().by = by;
+  rule().deterministic = t.deterministic;
+  if (by == By::kOwn)
+    rule().note("own", "attention: our own kernels (device.attention own)");
+  else if (!cudnn_obstacle().empty())
+    rule().note("obstacle", cat("attention: our own kernels; ", cudnn_obstacle()));
+}
+
+std::string attention_news() { return rule().take_news(); }
+
+std::string attention_library() {
+  return cudnn_obstacle().empty() ? cudnn_name() : cat("attention by our own kernels; ", cudnn_obstacle());
+}
+
+int64_t planned_attention_bytes(const AttentionGrad& a) {
+  if (rule().by == By::kOwn || !cudnn_obstacle().empty() || unsuited(a) != nullptr) return own_attention_scratch(a);
+  return graph_bytes(call_of(a)) + engine_bytes(call_of(a));
+}
+
+int64_t held_attention_bytes(const Context& c) {
+  const AttentionPlans* plans = all_plans().find(c);
+  return plans != nullptr ? plans->workspace() : 0;
+}
+
+void forget_attention(const Context& c) { all_plans().forget(c); }
+
+}  // namespace gt::cuda

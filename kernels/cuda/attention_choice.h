@@ -1,0 +1,31 @@
+// Who computes attention: cuDNN where it is and takes the call, our own kernels (attention.h) else. Both read and write
+// the same tensors, the log-sum-exp among them, so the forward may be one's and the backward the other's.
+#pragma once
+#include <string>
+
+#include "kernels/cuda/context.h"
+#include "kernels/ops.h"
+
+namespace gt::cuda {
+
+struct AttentionTuning {
+  std::string by = "auto";    // auto: cuDNN where it takes the shape; cudnn: nothing else; own: never cuDNN
+  bool deterministic = true;  // cuDNN's backward gives the same bits every time; false: it may be faster
+};
+
+// For all attention of this process from now on; throws kUsage when cuDNN is demanded and is not there. And what was
+// decided since it was asked last, by a line each, for the user; empty: nothing new. And the library's name and version,
+// or why there is none.
+void tune_attention(const AttentionTuning&);
+std::string attention_news();
+std::string attention_library();
+
+// Bytes of scratch for the backward of attention: by what is known without a device, and the most that the stream's
+// plans have asked for.
+int64_t planned_attention_bytes(const AttentionGrad&);
+int64_t held_attention_bytes(const Context&);
+
+// Before a stream is closed.
+void forget_attention(const Context&);
+
+}  // namespace gt::cuda

@@ -1,0 +1,25 @@
+// In builds without cuDNN's headers or cudnn-frontend's, instead of cudnn_library.cpp and attention_cudnn.cpp.
+#include "kernels/core/check.h"
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/cudnn_library.h"
+
+namespace gt::cuda {
+
+const std::string& cudnn_obstacle() {
+  static const std::string obstacle = "this build is without cuDNN: " GPT_NO_CUDNN;
+  return obstacle;
+}
+
+const std::string& cudnn_name() { return cudnn_obstacle(); }
+
+CudnnHandle open_cudnn(cudaStream_t, std::string* why) {
+  *why = cudnn_obstacle();
+  return {nullptr, [](cudnnContext*) {}};
+}
+
+std::unique_ptr<AttentionPlan> plan_attention(cudnnContext*, const AttentionCall&, std::string* why) {
+  *why = cudnn_obstacle();
+  return nullptr;
+}
+
+}  // namespace gt::cuda

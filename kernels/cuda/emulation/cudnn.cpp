@@ -1,0 +1,136 @@
+// What the backend asks of cuDNN (cudnn_library.h, attention_cudnn.h), as plain loops, so that choosing, plans and
+// workspaces are tested without it. GPTTRAIN_EMULATED_CUDNN=1: there is one; like the real one on many GPUs it has no
+// backward for heads above 128 and none for a single token. Workspaces are overwritten whole.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/emulation/device_memory.h"
+
+namespace gt::cuda {
+namespace {
+
+class LoopPlan final : public AttentionPlan {
+ public:
+  explicit LoopPlan(const AttentionCall& call) : c_(call) {}
+
+  int64_t workspace() const override {
+    return c_.backward && c_.deterministic ? 2 * c_.batch * c_.heads * c_.seq * c_.seq : 512;
+  }
+
+  void run(const AttentionPointers& p, void* workspace) override {
+    const emulated::OnDevice now;
+    std::memset(workspace, 0xFF, static_cast<size_t>(workspace_));
+    if (c_.backward) std::memset(p.dqkv, 0, static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2));
+    for (int64_t b = 0; b < c_.batch; ++b)
+      for (int64_t h = 0; h < c_.heads; ++h) c_.backward ? backward(p, b, h) : forward(p, b, h);
+  }
+
+ private:
+  // Element d of token t of sequence b: of query head h, of the key or value of its group, of a row of outputs.
+  int64_t at_q(int64_t b, int64_t t, int64_t h) const { return (b * c_.seq + t) * c_.pitch() + h * c_.head_dim; }
+  int64_t at_k(int64_t b, int64_t t, int64_t h) const { return at_q(b, t, c_.heads + h / (c_.heads / c_.kv_heads)); }
+  int64_t at_v(int64_t b, int64_t t, int64_t h) const { return at_k(b, t, h) + c_.kv_heads * c_.head_dim; }
+  int64_t at_out(int64_t b, int64_t t, int64_t h) const { return ((b * c_.seq + t) * c_.heads + h) * c_.head_dim; }
+
+  double get(const std::byte* p, int64_t i) const {
+    return c_.type == DType::kBF16 ? __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(p)[i])
+                                   : __half2float(reinterpret_cast<const __half*>(p)[i]);
+  }
+  void put(std::byte* p, int64_t i, double v) const {
+    if (c_.type == DType::kBF16)
+      reinterpret_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(static_cast<float>(v));
+    else
+      reinterpret_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
+  }
+  double dot(const std::byte* x, int64_t i, const std::byte* y, int64_t j) const {
+    double sum = 0;
+    for (int64_t d = 0; d < c_.head_dim; ++d) sum += get(x, i + d) * get(y, j + d);
+    return sum;
+  }
+  float& lse(const AttentionPointers& p, int64_t b, int64_t h, int64_t t) const {
+    return reinterpret_cast<float*>(p.lse)[(b * c_.heads + h) * c_.seq + t];
+  }
+
+  void forward(const AttentionPointers& p, int64_t b, int64_t h) {
+    for (int64_t t = 0; t < c_.seq; ++t) {
+      std::vector<double> s(static_cast<size_t>(t + 1));
+      double top = -INFINITY, total = 0;
+      for (int64_t u = 0; u <= t; ++u) {
+        s[static_cast<size_t>(u)] = c_.scale * dot(p.qkv, at_q(b, t, h), p.qkv, at_k(b, u, h));
+        top = std::max(top, s[static_cast<size_t>(u)]);
+      }
+      for (double& x : s) total += x = std::exp(x - top);
+      for (int64_t d = 0; d < c_.head_dim; ++d) {
+        double sum = 0;
+        for (int64_t u = 0; u <= t; ++u) sum += s[static_cast<size_t>(u)] * get(p.qkv, at_v(b, u, h) + d);
+        put(p.out, at_out(b, t, h) + d, sum / total);
+      }
+      lse(p, b, h, t) = static_cast<float>(top + std::log(total));
+    }
+  }
+
+  // Adds to dk and dv, which query heads of a group share, rounding each time as cuDNN rounds parts of a group.
+  void backward(const AttentionPointers& p, int64_t b, int64_t h) {
+    const auto n = static_cast<size_t>(c_.seq * c_.head_dim);
+    std::vector<double> dk(n), dv(n);
+    for (int64_t t = 0; t < c_.seq; ++t) {
+      const int64_t q = at_q(b, t, h), o = at_out(b, t, h);
+      const double delta = dot(p.dout, o, p.out, o);
+      std::vector<double> dq(static_cast<size_t>(c_.head_dim));
+      for (int64_t u = 0; u <= t; ++u) {
+        const int64_t k = at_k(b, u, h);
+        const double weight = std::exp(c_.scale * dot(p.qkv, q, p.qkv, k) - lse(p, b, h, t));
+        const double ds = c_.scale * weight * (dot(p.dout, o, p.qkv, at_v(b, u, h)) - delta);
+        for (int64_t d = 0; d < c_.head_dim; ++d) {
+          const auto i = static_cast<size_t>(u * c_.head_dim + d);
+          dq[static_cast<size_t>(d)] += ds * get(p.qkv, k + d);
+          dk[i] += ds * get(p.qkv, q + d);
+          dv[i] += weight * get(p.dout, o + d);
+        }
+      }
+      for (int64_t d = 0; d < c_.head_dim; ++d) put(p.dqkv, q + d, dq[static_cast<size_t>(d)]);
+    }
+    for (int64_t u = 0; u < c_.seq; ++u)
+      for (int64_t d = 0; d < c_.head_dim; ++d) {
+        const auto i = static_cast<size_t>(u * c_.head_dim + d);
+        const int64_t k = at_k(b, u, h) + d, v = at_v(b, u, h) + d;
+        put(p.dqkv, k, get(p.dqkv, k) + dk[i]);
+        put(p.dqkv, v, get(p.dqkv, v) + dv[i]);
+      }
+  }
+
+  const AttentionCall c_;
+  const int64_t workspace_ = workspace();
+};
+
+}  // namespace
+
+const std::string& cudnn_obstacle() {
+  static const char* set = std::getenv("GPTTRAIN_EMULATED_CUDNN");
+  static const std::string obstacle = set != nullptr && *set == '1' ? "" : "there is no cuDNN on the emulated device";
+  return obstacle;
+}
+
+const std::string& cudnn_name() {
+  static const std::string name = "emulated cuDNN";
+  return name;
+}
+
+CudnnHandle open_cudnn(cudaStream_t, std::string*) {
+  return {reinterpret_cast<cudnnContext*>(8), [](cudnnContext*) {}};
+}
+
+std::unique_ptr<AttentionPlan> plan_attention(cudnnContext*, const AttentionCall& call, std::string* why) {
+  if (call.backward && call.head_dim > 128) return *why = "hidden_dim above 128", nullptr;
+  if (call.backward && call.seq == 1) return *why = "s_q = s_kv = 1 is not supported", nullptr;
+  return std::make_unique<LoopPlan>(call);
+}
+
+}  // namespace gt::cuda

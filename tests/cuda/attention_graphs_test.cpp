@@ -1,0 +1,124 @@
+// Attention as cuDNN will be asked for it, tried without a device: the graphs of every shipped config are accepted for
+// the architectures that we build for, and for an H200 cuDNN's heuristics have engines for them that need no more
+// memory than was planned.
+#include <dlfcn.h>
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention_memory.h"
+#include "kernels/cuda/cudnn_library.h"
+#include "launch/config/config.h"
+#include "tests/support/goal.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+using cuda::AttentionCall;
+
+std::string text_of(const AttentionCall& c) {
+  return cat(c.backward ? "backward" : "forward", c.deterministic ? "" : " in any order", ", batch ", c.batch, " seq ",
+             c.seq, " heads ", c.heads, "/", c.kv_heads, " head_dim ", c.head_dim, ' ', name_of(c.type));
+}
+
+// Forward, backward, and backward in any order, with both half types.
+void add_passes(std::vector<AttentionCall>& to, AttentionCall c) {
+  c.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+  for (c.type = DType::kBF16;; c.type = DType::kF16) {
+    for (int pass = 0; pass < 3; ++pass) {
+      c.backward = pass > 0, c.deterministic = pass < 2;
+      to.push_back(c);
+    }
+    if (c.type == DType::kF16) return;
+  }
+}
+
+// What a rank computes of each shipped config, on every number of tensor ranks that its heads allow.
+std::vector<AttentionCall> shipped() {
+  std::vector<AttentionCall> out;
+  for (const auto& file : std::filesystem::directory_iterator(source_dir() + "/configs")) {
+    if (file.path().extension() != ".json") continue;
+    const Config c = load_config({.file = file.path().string()}).config;
+    for (int64_t tp = 1; tp <= std::min<int64_t>(c.model.heads, 16); ++tp)
+      if (c.model.heads % tp == 0 && c.model.kv_heads % tp == 0)
+        add_passes(out, {.batch = c.train.micro_batch,
+                         .seq = c.model.seq,
+                         .heads = c.model.heads / tp,
+                         .kv_heads = c.model.kv_heads / tp,
+                         .head_dim = c.model.hidden / c.model.heads});
+  }
+  return out;
+}
+
+// Beyond them: grouped queries, odd lengths, other head dims, long sequences.
+std::vector<AttentionCall> others() {
+  std::vector<AttentionCall> out;
+  for (const AttentionCall& c :
+       {AttentionCall{2, 2048, 32, 8, 64}, AttentionCall{1, 4096, 32, 8, 128}, AttentionCall{1, 32768, 4, 4, 128},
+        AttentionCall{3, 130, 4, 1, 80}, AttentionCall{1, 5, 2, 2, 8}, AttentionCall{2, 1000, 3, 3, 128}})
+    add_passes(out, c);
+  return out;
+}
+
+bool without_cudnn() {
+  if (cuda::cudnn_obstacle().empty()) return false;
+  print_skip("PN6", cuda::cudnn_obstacle());
+  return true;
+}
+
+// An H200 as cuDNN 9.19 describes one.
+constexpr const char* kH200 =
+    R"({"deviceName":"NVIDIA H200","cudaDeviceId":0,"deviceVer":900,"driverVer":13000,"multiProcessorCount":132,)"
+    R"("totalGlobalMem":150754820096,"warpSize":32,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
+    R"("regsPerBlock":65536,"maxRegistersPerSM":65536,"maxSharedMemoryPerBlock":49152,)"
+    R"("maxSharedMemoryPerBlockOptin":232448,"reservedSharedMemoryPerBlock":1024,"maxCtasPerSM":32,)"
+    R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,)"
+    R"("smClockRateKHz":1980000,"memClockRateKHz":3201000,"l2CacheSize":52428800})";
+
+}  // namespace
+
+TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every shipped config", "[PN6]") {
+  if (without_cudnn()) return;
+  const std::vector<AttentionCall> calls = shipped();
+  CHECK(calls.size() >= 6 * 12);
+  for (const auto& list : {calls, others()})
+    for (const AttentionCall& c : list)
+      for (const int sm : {80, 90, 100}) {
+        INFO(text_of(c) << ", sm_" << sm);
+        CHECK(cuda::refusal_of_graph(c, sm) == "");
+      }
+}
+
+TEST_CASE("cuDNN's graphs of attention refuse what cuDNN cannot do, and say why", "[PN6]") {
+  if (without_cudnn()) return;
+  const AttentionCall odd{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12};
+  CHECK_THAT(cuda::refusal_of_graph(odd, 90), Catch::Contains("multiple of 8"));
+  AttentionCall wide{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 136, .backward = true};
+  CHECK_THAT(cuda::refusal_of_graph(wide, 80), Catch::Contains("less than or equal to 128"));
+  CHECK(cuda::refusal_of_graph(wide, 90) == "");
+  wide.seq = 1;
+  CHECK_THAT(cuda::refusal_of_graph(wide, 90), Catch::Contains("s_q = s_kv = 1"));
+}
+
+TEST_CASE("cuDNN has engines for attention on an H200, in the workspace that is planned, and in no less", "[PN6]") {
+  if (without_cudnn()) return;
+  // Engines that are compiled at run time look for the driver's library before they say that they could.
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
+      dlopen(GPT_LIBCUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    return print_skip("PN6", "neither libcuda.so.1 nor the toolkit's stub of it is here");
+  std::set<std::string> seen;
+  for (const auto& list : {shipped(), others()})
+    for (const AttentionCall& c : list) {
+      if (c.type != DType::kBF16 || !seen.insert(text_of(c)).second) continue;
+      INFO(text_of(c));
+      const int64_t planned = cuda::engine_bytes(c);
+      CHECK(cuda::refusal_of_device(c, 90, kH200, planned) == "");
+      if (planned > 512) CHECK(cuda::refusal_of_device(c, 90, kH200, planned - 512) != "");
+    }
+}
+
+}  // namespace gt::test

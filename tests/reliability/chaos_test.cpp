@@ -74,7 +74,7 @@ void strike(int pid, std::mt19937_64& random, const SmallDisk& disk, Toll& toll)
 }  // namespace
 
 TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that of the calm run", "[R15]") {
-  const double seconds = goal_size(kSanitized ? 8 : 12, 1800), every = full_size() ? 45 : 4;
+  const double seconds = goal_size(kSanitized ? 8 : 180, 1800), every = full_size() ? 45 : kSanitized ? 4 : 12;
   const SmallDisk disk(64 << 20);
   TempDir dir;
   const std::string model =
@@ -97,7 +97,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
     const int64_t had = newest(checkpoints);
     const Outcome r = gpttrain("launch " + run + layouts[start % 2], dir.path(), 300, [&](int pid) {
       for (int i = 0; i < 6000 && newest(checkpoints) <= had; ++i) usleep(10000);
-      const int strikes = full_size() ? 6 : 2;
+      const int strikes = full_size() ? 6 : kSanitized ? 2 : 4;
       for (int k = 0; k < strikes && since(begin) < seconds + 600; ++k) {
         const int64_t at = newest(checkpoints);
         strike(pid, random, disk, toll);
@@ -136,7 +136,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   print_figure("R15", cat(static_cast<int>(wall), " s, ", toll.kills, " kills, ", toll.stops, " stops, ", toll.fills,
                           " full disks, ", toll.preemptions, " preemptions with a change of layout; ", steps,
                           " steps, final state ", diff.code == 0 ? "bitwise that of the calm run" : "DIFFERENT", "; ",
-                          good, " % of the time was not lost"));
+                          good, " % of the time was not lost (goal 90)", full_size() && good < 90 ? ": MISSED" : ""));
 }
 
 TEST_CASE("resuming takes seconds: from the command to the first step, on 4 ranks", "[R28]") {

@@ -131,9 +131,9 @@ reliability() {
 }
 for tag in R01 R03 R05 R09 R11 R12 R14 R15 R16 R17 R18 R22 R23 R25 R28; do reliability $tag; done
 
-# Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 10).
+# Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 3).
 faults() {
-  local k rounds=${GPT_FAULT_ROUNDS:-10}
+  local k rounds=${GPT_FAULT_ROUNDS:-3}
   for ((k = 1; k <= rounds; k++)); do
     "$build/test_reliability" "[R11],[R12],[R15],[R28]" && "$build/test_launch" "[R14],[R15],[R28]" ||
       { echo "failed in round $k"; return 1; }

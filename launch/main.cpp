@@ -30,6 +30,7 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kExport: return gt::run_export(c);
     case gt::Verb::kImport: return gt::run_import(c);
     case gt::Verb::kBench: return gt::run_bench(c);
+    case gt::Verb::kBenchCeilings: return gt::run_bench_ceilings(c);
     case gt::Verb::kVerify: return gt::run_verify(c);
   }
   return gt::Exit::kInternal;

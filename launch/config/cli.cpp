@@ -62,6 +62,8 @@ constexpr VerbSpec kVerbs[] = {
     {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
      ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
+    {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention", nullptr,
+     ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
 };
 
 constexpr const char* kLaterVerbs[] = {"plan", "report"};
@@ -122,6 +124,7 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kExport: use(ExportArgs()); break;
     case Verb::kImport: use(ImportArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
+    case Verb::kBenchCeilings: use(CeilingsArgs()); break;
     case Verb::kVerify: use(VerifyArgs()); break;
   }
   return out;

@@ -25,6 +25,12 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Of a device that no data sheet is known of, its own measured ceiling is what there is.
+std::string utilization(const StepRecord& r) {
+  if (!std::isnan(r.mfu)) return fmt::format("{:.1f}%", r.mfu * 100);
+  return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of its ceiling)", r.of_ceiling * 100);
+}
+
 constexpr double kLeastRedraw = 0.1;  // seconds
 
 }  // namespace
@@ -33,7 +39,7 @@ std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord*
   std::string line =
       fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}  eta {}", r.step, r.total_steps,
                   fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr, format_count(r.tokens_per_second),
-                  std::isnan(r.mfu) ? "n/a" : fmt::format("{:.1f}%", r.mfu * 100), format_duration(r.step_seconds),
+                  utilization(r), format_duration(r.step_seconds),
                   format_duration(eta_seconds));
   if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);
   if (r.skipped > (previous ? previous->skipped : 0)) line += fmt::format("  skipped {}", r.skipped);

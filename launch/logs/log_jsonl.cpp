@@ -108,6 +108,7 @@ std::string json_line(const StepRecord& r) {
       .maybe("mfu", r.mfu)
       .maybe("mfu_full", r.mfu_full)
       .maybe("hfu", r.hfu)
+      .maybe("of_ceiling", r.of_ceiling)
       .maybe("tflops_per_device", r.tflops_per_device)
       .maybe("bubble", r.bubble)
       .maybe("pipeline_bubble", r.pipeline_bubble)

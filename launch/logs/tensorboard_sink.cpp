@@ -40,6 +40,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("perf/mfu", r.mfu);
   p.known("perf/mfu_full", r.mfu_full);
   p.known("perf/hfu", r.hfu);
+  p.known("perf/of_ceiling", r.of_ceiling);
   p.known("perf/bubble", r.bubble);
   p.known("perf/pipeline_bubble", r.pipeline_bubble);
   p.known("perf/bubble_predicted", r.bubble_predicted);

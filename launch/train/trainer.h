@@ -15,6 +15,7 @@
 #include "launch/logs/metrics.h"
 #include "launch/logs/trace_session.h"
 #include "launch/logs/trust_ratio_log.h"
+#include "launch/logs/utilization.h"
 #include "launch/train/rank_device.h"
 #include "launch/train/engine.h"
 #include "launch/train/inject.h"
@@ -107,6 +108,8 @@ class Trainer {
   EnginePlan plan_;
   std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
   std::unique_ptr<OpWatch> ops_;  // between the engine and its backend
+  double peak_flops_ = kUnknown, mfu_at_rate_ = kUnknown;  // of the device; MFU of a token a second
+  std::optional<Ceilings> ceilings_;
   std::unique_ptr<ModuleTimer> module_timer_;  // of the step of log.flops_step
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CommLog> comm_log_;  // nullptr: log.comm is off

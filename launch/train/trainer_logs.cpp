@@ -66,11 +66,14 @@ void Trainer::start_logs() {
   const EngineOptions options = engine_options(config_, threads_);
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
   info.environment = backend_->device->describe(device_.index());
+  peak_flops_ = peak_bf16_flops(info.environment);
+  ceilings_ = load_ceilings(info.environment, options.precision.linear());
   const Rows folders = std::move(info.rows);
   info.rows =
       start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
                   std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
   if (!device_.transport().empty()) info.rows.push_back({"between GPUs", device_.transport()});
+  if (backend_->kind != DeviceKind::kCpu || ceilings_) info.rows.push_back({"mfu", mfu_line(peak_flops_, ceilings_)});
   if (backend_->replays)
     info.rows.push_back({"graphs", "compute actions, norms and updates are replayed from their second run on"});
   else if (backend_->device->capture != nullptr)
@@ -128,8 +131,14 @@ StepRecord Trainer::record_of(const StepResult& r) {
   rec.skipped = state_.skipped_steps;
   rec.step_seconds = seconds;
   rec.tokens_per_second = rate;
-  rec.tflops_per_device = gpt_config(config_).train_flops(global_tokens(length()), length(), r.blocks) / seconds /
-                          mesh_->shape().world() * 1e-12;
+  const StepFlops flops = step_flops(engine_->options(), mesh_->shape().pp, global_tokens(length()), length(), r.blocks);
+  const double devices = static_cast<double>(mesh_->shape().world()) / device_.sharers();
+  rec.tflops_per_device = flops.causal / seconds / devices * 1e-12;
+  rec.mfu = flops.causal / (seconds * devices * peak_flops_);
+  rec.mfu_full = flops.full / (seconds * devices * peak_flops_);
+  rec.hfu = flops.hardware / (seconds * devices * peak_flops_);
+  if (ceilings_) rec.of_ceiling = flops.causal / (seconds * devices * ceilings_->gemm);
+  mfu_at_rate_ = rec.mfu / rate;
   add_times(rec, r, seconds);
   breakdown_.add(r.times, seconds);
   step_ended_ = end;
@@ -287,6 +296,7 @@ void Trainer::finish(Exit code) {
   info.best_loss = state_.best_step >= 0 ? state_.best_loss : kUnknown;
   if (recent_rates_.size() > 2) recent_rates_.erase(recent_rates_.begin(), recent_rates_.begin() + 2);
   info.median_tokens_per_second = median(recent_rates_);
+  info.median_mfu = mfu_at_rate_ * info.median_tokens_per_second;
   const std::string dir = config_.run_dir();
   std::string counted;
   if (config_.train.pld) counted += " (all blocks counted, those too that steps left out)";

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "data/loader.h"
 #include "launch/logs/banner.h"
 #include "launch/logs/progress.h"
+#include "launch/logs/utilization.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/rank_device.h"
@@ -70,6 +72,16 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
                  t.at(0.9), args.steps, args.warmup);
       fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),
                  flops / median * 1e-9 / mesh.shape().world());
+      const StepFlops work = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
+      const double devices = static_cast<double>(mesh.shape().world()) / device.sharers();
+      const std::string name = backend.device->describe(device.index());
+      const double peak = peak_bf16_flops(name) * devices * median;
+      if (!std::isnan(peak))
+        fmt::print("mfu       {:.1f} %   mfu_full {:.1f} %   hfu {:.1f} %   (of {} a device)\n", 100 * work.causal / peak,
+                   100 * work.full / peak, 100 * work.hardware / peak, flops_text(peak_bf16_flops(name)));
+      if (const auto ceilings = load_ceilings(name, options.precision.linear()))
+        fmt::print("ceiling   {:.1f} % of the {} that products were measured to reach here\n",
+                   100 * work.causal / (median * devices * ceilings->gemm), flops_text(ceilings->gemm));
       fmt::print("{:<9} median {:.1f} ms   p10 {:.1f}   p90 {:.1f}   (the update of the slowest rank, without norms)\n",
                  c.optim.type, 1e3 * update.at(0.5), 1e3 * update.at(0.1), 1e3 * update.at(0.9));
       fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",

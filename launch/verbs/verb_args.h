@@ -274,6 +274,14 @@ struct BenchArgs {
   }
 };
 
+struct CeilingsArgs {
+  std::string output;
+  template <class V>
+  void fields(V& v) {
+    v("output", output, "FILE", "where the figures go; empty: the user's cache folder, where training looks for them");
+  }
+};
+
 struct VerifyArgs {
   std::string on = "threads";
   int64_t steps = 3, ranks = 8, sample = 0;

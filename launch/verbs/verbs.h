@@ -7,6 +7,7 @@ namespace gt {
 
 Exit run_train(const Command&);
 Exit run_bench(const Command&);
+Exit run_bench_ceilings(const Command&);
 Exit run_verify(const Command&);
 Exit run_generate(const Command&);
 Exit run_eval(const Command&);

@@ -1,0 +1,81 @@
+// FLOPs of a step against the figures of the formulas' sources, peaks by name, and ceilings on disk.
+#include "launch/logs/utilization.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "launch/logs/console.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+namespace gt {
+namespace {
+
+EngineOptions gpt2() {
+  EngineOptions o;
+  o.model = {.layers = 12, .hidden = 768, .heads = 12, .ffn = 3072, .vocab = 50304, .seq = 1024};
+  return o;
+}
+
+TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, recomputed blocks included") {
+  EngineOptions o = gpt2();
+  CHECK(step_flops(o, 1, 1, 1024, -1).causal == 798031872);
+  CHECK(step_flops(o, 1, 1, 1024, -1).full == 854654976);
+  CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 798031872);
+  CHECK(step_flops(o, 1, 65536, 1024, -1).causal == o.model.train_flops(65536));
+  CHECK(step_flops(o, 1, 4096, 256, 7).causal == o.model.train_flops(4096, 256, 7));
+  o.model.recompute = Recompute::kSelective;
+  CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 798031872);
+  o.model.recompute = Recompute::kFull;
+  CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 986775552);
+  // Four stages of 15 layers have 3, 4, 4 and 1 blocks; two of each are computed twice: seven of twelve.
+  o.model.recompute_layers = 2;
+  o.partition = "uniform";
+  CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
+}
+
+TEST_CASE("peaks are those of the data sheets, by the name that the driver gives; editions that differ are unknown") {
+  CHECK(peak_bf16_flops("NVIDIA H200, 139 GiB, sm_90") == 989.4e12);
+  CHECK(peak_bf16_flops("NVIDIA H100 80GB HBM3, 79 GiB, sm_90") == 989.4e12);
+  CHECK(peak_bf16_flops("NVIDIA H100 PCIe, 79 GiB, sm_90") == 756e12);
+  CHECK(peak_bf16_flops("NVIDIA A100-SXM4-80GB, 79 GiB, sm_80") == 312e12);
+  CHECK(peak_bf16_flops("NVIDIA B200, 178 GiB, sm_100") == 2250e12);
+  CHECK(peak_bf16_flops("NVIDIA GeForce RTX 4090, 23 GiB, sm_89") == 165.2e12);
+  for (const char* other : {"NVIDIA H100 NVL, 93 GiB, sm_90", "NVIDIA GeForce RTX 4090 D, 23 GiB", "AMD EPYC, avx512",
+                            "NVIDIA GeForce RTX 3090, 23 GiB, sm_86", ""})
+    CHECK(std::isnan(peak_bf16_flops(other)));
+}
+
+TEST_CASE("ceilings are kept by device and type, and what is damaged or another's is left aside") {
+  TempDir dir;
+  ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
+  const std::string path = ceilings_file("Some GPU, 10 GiB", DType::kBF16);
+  CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  save_ceilings({"Some GPU, 10 GiB", "bf16", 2e12, 3e9, 4e11, 5e11}, path);
+  const auto c = load_ceilings("Some GPU, 10 GiB", DType::kBF16);
+  REQUIRE(c);
+  CHECK((c->gemm == 2e12 && c->copy == 3e9 && c->attention_forward == 4e11 && c->attention_backward == 5e11));
+  CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kF32));
+  CHECK_FALSE(load_ceilings("Some GPU, 11 GiB", DType::kBF16));
+  save_ceilings({"Other GPU", "bf16", 2e12, 3e9, 4e11, 5e11}, path);
+  CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  std::ofstream(path) << "{\"device\": \"Some GPU, 10 GiB\", \"dtype\": ";
+  CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_CASE("a device without a data sheet shows its share of what was measured beside the missing MFU") {
+  StepRecord r;
+  r.step = 1, r.total_steps = 2, r.step_seconds = 1, r.tokens_per_second = 1000;
+  CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a  "));
+  r.of_ceiling = 0.412;
+  CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a (41.2% of its ceiling)"));
+  r.mfu = 0.5;
+  CHECK_THAT(step_line(r, 1), Catch::Contains("mfu 50.0%  "));
+  CHECK_THAT(mfu_line(kUnknown, {}), Catch::Contains("gpttrain bench ceilings"));
+  CHECK_THAT(mfu_line(989.4e12, {}), Catch::Contains("989.40 TFLOP/s"));
+}
+
+}  // namespace
+}  // namespace gt

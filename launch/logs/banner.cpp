@@ -148,6 +148,11 @@ bool splits_backward(const Schedule& s) {
 
 }  // namespace
 
+std::string graphs_line(const ReplayCounts& c) {
+  return fmt::format("{} replayed, {} first uses, {} queued call by call{}", c.replayed, c.first, c.eager,
+                     c.why.empty() ? "" : ", the last: " + c.why);
+}
+
 std::string memory_line(const MemoryReport& m) {
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}, together {}", b(m.weights),

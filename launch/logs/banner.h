@@ -44,6 +44,7 @@ bool snapshot_fits(const EngineOptions&, const MeshShape&, const StagePlans&, co
 // gradients (the other way is planned here).
 std::string zero_text(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&);
 
+std::string graphs_line(const ReplayCounts&);  // "96 replayed, 4 first uses, 0 queued call by call"
 std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 
 }  // namespace gt

@@ -169,7 +169,8 @@ void Trainer::warn_of_eager_work() {
   const ReplayCounts c = engine_->replays();
   if (c.eager == 0 || module_timer_) return;
   eager_told_ = true;
-  log_->push(make_event(state_.step, fmt::format("graphs: work was queued call by call ({}); the end of the run says how often", c.why)));
+  log_->push(make_event(
+      state_.step, fmt::format("graphs: work was queued call by call ({}); the end of the run says how often", c.why)));
 }
 
 void Trainer::say_where_time_and_memory_went(const StepRecord& rec) {
@@ -303,11 +304,7 @@ void Trainer::finish(Exit code) {
   if (curriculum_) counted += " (attention counted at full length)";
   info.rows.push_back(
       {"total FLOPs", fmt::format("{:.3e}{}", gpt_config(config_).train_flops(state_.consumed_tokens), counted)});
-  if (backend_->replays) {
-    const ReplayCounts c = engine_->replays();
-    info.rows.push_back({"graphs", fmt::format("{} replayed, {} first uses, {} queued call by call{}", c.replayed,
-                                               c.first, c.eager, c.why.empty() ? "" : ", the last: " + c.why)});
-  }
+  if (backend_->replays) info.rows.push_back({"graphs", graphs_line(engine_->replays())});
   if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
   if (!timeline_.empty())
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "

@@ -87,6 +87,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
       fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",
                  100 * busy / static_cast<double>(args.steps) / median,
                  100 * wait / static_cast<double>(args.steps) / median);
+      if (backend.replays) fmt::print("graphs    {}\n", graphs_line(engine.replays()));
       fmt::print("memory    planned  {}\n          measured {}\n", memory_line(plan.memory),
                  memory_line(engine.measured_plan().memory));
     }

@@ -56,8 +56,8 @@ __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float 
 // Elements c .. c + V - 1 of a row of `cols`; for V > 1 both are multiples of 4.
 template <int V>
 __device__ inline void drop(const RowDrop& d, int64_t row, int64_t cols, int64_t c, float (&v)[V]) {
-  const int64_t at = d.first_row + row, sequence = at / d.seq;
-  drop<V>(d.mask, first_sample(d.mask) + sequence, (at - sequence * d.seq) * cols + c, v);
+  const int64_t at = d.first_row + row, sequence = at / d.seq, position = at - sequence * d.seq;
+  drop<V>(d.mask, sequence + first_sample(d.mask), position * cols + c, v);
 }
 
 }  // namespace gt::cuda

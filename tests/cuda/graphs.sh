@@ -81,6 +81,9 @@ fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | hea
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 both nccl --tp 2 --dp 2 --zero 2 --comm.backend nccl --comm.nccl_library "$fake"
 
+# Attention by (emulated) cuDNN is captured like everything else.
+GPTTRAIN_EMULATED_CUDNN=1 both cudnn --precision.amp O2 --precision.dtype bf16
+
 refused() {  # TEXT FLAG...
   local text=$1
   shift

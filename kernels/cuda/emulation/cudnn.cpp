@@ -12,19 +12,25 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/graphs.h"
 
 namespace gt::cuda {
 namespace {
 
 class LoopPlan final : public AttentionPlan {
  public:
-  explicit LoopPlan(const AttentionCall& call) : c_(call) {}
+  LoopPlan(const AttentionCall& call, cudaStream_t s) : c_(call), stream_(s) {}
 
   int64_t workspace() const override {
     return c_.backward && c_.deterministic ? 2 * c_.batch * c_.heads * c_.seq * c_.seq : 512;
   }
 
   void run(const AttentionPointers& p, void* workspace) override {
+    emulated::queue(stream_, [this, p, workspace] { compute(p, workspace); });
+  }
+
+ private:
+  void compute(const AttentionPointers& p, void* workspace) {
     const emulated::OnDevice now;
     std::memset(workspace, 0xFF, static_cast<size_t>(workspace_));
     if (c_.backward) std::memset(p.dqkv, 0, static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2));
@@ -32,7 +38,6 @@ class LoopPlan final : public AttentionPlan {
       for (int64_t h = 0; h < c_.heads; ++h) c_.backward ? backward(p, b, h) : forward(p, b, h);
   }
 
- private:
   // Element d of token t of sequence b: of query head h, of the key or value of its group, of a row of outputs.
   int64_t at_q(int64_t b, int64_t t, int64_t h) const { return (b * c_.seq + t) * c_.pitch() + h * c_.head_dim; }
   int64_t at_k(int64_t b, int64_t t, int64_t h) const { return at_q(b, t, c_.heads + h / (c_.heads / c_.kv_heads)); }
@@ -107,6 +112,7 @@ class LoopPlan final : public AttentionPlan {
   }
 
   const AttentionCall c_;
+  const cudaStream_t stream_;
   const int64_t workspace_ = workspace();
 };
 
@@ -123,14 +129,14 @@ const std::string& cudnn_name() {
   return name;
 }
 
-CudnnHandle open_cudnn(cudaStream_t, std::string*) {
-  return {reinterpret_cast<cudnnContext*>(8), [](cudnnContext*) {}};
+CudnnHandle open_cudnn(cudaStream_t s, std::string*) {
+  return {reinterpret_cast<cudnnContext*>(s), [](cudnnContext*) {}};
 }
 
-std::unique_ptr<AttentionPlan> plan_attention(cudnnContext*, const AttentionCall& call, std::string* why) {
+std::unique_ptr<AttentionPlan> plan_attention(cudnnContext* handle, const AttentionCall& call, std::string* why) {
   if (call.backward && call.head_dim > 128) return *why = "hidden_dim above 128", nullptr;
   if (call.backward && call.seq == 1) return *why = "s_q = s_kv = 1 is not supported", nullptr;
-  return std::make_unique<LoopPlan>(call);
+  return std::make_unique<LoopPlan>(call, reinterpret_cast<cudaStream_t>(handle));
 }
 
 }  // namespace gt::cuda

@@ -28,6 +28,8 @@ struct Backend {
   // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
   // nothing to choose.
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
+  // Why this device cannot multiply numbers of 8 bits; empty, or no function: it can.
+  std::string (*fp8_obstacle)(int index) = nullptr;
   // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
   void* (*raw_stream)(Stream) = nullptr;
   bool replays = false;  // calls can be recorded and replayed as graphs: a twin that kernels/replay.h made

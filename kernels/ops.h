@@ -221,6 +221,18 @@ struct FakeQuantGrad { Tensor x, limits, dout, dx; bool accumulate = false; };
 // out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
 struct MaxAbs { Tensor x, out; bool accumulate = false; };
 
+// Numbers of 8 bits, F8: f8e4m3 or f8e5m2 (kernels/core/fp8.h). With scale = fp8_scale(amax[0]): rows [r, c] = codes of
+// x * scale, columns [c, r] the same transposed; both of one F8, either may be empty. inverse f32 [1] = 1 / scale: what
+// codes are multiplied by. x [r, c] T, amax f32 [1]. seen f32 [1], may be empty: becomes the largest |x| if that is more.
+struct QuantizeFp8 { Tensor x, amax, rows, columns, inverse, seen; };
+// out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
+// f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
+// or half; bias [n] of out's type, not with accumulate.
+struct GemmFp8 { Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false; };
+// Delayed scaling: column `at` of history [n, steps] = seen [n], or 0 where that is not finite; amax [n] = the largest
+// of each row. All f32.
+struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
+
 // The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
 // The table, the null backend, the completeness check, decorators and the parity test are all generated from it.
 #define GT_OPS(X)                                     \
@@ -255,7 +267,10 @@ struct MaxAbs { Tensor x, out; bool accumulate = false; };
   X(stochastic_round, StochasticRound, kHigh)         \
   X(fake_quant, FakeQuant, kKeep)                     \
   X(fake_quant_grad, FakeQuantGrad, kKeep)            \
-  X(max_abs, MaxAbs, kHigh)
+  X(max_abs, MaxAbs, kHigh)                           \
+  X(quantize_fp8, QuantizeFp8, kKeep)                 \
+  X(gemm_fp8, GemmFp8, kLow)                          \
+  X(amax_history, AmaxHistory, kKeep)
 
 template <class Args>
 using Kernel = void (*)(const Args&, Stream);

@@ -11,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "kernels/core/fp8.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/gemm_choices.h"
 #include "kernels/cuda/gemm_timer.h"
@@ -42,13 +43,14 @@ enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad };
 
 struct Key {
   int64_t m, n, k;
-  int32_t in, out, bias;  // cudaDataType_t; bias -1: none
+  int32_t in, out, bias;  // cudaDataType_t; in: of a; bias -1: none
   int32_t trans_a, trans_b, accumulate;
   Fused fused;
   int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
+  int32_t in_b;
   int32_t padding = 0;                  // hashed as bytes: none may be left undefined
 };
-static_assert(sizeof(Key) == 3 * 8 + 11 * 4 + 4 || sizeof(Key) == 3 * 8 + 11 * 4);
+static_assert(sizeof(Key) == 3 * 8 + 12 * 4);
 
 struct KeyHash {
   size_t operator()(const Key& k) const {
@@ -64,10 +66,15 @@ struct KeyEqual {
 
 // Name of a product in files.
 std::string text_of(const Key& k) {
-  return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, ' ', k.out, ' ', k.bias, " trans ", k.trans_a,
+  return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, k.in_b == k.in ? "" : cat('x', k.in_b), ' ', k.out, ' ', k.bias, " trans ", k.trans_a,
              k.trans_b, " accumulate ", k.accumulate, " epilogue ", static_cast<int>(k.fused), " align ", k.align_a,
              ' ', k.align_b, ' ', k.align_out);
 }
+
+// What is multiplied: numbers of 8 bits have a factor each, on the device.
+struct Product : Gemm {
+  Tensor a_scale, b_scale;
+};
 
 int32_t alignment(const void* p) {
   const auto bits = reinterpret_cast<uintptr_t>(p) | 16u;
@@ -121,7 +128,7 @@ class GemmPlans {
   }
 
   // The plan of a product that is about to run as `g` on `c`: with it algorithms are timed when there is no plan yet.
-  const Plan& plan(const Key& key, Context& c, const Gemm& g) {
+  const Plan& plan(const Key& key, Context& c, const Product& g) {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
       it = plans_.try_emplace(key).first;
@@ -130,7 +137,8 @@ class GemmPlans {
     return it->second;
   }
 
-  void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Gemm& g, Fused fused, void* out) {
+  void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused, void* out) {
+    point_to_scales(p, g);
     if (fused == Fused::kBias || fused == Fused::kGeluBias)
       set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
     if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
@@ -141,14 +149,23 @@ class GemmPlans {
   }
 
  private:
-  void make(const Key& key, Plan& p, Context& c, const Gemm& g) {
-    const auto in = static_cast<cudaDataType_t>(key.in), out = static_cast<cudaDataType_t>(key.out);
+  // Operands are handed over swapped, and their factors with them.
+  void point_to_scales(const Plan& p, const Product& g) {
+    if (!g.a_scale) return;
+    set(p.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(g.b_scale.data));
+    set(p.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(g.a_scale.data));
+  }
+
+  void make(const Key& key, Plan& p, Context& c, const Product& g) {
+    const auto in = static_cast<cudaDataType_t>(key.in), in_b = static_cast<cudaDataType_t>(key.in_b),
+               out = static_cast<cudaDataType_t>(key.out);
     // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs (no TF32), f32 accumulation for halves.
     check_lt(cublasLtMatmulDescCreate(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "making a descriptor");
     set(p.desc, CUBLASLT_MATMUL_DESC_TRANSA, key.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.desc, CUBLASLT_MATMUL_DESC_TRANSB, key.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(key.fused));
     if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
+    point_to_scales(p, g);
     if (key.fused >= Fused::kGelu) {
       set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
       set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.out);
@@ -157,7 +174,7 @@ class GemmPlans {
       check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows),
                "making a layout");
     };
-    key.trans_b ? layout(&p.first, in, key.k, key.n) : layout(&p.first, in, key.n, key.k);
+    key.trans_b ? layout(&p.first, in_b, key.k, key.n) : layout(&p.first, in_b, key.n, key.k);
     key.trans_a ? layout(&p.second, in, key.m, key.k) : layout(&p.second, in, key.k, key.m);
     layout(&p.out, out, key.n, key.m);
 
@@ -186,7 +203,7 @@ class GemmPlans {
   }
 
   // Another algorithm than the first, by the process' table.
-  void choose(const Key& key, Plan& p, Context& c, const Gemm& g,
+  void choose(const Key& key, Plan& p, Context& c, const Product& g,
               std::span<const cublasLtMatmulHeuristicResult_t> suggested) {
     const auto fits = [&](const GemmChoice& choice) {
       const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(choice.algo);
@@ -301,7 +318,7 @@ void gemm(const Gemm& g, Stream s) {
   Context& c = enter(s, "gemm");
   // Without fused GELU the product itself (z) goes to aux and GELU reads it from there.
   const auto target = [&](Fused f) {
-    Gemm t = g;
+    Product t{g, {}, {}};
     if (g.epilogue == Epilogue::kGelu && f < Fused::kGelu) t.out = g.aux;
     return t;
   };
@@ -316,7 +333,7 @@ void gemm(const Gemm& g, Stream s) {
   GemmPlans& plans = plans_of(c);
   Fused fused = best_fusion(g, n);
   for (bool done = false; !done;) {
-    const Gemm t = target(fused);
+    const Product t = target(fused);
     const bool with_bias = fused == Fused::kBias || fused == Fused::kGeluBias;
     const Key key{m,
                   n,
@@ -331,6 +348,7 @@ void gemm(const Gemm& g, Stream s) {
                   alignment(t.a.data),
                   alignment(t.b.data),
                   alignment(t.out.data),
+                  lt_type(t.b.dtype, "b"),
                   0};
     const Plan& p = plans.plan(key, c, t);
     if (p.found) {
@@ -345,6 +363,68 @@ void gemm(const Gemm& g, Stream s) {
   }
   leave(c, "gemm");
   finish(g, fused, s);
+}
+
+namespace {
+
+cudaDataType_t lt_fp8_type(DType t, const char* tensor) {
+  GT_REQUIRE(is_fp8(t), Exit::kUsage, "cuda gemm_fp8: ", tensor, " is ", name_of(t),
+             "; f8e4m3 and f8e5m2 are supported");
+  return t == DType::kF8E5M2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+
+void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
+  GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k && (!g.bias || g.bias.numel() == n),
+           "gemm_fp8: a ", to_string(g.a.shape), " b ", to_string(g.b.shape), " bias ", to_string(g.bias.shape), " out ",
+           to_string(g.out.shape), " do not fit");
+  GT_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, "gemm_fp8: m ", m, " n ", n, " k ", k, ": no multiples of 16");
+  GT_CHECK(!g.bias || !g.accumulate, "gemm_fp8: bias excludes accumulate");
+  for (const Tensor& t : {g.a, g.b, g.out, g.a_scale, g.b_scale})
+    GT_CHECK(alignment(t.data) == 16, "gemm_fp8: ", name_of(t.dtype), ' ', to_string(t.shape),
+             " does not begin at a multiple of 16 bytes");
+  GT_REQUIRE(!g.bias || (g.bias.dtype == g.out.dtype && g.out.dtype != DType::kF32), Exit::kUsage,
+             "cuda gemm_fp8: bias is ", name_of(g.bias.dtype), " for out in ", name_of(g.out.dtype),
+             "; both of one half type are supported");
+}
+
+}  // namespace
+
+// Products that the tensor cores make of numbers of 8 bits; Hopper's read both operands with k last.
+void gemm_fp8(const GemmFp8& g, Stream s) {
+  const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.a.shape.cols();
+  if (g.out.numel() == 0) return;
+  validate(g, m, n, k);
+  Context& c = enter(s, "gemm_fp8");
+  Product t{{.a = g.a, .b = g.b, .bias = g.bias, .out = g.out, .trans_b = true, .accumulate = g.accumulate},
+            g.a_scale, g.b_scale};
+  Fused fused = g.bias ? Fused::kBias : Fused::kNone;
+  for (;;) {
+    const Key key{m,
+                  n,
+                  k,
+                  lt_fp8_type(g.a.dtype, "a"),
+                  lt_type(g.out.dtype, "out"),
+                  fused == Fused::kBias ? lt_type(g.bias.dtype, "bias") : -1,
+                  false,
+                  true,
+                  g.accumulate,
+                  fused,
+                  16,
+                  16,
+                  16,
+                  lt_fp8_type(g.b.dtype, "b"),
+                  0};
+    const Plan& p = plans_of(c).plan(key, c, t);
+    if (p.found) {
+      plans_of(c).run(c, p, p.algo, t, fused, g.out.data);
+      break;
+    }
+    GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm_fp8: cuBLASLt has no algorithm for m ", m, " n ", n,
+               " k ", k, " ", name_of(g.a.dtype), " x ", name_of(g.b.dtype), " -> ", name_of(g.out.dtype));
+    fused = Fused::kNone;
+  }
+  leave(c, "gemm_fp8");
+  if (g.bias && fused == Fused::kNone) add_bias({.x = g.out, .bias = g.bias, .out = g.out}, s);
 }
 
 }  // namespace gt::cuda

@@ -1,4 +1,4 @@
-// Fake quantization to int8 and the largest absolute value of rows: a thread an element, a block a row.
+// Fake quantization to int8 and the largest absolute value of rows: a thread an element, some blocks a row.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -44,15 +44,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) max_abs_kernel(const T* x, float* out, int64_t cols, bool add) {
+// Block y of a row takes its elements [y * part, (y + 1) * part). Numbers that are not negative are ordered as their
+// bits are, so blocks of one row meet in an integer maximum, which has the same bits in any order.
+template <class T, int V>
+__global__ void __launch_bounds__(kThreads)
+    max_abs_kernel(const T* x, float* out, int64_t cols, int64_t part, bool add) {
   __shared__ float shared[kThreads];
-  const int64_t row = blockIdx.x;
+  const int64_t row = blockIdx.x, begin = int64_t{blockIdx.y} * part;
+  const int64_t end = begin + part < cols ? begin + part : cols;
   float most = 0.0f;
-  for (int64_t c = threadIdx.x; c < cols; c += kThreads) {
-    float v[1];
-    load<1>(x + row * cols + c, v);
-    most = fmaxf(most, fabsf(v[0]));
+  for (int64_t c = begin + int64_t{threadIdx.x} * V; c < end; c += int64_t{kThreads} * V) {
+    float v[V];
+    load<V>(x + row * cols + c, v);
+#pragma unroll
+    for (int i = 0; i < V; ++i) most = fmaxf(most, fabsf(v[i]));
   }
   shared[threadIdx.x] = most;
   __syncthreads();
@@ -60,7 +65,11 @@ __global__ void __launch_bounds__(kThreads) max_abs_kernel(const T* x, float* ou
     if (threadIdx.x < half) shared[threadIdx.x] = fmaxf(shared[threadIdx.x], shared[threadIdx.x + half]);
     __syncthreads();
   }
-  if (threadIdx.x == 0) out[row] = add ? fmaxf(out[row], shared[0]) : shared[0];
+  if (threadIdx.x != 0) return;
+  if (gridDim.y > 1)
+    atomicMax(reinterpret_cast<int*>(out + row), __float_as_int(shared[0]));
+  else
+    out[row] = add ? fmaxf(out[row], shared[0]) : shared[0];
 }
 
 unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads), 1 << 20)); }
@@ -109,11 +118,19 @@ void max_abs(const MaxAbs& a, Stream s) {
   if (rows == 0) return;
   want("max_abs", "out", a.out, DType::kF32);
   GT_CHECK(a.x.numel() % rows == 0, "max_abs: ", to_string(a.x.shape), " in ", rows, " rows");
+  const int64_t cols = a.x.numel() / rows;
+  const int64_t parts = std::clamp<int64_t>(4096 / rows, 1, std::max<int64_t>(1, cols / (16 * kThreads)));
+  const int64_t part = ceil_div(ceil_div(cols, parts), 8) * 8;
   Context& c = enter(s, "max_abs");
+  if (parts > 1 && !a.accumulate)
+    check(cudaMemsetAsync(a.out.data, 0, static_cast<size_t>(a.out.bytes()), c.stream), "max_abs");
   by_dtype("max_abs", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    max_abs_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, c.stream>>>(a.x.as<T>(), a.out.as<float>(),
-                                                                              a.x.numel() / rows, a.accumulate);
+    const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts));
+    const auto launch = [&](auto kernel) {
+      kernel<<<grid, kThreads, 0, c.stream>>>(a.x.as<T>(), a.out.as<float>(), cols, part, a.accumulate);
+    };
+    cols % kPack<T> == 0 && aligned16({a.x.data}) ? launch(max_abs_kernel<T, kPack<T>>) : launch(max_abs_kernel<T, 1>);
   });
   leave(c, "max_abs");
 }

@@ -56,6 +56,14 @@ std::string obstacle(int abi) {
   return {};
 }
 
+std::string fp8_obstacle(int index) {
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+  if (10 * major + minor >= 89) return {};
+  return cat("CUDA device ", index, " is sm_", major, minor, "; sm_89 (Ada) or later multiplies numbers of 8 bits");
+}
+
 std::string tune_gemm(const GemmTuning& t) { return GemmChoices::instance().use(t, gemm_identity(0)); }
 
 }  // namespace
@@ -66,6 +74,7 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .ops = &gt::cuda::op_table(),
                                     .device = &gt::cuda::device_api(),
                                     .tune_gemm = gt::cuda::tune_gemm,
+                                    .fp8_obstacle = gt::cuda::fp8_obstacle,
                                     .raw_stream = gt::cuda::raw_stream};
   static thread_local std::string reason;
   reason = gt::cuda::obstacle(abi);

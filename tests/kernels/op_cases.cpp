@@ -201,6 +201,7 @@ OpCases op_cases() {
   add_model_cases(all);
   add_dropout_cases(all);
   add_quant_cases(all);
+  add_fp8_cases(all);
   add_gradient_cases(all);
   add_step_cases(all);
   add_optim_cases(all);

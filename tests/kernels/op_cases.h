@@ -154,6 +154,7 @@ void add_step_cases(OpCases&);         // op_cases_step.cpp
 void add_optim_cases(OpCases&);        // op_cases_optim.cpp
 void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp
 void add_quant_cases(OpCases&);        // op_cases_quant.cpp
+void add_fp8_cases(OpCases&);          // op_cases_fp8.cpp
 void add_gradient_cases(OpCases&);     // op_cases_grad.cpp
 
 template <class Args>

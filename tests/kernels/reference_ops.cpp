@@ -60,6 +60,32 @@ double f16_value(uint16_t bits) {
   return e == 0 ? sign * fraction * 0x1p-24 : sign * std::ldexp(1 + fraction / 1024.0, e - 15);
 }
 
+// Codes of 8 bits: exponent bits, and from them its bias; E4M3 has one NaN of each sign and no infinity.
+struct Eight {
+  int mantissa, bias;
+  double largest;
+};
+Eight eight_of(DType t) { return t == DType::kF8E5M2 ? Eight{2, 15, 57344} : Eight{3, 7, 448}; }
+
+double f8_value(uint8_t code, const Eight& f) {
+  const double sign = code & 0x80 ? -1 : 1;
+  const int e = (code & 0x7F) >> f.mantissa, units = 1 << f.mantissa, fraction = code & (units - 1);
+  if (f.mantissa == 2 && e == 31)
+    return fraction ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  if (f.mantissa == 3 && (code & 0x7F) == 0x7F) return std::numeric_limits<double>::quiet_NaN();
+  if (e == 0) return sign * std::ldexp(fraction, 1 - f.bias - f.mantissa);
+  return sign * std::ldexp(units + fraction, e - f.bias - f.mantissa);
+}
+
+uint8_t f8_bits(double v, const Eight& f) {
+  if (std::isnan(v)) return 0x7F;
+  const int sign = std::signbit(v) ? 0x80 : 0;
+  const double r = std::min(f.largest, std::abs(round_to(v, f.mantissa + 1, 1 - f.bias, f.largest)));
+  if (r < std::ldexp(1, 1 - f.bias)) return static_cast<uint8_t>(sign | int(std::ldexp(r, f.bias - 1 + f.mantissa)));
+  const int e = std::ilogb(r), fraction = int(std::ldexp(r, f.mantissa - e)) - (1 << f.mantissa);
+  return static_cast<uint8_t>(sign | (e + f.bias) << f.mantissa | fraction);
+}
+
 }  // namespace
 
 double get(const Tensor& t, int64_t i) {
@@ -69,6 +95,7 @@ double get(const Tensor& t, int64_t i) {
     case DType::kI32: return read<int32_t>(t, i);
     case DType::kBF16: return bf16_value(read<uint16_t>(t, i));
     case DType::kF16: return f16_value(read<uint16_t>(t, i));
+    case DType::kF8E4M3: case DType::kF8E5M2: return f8_value(read<uint8_t>(t, i), eight_of(t.dtype));
     default: GT_CHECK(false, "the reference does not read ", name_of(t.dtype)); return 0;
   }
 }
@@ -80,6 +107,7 @@ void set(const Tensor& t, int64_t i, double v) {
     case DType::kI32: return write(t, i, static_cast<int32_t>(v));
     case DType::kBF16: return write(t, i, bf16_bits(v));
     case DType::kF16: return write(t, i, f16_bits(v));
+    case DType::kF8E4M3: case DType::kF8E5M2: return write(t, i, f8_bits(v, eight_of(t.dtype)));
     default: GT_CHECK(false, "the reference does not write ", name_of(t.dtype));
   }
 }

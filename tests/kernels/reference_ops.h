@@ -8,9 +8,10 @@ namespace gt::test {
 
 const OpTable& reference_ops();
 
-// Element i of a host tensor as double; f32, f64, bf16, f16, i32.
+// Element i of a host tensor as double; f32, f64, bf16, f16, f8e4m3, f8e5m2, i32.
 double get(const Tensor& t, int64_t i);
-// Stores v rounded once to nearest even; beyond the largest finite number of the type: infinity.
+// Stores v rounded once to nearest even; beyond the largest finite number of the type: infinity, or of 8 bits that
+// number; NaN in 8 bits: 0x7F.
 void set(const Tensor& t, int64_t i, double v);
 
 // The families, one file each.

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/fp8.h"
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/graphs.h"
 
@@ -44,7 +45,12 @@ cublasLtEpilogue_t epilogue_of(const Desc& d) {
   return d.get(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
 }
 
+bool eight_bits(cudaDataType_t t) { return t == CUDA_R_8F_E4M3 || t == CUDA_R_8F_E5M2; }
+
 double get(const void* p, cudaDataType_t t, int64_t i) {
+  if (eight_bits(t))
+    return gt::fp8_decode(static_cast<const uint8_t*>(p)[i],
+                          gt::fp8_format(t == CUDA_R_8F_E5M2 ? gt::DType::kF8E5M2 : gt::DType::kF8E4M3));
   if (t == CUDA_R_32F) return static_cast<const float*>(p)[i];
   if (t == CUDA_R_16BF) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
   return __half2float(static_cast<const __half*>(p)[i]);
@@ -75,6 +81,8 @@ bool made_here(const cublasLtMatmulAlgo_t* a) {
   return a != nullptr && a->data[0] == kMade && a->data[1] < kMicroseconds.size();
 }
 
+bool multiple_of_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
 double tanh_part(double x) { return std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
 double gelu(double x) { return 0.5 * x * (1 + tanh_part(x)); }
 double gelu_slope(double x) {
@@ -95,8 +103,24 @@ struct Product {
   int64_t m() const { return ta() ? a.cols : a.rows; }
   int64_t k() const { return ta() ? a.rows : a.cols; }
   int64_t n() const { return tb() ? b.rows : b.cols; }
+  const float* factor(int which) const {
+    return static_cast<const float*>(d.get<const void*>(which, nullptr));
+  }
+  const float* factor_a() const { return factor(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); }
+  const float* factor_b() const { return factor(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER); }
+  bool legal() const;
   void run() const;
 };
+
+// What the tensor cores of sm_90 ask of numbers of 8 bits.
+bool Product::legal() const {
+  if (!eight_bits(a.type)) return true;
+  const bool formats = eight_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
+  const bool sizes = a.ld % 16 == 0 && b.ld % 16 == 0 && o.ld % 16 == 0 && o.cols % 16 == 0;
+  const bool places = multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D) && multiple_of_16(factor_a()) &&
+                      multiple_of_16(factor_b());
+  return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
+}
 
 void Product::run() const {
   const gt::emulated::OnDevice now;
@@ -111,12 +135,13 @@ void Product::run() const {
   const auto aux_type =
       static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
   const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
+  const double factors = eight_bits(a.type) ? double{*factor_a()} * double{*factor_b()} : 1;
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       double s = 0;
       for (int64_t x = 0; x < inner; ++x)
         s += get(A, a.type, at ? x + i * a.ld : i + x * a.ld) * get(B, b.type, bt ? j + x * b.ld : x + j * b.ld);
-      s *= scale;
+      s *= scale * factors;
       if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
       if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
       if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
@@ -214,6 +239,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                   algo->data[1]};
   if (p.m() != p.o.rows || p.n() != p.o.cols || p.k() != (p.tb() ? p.b.cols : p.b.rows))
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (!p.legal()) return CUBLAS_STATUS_NOT_SUPPORTED;
   gt::emulated::queue(stream, [p] { p.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

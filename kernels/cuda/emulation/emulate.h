@@ -103,6 +103,16 @@ inline int atomicAdd(int* p, int v) {
   *p += v;
   return old;
 }
+inline int atomicMax(int* p, int v) {
+  const int old = *p;
+  *p = v > old ? v : old;
+  return old;
+}
+inline int __float_as_int(float x) {
+  int bits = 0;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
 template <class T>
 T min(T a, T b) {
   return b < a ? b : a;

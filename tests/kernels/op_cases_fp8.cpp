@@ -1,0 +1,95 @@
+// Cases of numbers of 8 bits: tiles that are cut, values beyond the range, amaxes of 0 and next to it; products of all
+// pairs of formats, onto every type.
+#include <cmath>
+
+#include "tests/kernels/op_cases.h"
+
+namespace gt::test {
+namespace {
+
+constexpr DType kCodes[] = {DType::kF8E4M3, DType::kF8E5M2};
+enum class Wanted { kBoth, kRows, kColumns };
+
+void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, double amax, Wanted wanted,
+                  const char* what = "") {
+  using Q = QuantizeFp8;
+  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), " amax ", amax, only, what, suffix(t)));
+  c.in(&Q::x, "x", {rows, cols}, normal(), t).in(&Q::amax, "amax", {1}, values({amax}));
+  if (wanted != Wanted::kColumns) c.out(&Q::rows, "rows", {rows, cols}, codes);
+  if (wanted != Wanted::kRows) c.out(&Q::columns, "columns", {cols, rows}, codes);
+  c.out(&Q::inverse, "inverse", {1});
+  if (wanted == Wanted::kBoth) c.inout(&Q::seen, "seen", {1}, values({0.5}));
+  if (wanted == Wanted::kRows) c.inout(&Q::seen, "seen", {1}, values({1e3}));
+  c.tolerance = 0;
+  c.flops = static_cast<double>(rows * cols);
+}
+
+CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType a, DType b, DType out,
+                             bool accumulate = false, const char* what = "") {
+  using G = GemmFp8;
+  auto& c = add_case<G>(to, cat(m, "x", n, "x", k, ' ', name_of(a), ' ', name_of(b), " to ", name_of(out),
+                                accumulate ? " accumulate" : "", what));
+  c.in(&G::a, "a", {m, k}, normal(a == DType::kF8E5M2 ? 300 : 100), a);
+  c.in(&G::b, "b", {n, k}, normal(b == DType::kF8E5M2 ? 300 : 100), b);
+  c.in(&G::a_scale, "a_scale", {1}, values({0.0078})).in(&G::b_scale, "b_scale", {1}, values({0.013}));
+  c.result(&G::out, "out", {m, n}, accumulate, out);
+  c.args.accumulate = accumulate;
+  c.tolerance = out == DType::kF32 ? 1e-5 : unit_of(out);
+  c.flops = 2.0 * static_cast<double>(m * n * k);
+  return c;
+}
+
+CaseOf<AmaxHistory>& add_history(OpCases& to, int64_t n, int64_t steps, int64_t at, const char* what = "") {
+  using H = AmaxHistory;
+  auto& c = add_case<H>(to, cat(n, " of ", steps, " steps, column ", at, what));
+  c.in(&H::seen, "seen", {n}, positive()).inout(&H::history, "history", {n, steps}, positive());
+  c.out(&H::amax, "amax", {n});
+  c.args.at = at;
+  c.tolerance = 0;
+  c.flops = static_cast<double>(n * steps);
+  return c;
+}
+
+void add_big(OpCases& to) {
+  const size_t first = to.size();
+  add_quantize(to, 8192, 2048, DType::kBF16, DType::kF8E4M3, 4, Wanted::kBoth, " big");
+  add_product(to, 8192, 8192, 2048, DType::kF8E4M3, DType::kF8E4M3, DType::kBF16, false, " big");
+  add_history(to, 384, 1024, 17, " big");
+  for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
+}
+
+}  // namespace
+
+void add_fp8_cases(OpCases& to) {
+  for (const DType codes : kCodes) {
+    for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+      for (const Wanted w : {Wanted::kBoth, Wanted::kRows, Wanted::kColumns})
+        for (const int64_t cols : {1, 30, 64, 132}) add_quantize(to, 67, cols, t, codes, 3.1, w);
+    add_quantize(to, 128, 256, DType::kBF16, codes, 3.1, Wanted::kBoth);
+    add_quantize(to, 64, 64, DType::kF32, codes, 0.7, Wanted::kBoth, " beyond the range");
+    add_quantize(to, 20, 64, DType::kF32, codes, 0, Wanted::kBoth);
+    add_quantize(to, 20, 64, DType::kF32, codes, 1e-41, Wanted::kBoth);
+    add_quantize(to, 20, 64, DType::kF32, codes, 1e7, Wanted::kBoth);  // codes below the smallest normal number
+    add_quantize(to, 33, 64, DType::kBF16, codes, 3.1, Wanted::kBoth, " from unaligned addresses");
+    to.back()->skew = 1;
+    add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Wanted::kBoth, " empty");
+  }
+  constexpr DType kX = DType::kF8E4M3, kGrad = DType::kF8E5M2;
+  for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
+    for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
+      for (const bool accumulate : {false, true}) add_product(to, 48, 80, 64, a, b, out, accumulate);
+  for (const DType h : kHalves)
+    add_product(to, 32, 144, 272, kX, kX, h, false, " bias").in(&GemmFp8::bias, "bias", {144}, normal(), h);
+  add_product(to, 0, 16, 16, kX, kX, DType::kBF16, false, " empty");
+  for (const int64_t steps : {1, 7, 1024}) add_history(to, 5, steps, steps - 1);
+  add_history(to, 0, 1024, 3);
+  add_history(to, 3, 300, 0, " from unaligned addresses").skew = 1;
+  auto& c = add_case<AmaxHistory>(to, "an overflow is not remembered");
+  c.in(&AmaxHistory::seen, "seen", {3}, values({HUGE_VAL, 2, 0}));
+  c.inout(&AmaxHistory::history, "history", {3, 2}, values({5, 0.5, 7, 0.25, 9, 0}));
+  c.out(&AmaxHistory::amax, "amax", {3}).tolerance = 0;
+  add_big(to);
+}
+
+}  // namespace gt::test

@@ -9,7 +9,11 @@ namespace gt::ops {
 
 // What the tape keeps for the backward: what an op computed, or what it can be rebuilt from at the cost of a pass over
 // memory.
-enum class Keep : uint8_t { kOutputs, kInputs };
+enum class Keep : uint8_t {
+  kOutputs,
+  kInputs,
+  kCodes,  // what a product of 8 bits keeps of what it reads (fp8_linear): the output itself is given back
+};
 
 // Where an op's output lives. kTransient: only until the next op has consumed it, which no rule does after; that op
 // gives it back with Tape::discard.
@@ -34,7 +38,9 @@ Var add(Tape&, Var a, Var b);                                     // half beside
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
-Var gelu(Tape&, Var x);
+Var gelu(Tape&, Var x, Output = Output::kKept);
+// Once the ops that read a transient y = gelu(x) have run: gives its bytes back; the backward makes it again.
+void discard_gelu(Tape&, Var x, Var y);
 
 // x times a mask that the backward computes again (kernels/core/dropout.h); in place on x [n, C], which no other op may
 // have saved. Without a mask x itself.
@@ -45,8 +51,9 @@ Var dropout(Tape&, Var x, const RowDrop&);
 struct Normed { Var sum, out; };
 Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs,
                 const RowDrop& drop = {});
-// After kInputs, once the ops that read `out` have run: gives its bytes back; the backward makes it again from sum.
-void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta);
+// Once the ops that read `out` have run. kInputs: gives its bytes back; the backward makes it again from sum. kCodes:
+// gives them back for good. kOutputs: nothing.
+void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta, Keep);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
 Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});

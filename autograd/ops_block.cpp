@@ -75,16 +75,30 @@ Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_ro
   return y;
 }
 
-Var gelu(Tape& t, Var x) {
-  Var y = t.output(x.value.shape, x.value.dtype);
+Var gelu(Tape& t, Var x, Output where) {
+  Var y = where == Output::kTransient ? t.transient(x.value.shape, x.value.dtype)
+                                      : t.output(x.value.shape, x.value.dtype);
   t.ops().gelu({.x = x.value, .out = y.value}, t.stream());
   struct Saved { Var x, y; };
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;
+    const Tensor dy = bp.grad(s.y);
+    if (bp.sole_owner(s.y)) {  // nobody reads dy after this node: dx takes its place
+      bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dy}, bp.stream());
+      return bp.pass_on(s.x, dy);
+    }
     auto [dx, acc] = bp.dst(s.x);
-    bp.ops().gelu_grad({.x = bp.value(s.x), .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
+    bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dx, .accumulate = acc}, bp.stream());
   }});
   return y;
+}
+
+void discard_gelu(Tape& t, Var x, Var y) {
+  t.discard(y);
+  struct Saved { Var x, y; };
+  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    bp.ops().gelu({.x = bp.value(s.x), .out = bp.rebuild(s.y)}, bp.stream());
+  }});
 }
 
 namespace {
@@ -163,7 +177,7 @@ Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& b
   GT_CHECK(!drop || delta != nullptr, "dropout acts on the delta of a norm that has none");
   const Shape shape = x.value.shape, rows{shape.rows()};
   Var sum = delta ? t.output(shape, x.value.dtype) : x;
-  Var out = keep == Keep::kInputs ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
+  Var out = keep != Keep::kOutputs ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
   Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
   t.ops().layer_norm({.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value, .beta = beta.value,
                       .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd, .drop = drop},
@@ -173,9 +187,10 @@ Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& b
   return {sum, out};
 }
 
-void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta) {
-  if (n.out.home < 0) return;
+void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta, Keep keep) {
+  if (keep == Keep::kOutputs) return;
   t.discard(n.out);
+  if (keep == Keep::kCodes) return;
   struct Saved { Normed n; Parameter *gamma, *beta; };
   t.record(Saved{n, &gamma, &beta}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const Shape rows{s.n.sum.value.shape.rows()};

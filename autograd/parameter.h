@@ -17,6 +17,12 @@ struct Init {
 
 class ParamScope;
 
+// A weight [out, in] as f8e4m3, made when its value is published or gathered.
+struct Fp8Weight {
+  Tensor rows, columns;  // codes [out, in], and the same transposed
+  Tensor inverse;        // f32 [1]: what codes are multiplied by
+};
+
 struct Parameter {
   std::string name;  // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
   Shape full_shape;      // logical, before any cut and without padding
@@ -26,12 +32,14 @@ struct Parameter {
   int64_t pad_rows = 0;  // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
   DType dtype = DType::kF32;  // of value: f32, or half
   bool fake_quant = false;  // `value` is what int8 codes by row can say; what is trained is kept apart
+  bool fp8 = false;      // products read `codes`
   bool decay = true;     // weight decay applies (parameters with two or more logical dimensions)
   std::string tied_to;   // name of the owner when this is a second copy of another parameter (tied head); else empty
   bool tied_owner = false;  // another parameter is tied to this one
 
   // Local, compute dtype; a view into a flat buffer. No data outside its scope where values are gathered for use only.
   Tensor value;
+  Fp8Weight codes;  // of value, where that has data
   Tensor grad;  // local, f32 or bf16; a view into a flat buffer. No data: the first writer asks for room (grad_dst)
   bool grad_dirty = false;  // false: the next writer overwrites; true: it accumulates
   int64_t version = 0;      // a fresh_version() whenever value or where it lies changes: packed copies are then stale

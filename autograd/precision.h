@@ -14,6 +14,9 @@ struct Precision {
   DType half = DType::kBF16;
   bool keep_norm = true;  // O2, O3: weights of norms are f32
   bool int8 = false;      // quantization-aware training: linear layers and tables compute with what int8 codes can say
+  bool fp8 = false;       // O2: products of a block's linear layers read numbers of 8 bits
+  bool fp8_delayed = false;    // scaled by the largest elements of steps before, not of this tensor
+  bool fp8_skip_ends = false;  // but not in the first block and in the last
   bool masters = true;    // O2, O3: half weights have f32 masters; else they are themselves what is trained
 
   DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and of the head

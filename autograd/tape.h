@@ -52,6 +52,10 @@ class Tape {
   // An output that lives in the pool and may be given back as soon as the ops that read it have run: if no rule reads
   // it, or if a node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
   Var transient(Shape s, DType t);
+  // A value that the backward alone makes (Backprop::rebuild); it takes no room before.
+  Var later(Shape s, DType t) {
+    return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1};
+  }
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 

@@ -46,6 +46,7 @@ float residual_std(const GptConfig& c) { return c.init_std / std::sqrt(2.f * sta
 
 Block::Block(const std::string& name, const GptConfig& c, const Build& b)
     : Module(name),
+      keeps_codes_(b.precision.fp8 && !b.tensor().cut_rows()),
       norm1_(name + ".norm1", c.hidden, b),
       attn_(name + ".attn", c.hidden, c.heads, c.groups(), residual_std(c), c.attn_dropout, b),
       attn_drop_(name + ".attn.out", c.dropout, b),
@@ -59,13 +60,14 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
 }
 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
+  if (keeps_codes_ && keep == ops::Keep::kOutputs) keep = ops::Keep::kCodes;
   const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
-  const Var qkv = attn_.project(t, n1.out);
-  norm1_.discard(t, n1);
-  const Var a = attn_.attend(t, qkv, mb);
+  const Var qkv = attn_.project(t, n1.out, keep);
+  norm1_.discard(t, n1, keep);
+  const Var a = attn_.attend(t, qkv, mb, keep);
   const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale));
   const Var m = mlp_(t, n2.out, keep);
-  norm2_.discard(t, n2);
+  norm2_.discard(t, n2, keep);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};
 }
 
@@ -89,7 +91,9 @@ GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Buil
       named_.push_back({"pos_embed", 1, position_.get()});
     } else if (i <= c.layers) {
       if (blocks_.empty()) first_block_ = i - 1;
-      blocks_.push_back(std::make_unique<Block>("layers." + std::to_string(i - 1), c, b));
+      Build build = b;
+      if (b.precision.fp8_skip_ends && (i == 1 || i == c.layers)) build.precision.fp8 = false;
+      blocks_.push_back(std::make_unique<Block>("layers." + std::to_string(i - 1), c, build));
       named_.push_back({blocks_.back()->name(), i + 1, blocks_.back().get()});
     } else if (i < last) {
       norm_ = std::make_unique<Norm>("final_norm", c.hidden, b);
@@ -112,6 +116,13 @@ std::vector<QuantRange*> GptStage::ranges() {
   std::vector<QuantRange*> out;
   for (Named& n : named_)
     for (QuantRange* r : n.module->ranges()) out.push_back(r);
+  return out;
+}
+
+std::vector<Fp8Range*> GptStage::fp8_ranges() {
+  std::vector<Fp8Range*> out;
+  for (Named& n : named_)
+    for (Fp8Range* r : n.module->fp8_ranges()) out.push_back(r);
   return out;
 }
 

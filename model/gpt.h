@@ -60,6 +60,7 @@ class Block : public Module {
   static Var join(Tape&, const Stream&);  // where no norm follows
 
  private:
+  bool keeps_codes_;  // of what linear layers read, instead of what norms made of whole rows
   Norm norm1_;
   SelfAttention attn_;
   ResidualDropout attn_drop_;
@@ -80,6 +81,7 @@ class GptStage : public Stage {
 
   std::vector<ScopeSpec> scopes();
   std::vector<QuantRange*> ranges();  // of the inputs of linear layers, where they are quantized; without memory
+  std::vector<Fp8Range*> fp8_ranges();  // of what linear layers of 8 bits encode anew at every use
   void bind(ParamStore&);  // before the first forward
   // From the next step on: [layers] entries, 0 for a block that is left out, else what the branches of a block that is
   // not are divided by (model/layer_drop.h). Acts in training alone.

@@ -7,6 +7,7 @@
 #include "autograd/parameter.h"
 #include "autograd/precision.h"
 #include "autograd/quant_range.h"
+#include "parallel/tensor/fp8_linear.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/tensor_axis.h"
 
@@ -42,10 +43,25 @@ class Module {
     return out;
   }
 
+  std::vector<Fp8Range*> fp8_ranges() {
+    std::vector<Fp8Range*> out;
+    collect(out);
+    return out;
+  }
+
  protected:
   // The range of this layer's input; nullptr where nothing is quantized.
   QuantRange* input_range(const Build& build) {
     return build.precision.int8 ? &ranges_.emplace_back(QuantRange{name_ + ".input", {}, {}}) : nullptr;
+  }
+  // How this linear layer scales what it encodes; nullptr where products are not of 8 bits. input, output_grad: ranks
+  // that hold columns of these.
+  const Fp8Linear* fp8_linear(const Build& build, bool input_split, bool output_split) {
+    if (!build.precision.fp8) return nullptr;
+    ProcessGroup* tp = build.tp_size() > 1 ? &build.tp() : nullptr;
+    fp8_.push_back({{name_ + ".input", input_split ? tp : nullptr},
+                    {name_ + ".output_grad", output_split ? tp : nullptr}});
+    return &fp8_.back();
   }
   // A leaf of logical shape `full`. Split dimensions must be divisible by what they are cut into (checked before any
   // rank starts).
@@ -78,9 +94,14 @@ class Module {
     for (QuantRange& r : ranges_) out.push_back(&r);
     for (Module* m : children_) m->collect(out);
   }
+  void collect(std::vector<Fp8Range*>& out) {
+    for (Fp8Linear& f : fp8_) out.insert(out.end(), {&f.input, &f.output_grad});
+    for (Module* m : children_) m->collect(out);
+  }
   std::string name_;
   std::deque<Parameter> own_;
   std::deque<QuantRange> ranges_;
+  std::deque<Fp8Linear> fp8_;
   std::vector<Module*> children_;
 };
 

@@ -22,9 +22,9 @@ class SelfAttention : public Module {
     child(qkv_);
     child(out_);
   }
-  Var project(Tape& t, Var x) { return qkv_(t, x); }
-  Var attend(Tape& t, Var qkv, const MicroBatch& mb) {
-    return out_(t, ops::causal_attention(t, qkv, shape_, mb, drop_(mb)));
+  Var project(Tape& t, Var x, ops::Keep keep) { return qkv_(t, x, keep); }
+  Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
+    return out_(t, ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
   }
 
  private:

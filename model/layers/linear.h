@@ -24,14 +24,20 @@ class ColumnLinear : public Module {
       : Module(std::move(name)), axis_(b.tensor()),
         weight(param("weight", {out, in}, cut, {Init::Kind::kNormal, b.init_std}, b, b.precision.linear())),
         bias(param("bias", {out}, cut, {Init::Kind::kZero}, b, b.precision.linear())),
-        input(input_range(b)) {
+        input(input_range(b)), fp8(fp8_linear(b, false, true)) {
     weight.fake_quant = b.precision.int8;
+    weight.fp8 = fp8 != nullptr;
   }
   // What enters the product, before anything is sent.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
-  Var operator()(Tape& t, Var x) {
+  // Gathered rows are gathered again: their codes would take more than the halves of this rank's own.
+  Var product(Tape& t, Var all, ops::Keep keep) {
+    if (fp8 == nullptr) return ops::linear(t, all, weight, &bias);
+    return ops::fp8_linear(t, all, weight, &bias, *fp8, axis_.cut_rows() ? ops::Keep::kInputs : keep);
+  }
+  Var operator()(Tape& t, Var x, ops::Keep keep) {
     x = prepare(t, x);
-    return on_all_rows(t, x, axis_, [&](Var all) { return ops::linear(t, all, weight, &bias); });
+    return on_all_rows(t, x, axis_, [&](Var all) { return product(t, all, keep); });
   }
 
  private:
@@ -40,6 +46,7 @@ class ColumnLinear : public Module {
  public:
   Parameter &weight, &bias;
   QuantRange* const input;
+  const Fp8Linear* const fp8;
 };
 
 // Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
@@ -51,13 +58,15 @@ class RowLinear : public Module {
         weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b,
                      b.precision.linear())),
         bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())),
-        input(input_range(b)) {
+        input(input_range(b)), fp8(fp8_linear(b, true, false)) {
     weight.fake_quant = b.precision.int8;
+    weight.fp8 = fp8 != nullptr;
   }
-  Var product(Tape& t, Var x) {
+  Var product(Tape& t, Var x, ops::Keep keep) {
+    if (fp8 != nullptr) return ops::fp8_linear(t, x, weight, fused_bias(), *fp8, keep, output());
     return ops::linear(t, ops::fake_quant(t, x, input), weight, fused_bias(), output());
   }
-  Var operator()(Tape& t, Var x) { return finish(t, product(t, x)); }
+  Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, product(t, x, keep)); }
 
   // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is
   // left to do after it.
@@ -75,6 +84,7 @@ class RowLinear : public Module {
  public:
   Parameter &weight, &bias;
   QuantRange* const input;
+  const Fp8Linear* const fp8;
 };
 
 }  // namespace gt

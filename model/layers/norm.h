@@ -14,8 +14,8 @@ class Norm : public Module {
                          const RowDrop& drop = {}) {
     return ops::add_norm(t, x, delta, gamma_, beta_, keep, drop);
   }
-  // Nothing reads n.out any more in this forward; matters after Keep::kInputs.
-  void discard(Tape& t, const ops::Normed& n) { ops::discard(t, n, gamma_, beta_); }
+  // Nothing reads n.out any more in this forward; keep: as the norm was made.
+  void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, gamma_, beta_, keep); }
 
  private:
   Parameter &gamma_, &beta_;

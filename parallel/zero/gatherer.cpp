@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/state_hash.h"
+#include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
@@ -29,9 +30,11 @@ void ValueGatherer::begin(const Order* order) {
 void ValueGatherer::acquire(ScopeState& s) {
   if (current_ != &s) advance(s);
   s.gathering.wait(compute_);
-  if (s.quantizes() && !s.quantized) {
-    quantizer_->apply(s, s.gathered);
-    s.quantized = true;
+  if (!s.prepared) {
+    if (s.quantizes()) quantizer_->apply(s, s.gathered);
+    const Fp8Weights::Scope codes{&s, s.gathered, s.gathered.data + align_up(s.gathered.bytes())};
+    if (fp8_ != nullptr) fp8_->encode({&codes, 1});
+    s.prepared = true;
   }
   ++s.users;
 }
@@ -65,8 +68,10 @@ bool ValueGatherer::in_window(const ScopeState& s) const {
 
 void ValueGatherer::gather(ScopeState& s) {
   if (s.gathered) return;
-  s.gathered = pool_.alloc({s.layout.size}, s.dtype);
-  s.quantized = false;
+  // One block for values and what is made of them, for the pool's two ends hold scopes in turn.
+  const int64_t bytes = align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec);
+  s.gathered = {pool_.alloc({bytes}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
+  s.prepared = false;
   s.gathering = mesh_.group(Axis::kDp).all_gather(s.value_shard(), s.gathered, compute_);
   s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
   live_.push_back(&s);
@@ -78,6 +83,7 @@ void ValueGatherer::drop(ScopeState& s) {
   pool_.free(s.gathered);
   s.gathered = {};
   s.hide_values();
+  Fp8Weights::hide(s);
   live_.erase(std::find(live_.begin(), live_.end(), &s));
 }
 

@@ -8,6 +8,7 @@
 
 namespace gt {
 
+class Fp8Weights;
 class StateHash;
 class WeightQuantizer;
 
@@ -21,6 +22,7 @@ class ValueGatherer {
   ValueGatherer(const Mesh&, Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
   void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
+  void encode_with(const Fp8Weights* w) { fp8_ = w; }
 
   void begin(const Order*);  // a pass over the order, from its start; nullptr: no order is known, nothing is prefetched
   void acquire(ScopeState&);  // readable when this returns
@@ -43,6 +45,7 @@ class ValueGatherer {
   Stream compute_;
   size_t prefetch_;
   const WeightQuantizer* quantizer_ = nullptr;
+  const Fp8Weights* fp8_ = nullptr;
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
   size_t next_ = 0;  // place in the order after the scope in use

@@ -4,6 +4,7 @@
 
 #include "kernels/core/state_hash.h"
 #include "kernels/core/rng.h"
+#include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"
 #include "parallel/zero/reducer.h"
@@ -27,9 +28,12 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
   if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->quantizes(); }))
     quantizer_ = std::make_unique<WeightQuantizer>(scopes_, mesh, backend, compute);
   gatherer_->quantize_with(quantizer_.get());
+  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return Fp8Weights::bytes_of(s->spec) > 0; }))
+    fp8_ = std::make_unique<Fp8Weights>(scopes_, mesh, backend, compute);
+  gatherer_->encode_with(fp8_.get());
   ZeroMemory room;
   for (const auto& s : scopes_) {
-    if (s->values_sharded && !s->shares_values()) room.gathered += 2 * align_up(s->layout.size * size_of(s->dtype));
+    if (s->values_sharded && !s->shares_values()) room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
     if (options.reduce != options.grad) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
@@ -115,6 +119,7 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
   if (s.grads_sharded) s.hide_grads();
   else s.show_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
+  if (!s.values_sharded) s.codes = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);
   const bool apart = s.rounds() ? options_.masters : s.quantizes() && !s.values_sharded;
   if (apart && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
   if (s.values_sharded) s.hide_values();
@@ -319,6 +324,7 @@ void ParamStore::publish() {
     if (s->quantizes()) quantizer_->apply(*s, s->held_values());
     s->show_values(s->held_values(), fresh_version());
   }
+  if (fp8_) fp8_->encode_kept();
 }
 
 int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }
@@ -348,8 +354,8 @@ int64_t ParamStore::master_bytes() const {
 }
 
 int64_t ParamStore::value_bytes() const {
-  int64_t n = gatherer_->high_water() + (quantizer_ ? quantizer_->bytes() : 0);
-  for (const auto& s : scopes_) n += s->values.bytes();
+  int64_t n = gatherer_->high_water() + (quantizer_ ? quantizer_->bytes() : 0) + (fp8_ ? fp8_->bytes() : 0);
+  for (const auto& s : scopes_) n += s->values.bytes() + s->codes.bytes();
   return n;
 }
 

@@ -23,6 +23,7 @@
 
 namespace gt {
 
+class Fp8Weights;
 class GradReducer;
 class ValueGatherer;
 class WeightQuantizer;
@@ -166,6 +167,7 @@ class ParamStore {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
   std::unique_ptr<WeightQuantizer> quantizer_;
+  std::unique_ptr<Fp8Weights> fp8_;  // none: no weight is one of 8 bits
   std::vector<ScopeState*> step_order_, evaluation_order_, running_order_;  // running: what the step uses of its order
   bool ordered_ = false;
   std::vector<UpdateRange> ranges_;

@@ -34,6 +34,7 @@ struct ScopeState final : ParamScope {
 
   // What this rank keeps: flat values and gradients, whole or its shard of them.
   Buffer values, grads;
+  Buffer codes;    // of values that are kept whole and that products read as numbers of 8 bits (Fp8Weights)
   Buffer masters;  // f32, of what this rank updates; empty where values are what is trained, and in a tied copy. Of
                    // f32 values too where these are kept whole and quantized
   bool values_sharded = false, grads_sharded = false;
@@ -55,7 +56,7 @@ struct ScopeState final : ParamScope {
 
   // Weights that are used as int8 codes say them: made from what is trained whenever that is published or gathered.
   bool quantizes() const { return quantizes_; }
-  bool quantized = false;  // `gathered` is
+  bool prepared = false;  // `gathered` is quantized, or its codes are made, where these are wanted
 
   // A tied copy of its owner's type reads the owner's values; of another type it has rounded ones of its own.
   bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }

@@ -113,7 +113,7 @@ TEST_CASE(
     CHECK_THROWS_WITH(t.backward(), Catch::Contains("read before it is rebuilt"));
   }
   SECTION("discarded and rebuilt") {
-    ops::discard(t, n, p.gamma1, p.beta1);
+    ops::discard(t, n, p.gamma1, p.beta1, ops::Keep::kInputs);
     CHECK(rig.pool.live() == 0);
     t.backward();
     CHECK(rig.pool.live() == 1);

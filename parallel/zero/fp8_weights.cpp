@@ -1,0 +1,82 @@
+#include "parallel/zero/fp8_weights.h"
+
+namespace gt {
+namespace {
+
+// A scope's room: factors, each at an aligned address of its own (kernels/ops.h, GemmFp8), then codes and transposed
+// codes of weight after weight.
+constexpr int64_t kFactorBytes = 16;
+
+int64_t count_of(const ScopeSpec& spec) {
+  int64_t n = 0;
+  for (const Parameter* p : spec.params) n += p->fp8;
+  return n;
+}
+
+int64_t code_bytes(const Parameter& p) { return align_up(p.local_shape.numel()); }
+
+// f(parameter, its values): the scope's weights of 8 bits, in order.
+template <class F>
+void each_weight(const ScopeState& s, Tensor values, F f) {
+  for (size_t i = 0; i < s.spec.params.size(); ++i) {
+    Parameter& p = *s.spec.params[i];
+    if (p.fp8) f(p, values.slice(s.layout.offset[i], p.local_shape.numel()).view(p.local_shape));
+  }
+}
+
+}  // namespace
+
+Fp8Weights::Fp8Weights(const ScopeList& scopes, const Mesh& mesh, const Backend& backend, Stream compute)
+    : mesh_(mesh), backend_(backend), compute_(compute) {
+  int64_t all = 0;
+  for (const auto& s : scopes) {
+    all += count_of(s->spec);
+    if (s->codes.bytes() > 0) kept_.push_back({s.get(), s->held_values(), s->codes.data()});
+  }
+  largest_ = Buffer(all * size_of(DType::kF32), compute.device, *backend.device);
+}
+
+int64_t Fp8Weights::bytes_of(const ScopeSpec& spec) {
+  const int64_t count = count_of(spec);
+  int64_t bytes = align_up(count * kFactorBytes);
+  for (const Parameter* p : spec.params) bytes += p->fp8 ? 2 * code_bytes(*p) : 0;
+  return bytes;
+}
+
+void Fp8Weights::encode(std::span<const Scope> scopes) const {
+  int64_t count = 0;
+  const auto largest = [&](int64_t at, int64_t n) {
+    return largest_.tensor({n}, DType::kF32, at * size_of(DType::kF32));
+  };
+  for (const Scope& s : scopes)
+    each_weight(*s.state, s.values, [&](Parameter&, Tensor w) {
+      backend_.ops->max_abs({.x = w, .out = largest(count++, 1)}, compute_);
+    });
+  if (count == 0) return;
+  if (mesh_.size(Axis::kTp) > 1)
+    mesh_.group(Axis::kTp).all_reduce(largest(0, count), ReduceOp::kMax, compute_).wait(compute_);
+  count = 0;
+  for (const Scope& s : scopes) {
+    std::byte *factor = s.room, *codes = s.room + align_up(count_of(s.state->spec) * kFactorBytes);
+    each_weight(*s.state, s.values, [&](Parameter& p, Tensor w) {
+      const int64_t rows = w.shape[0], cols = w.shape[1];
+      p.codes = {{codes, {rows, cols}, DType::kF8E4M3, w.device},
+                 {codes + code_bytes(p), {cols, rows}, DType::kF8E4M3, w.device},
+                 {factor, {1}, DType::kF32, w.device}};
+      factor += kFactorBytes;
+      codes += 2 * code_bytes(p);
+      backend_.ops->quantize_fp8({.x = w,
+                                  .amax = largest(count++, 1),
+                                  .rows = p.codes.rows,
+                                  .columns = p.codes.columns,
+                                  .inverse = p.codes.inverse},
+                                 compute_);
+    });
+  }
+}
+
+void Fp8Weights::hide(const ScopeState& s) {
+  for (Parameter* p : s.spec.params) p->codes = {};
+}
+
+}  // namespace gt

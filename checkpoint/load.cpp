@@ -13,8 +13,8 @@ namespace gt {
 namespace {
 
 std::string group_of(const std::string& name) { return name.substr(0, name.rfind('/')); }
-// Ranges of quantization-aware training, which a run may begin or end with any checkpoint.
-bool of_quantization(const std::string& name) { return name.rfind("qat/", 0) == 0; }
+// Ranges of quantization-aware training and of delayed scaling, which a run may begin or end with any checkpoint.
+bool of_quantization(const std::string& name) { return name.rfind("qat/", 0) == 0 || name.rfind("fp8/", 0) == 0; }
 std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
 
 bool names(const std::vector<std::string>& patterns, const std::string& name) {

@@ -97,9 +97,9 @@ struct PrecisionConfig {
   std::string amp = "O0", dtype = "fp32", loss_scale = "none", loss_scale_profile = "deepspeed";
   double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
   int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
-  bool loss_scale_consecutive_hysteresis = false, fp8 = false, stochastic_rounding = false;
+  bool loss_scale_consecutive_hysteresis = false, fp8_skip_ends = false, stochastic_rounding = false;
   std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
-  std::string qat = "off";
+  std::string qat = "off", fp8 = "off";
   template <class V>
   void fields(V& v) {
     v("amp", amp, "O0|O1|O2|O3 (the letter O, not zero)",
@@ -130,7 +130,10 @@ struct PrecisionConfig {
       "type that gradients get before data-parallel ranks add them up");
     v("grad_dtype", grad_dtype, "fp32|bf16",
       "type in which gradients are kept and added up over microbatches: bf16 takes half the memory, and rounds sums");
-    v("fp8", fp8, "", "matrix products in fp8");
+    v("fp8", fp8, "off|current|delayed",
+      "O2: products of the blocks' linear layers read numbers of 8 bits, scaled by their tensor's largest element: "
+      "now, or of the last 1024 steps");
+    v("fp8_skip_ends", fp8_skip_ends, "", "fp8: not in the first block and in the last");
     v("qat", qat, "off|int8",
       "quantization-aware training: forward and backward see weights by row, and what enters linear layers, as int8");
   }

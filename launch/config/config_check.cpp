@@ -12,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/batch.h"
 #include "launch/config/config_curriculum.h"
+#include "launch/config/config_fp8.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/schedule_file.h"
@@ -31,7 +32,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"precision.fp8", "false", "fp8"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"train.deterministic", "true", "a faster mode with other bits"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
@@ -109,6 +109,7 @@ class Checker {
     schedule();
     check_optimizer(c_, rules());
     check_curriculum(c_, rules());
+    check_fp8(c_, rules());
     files();
     try {
       parse_injections(c_.fault.inject);

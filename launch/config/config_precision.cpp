@@ -165,6 +165,9 @@ Precision precision_of(const Config& c) {
           .half = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
           .keep_norm = p.keep_norm_fp32 == "auto" ? p.amp != "O3" : p.keep_norm_fp32 == "true",
           .int8 = p.qat == "int8",
+          .fp8 = p.fp8 != "off",
+          .fp8_delayed = p.fp8 == "delayed",
+          .fp8_skip_ends = p.fp8_skip_ends,
           .masters = has_masters(p)};
 }
 
@@ -181,6 +184,9 @@ std::string precision_text(const Config& c) {
   if (p.amp == "O0" && p.loss_scale != "none") now += fmt::format(", loss scale {}", p.loss_scale);
   if (p.reduce_dtype != "fp32") now += fmt::format(", reductions {}", p.reduce_dtype);
   if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
+  if (p.fp8 != "off")
+    now += fmt::format(", products of {} in f8e4m3 and f8e5m2, {} scaling",
+                       p.fp8_skip_ends ? "inner blocks" : "blocks", p.fp8);
   return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
 }
 

@@ -229,6 +229,12 @@ bool takes_truth(const Option& option) {
   const std::vector<std::string> legal = choices(option);
   return std::find(legal.begin(), legal.end(), "true") != legal.end();
 }
+
+// "off|current": JSON's false is welcome, for files of when the option was a flag.
+bool takes_off(const Option& option) {
+  const std::vector<std::string> legal = choices(option);
+  return std::find(legal.begin(), legal.end(), "off") != legal.end();
+}
 }  // namespace
 
 std::string set_from_words(const Option& option, const std::vector<std::string>& words) {
@@ -272,6 +278,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
             if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos)
               return set_string(option, *s, value.text);
             if (wants(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
+            if (wants(Kind::kBool) && !value.boolean && takes_off(option)) return *s = "off", std::string();
             return wants(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
           },
           [&](int64_t* n) {

@@ -73,6 +73,11 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   for (auto& s : stages_)
     for (QuantRange* r : s->ranges()) ranges.push_back(r);
   ranges_ = std::make_unique<QuantRanges>(std::move(ranges), mesh, backend, compute);
+  std::vector<Fp8Range*> fp8;
+  for (auto& s : stages_)
+    if (options.precision.fp8_delayed)
+      for (Fp8Range* r : s->fp8_ranges()) fp8.push_back(r);
+  fp8_ranges_ = std::make_unique<Fp8Ranges>(std::move(fp8), mesh, backend, compute);
   no_decay_found_ = mark_no_decay(scopes, options.no_decay);
   store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh,
                                         backend, compute, plan.zero);
@@ -177,6 +182,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   choose_blocks();
   store_->begin_step(unused_);
   ranges_->begin_step();
+  fp8_ranges_->begin_step();
   const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
                         [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); },
                         [this](int stage) { return store_->fingerprint(stage); }};
@@ -368,6 +374,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   if (!r.skipped) {
     ++applied_;
     ranges_->end_step();
+    fp8_ranges_->end_step(applied_);
   }
   scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
   if (options_.compare_copies_every > 0 && !r.skipped && applied_ % options_.compare_copies_every == 0)
@@ -412,6 +419,7 @@ void Engine::abandon(const std::exception& e) {
 std::vector<ShardView> Engine::model_views() const {
   std::vector<ShardView> views = store_->value_views();
   ranges_->append_views(views);
+  fp8_ranges_->append_views(views);
   return views;
 }
 
@@ -444,7 +452,7 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
-      seeds_.bytes() + ranges_->bytes();
+      seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   return plan;
 }

@@ -13,6 +13,7 @@
 #include "kernels/core/batch.h"
 #include "kernels/replay.h"
 #include "launch/logs/step_times.h"
+#include "launch/train/fp8_ranges.h"
 #include "launch/train/quant_ranges.h"
 #include "model/gpt.h"
 #include "model/layer_drop.h"
@@ -97,6 +98,11 @@ class Engine {
   Engine(const EngineOptions&, const Mesh&, const Backend&, Stream compute, const EnginePlan&);
   ~Engine();
 
+  // Masters and ranges were written from outside, by a checkpoint or a test: what is made of them follows. Collective.
+  void adopt() {
+    fp8_ranges_->adopt();
+    store_->adopt_masters();
+  }
   void init_weights() { store_->init(options_.seed, options_.threads); }
 
   // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
@@ -180,6 +186,7 @@ class Engine {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
   std::unique_ptr<QuantRanges> ranges_;
+  std::unique_ptr<Fp8Ranges> fp8_ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   std::unique_ptr<Recording> norms_, update_;  // nullptr: not as graphs

@@ -116,6 +116,11 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+    if (c.precision.fp8 != "off" && cuda->fp8_obstacle != nullptr) {
+      const std::string obstacle = cuda->fp8_obstacle(0);
+      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8, " needs other hardware: ",
+                 obstacle, "; use precision.fp8 off");
+    }
     if (cuda->tune_gemm != nullptr) {
       const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans});
       if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);

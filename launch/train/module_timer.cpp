@@ -20,7 +20,7 @@ std::string block_of(const std::string& module) {
 void ModuleTimer::add(std::string_view op, const std::string* parameter, bool transposed_b, double seconds) {
   if (ends_with(op, "_grad") || op == "sum_rows")
     backward_ = true;
-  else if (op == "gemm")
+  else if (op == "gemm" || op == "gemm_fp8")
     backward_ = !transposed_b;
   else if (op == "layer_norm" || op == "embedding" || op == "add_position" || op == "gelu" || op == "attention")
     backward_ = false;

@@ -40,6 +40,8 @@ void list(const Gemm& a, Operands& o) {
   if (a.epilogue == Epilogue::kGelu) o.out("aux", a.aux);
   if (a.epilogue == Epilogue::kGeluGrad) o.in("aux", a.aux);
 }
+void list(const GemmFp8& a, Operands& o) { o.in("a", a.a).in("b", a.b).in("bias", a.bias).out("out", a.out); }
+void list(const QuantizeFp8& a, Operands& o) { o.in("x", a.x); }
 void list(const Add& a, Operands& o) { o.in("a", a.a).in("b", a.b).out("out", a.out); }
 void list(const Axpy& a, Operands& o) { o.in("x", a.x).in("y", a.y).out("y", a.y); }
 void list(const Copy& a, Operands& o) { o.in("src", a.src).out("dst", a.dst); }
@@ -85,8 +87,9 @@ float widened(const std::byte* p, DType t) {
   return bits >> (width - 1) != 0 ? -std::numeric_limits<float>::infinity() : std::numeric_limits<float>::infinity();
 }
 
-// The forward multiplies with the transposed weight.
+// The forward multiplies with the transposed weight; with codes of 8 bits only its operands are both f8e4m3.
 bool forward_product(const Gemm& g) { return g.trans_b; }
+bool forward_product(const GemmFp8& g) { return g.a.dtype == DType::kF8E4M3; }
 template <class Args>
 bool forward_product(const Args&) {
   return false;
@@ -177,8 +180,9 @@ void OpWatch::call(Kernel<Args> kernel, const char* entry, const Args& args, Str
 
 const Parameter* OpWatch::parameter_at(const std::byte* p, bool gradient) const {
   for (const Parameter* parameter : parameters_) {
-    const Tensor& t = gradient ? parameter->grad : parameter->value;
-    if (t && p >= t.data && p < t.data + t.bytes()) return parameter;
+    const auto lies_in = [p](const Tensor& t) { return t && p >= t.data && p < t.data + t.bytes(); };
+    if (lies_in(gradient ? parameter->grad : parameter->value)) return parameter;
+    if (!gradient && (lies_in(parameter->codes.rows) || lies_in(parameter->codes.columns))) return parameter;
   }
   return nullptr;
 }

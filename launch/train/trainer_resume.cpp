@@ -166,7 +166,7 @@ void Trainer::go_on_from(const TrainState& state) {
   begin_curriculum();
   engine_->set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
   restore_scaler();
-  engine_->store().adopt_masters();
+  engine_->adopt();
   if (!state_.data_json.empty()) skip_windows_ = data_cursor_from_json(state_.data_json).skip_windows;
   saver_->set_saved_step(state_.step);
 }

@@ -16,6 +16,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   c.parallel.tp = c.parallel.pp = c.parallel.dp = 1;
   c.parallel.recompute = "none";  // nothing is differentiated here
   c.parallel.recompute_layers = 0;
+  c.precision.fp8 = "off";  // lengths are any, and half weights say more than codes of them
   c.train.grad_accum = 1;
   c.train.global_batch = c.train.micro_batch;
   m->backend = &choose_backend(m->config);
@@ -26,7 +27,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   m->stream = OpenStream(*m->backend->device, 0, threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream, plan_memory(options, {}, 0));
   m->report = load_step(m->step_dir, m->engine->model_views(), *m->mesh, *m->backend->device, m->stream);
-  m->engine->store().adopt_masters();
+  m->engine->adopt();
   return m;
 }
 

@@ -74,7 +74,7 @@ void begin(const MeshRun& run, Engine& engine, const Backend& backend, Stream st
   const std::vector<ShardView> views = engine.store().value_views();
   write_views(views, run.weights != nullptr ? *run.weights : stirred(views, engine.options().seed, backend, stream),
               backend, stream);
-  engine.store().adopt_masters();
+  engine.adopt();
 }
 
 // One rank's steps and what is to be seen of them.
@@ -106,7 +106,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
       Logical both = right.weights;
       both.insert(right.state.begin(), right.state.end());
       write_views(engine.checkpoint_views(), both, backend, stream);
-      engine.store().adopt_masters();
+      engine.adopt();
     }
   }
   out.activations = tap.seen();

@@ -19,6 +19,7 @@ int64_t bytes_of(const std::map<std::string, MeshResult>& known) {
 }
 
 DType computes_in(const Config& c) {
+  if (c.precision.fp8 != "off") return DType::kF8E5M2;
   if (c.precision.grad_dtype == "bf16") return DType::kBF16;
   // A number next to the middle between two int8 codes takes another one when it moves by a rounding error.
   const bool coarse = c.precision.qat != "off" || c.precision.reduce_dtype != "fp32";

@@ -89,7 +89,7 @@ void ValueGatherer::drop(ScopeState& s) {
 
 void ValueGatherer::add_to(StateHash& f) const {
   f.add(current_);
-  for (const ScopeState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->quantized});
+  for (const ScopeState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->prepared});
 }
 
 void ValueGatherer::drop_all() {

@@ -263,7 +263,7 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
   "lr": 3,
   "train": [1],
 })");
-  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --precision.fp8 --nonsense")});
+  const std::string found = problems_in({.file = file.path, .flags = words_of("--tp 8 --cp 2 --nonsense")});
   for (const std::string& part :
        {file.path + ":3 model.layers: expected a whole number, found a string",
         file.path + ":4 optim.wieght_decay: unknown key; did you mean optim.weight_decay?",
@@ -271,7 +271,7 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
         file.path + ":5 lr: unknown section; did you mean optim.lr?",
         file.path + ":6 train: expected an object, found a list",
         std::string("--tp: model.heads 20 is not divisible by tp 8"),
-        std::string("--precision.fp8: true is not built yet"),
+        std::string("--cp: 2 is not built yet"),
         std::string("--nonsense: unknown flag"), std::string("8 problems, nothing was started")})
     CHECK_THAT(found, Catch::Contains(part));
 }

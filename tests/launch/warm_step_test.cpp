@@ -80,7 +80,9 @@ TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level,
           EngineOptions o;
           o.precision = {.level = level, .half = half, .keep_norm = level < 3, .masters = level < 3};
           if (level == 3 && half == DType::kBF16) o.optim.rounding_seed = 7;
-          if (level == 2) o.precision.int8 = true, o.zero.reduce = half;
+          if (level == 2) o.zero.reduce = half;
+          if (level == 2 && stage % 2 == 0) o.precision.int8 = true;
+          if (level == 2 && stage % 2 == 1) o.precision.fp8 = o.precision.fp8_delayed = true;
           if (half == DType::kF16) o.loss_scale = {.dynamic = true};
           if ((level + stage) % 2 == 0) o.zero.grad = DType::kBF16;
           o.optim.type = optimizer;

@@ -1,0 +1,72 @@
+#include "launch/config/config_fp8.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launch/config/config_curriculum.h"
+
+namespace gt {
+namespace {
+
+constexpr const char* kFp8 = "precision.fp8";
+
+// Of the linear layers of a block on one tensor rank: every length that some product has.
+struct Extent {
+  const char* name;
+  const char* key;
+  int64_t size;
+};
+
+std::vector<Extent> extents_of(const Config& c) {
+  const ModelConfig& m = c.model;
+  const int64_t tp = c.parallel.tp, head_dim = m.hidden / m.heads, kv = std::max<int64_t>(1, m.kv_heads / tp);
+  return {{"hidden", "model.hidden", m.hidden},
+          {"rows of the attention's output on a rank", "model.hidden", m.hidden / tp},
+          {"columns of the fused projection on a rank", "model.heads", (m.heads / tp + 2 * kv) * head_dim},
+          {"ffn on a rank", "model.ffn", m.ffn / tp}};
+}
+
+void check_extents(const Config& c, const RuleContext& x) {
+  constexpr const char* kWhy = "tensor cores take numbers of 8 bits 16 at a time";
+  if (c.model.heads <= 0 || c.parallel.tp <= 0) return;  // reported elsewhere
+  for (const Extent& e : extents_of(c))
+    if (e.size % 16 != 0)
+      return x.bad(kFp8, fmt::format("{} with {} of {}: {}", c.precision.fp8, e.name, e.size, kWhy),
+                   fmt::format("change {} or parallel.tp so that it is a multiple of 16, or use fp8 off", e.key));
+  const Curriculum curriculum = curriculum_of(c);
+  const std::vector<int64_t> lengths = curriculum ? curriculum.all_lengths() : std::vector<int64_t>{c.model.seq};
+  for (const int64_t length : lengths)
+    if (c.train.micro_batch * length % 16 != 0)
+      return x.bad(kFp8, fmt::format("{} with {} tokens a microbatch: {}", c.precision.fp8,
+                                     c.train.micro_batch * length, kWhy),
+                   "choose train.micro_batch or the length so that it is a multiple of 16, or use fp8 off");
+}
+
+}  // namespace
+
+void check_fp8(const Config& c, const RuleContext& x) {
+  const PrecisionConfig& p = c.precision;
+  if (!x.known(kFp8)) return;
+  if (p.fp8 == "off") {
+    if (p.fp8_skip_ends) x.notes.push_back("precision.fp8_skip_ends has no effect with precision.fp8 off");
+    return;
+  }
+  if (p.amp != "O2")
+    return x.bad(kFp8, fmt::format("{} with precision.amp {}: codes are made of half weights that have FP32 masters",
+                                   p.fp8, p.amp), "use precision.amp O2, or fp8 off");
+  if (p.master_weights == "false")
+    return x.bad(kFp8, fmt::format("{} with precision.master_weights false: there have to be masters", p.fp8),
+                 "leave master_weights out, or use fp8 off");
+  if (p.qat != "off")
+    return x.bad(kFp8, fmt::format("{} with precision.qat {}: a linear layer has one kind of codes", p.fp8, p.qat),
+                 "use one of the two");
+  check_extents(c, x);
+  if (c.model.hidden < 2048)
+    x.notes.push_back(fmt::format("warning: precision.fp8 {} with model.hidden {}: below 2048 making codes takes longer "
+                                  "than products of 8 bits save", p.fp8, c.model.hidden));
+  if (p.fp8_skip_ends && c.model.layers <= 2)
+    x.notes.push_back("precision.fp8_skip_ends leaves no block to products of 8 bits: the model has two or fewer");
+}
+
+}  // namespace gt

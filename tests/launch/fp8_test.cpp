@@ -1,0 +1,231 @@
+// Products of 8 bits in the trainer: every layout is one rank, what only moves work or memory changes no bit, the loss
+// is that of bf16, memory is planned.
+#include "launch/config/config.h"
+#include "launch/verify/mesh_run.h"
+#include "launch/verify/verifier.h"
+#include "tests/launch/process.h"
+#include "tests/launch/small_amp_run.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+constexpr Precision kHalf{.level = 2}, kCurrent{.level = 2, .fp8 = true},
+    kDelayed{.level = 2, .fp8 = true, .fp8_delayed = true};
+
+MeshRun small(MeshShape mesh, Precision precision = kCurrent) { return small_amp_run(mesh, precision, false); }
+
+// Over many steps: the loss of a small model with these settings of precision.
+double mean_of_last(const std::vector<double>& losses, size_t n) {
+  double sum = 0;
+  for (size_t i = losses.size() - n; i < losses.size(); ++i) sum += losses[i];
+  return sum / static_cast<double>(n);
+}
+
+}  // namespace
+
+TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
+  Verifier verifier({.steps = 3});
+  for (const std::string flags :
+       {"current --tp 2 --parallel.sequence_parallel true --parallel.recompute selective",
+        "current --tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "current --tp 4 --model.kv_heads 2",
+        "current --dp 2 --pp 2 --parallel.schedule zb-h1 --precision.dtype fp16", "delayed --tp 2 --pp 2 --dp 2",
+        "delayed --tp 2 --dp 2 --zero 2 --parallel.sequence_parallel true"}) {
+    ConfigSource source;
+    std::istringstream words(
+        "--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 16 --amp O2 "
+        "--train.micro_batch 2 --train.grad_accum 2 --schedule.type constant --optim.lr 1e-3 --precision.fp8 " +
+        flags);
+    for (std::string w; words >> w;) source.flags.push_back(w);
+    const Verdict v = verifier.check(load_config(source).config);
+    const Difference* d = v.bad();
+    INFO(flags << ": " << (d ? cat(d->name, ' ', d->error, " step ", d->step) : "equal"));
+    CHECK(d == nullptr);
+  }
+}
+
+TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of products of 8 bits") {
+  const Precision scaling = GENERATE(kCurrent, kDelayed);
+  INFO((scaling.fp8_delayed ? "delayed" : "current"));
+  const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false); };
+  const MeshResult one = run_mesh(small({}));
+  CHECK(one.losses.back() < one.losses.front());
+  CHECK(one.losses != run_mesh(small_amp_run({}, kHalf, false)).losses);
+  for (const Recompute how : {Recompute::kSelective, Recompute::kFull}) {
+    MeshRun run = small({});
+    run.engine.model.recompute = how;
+    check_same(run_mesh(run), one);
+  }
+  for (const char* schedule : {"1f1b", "zb-h1"}) {
+    INFO(schedule);
+    MeshRun run = small({.pp = 2});
+    run.engine.schedule = schedule;
+    check_same(run_mesh(run), one);
+    run.engine.model.recompute = Recompute::kSelective;
+    check_same(run_mesh(run), one);
+  }
+  const MeshResult two = run_mesh(small({.dp = 2}));
+  for (const int stage : {1, 2, 3}) {
+    INFO("zero " << stage);
+    MeshRun run = small({.dp = 2});
+    run.engine.zero.stage = stage;
+    run.engine.zero.persist_numel = 0;
+    run.engine.zero.grad_reduce = GradReduce::kEnd;
+    check_same(run_mesh(run), two);
+  }
+}
+
+TEST_CASE("memory of codes is planned, and codes of what layers read take less than halves of it") {
+  for (const bool sequence_parallel : {false, true})
+    for (const int stage : {1, 3}) {
+      INFO("zero " << stage << (sequence_parallel ? ", sequence parallel" : ""));
+      const auto result = [&](Precision p, Recompute how) {
+        MeshRun run = small({.dp = 2, .tp = 2}, p);
+        run.engine.zero.stage = stage;
+        run.engine.zero.persist_numel = 0;
+        run.engine.sequence_parallel = sequence_parallel;
+        run.engine.model.recompute = how;
+        run.engine.micro_batch = 4;
+        run.engine.model.ffn = 256;
+        run.evaluate = true;
+        const MeshResult r = run_mesh(run);
+        for (size_t rank = 0; rank < r.planned.size(); ++rank) {
+          const EnginePlan &plan = r.planned[rank], &real = r.measured[rank];
+          INFO("rank " << rank);
+          CHECK(plan.train.activation_bytes == real.train.activation_bytes);
+          CHECK(plan.train.gradient_bytes == real.train.gradient_bytes);
+          CHECK(plan.eval.activation_bytes == real.eval.activation_bytes);
+          CHECK(plan.zero.gathered == real.zero.gathered);
+          CHECK(plan.memory.weights == real.memory.weights);
+          CHECK(plan.memory.total() == real.memory.total());
+        }
+        return r;
+      };
+      result(kDelayed, Recompute::kNone);
+      const MeshResult codes = result(kCurrent, Recompute::kNone), half = result(kHalf, Recompute::kNone);
+      const auto activations = [](const MeshResult& r) { return r.measured[0].train.activation_bytes; };
+      CHECK(activations(codes) < activations(half));
+      CHECK(activations(result(kCurrent, Recompute::kSelective)) < activations(codes));
+      CHECK(codes.measured[0].memory.weights > half.measured[0].memory.weights);
+    }
+}
+
+TEST_CASE("delayed scaling takes the largest of the steps before, of all microbatches and ranks") {
+  const auto after = [](MeshShape mesh, Precision p, int steps) {
+    MeshRun run = small(mesh, p);
+    run.steps = steps;
+    return run_mesh(run);
+  };
+  // Nothing is known in the first step: it is one of current scaling, and so is what it sees.
+  const MeshResult first = after({}, kDelayed, 1), now = after({}, kCurrent, 1);
+  CHECK(first.losses == now.losses);
+  CHECK((first.weights == now.weights));
+  CHECK(after({}, kDelayed, 2).losses != after({}, kCurrent, 2).losses);
+  const MeshResult one = after({}, kDelayed, 3), cut = after({.pp = 2, .dp = 2, .tp = 2}, kDelayed, 3);
+  size_t histories = 0;
+  for (const auto& [name, history] : one.state) {
+    if (name.rfind("amax/", 0) != 0) continue;
+    INFO(name);
+    ++histories;
+    REQUIRE(history.size() == 1024);
+    const std::vector<float>& other = cut.state.at(name);
+    for (size_t t = 0; t < history.size(); ++t) {
+      CHECK((history[t] > 0) == (t < 3));
+      CHECK(other[t] == Approx(history[t]).epsilon(t == 0 ? 0.02 : 0.2));  // rates are high: steps part runs
+    }
+  }
+  CHECK(histories == 2 * 4 * 2);  // what enters and what comes back, of four linears a block
+}
+
+TEST_CASE("the first block and the last stay as they are where that is asked for") {
+  Precision inner = kCurrent;
+  inner.fp8_skip_ends = true;
+  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // of two blocks both are ends
+  const auto of_three = [](Precision p, MeshShape mesh) {
+    MeshRun run = small(mesh, p);
+    run.engine.model.layers = 3;
+    if (mesh.pp == 2) run.engine.partition = "2,1";
+    return run_mesh(run);
+  };
+  const MeshResult some = of_three(inner, {});
+  CHECK(some.losses != of_three(kHalf, {}).losses);
+  CHECK(some.losses != of_three(kCurrent, {}).losses);
+  check_same(of_three(inner, {.pp = 2}), some);
+}
+
+TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E7]") {
+  const auto losses = [](Precision p) {
+    MeshRun run = small({}, p);
+    run.engine.model = {.layers = 2, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 32};
+    run.engine.lr = {.type = "constant", .peak = 1e-3, .total_steps = 200};
+    run.engine.micro_batch = 2;
+    run.steps = 200;
+    run.samples = synthetic_samples(1600, 32, 512, 5);  // with something to learn
+    return run_mesh(run).losses;
+  };
+  const std::vector<double> half = losses(kHalf);
+  CHECK(mean_of_last(half, 20) < 0.9 * half.front());
+  for (const Precision& scaling : {kCurrent, kDelayed}) {
+    INFO((scaling.fp8_delayed ? "delayed" : "current"));
+    const std::vector<double> codes = losses(scaling);
+    CHECK(codes != half);
+    CHECK(mean_of_last(codes, 20) == Approx(mean_of_last(half, 20)).epsilon(0.01));
+    for (size_t i = 0; i < half.size(); ++i) CHECK(codes[i] == Approx(half[i]).epsilon(0.01));
+  }
+}
+
+TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit, in another layout") {
+  const std::string scaling = GENERATE("current", "delayed");
+  TempDir dir;
+  const std::string run =
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock --amp O2 "
+      "--train.global_batch 8 --train.micro_batch 1 --optim.lr 3e-3 --device.kind cpu "
+      "--log.tensorboard false --launch.ranks threads --train.steps 6 --checkpoint.every 3 "
+      "--precision.fp8 " +
+      scaling + " ";
+  const Outcome begun = must(run + "--dp 2 --log.name whole", dir);
+  CHECK(begun.says("products of blocks in f8e4m3 and f8e5m2, " + scaling + " scaling"));
+  CHECK(begun.says("with model.hidden 32: below 2048"));
+  const auto whole = logged(dir / "runs/whole", "loss");
+  REQUIRE(whole.size() == 6);
+  REQUIRE(shell("mkdir -p runs/part && cp -r runs/whole/checkpoints runs/part", dir.path()).code == 0);
+  must(run +
+           "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end --checkpoint.resume 3 --log.name part",
+       dir);
+  CHECK(logged(dir / "runs/part", "loss") == std::vector<double>(whole.begin() + 3, whole.end()));
+  // A checkpoint of a run without codes has no histories: they begin, and end, where a run likes.
+  REQUIRE(shell("mkdir -p runs/later && cp -r runs/whole/checkpoints runs/later", dir.path()).code == 0);
+  const char* other = scaling == "current" ? "delayed" : "off";
+  must(run + "--dp 2 --checkpoint.allow_change precision --checkpoint.resume 3 --log.name later --precision.fp8 " +
+           other,
+       dir);
+  const auto later = logged(dir / "runs/later", "loss");
+  REQUIRE(later.size() == 3);
+  CHECK(later != std::vector<double>(whole.begin() + 3, whole.end()));
+  CHECK(later[2] == Approx(whole[5]).epsilon(0.02));
+}
+
+TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {
+  const auto refused = [](const std::string& flags) {
+    ConfigSource source;
+    std::istringstream words("--model.layers 2 --model.hidden 64 --model.heads 4 --model.seq 16 --precision.fp8 " +
+                             flags);
+    for (std::string w; words >> w;) source.flags.push_back(w);
+    try {
+      load_config(source);
+    } catch (const Error& e) { return std::string(e.what()); }
+    return std::string("accepted");
+  };
+  CHECK(refused("current --amp O2") == "accepted");
+  CHECK_THAT(refused("current"), Catch::Contains("current with precision.amp O0"));
+  CHECK_THAT(refused("delayed --amp O3"), Catch::Contains("delayed with precision.amp O3"));
+  CHECK_THAT(refused("current --amp O2 --precision.dtype fp16 --precision.master_weights false"),
+             Catch::Contains("there have to be masters"));
+  CHECK_THAT(refused("current --amp O2 --precision.qat int8"), Catch::Contains("one kind of codes"));
+  CHECK_THAT(refused("current --amp O2 --model.hidden 72"), Catch::Contains("with hidden of 72"));
+  CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"), Catch::Contains("ffn on a rank of 20"));
+  CHECK_THAT(refused("current --amp O2 --model.seq 12 --train.micro_batch 2"),
+             Catch::Contains("24 tokens a microbatch"));
+  CHECK_THAT(refused("true --amp O2"), Catch::Contains("expected off or current or delayed"));
+}

@@ -48,7 +48,7 @@ struct Key {
   Fused fused;
   int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
   int32_t in_b;
-  int32_t padding = 0;                  // hashed as bytes: none may be left undefined
+  int32_t padding = 0;  // hashed as bytes: none may be left undefined
 };
 static_assert(sizeof(Key) == 3 * 8 + 12 * 4);
 
@@ -66,9 +66,9 @@ struct KeyEqual {
 
 // Name of a product in files.
 std::string text_of(const Key& k) {
-  return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, k.in_b == k.in ? "" : cat('x', k.in_b), ' ', k.out, ' ', k.bias, " trans ", k.trans_a,
-             k.trans_b, " accumulate ", k.accumulate, " epilogue ", static_cast<int>(k.fused), " align ", k.align_a,
-             ' ', k.align_b, ' ', k.align_out);
+  return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, k.in_b == k.in ? "" : cat('x', k.in_b), ' ', k.out,
+             ' ', k.bias, " trans ", k.trans_a, k.trans_b, " accumulate ", k.accumulate, " epilogue ",
+             static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
 // What is multiplied: numbers of 8 bits have a factor each, on the device.
@@ -375,8 +375,8 @@ cudaDataType_t lt_fp8_type(DType t, const char* tensor) {
 
 void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k && (!g.bias || g.bias.numel() == n),
-           "gemm_fp8: a ", to_string(g.a.shape), " b ", to_string(g.b.shape), " bias ", to_string(g.bias.shape), " out ",
-           to_string(g.out.shape), " do not fit");
+           "gemm_fp8: a ", to_string(g.a.shape), " b ", to_string(g.b.shape), " bias ", to_string(g.bias.shape),
+           " out ", to_string(g.out.shape), " do not fit");
   GT_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, "gemm_fp8: m ", m, " n ", n, " k ", k, ": no multiples of 16");
   GT_CHECK(!g.bias || !g.accumulate, "gemm_fp8: bias excludes accumulate");
   for (const Tensor& t : {g.a, g.b, g.out, g.a_scale, g.b_scale})
@@ -396,7 +396,8 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
   validate(g, m, n, k);
   Context& c = enter(s, "gemm_fp8");
   Product t{{.a = g.a, .b = g.b, .bias = g.bias, .out = g.out, .trans_b = true, .accumulate = g.accumulate},
-            g.a_scale, g.b_scale};
+            g.a_scale,
+            g.b_scale};
   Fused fused = g.bias ? Fused::kBias : Fused::kNone;
   for (;;) {
     const Key key{m,

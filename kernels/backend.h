@@ -2,6 +2,7 @@
 // present; the CUDA backend is a shared library (libgpttrain_cuda.so) found at run time, so that one binary serves
 // every machine.
 #pragma once
+#include <span>
 #include <string>
 
 #include "kernels/core/device.h"
@@ -14,6 +15,12 @@ namespace gt {
 struct GemmTuning {
   bool time = false;  // products that the file lacks are timed at their first use, and the fastest is added to it
   std::string file;   // choices made before; empty with `time`: a file of this device in the user's cache
+};
+
+// Who computes attention where a backend has a library for it (CUDA: cuDNN) beside kernels of its own.
+struct AttentionTuning {
+  std::string by = "auto";    // auto: the library, where it takes the shape; cudnn: nothing else; own: never the library
+  bool deterministic = true;  // the library's backward gives the same bits every time; false: it may be faster
 };
 
 struct Backend {
@@ -30,6 +37,16 @@ struct Backend {
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
   // Why this device cannot multiply numbers of 8 bits; empty, or no function: it can.
   std::string (*fp8_obstacle)(int index) = nullptr;
+  // For all attention of this process from now on; throws kUsage when the library is demanded and is not there. And what
+  // was decided since it was asked last, by a line each, for the user; empty: nothing new. And the library's name and
+  // version, or why there is none. nullptr: there is nothing to choose.
+  void (*tune_attention)(const AttentionTuning&) = nullptr;
+  std::string (*attention_news)() = nullptr;
+  std::string (*attention_library)() = nullptr;
+  // Bytes that a stream takes beside the tensors of its ops (workspaces of libraries, scratch): if these are the shapes of
+  // attention that it runs backward, as far as that is known beforehand; and what it holds now. nullptr: none.
+  int64_t (*workspace_bytes)(std::span<const AttentionGrad>) = nullptr;
+  int64_t (*held_workspace_bytes)(Stream) = nullptr;
   // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
   void* (*raw_stream)(Stream) = nullptr;
   bool replays = false;  // calls can be recorded and replayed as graphs: a twin that kernels/replay.h made
@@ -43,7 +60,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 8;
+constexpr int kBackendAbi = 9;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

@@ -76,6 +76,11 @@ std::string cuda_devices() {
   return out;
 }
 
+std::string attention_library() {
+  const Backend* b = cuda_backend(nullptr);
+  return b && b->attention_library != nullptr ? b->attention_library() : "no CUDA backend in use";
+}
+
 std::string nccl_library() {
   std::string why;
   const auto api = nccl::load("", &why);
@@ -104,6 +109,7 @@ std::string version_text() {
                 {"CLI11", CLI11_VERSION},
                 {"CPU", cpu_isa()},
                 {"CUDA", cuda_devices()},
+                {"cuDNN", attention_library()},
                 {"NCCL", nccl_library()}});
 }
 

@@ -166,8 +166,8 @@ class AllPlans {
 };
 
 AllPlans& all_plans() {
-  static AllPlans p;
-  return p;
+  static auto* const p = new AllPlans;  // never destroyed: at the end of the process the driver may be gone
+  return *p;
 }
 
 // cuDNN's plan for a call on this stream; nullptr: our own kernels.

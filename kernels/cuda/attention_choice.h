@@ -3,19 +3,12 @@
 #pragma once
 #include <string>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/context.h"
-#include "kernels/ops.h"
 
 namespace gt::cuda {
 
-struct AttentionTuning {
-  std::string by = "auto";    // auto: cuDNN where it takes the shape; cudnn: nothing else; own: never cuDNN
-  bool deterministic = true;  // cuDNN's backward gives the same bits every time; false: it may be faster
-};
-
-// For all attention of this process from now on; throws kUsage when cuDNN is demanded and is not there. And what was
-// decided since it was asked last, by a line each, for the user; empty: nothing new. And the library's name and version,
-// or why there is none.
+// Of Backend (kernels/backend.h).
 void tune_attention(const AttentionTuning&);
 std::string attention_news();
 std::string attention_library();

@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm_choices.h"
 
@@ -64,6 +66,17 @@ std::string fp8_obstacle(int index) {
   return cat("CUDA device ", index, " is sm_", major, minor, "; sm_89 (Ada) or later multiplies numbers of 8 bits");
 }
 
+int64_t workspace_bytes(std::span<const AttentionGrad> attention) {
+  int64_t scratch = 0;
+  for (const AttentionGrad& a : attention) scratch = std::max(scratch, planned_attention_bytes(a));
+  return kGemmWorkspaceBytes + scratch;
+}
+
+int64_t held_workspace_bytes(Stream s) {
+  const Context& c = enter(s, "asking for a stream's memory");
+  return (c.gemm ? kGemmWorkspaceBytes : 0) + held_attention_bytes(c);
+}
+
 std::string tune_gemm(const GemmTuning& t) { return GemmChoices::instance().use(t, gemm_identity(0)); }
 
 }  // namespace
@@ -75,6 +88,11 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .device = &gt::cuda::device_api(),
                                     .tune_gemm = gt::cuda::tune_gemm,
                                     .fp8_obstacle = gt::cuda::fp8_obstacle,
+                                    .tune_attention = gt::cuda::tune_attention,
+                                    .attention_news = gt::cuda::attention_news,
+                                    .attention_library = gt::cuda::attention_library,
+                                    .workspace_bytes = gt::cuda::workspace_bytes,
+                                    .held_workspace_bytes = gt::cuda::held_workspace_bytes,
                                     .raw_stream = gt::cuda::raw_stream};
   static thread_local std::string reason;
   reason = gt::cuda::obstacle(abi);

@@ -22,6 +22,10 @@ template <>
 void nothing(const Gemm& g, Stream) {
   if (product_log != nullptr && g.b_version > 0) product_log->add(g);
 }
+template <>
+void nothing(const AttentionGrad& a, Stream) {
+  if (product_log != nullptr) product_log->add(a);
+}
 
 constexpr OpTable kOps{.name = "null",
 #define X(entry, Args, amp) .entry = nothing<Args>,
@@ -79,6 +83,14 @@ void ProductLog::add(const Gemm& g) {
     return o.b.data == g.b.data && o.b.shape == g.b.shape && o.trans_b == g.trans_b && o.b.dtype == g.b.dtype;
   };
   if (std::none_of(products_.begin(), products_.end(), same)) products_.push_back(g);
+}
+
+void ProductLog::add(const AttentionGrad& a) {
+  const auto same = [&](const AttentionGrad& o) {
+    return o.batch == a.batch && o.seq == a.seq && o.heads == a.heads && o.kv_heads == a.kv_heads &&
+           o.head_dim == a.head_dim && o.qkv.dtype == a.qkv.dtype && !o.drop == !a.drop;
+  };
+  if (std::none_of(attention_.begin(), attention_.end(), same)) attention_.push_back(a);
 }
 
 const OpTable kTable = kOps;

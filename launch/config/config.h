@@ -235,7 +235,8 @@ struct TrainSection {
     v("seed", seed, "0..", "weights and data order");
     v("eval_every", eval_every, "0.. steps", "evaluate every this many steps; 0: never");
     v("eval_steps", eval_steps, "1.. steps", "global batches of one evaluation");
-    v("deterministic", deterministic, "", "same inputs, same bits");
+    v("deterministic", deterministic, "",
+      "same inputs, same bits; false: on GPUs cuDNN's attention backward and NCCL may add in any order, faster");
     v("loss_mean", loss_mean, "token|microbatch",
       "loss of a step: mean over the tokens of the global batch that carry loss, or mean of the microbatches' means");
     v("pld", pld, "",
@@ -364,7 +365,7 @@ struct LogConfig {
 };
 
 struct DeviceConfig {
-  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans, graphs = "auto";
+  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans, graphs = "auto", attention = "auto";
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
@@ -377,6 +378,8 @@ struct DeviceConfig {
       "GPU: algorithms chosen before, for the same bits again; empty: none, or with auto a file in ~/.cache/gpttrain");
     v("graphs", graphs, "auto|on|off",
       "GPU: replay compute actions as CUDA graphs from their second run on, with the same bits; auto: where there is one");
+    v("attention", attention, "auto|cudnn|own",
+      "GPU: attention by cuDNN where it takes the shape, else by our own kernels; by cuDNN or not at all; by our own");
   }
 };
 

@@ -33,7 +33,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
-    {"train.deterministic", "true", "a faster mode with other bits"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
 

@@ -454,6 +454,7 @@ EnginePlan Engine::measured_plan() const {
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
       seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
+  if (backend_.held_workspace_bytes != nullptr) plan.memory.workspaces = backend_.held_workspace_bytes(compute_);
   return plan;
 }
 

@@ -61,8 +61,9 @@ struct EngineOptions {
 // Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
 struct MemoryReport {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  int64_t copies = 0;  // of weights, in layouts that the backend reads faster
-  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies; }
+  int64_t copies = 0;      // of weights, in layouts that the backend reads faster
+  int64_t workspaces = 0;  // of the backend's libraries and ops; planned: as far as that is known beforehand
+  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies + workspaces; }
 };
 
 // What the executors and the parameter store of one rank need, from a dry run.

@@ -110,7 +110,12 @@ bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
 
 const Backend& choose_backend(const Config& c) {
   set_cpu_isa(c.device.isa);
-  if (c.device.kind == "cpu") return cpu_backend();
+  const auto on_cpu = [&]() -> const Backend& {
+    GT_REQUIRE(c.device.attention != "cudnn", Exit::kUsage,
+               "device.attention: cudnn was asked for, but this run computes on the CPU. Use auto");
+    return cpu_backend();
+  };
+  if (c.device.kind == "cpu") return on_cpu();
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
@@ -125,13 +130,15 @@ const Backend& choose_backend(const Config& c) {
       const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans});
       if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
     }
+    if (cuda->tune_attention != nullptr)
+      cuda->tune_attention({.by = c.device.attention, .deterministic = c.train.deterministic});
     return c.device.graphs == "off" || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
   }
   GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
              ". Use --device.kind cpu, or auto to take what there is");
   GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was asked for, but there is no GPU here: ", why,
              ". Use auto, which takes graphs where there is one");
-  return cpu_backend();
+  return on_cpu();
 }
 
 }  // namespace gt

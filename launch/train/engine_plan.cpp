@@ -79,6 +79,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     plan.data_parallel = sent;
     if (target.weight_copy_bytes != nullptr)
       for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
+    if (target.workspace_bytes != nullptr) plan.memory.workspaces = target.workspace_bytes(log.attention());
   }
   backend.device->close_stream(stream);
   return plan;

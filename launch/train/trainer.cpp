@@ -157,6 +157,7 @@ void Trainer::one_step() {
   const StepRecord rec = record_of(r);
   log_->push(rec);
   warn_of_eager_work();
+  say_who_computes_attention();
   if (rec.step % config_.log.every == 0) say_where_time_and_memory_went(rec);
 }
 

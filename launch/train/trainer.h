@@ -76,6 +76,7 @@ class Trainer {
   void one_step();
   void evaluate();
   void report_memory();
+  void say_who_computes_attention();
   bool profiles(int64_t step) const { return step > 0 && step == config_.log.flops_step; }
   void report_flops(double seconds);
   void log_trust_ratios();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "kernels/core/host.h"
 #include "kernels/core/sha256.h"
@@ -205,6 +206,15 @@ void Trainer::report_memory() {
       state_.step,
       fmt::format("memory of rank 0: planned {} | measured {} | process {}", memory_line(plan_.memory),
                   memory_line(engine_->measured_plan().memory), format_bytes(static_cast<double>(resident_bytes())))));
+}
+
+// What the backend decided since the last step: in the first one, and where a new shape came.
+void Trainer::say_who_computes_attention() {
+  if (backend_->attention_news == nullptr) return;
+  const std::string news = backend_->attention_news();
+  if (news.empty()) return;
+  std::istringstream lines(news);
+  for (std::string line; std::getline(lines, line);) log_->push(make_event(state_.step, line));
 }
 
 // Collective. The table of log.flops_step, to a file, and to standard output unless that was asked for by name.

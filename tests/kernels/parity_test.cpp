@@ -93,6 +93,23 @@ void expect_parity(const std::string& op) {
 GT_OPS(X)
 #undef X
 
+TEST_CASE("parity: attention of a GPU agrees with the reference by our own kernels too, and in any order") {
+  const Backend* cuda = cuda_backend(nullptr);
+  if (!cuda || cuda->tune_attention == nullptr) return;
+  const OpenStream stream(*cuda->device, 0, 1);
+  for (const AttentionTuning& tuning : {AttentionTuning{.by = "own"}, AttentionTuning{.deterministic = false}}) {
+    cuda->tune_attention(tuning);
+    for (const char* op : {"attention", "attention_grad"})
+      for (const auto& c : prepared_cases(op)) {
+        INFO("cuda, " << op << ' ' << c->name << ", " << tuning.by);
+        const std::string verdict = run_and_judge(*c, *cuda, stream);
+        CHECK(verdict == "");
+      }
+  }
+  cuda->tune_attention({});
+  WARN("attention besides our own kernels: " << cuda->attention_library());
+}
+
 // Of the tests above only the first instruction set is oneDNN's too: it stays with the limit of its first use.
 TEST_CASE("parity: gemm agrees with the reference with all that oneDNN has for this processor") {
   const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);

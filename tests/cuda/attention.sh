@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Who computes attention on a device with cuDNN and on one without, and what the user is told, on the emulated device:
+# GPTTRAIN_EMULATED_CUDNN=1 gives it a cuDNN (kernels/cuda/emulation/cudnn.cpp).
+#   tests/cuda/attention.sh BUILD/emulated/gpttrain
+set -euo pipefail
+program=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*"; exit 1; }
+
+small="--model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
+small+=" --train.global_batch 2 --launch.ranks threads"
+start() {  # NAME FLAG...
+  local name=$1
+  shift
+  # shellcheck disable=SC2086
+  "$program" $small --train.steps 2 --data.train mock --log.tensorboard false --device.kind cuda --log.name "$name" "$@" \
+    >"$name.txt" 2>&1
+}
+train() { start "$@" || { cat "$1.txt"; fail "training $*"; }; }
+says() { grep -qF "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
+refused() {  # NAME WORDS FLAG...
+  local name=$1 words=$2 code=0
+  shift 2
+  start "$name" "$@" || code=$?
+  [ $code -eq 2 ] || { cat "$name.txt"; fail "$name ended with $code, expected 2"; }
+  says "$name" "$words"
+}
+losses() { grep '"type": "step"' "runs/$1/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/'; }
+half="--precision.amp O2 --precision.dtype bf16"
+
+# shellcheck disable=SC2086
+{
+  train without $half
+  says without "attention: our own kernels; there is no cuDNN on the emulated device"
+  refused demanded "device.attention: cudnn was asked for, but there is no cuDNN on the emulated device" $half --device.attention cudnn
+  refused on_cpu "device.attention: cudnn was asked for, but this run computes on the CPU" --device.kind cpu --device.attention cudnn
+  echo "without cuDNN: our own kernels, and who demands it is told"
+
+  export GPTTRAIN_EMULATED_CUDNN=1
+  train with $half
+  says with "attention forward: emulated cuDNN, workspace 1 MiB for 1 x 8 tokens, 2 heads of 8, bf16"
+  says with "attention backward: emulated cuDNN, the same bits every time (train.deterministic false may be faster)"
+  says with "workspaces 33.6 MB"
+  train any_order $half --device.attention cudnn --train.deterministic false
+  says any_order "attention backward: emulated cuDNN, sums in any order (train.deterministic false)"
+  train own $half --device.attention own
+  says own "attention: our own kernels (device.attention own)"
+  ! grep -q "emulated cuDNN" own.txt || fail "own kernels were asked for and cuDNN ran"
+  paste <(losses with) <(losses own) | awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-3) bad = 1} END {exit bad || NR != 2}' ||
+    { paste <(losses with) <(losses own); fail "cuDNN and our own kernels have other losses"; }
+  echo "with cuDNN: it, or by device.attention our own, with the same losses"
+
+  train full
+  says full "attention: our own kernels; tensors are f32, and cuDNN's attention takes bf16 and fp16"
+  refused full_demanded "tensors are f32, and cuDNN's attention takes bf16 and fp16" --device.attention cudnn
+  train dropped $half --model.attn_dropout 0.1
+  says dropped "attention: our own kernels; attention dropout is a function of module and sample here"
+  train wide $half --model.hidden 136 --model.heads 1
+  says wide "attention forward: emulated cuDNN"
+  says wide "attention backward: our own kernels for 1 x 8 tokens, 1 heads of 136, bf16; hidden_dim above 128"
+  refused wide_demanded "it does not do this attention backward (1 x 8 tokens, 1 heads of 136, bf16): hidden_dim above 128" \
+    $half --model.hidden 136 --model.heads 1 --device.attention cudnn
+  echo "what cuDNN does not take our own kernels do, forward and backward apart, or the run is refused"
+
+  "$program" verify $small --device.kind cuda --tp 2 --pp 2 --model.layers 2 --dp 2 --zero 1 --train.global_batch 4 \
+    $half --device.attention cudnn --steps 1 >verify.txt 2>&1 || { cat verify.txt; fail "verify with cuDNN"; }
+  echo "layouts with cuDNN are equal to one rank of the CPU"
+}

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -141,6 +142,52 @@ void ceilings() {
                      Epilogue::kNone, DType::kF32, false, 0);
 }
 
+// By each who may compute it; the backward of cuDNN with and without the same bits every time.
+void attention(DType t, int64_t n, int64_t heads, int64_t D, int64_t s, double peak) {
+  const OpTable& ops = *backend->ops;
+  Memory m;
+  const int64_t C = heads * D;
+  const float scale = 1 / std::sqrt(static_cast<float>(D));
+  const double act = static_cast<double>(n * C * size_of(t));
+  const Attention f{.qkv = m.random({n, 3 * C}, t),
+                    .out = m.make({n, C}, t),
+                    .lse = m.make({n / s, heads, s}, DType::kF32),
+                    .batch = n / s,
+                    .seq = s,
+                    .heads = heads,
+                    .kv_heads = heads,
+                    .head_dim = D,
+                    .scale = scale};
+  const AttentionGrad b{.qkv = f.qkv,
+                        .out = f.out,
+                        .lse = f.lse,
+                        .dout = m.random({n, C}, t),
+                        .dqkv = m.make({n, 3 * C}, t),
+                        .batch = n / s,
+                        .seq = s,
+                        .heads = heads,
+                        .kv_heads = heads,
+                        .head_dim = D,
+                        .scale = scale};
+  const double flops =
+      2.0 * static_cast<double>(n) * static_cast<double>(s) * static_cast<double>(C);  // causal half, two products
+  const std::string shape = cat(" batch ", n / s, " heads ", heads, " s ", s, " hd ", D);
+  const auto both = [&](const char* who, const AttentionTuning& tuning, bool forward) {
+    try {
+      backend->tune_attention(tuning);
+      if (forward)
+        row("attention", who + shape, 4 * act, flops, peak, [&] { ops.attention(f, stream); });
+      row("attention_grad", who + shape, 8 * act, 2.5 * flops, peak, [&] { ops.attention_grad(b, stream); });
+    } catch (const Error& e) { std::printf("attention, %s: not measured: %s\n", who, e.what()); }
+  };
+  both("own", {.by = "own"}, true);
+  if (t != DType::kF32) {
+    both("cuDNN", {.by = "cudnn", .deterministic = true}, true);
+    both("cuDNN any order", {.by = "cudnn", .deterministic = false}, false);
+  }
+  backend->tune_attention({});
+}
+
 void model(DType t, int64_t n, int64_t C, int64_t heads, int64_t s, int64_t V) {
   const OpTable& ops = *backend->ops;
   const int64_t F = 4 * C, e = size_of(t), head_rows = std::min<int64_t>(n, 8192), parameters = 124475904;
@@ -182,35 +229,7 @@ void model(DType t, int64_t n, int64_t C, int64_t heads, int64_t s, int64_t V) {
                     .dbeta = m.make({C}, DType::kF32)};
     row("layer_norm_grad", nc + " + residual", 4 * act, 0, 0, [&] { ops.layer_norm_grad(b, stream); });
   }
-  {
-    Memory m;
-    const int64_t D = C / heads;
-    Attention f{.qkv = m.random({n, 3 * C}, t),
-                .out = m.make({n, C}, t),
-                .lse = m.make({n / s, heads, s}, DType::kF32),
-                .batch = n / s,
-                .seq = s,
-                .heads = heads,
-                .kv_heads = heads,
-                .head_dim = D,
-                .scale = 0.125f};
-    const double flops =
-        2.0 * static_cast<double>(n) * static_cast<double>(s) * static_cast<double>(C);  // causal half, two products
-    row("attention", cat("batch ", n / s, " heads ", heads, " s ", s, " hd ", D), 4 * act, flops, peak,
-        [&] { ops.attention(f, stream); });
-    AttentionGrad b{.qkv = f.qkv,
-                    .out = f.out,
-                    .lse = f.lse,
-                    .dout = m.random({n, C}, t),
-                    .dqkv = m.make({n, 3 * C}, t),
-                    .batch = n / s,
-                    .seq = s,
-                    .heads = heads,
-                    .kv_heads = heads,
-                    .head_dim = D,
-                    .scale = 0.125f};
-    row("attention_grad", "", 8 * act, 2.5 * flops, peak, [&] { ops.attention_grad(b, stream); });
-  }
+  attention(t, n, heads, C / heads, s, peak);
   {
     Memory m;
     const Tensor x = m.random({n, F}, t), y = m.random({n, F}, t), z = m.make({n, F}, t), bias = m.random({F}, t),
@@ -312,6 +331,9 @@ int main(int argc, char** argv) try {
     ceilings();
     model(DType::kF32, n, 768, 12, 1024, 50304);
     model(DType::kBF16, n, 768, 12, 1024, 50304);
+    std::printf("\nattention at other sizes, %ld tokens\n", n);
+    attention(DType::kBF16, n, 16, 128, 2048, peak_half);
+    attention(DType::kBF16, n, 32, 128, 4096, peak_half);
   }
   backend->device->close_stream(stream);
   return 0;

@@ -4,6 +4,7 @@
 // products are texts.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -51,7 +52,10 @@ class GemmChoices {
   std::map<std::string, GemmChoice> table_;
 };
 
-// What a choice is good for: the device's name and size, versions of cuBLASLt and driver. gemm_lt.cpp defines it.
+// Whether products of f32 round their factors to TF32: as the process was told last, before its first product.
+inline std::atomic<bool> gemm_in_tf32{false};
+
+// What a choice is good for: the device's name and size, versions of cuBLASLt and driver, TF32. gemm_lt.cpp defines it.
 std::string gemm_identity(int device);
 
 }  // namespace gt::cuda

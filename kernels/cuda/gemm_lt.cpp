@@ -159,8 +159,10 @@ class GemmPlans {
   void make(const Key& key, Plan& p, Context& c, const Product& g) {
     const auto in = static_cast<cudaDataType_t>(key.in), in_b = static_cast<cudaDataType_t>(key.in_b),
                out = static_cast<cudaDataType_t>(key.out);
-    // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs (no TF32), f32 accumulation for halves.
-    check_lt(cublasLtMatmulDescCreate(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "making a descriptor");
+    // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs, f32 accumulation for halves.
+    const bool tf32 = in == CUDA_R_32F && gemm_in_tf32;
+    check_lt(cublasLtMatmulDescCreate(&p.desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+             "making a descriptor");
     set(p.desc, CUBLASLT_MATMUL_DESC_TRANSA, key.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.desc, CUBLASLT_MATMUL_DESC_TRANSB, key.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(key.fused));
@@ -307,7 +309,8 @@ std::string gemm_identity(int device) {
   int driver = 0;
   check(cudaGetDeviceProperties(&p, device), "asking for a device's properties");
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
-  return cat(p.name, ", ", p.multiProcessorCount, " SMs, cuBLASLt ", cublasLtGetVersion(), ", driver ", driver);
+  return cat(p.name, ", ", p.multiProcessorCount, " SMs, cuBLASLt ", cublasLtGetVersion(), ", driver ", driver,
+             gemm_in_tf32 ? ", TF32" : "");
 }
 
 void gemm(const Gemm& g, Stream s) {

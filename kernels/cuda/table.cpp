@@ -77,7 +77,10 @@ int64_t held_workspace_bytes(Stream s) {
   return (c.gemm ? kGemmWorkspaceBytes : 0) + held_attention_bytes(c);
 }
 
-std::string tune_gemm(const GemmTuning& t) { return GemmChoices::instance().use(t, gemm_identity(0)); }
+std::string tune_gemm(const GemmTuning& t) {
+  gemm_in_tf32 = t.tf32;
+  return GemmChoices::instance().use(t, gemm_identity(0));
+}
 
 }  // namespace
 }  // namespace gt::cuda

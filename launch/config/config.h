@@ -98,6 +98,7 @@ struct PrecisionConfig {
   double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
   int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
   bool loss_scale_consecutive_hysteresis = false, fp8_skip_ends = false, stochastic_rounding = false;
+  bool tf32 = false;
   std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
   std::string qat = "off", fp8 = "off";
   template <class V>
@@ -130,6 +131,8 @@ struct PrecisionConfig {
       "type that gradients get before data-parallel ranks add them up");
     v("grad_dtype", grad_dtype, "fp32|bf16",
       "type in which gradients are kept and added up over microbatches: bf16 takes half the memory, and rounds sums");
+    v("tf32", tf32, "",
+      "GPU: products of FP32 round their factors to TF32 (10 bits of mantissa, sums in FP32), which is several times as fast");
     v("fp8", fp8, "off|current|delayed",
       "O2: products of the blocks' linear layers read numbers of 8 bits, scaled by their tensor's largest element: "
       "now, or of the last 1024 steps");

@@ -183,6 +183,7 @@ std::string precision_text(const Config& c) {
                           p.master_weights == "auto" ? keep : p.master_weights == "true", loss_scale_options(c));
   if (p.amp == "O0" && p.loss_scale != "none") now += fmt::format(", loss scale {}", p.loss_scale);
   if (p.reduce_dtype != "fp32") now += fmt::format(", reductions {}", p.reduce_dtype);
+  if (p.tf32) now += ", products of FP32 in TF32";
   if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
   if (p.fp8 != "off")
     now += fmt::format(", products of {} in f8e4m3 and f8e5m2, {} scaling",

@@ -127,7 +127,8 @@ const Backend& choose_backend(const Config& c) {
                  obstacle, "; use precision.fp8 off");
     }
     if (cuda->tune_gemm != nullptr) {
-      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans});
+      const std::string note = cuda->tune_gemm(
+          {.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans, .tf32 = c.precision.tf32});
       if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
     }
     if (cuda->tune_attention != nullptr)
@@ -136,6 +137,8 @@ const Backend& choose_backend(const Config& c) {
   }
   GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
              ". Use --device.kind cpu, or auto to take what there is");
+  GT_REQUIRE(!c.precision.tf32, Exit::kUsage, "precision.tf32: there is no GPU here (", why,
+             "), and CPUs multiply f32 as it is. Leave it out");
   GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was asked for, but there is no GPU here: ", why,
              ". Use auto, which takes graphs where there is one");
   return on_cpu();

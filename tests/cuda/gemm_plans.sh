@@ -83,6 +83,22 @@ echo "files that are broken, foreign, unknown or gone are left aside, with a war
 for name in timed again endless foreign2 unknown; do
   cmp -s first.losses $name.losses || fail "$name has other losses"
 done
+
+# TF32 by name alone: other losses, near; its algorithms are timed apart; halves do not change.
+train tf32 --precision.tf32 true
+cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
+paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
+  { paste first.losses tf32.losses; fail "losses of TF32 are far"; }
+grep -q "products of FP32 in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
+train aside --precision.tf32 true --device.gemm_plans "$plans"
+noted aside "it was made for"
+train half --amp O2
+train halftf32 --amp O2 --precision.tf32 true
+cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of halves"
+"$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
+grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
+echo "TF32 is taken where it was asked for, and nowhere else"
+
 "$program" --device.gemm_tune auto --dp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
 grep -q "replicas would drift apart" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
 echo "processes that would choose each for itself are refused"

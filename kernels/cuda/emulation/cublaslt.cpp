@@ -23,6 +23,7 @@
 namespace {
 
 struct Desc {
+  bool tf32;
   std::map<int, std::vector<char>> attributes;
   template <class T>
   T get(int key, T otherwise) const {
@@ -54,6 +55,17 @@ double get(const void* p, cudaDataType_t t, int64_t i) {
   if (t == CUDA_R_32F) return static_cast<const float*>(p)[i];
   if (t == CUDA_R_16BF) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
   return __half2float(static_cast<const __half*>(p)[i]);
+}
+
+// To the nearest number with 10 bits of mantissa, ties to even.
+double in_tf32(double v) {
+  const auto f = static_cast<float>(v);
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  bits = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFFu;
+  float rounded;
+  std::memcpy(&rounded, &bits, 4);
+  return rounded;
 }
 
 void put(void* p, cudaDataType_t t, int64_t i, double v) {
@@ -139,8 +151,11 @@ void Product::run() const {
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       double s = 0;
-      for (int64_t x = 0; x < inner; ++x)
-        s += get(A, a.type, at ? x + i * a.ld : i + x * a.ld) * get(B, b.type, bt ? j + x * b.ld : x + j * b.ld);
+      for (int64_t x = 0; x < inner; ++x) {
+        const double l = get(A, a.type, at ? x + i * a.ld : i + x * a.ld),
+                     r = get(B, b.type, bt ? j + x * b.ld : x + j * b.ld);
+        s += d.tf32 ? in_tf32(l) * in_tf32(r) : l * r;
+      }
       s *= scale * factors;
       if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
       if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
@@ -166,8 +181,9 @@ const char* cublasLtGetStatusName(cublasStatus_t) { return "emulated"; }
 const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the emulation"; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t c, cudaDataType_t) {
-  if (c != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  *d = reinterpret_cast<cublasLtMatmulDesc_t>(new Desc);
+  const bool tf32 = c == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (c != CUBLAS_COMPUTE_32F && !tf32) return CUBLAS_STATUS_NOT_SUPPORTED;
+  *d = reinterpret_cast<cublasLtMatmulDesc_t>(new Desc{tf32, {}});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return delete &desc_of(d), CUBLAS_STATUS_SUCCESS; }

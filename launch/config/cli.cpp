@@ -62,8 +62,8 @@ constexpr VerbSpec kVerbs[] = {
     {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
      ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
-    {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention", nullptr,
-     ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
+    {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention",
+     nullptr, ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
 };
 
 constexpr const char* kLaterVerbs[] = {"plan", "report"};
@@ -134,6 +134,9 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
   std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
                                 spec.plain ? fmt::format(" [{}]", spec.plain) : "");
   out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
+  for (const VerbSpec& v : kVerbs)  // of a verb that begins others too
+    if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
+      out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
   out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
@@ -186,8 +189,8 @@ bool wants_help(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
-// `ckpt verify --deep DIR`: a word after a flag that does not say true or false is the verb's plain one, not the flag's.
-// Takes such flags off; CLI11 would give them the word.
+// `ckpt verify --deep DIR`: a word after a flag that does not say true or false is the verb's plain one, not the
+// flag's. Takes such flags off; CLI11 would give them the word.
 std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vector<std::string>& words) {
   std::vector<size_t> found;
   for (size_t i = 0; i < options.size(); ++i)
@@ -275,7 +278,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     words.emplace_back("--help");
   }
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
-  if (words.size() > 1 && wants_help({words[1]}))
+  if (words.size() > 1 && wants_help({words[1]}) && find_verb(words[0]) == nullptr)
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   if (words[0] == "launch") join_launch_flags(words);
   const VerbSpec& spec = take_verb(words);

@@ -118,6 +118,8 @@ TEST_CASE("help and version show text") {
   CHECK_THAT(parse({"data", "--help"}).text,
              Catch::Contains("data prepare") && Catch::Contains("data inspect") && !Catch::Contains("tokenizer train"));
   CHECK(parse({"help", "ckpt"}).text == parse({"ckpt", "-h"}).text);
+  CHECK_THAT(parse({"bench", "--help"}).text, Catch::Contains("--warmup") && Catch::Contains("gpttrain bench ceilings"));
+  CHECK_THAT(parse({"bench", "ceilings", "--help"}).text, Catch::Contains("--output"));
   CHECK(parse({"help", "data", "prepare"}).text == parse({"data", "prepare", "--help"}).text);
   CHECK(parse({"help"}).text == parse({"--help"}).text);
   CHECK_THAT(parse({"data", "prepare", "--help"}).text, Catch::Contains("example: gpttrain data prepare --input") &&

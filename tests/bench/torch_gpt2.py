@@ -1,19 +1,39 @@
 #!/usr/bin/env python3
-"""The peer of `gpttrain bench`: seconds a training step of GPT-2 124M in PyTorch on the CPU, FP32, AdamW, clipping.
+"""The peer of `gpttrain bench`: seconds a training step of GPT-2 in PyTorch: FP32 weights, AdamW, clipping at 1.
 
-    /usr/bin/python3 tests/bench/torch_gpt2.py BATCH SEQ THREADS STEPS      (Debian's python3-torch, or any other torch)
+    /usr/bin/python3 tests/bench/torch_gpt2.py BATCH SEQ --threads 2 --steps 10       on the CPU (Debian's python3-torch, or another)
+    python3 tests/bench/torch_gpt2.py 64 1024 --device cuda [--model 1558m --accumulate 2]
+
+On a GPU: bf16 autocast, torch.compile, F.scaled_dot_product_attention, fused AdamW, vocabulary padded to 50304.
 """
+import argparse
+import contextlib
 import math
-import sys
 import time
 
 import torch
 from torch.nn import functional as F
 
-batch, seq, threads, steps = (int(x) for x in sys.argv[1:])
-torch.set_num_threads(threads)
+SIZES = {"124m": (12, 768, 12), "355m": (24, 1024, 16), "774m": (36, 1280, 20), "1558m": (48, 1600, 25)}  # layers, hidden, heads
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("batch", type=int)
+parser.add_argument("seq", type=int)
+parser.add_argument("--threads", type=int, default=0)
+parser.add_argument("--steps", type=int, default=10)
+parser.add_argument("--warmup", type=int, default=2)
+parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+parser.add_argument("--model", choices=SIZES, default="124m")
+parser.add_argument("--accumulate", type=int, default=1, help="microbatches of BATCH / this")
+args = parser.parse_args()
+
+cuda = args.device == "cuda"
+seq, steps = args.seq, args.steps
+L, C, H = SIZES[args.model]
+V = 50304 if cuda else 50257
+if args.threads:
+    torch.set_num_threads(args.threads)
 torch.manual_seed(1)
-L, C, H, V = 12, 768, 12, 50257
 
 
 class Block(torch.nn.Module):
@@ -23,10 +43,15 @@ class Block(torch.nn.Module):
         self.qkv, self.out = torch.nn.Linear(C, 3 * C), torch.nn.Linear(C, C)
         self.up, self.down = torch.nn.Linear(C, 4 * C), torch.nn.Linear(4 * C, C)
 
+    def attention(self, q, k, v, mask):
+        if cuda:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return (q @ k.transpose(-1, -2) / math.sqrt(C // H)).masked_fill(mask, -math.inf).softmax(-1) @ v
+
     def forward(self, x, mask):
         b, s, _ = x.shape
         q, k, v = (t.view(b, s, H, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).split(C, -1))
-        a = (q @ k.transpose(-1, -2) / math.sqrt(C // H)).masked_fill(mask, -math.inf).softmax(-1) @ v
+        a = self.attention(q, k, v, mask)
         x = x + self.out(a.transpose(1, 2).reshape(b, s, C))
         return x + self.down(F.gelu(self.up(self.n2(x)), approximate="tanh"))
 
@@ -39,23 +64,38 @@ class Gpt(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(C)
 
     def forward(self, tokens, targets):
-        mask = torch.triu(torch.ones(seq, seq, dtype=torch.bool), 1)
+        mask = torch.triu(torch.ones(seq, seq, dtype=torch.bool, device=tokens.device), 1)
         x = self.tok(tokens) + self.pos.weight
         for b in self.blocks:
             x = b(x, mask)
         return F.cross_entropy((self.norm(x) @ self.tok.weight.T).flatten(0, 1), targets.flatten())
 
 
-model = Gpt()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+def synchronize():
+    if cuda:
+        torch.cuda.synchronize()
+
+
+model = Gpt().to(args.device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if cuda else {}))
+loss_of = torch.compile(model) if cuda else model
+micro = args.batch // args.accumulate
 times = []
-for _ in range(steps + 2):
-    tokens, targets = torch.randint(0, V, (2, batch, seq))
+for _ in range(steps + args.warmup):
+    tokens, targets = torch.randint(0, 50257, (2, args.batch, seq), device=args.device)
+    synchronize()
     begin = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
-    model(tokens, targets).backward()
+    for k in range(args.accumulate):
+        rows = slice(k * micro, (k + 1) * micro)
+        with torch.autocast("cuda", torch.bfloat16) if cuda else contextlib.nullcontext():
+            loss = loss_of(tokens[rows], targets[rows]) / args.accumulate
+        loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    synchronize()
     times.append(time.perf_counter() - begin)
-times = sorted(times[2:])
-print(f"torch {torch.__version__}, B {batch} T {seq}, {threads} threads: median {times[len(times) // 2]:.3f} s a step ({steps} steps)")
+median = sorted(times[args.warmup:])[steps // 2]
+where = torch.cuda.get_device_name() if cuda else f"{torch.get_num_threads()} threads"
+print(f"torch {torch.__version__}, GPT-2 {args.model}, B {args.batch} T {seq}, {where}: median {median:.4f} s a step ({steps} steps)")
+print(f"{args.batch * seq / median:.0f} tokens/s")

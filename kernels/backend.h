@@ -36,6 +36,12 @@ struct Backend {
   // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
   // nothing to choose.
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
+  // So that all ranks choose alike: what choices are good for (device, libraries, versions), all choices made so far as the
+  // text of a file, and such a text to take over: its choices go before those at hand; `settled`: from now on nothing is
+  // timed. Returns why the text was left aside; empty: it was taken. nullptr: there is nothing to choose.
+  std::string (*gemm_identity)(int index) = nullptr;
+  std::string (*gemm_plans)() = nullptr;
+  std::string (*take_gemm_plans)(const std::string& text, bool settled) = nullptr;
   // Why this device cannot multiply numbers of 8 bits; empty, or no function: it can.
   std::string (*fp8_obstacle)(int index) = nullptr;
   // For all attention of this process from now on; throws kUsage when the library is demanded and is not there. And what
@@ -61,7 +67,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 10;
+constexpr int kBackendAbi = 11;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

@@ -70,36 +70,75 @@ std::string GemmChoices::use(const GemmTuning& tuning, const std::string& identi
   tuning_ = wanted;
   identity_ = identity;
   on_ = on;
+  settled_ = false;
   table_.clear();
   may_write_ = on && wanted.time && !wanted.file.empty();
   return on ? read() : "";
 }
 
-// Fills the table, or leaves it empty and says why.
-std::string GemmChoices::read() {
-  const auto aside = [&](const std::string& why, bool ours) {
-    table_.clear();
-    may_write_ = may_write_ && ours;
-    return cat("device.gemm_plans: ", tuning_.file, " is not used: ", why,
-               tuning_.time ? (may_write_ ? "; it is written anew" : "; what is timed now is not kept")
-                            : "; cuBLASLt's first suggestions are");
-  };
-  std::error_code ec;
-  if (tuning_.file.empty()) return "device.gemm_tune: no HOME and no XDG_CACHE_HOME: what is timed now is not kept";
-  if (!fs::exists(tuning_.file, ec)) return tuning_.time ? "" : aside("there is no such file", true);
-  std::ifstream in(tuning_.file);
+// Fills `into`; or says why not, and whether the text is of our making and may be replaced.
+std::string GemmChoices::parse(std::istream& in, Table& into, bool& ours) const {
   std::string line;
-  if (!std::getline(in, line) || line != kTitle) return aside(cat("its first line is not \"", kTitle, '"'), false);
+  ours = false;
+  if (!std::getline(in, line) || line != kTitle) return cat("its first line is not \"", kTitle, '"');
   if (!std::getline(in, line) || line != identity_)
-    return aside(cat("it was made for ", line.substr(0, 200), "; this is ", identity_), false);
+    return cat("it was made for ", line.substr(0, 200), "; this is ", identity_);
+  ours = true;
   for (int64_t n = 3; std::getline(in, line); ++n) {
-    if (line == cat("end ", table_.size())) return "";
+    if (line == cat("end ", into.size())) return "";
     std::string key;
     GemmChoice c;
-    if (!parse_line(line, key, c)) return aside(cat("line ", n, " is broken"), true);
-    table_[key] = c;
+    if (!parse_line(line, key, c)) return cat("line ", n, " is broken");
+    into[key] = c;
   }
-  return aside("its end is missing", true);
+  return "its end is missing";
+}
+
+// Fills the table, or leaves it empty and says why.
+std::string GemmChoices::read() {
+  std::error_code ec;
+  if (tuning_.file.empty()) return "device.gemm_tune: no HOME and no XDG_CACHE_HOME: what is timed now is not kept";
+  const bool there = fs::exists(tuning_.file, ec);
+  if (!there && tuning_.time) return "";
+  std::ifstream in(tuning_.file);
+  Table table;
+  bool ours = true;
+  const std::string why = there ? parse(in, table, ours) : "there is no such file";
+  if (why.empty()) {
+    table_ = std::move(table);
+    return "";
+  }
+  may_write_ = may_write_ && ours;
+  return cat("device.gemm_plans: ", tuning_.file, " is not used: ", why,
+             tuning_.time ? (may_write_ ? "; it is written anew" : "; what is timed now is not kept")
+                          : "; cuBLASLt's first suggestions are");
+}
+
+std::string GemmChoices::text() const {
+  const std::lock_guard lock(mutex_);
+  return written();
+}
+
+std::string GemmChoices::take(const std::string& text, bool settled) {
+  const std::lock_guard lock(mutex_);
+  std::istringstream in(text);
+  Table table;
+  bool ours = false;
+  const std::string why = parse(in, table, ours);
+  if (why.empty()) {
+    table.merge(table_);
+    table_ = std::move(table);
+  }
+  settled_ = settled;
+  return why;
+}
+
+std::string GemmChoices::written() const {
+  std::ostringstream out;
+  out << kTitle << '\n' << identity_ << '\n';
+  for (const auto& [key, c] : table_) out << key << " | " << c.index << ' ' << c.us << ' ' << hex(c) << '\n';
+  out << "end " << table_.size() << '\n';
+  return out.str();
 }
 
 // Aside and then renamed: a reader sees the old file or the new one. A cache that cannot be written is no reason to
@@ -109,9 +148,7 @@ void GemmChoices::write() const {
   const fs::path file = tuning_.file, aside = cat(tuning_.file, '.', getpid());
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), ec);
   std::ofstream out(aside);
-  out << kTitle << '\n' << identity_ << '\n';
-  for (const auto& [key, c] : table_) out << key << " | " << c.index << ' ' << c.us << ' ' << hex(c) << '\n';
-  out << "end " << table_.size() << '\n';
+  out << written();
   out.close();
   if (out.good()) fs::rename(aside, file, ec);
   if (!out.good() || ec) fs::remove(aside, ec);
@@ -123,7 +160,7 @@ std::optional<GemmChoice> GemmChoices::choose(const std::string& key, const std:
   const std::lock_guard lock(mutex_);  // while one thread times, the others wait for its result
   if (!on_ || identity != identity_) return {};
   if (const auto it = table_.find(key); it != table_.end() && fits(it->second)) return it->second;
-  if (!tuning_.time) return {};
+  if (!times()) return {};
   const std::optional<GemmChoice> found = time();
   if (!found) return {};
   table_[key] = *found;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -38,18 +39,25 @@ class GemmChoices {
   std::optional<GemmChoice> choose(const std::string& key, const std::string& identity,
                                    const std::function<bool(const GemmChoice&)>& fits,
                                    const std::function<std::optional<GemmChoice>()>& time);
-  bool times() const { return tuning_.time; }
+  // All of the table as the text of a file. And such a text to take over: its choices go before those of the table;
+  // whether from now on nothing is timed. Returns why it was left aside; empty: it was taken.
+  std::string text() const;
+  std::string take(const std::string& text, bool settled);
+  bool times() const { return tuning_.time && !settled_; }
   bool on() const { return on_; }
 
  private:
+  using Table = std::map<std::string, GemmChoice>;
   std::string read();
+  std::string parse(std::istream&, Table& into, bool& ours) const;
+  std::string written() const;
   void write() const;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   GemmTuning tuning_;
   std::string identity_;
-  bool on_ = false, may_write_ = false;
-  std::map<std::string, GemmChoice> table_;
+  bool on_ = false, may_write_ = false, settled_ = false;
+  Table table_;
 };
 
 // Whether products of f32 round their factors to TF32: as the process was told last, before its first product.

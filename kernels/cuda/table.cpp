@@ -82,6 +82,11 @@ std::string tune_gemm(const GemmTuning& t) {
   return GemmChoices::instance().use(t, gemm_identity(0));
 }
 
+std::string gemm_plans() { return GemmChoices::instance().text(); }
+std::string take_gemm_plans(const std::string& text, bool settled) {
+  return GemmChoices::instance().take(text, settled);
+}
+
 }  // namespace
 }  // namespace gt::cuda
 
@@ -90,6 +95,9 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .ops = &gt::cuda::op_table(),
                                     .device = &gt::cuda::device_api(),
                                     .tune_gemm = gt::cuda::tune_gemm,
+                                    .gemm_identity = gt::cuda::gemm_identity,
+                                    .gemm_plans = gt::cuda::gemm_plans,
+                                    .take_gemm_plans = gt::cuda::take_gemm_plans,
                                     .fp8_obstacle = gt::cuda::fp8_obstacle,
                                     .tune_attention = gt::cuda::tune_attention,
                                     .attention_news = gt::cuda::attention_news,

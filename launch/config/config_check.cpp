@@ -254,9 +254,6 @@ class Checker {
           world % split ? fmt::format("start {} ranks", split * p.dp)
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
-    if (c_.device.gemm_tune == "auto" && c_.world() > 1 && c_.launch.ranks != "threads")
-      bad("device.gemm_tune", "auto: processes that time on their own may choose differently, and replicas would drift apart",
-          "use --launch.ranks threads once, then give its file to all ranks with --device.gemm_plans and heuristic");
     if (c_.precision.tf32 && c_.device.kind == "cpu")
       bad("precision.tf32", "true: a CPU multiplies FP32 as it is", "leave it out, or use --device.kind cuda");
     if (c_.device.graphs == "on" && c_.device.kind == "cpu")

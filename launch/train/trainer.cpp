@@ -10,6 +10,7 @@
 #include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/gemm_plans.h"
 
 namespace gt {
 
@@ -33,6 +34,9 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     if (!run_.range_test) lock_folder();  // which saves nothing
   });
   if (!run_.dry_run && !run_.range_test) require_one_folder(world, config_.checkpoint_dir());
+  if (!run_.dry_run)
+    settle_gemm_plans(config_, engine_options(config_, threads_), *mesh_, *backend_, device_.index(), compute_,
+                      config_.run_dir());
   agree(world, [&] { open_data(); });
   require_equal_order();
   ops_ = std::make_unique<OpWatch>(*backend_);

@@ -14,6 +14,7 @@
 #include "launch/logs/utilization.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/gemm_plans.h"
 #include "launch/train/rank_device.h"
 #include "launch/verbs/verbs.h"
 
@@ -39,6 +40,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   options.evaluates = false;
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
   const Stream stream = backend.device->open_stream(device.index(), threads);
+  settle_gemm_plans(c, options, mesh, backend, device.index(), stream, "");
   Timings t, update;
   double wait = 0, busy = 0;
   {

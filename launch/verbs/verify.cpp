@@ -93,6 +93,8 @@ Exit verify_threads(const Config& c, const VerifyArgs& args) {
 
 // The ranks that a launcher started train; rank 0 knows what is right and says so, and all leave with its verdict.
 Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory) {
+  GT_REQUIRE(c.device.gemm_tune != "auto", Exit::kUsage, "device.gemm_tune: auto: verify times nothing when ranks are ",
+             "processes. Give it the table of a run, RUN/gemm-plans-1.txt, with --device.gemm_plans");
   RankDevice device(c, factory);
   const Backend& backend = device.backend();
   Verifier verifier({static_cast<int>(args.steps)});

@@ -11,17 +11,19 @@ export HOME=$work/home GPTTRAIN_EMULATED_ALGORITHMS=$work/ran
 unset XDG_CACHE_HOME
 fail() { echo "FAILED: $*"; exit 1; }
 
+ranks=threads
 train() {  # NAME FLAG...
   local name=$1
   shift
+  rm -f ran
   "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1 \
-    --train.global_batch 2 --train.steps 2 --launch.ranks threads --data.train mock --log.tensorboard false \
+    --train.global_batch 2 --train.steps 2 --launch.ranks $ranks --data.train mock --log.tensorboard false \
     --device.kind cuda --log.name "$name" "$@" >"$name.txt" 2>&1 || { cat "$name.txt"; fail "training $*"; }
   grep '"type": "step"' "runs/$name/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/' >"$name.losses"
 }
-ran() { read -r first second third <ran; }
+ran() { read -r first second third < <(awk '{a += $1; b += $2; c += $3} END {print a, b, c}' ran); }
 noted() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
-silent() { ! grep -q "device.gemm" "$1.txt" || { cat "$1.txt"; fail "$1 complains"; }; }
+silent() { ! grep -q "device.gemm_plans" "$1.txt" || { cat "$1.txt"; fail "$1 complains"; }; }
 
 train first
 ran
@@ -35,14 +37,16 @@ ran
 plans=$(ls home/.cache/gpttrain/gemm-plans-emulated-device-*.txt)
 keys=$(grep -c " | 1 " "$plans")
 [ "$keys" -gt 5 ] && [ "$(grep -c ' | ' "$plans")" = "$keys" ] || { cat "$plans"; fail "not all chose the fastest"; }
-[ "$first $second $third" = "$((13 * keys)) $((13 * keys + products)) $((13 * keys))" ] ||
+[ "$first $second $third" = "$((13 * keys)) $((14 * keys + products)) $((13 * keys))" ] ||
   fail "timing ran $(cat ran) for $keys products"
-echo "$keys kinds of products were timed once each, and the fastest is in the file"
+grep -q "$keys kinds of products timed" timed.txt || { cat timed.txt; fail "the run does not say what it timed"; }
+cmp "$plans" runs/timed/gemm-plans-1.txt || fail "the run has no copy of its own"
+echo "$keys kinds of products were timed once each before the first step, and the fastest is in the file"
 
 cp "$plans" before
 train again --device.gemm_tune auto
 ran
-[ "$first $second $third" = "0 $products 0" ] || fail "with a file, timed again: $(cat ran)"
+[ "$first $second $third" = "0 $((keys + products)) 0" ] || fail "with a file, timed again: $(cat ran)"
 cmp -s "$plans" before || fail "the file changed"
 
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
@@ -51,6 +55,27 @@ silent fixed
 ran
 [ "$first $second" = "0 0" ] && [ "$third" -ge "$products" ] || fail "not as the file says: $(cat ran)"
 echo "a file decides, again and again, for all ranks"
+
+# Ranks that are processes: the first times for all. A run that goes on takes its own copy, whatever the cache says.
+ranks=processes
+mv "$plans" aside.txt
+train processes --device.gemm_tune auto --dp 2 --train.steps 3
+ran
+fewer=$(grep -c ' | ' "$plans")  # one microbatch: nothing is accumulated
+[ "$first $third" = "$((13 * fewer)) $((13 * fewer))" ] && [ "$fewer" -gt 5 ] || fail "2 processes timed: $(cat ran)"
+ranks=threads
+train threads --device.gemm_tune auto --dp 2 --train.steps 3
+cmp processes.losses threads.losses || fail "processes and threads that time have other losses"
+train resumed --device.gemm_tune auto
+sed -i 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' runs/resumed/gemm-plans-1.txt
+train resumed --device.gemm_tune auto --train.steps 4
+ran
+[ "$first $second" = "0 0" ] && [ "$third" -gt 0 ] || fail "a resumed run took others than its own: $(cat ran)"
+echo "torn" >runs/resumed/gemm-plans-1.txt
+train resumed --device.gemm_tune auto --train.steps 6
+grep -q "gemm-plans-1.txt is not used: its first line" resumed.txt || { cat resumed.txt; fail "a torn copy is not told about"; }
+mv aside.txt "$plans"
+echo "one rank times for all of them, threads or processes, and a run that goes on takes its own table"
 
 bad() {  # NAME TEXT: plans.txt as it is now is left aside, with and without timing
   train "$1" --device.gemm_plans plans.txt
@@ -99,6 +124,6 @@ cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of hal
 grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
 echo "TF32 is taken where it was asked for, and nowhere else"
 
-"$program" --device.gemm_tune auto --dp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
-grep -q "replicas would drift apart" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
-echo "processes that would choose each for itself are refused"
+"$program" verify --on here --device.gemm_tune auto --tp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
+grep -q "verify times nothing" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
+echo "verify among processes, which would time each for itself, is refused"

@@ -1,7 +1,8 @@
 // The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
 // as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none` or `bias` limits what the heuristic finds, so that the
 // backend's fallbacks run. It knows three algorithms that compute the same; the second takes the least time by the
-// emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran.
+// emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran,
+// a line a process at its end.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -84,7 +85,7 @@ struct Runs {
   std::array<long, 3> count{};
   ~Runs() {
     const char* file = std::getenv("GPTTRAIN_EMULATED_ALGORITHMS");
-    if (file != nullptr) std::ofstream(file) << count[0] << ' ' << count[1] << ' ' << count[2] << '\n';
+    if (file != nullptr) std::ofstream(file, std::ios::app) << count[0] << ' ' << count[1] << ' ' << count[2] << '\n';
   }
 };
 Runs runs;  // OnDevice keeps threads apart

@@ -1,0 +1,106 @@
+// Parameters that are gathered for use: versions, the order of gathers; and what a warm step allocates.
+#include <set>
+
+#include "tests/parallel/toy_store.h"
+#include "tests/support/heap/count_allocations.h"
+
+using namespace gt;
+using namespace gt::toy_store;
+
+TEST_CASE("gathered bytes that are used again never carry a version that was seen there") {
+  on_ranks({.dp = 2}, [](GroupFactory& f) {
+    std::map<const std::byte*, std::set<int64_t>> seen;
+    bool shared = false;
+    for (int store = 0; store < 2; ++store) {  // the second store is built where the first one was
+      Rank r({.dp = 2}, f, {.stage = 3, .prefetch = 0, .persist_numel = 0});
+      r.store.init(3, 1);
+      std::map<const std::byte*, std::string> holder;
+      for (int step = 0; step < 3; ++step) {
+        for_each_readable(r, [&](Parameter& p) {
+          if (!p.tied_to.empty()) return;
+          GT_CHECK(p.version > 0 && seen[p.value.data].insert(p.version).second, p.name, " version ", p.version,
+                   " was at this address before");
+          const auto [at, fresh] = holder.try_emplace(p.value.data, p.name);
+          shared = shared || (!fresh && at->second != p.name);
+        });
+        for (const Parameter& p : r.model.params)
+          if (p.name != "head.weight" && p.name != "embed.weight")
+            GT_CHECK(!p.value && p.value.shape == p.local_shape, p.name, " is still readable after its scope");
+        r.store.publish();
+        for (const Parameter& p : r.model.params) GT_CHECK(!p.value, p.name, " survives an update");
+      }
+    }
+    GT_CHECK(shared, "no two scopes shared an address: the test shows nothing");
+  });
+}
+
+TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one is an error") {
+  for (int prefetch : {0, 1}) on_ranks({.dp = 2}, [=](GroupFactory& f) {
+    Rank r({.dp = 2}, f, {.stage = 3, .prefetch = prefetch, .persist_numel = 0});
+    r.store.init(3, 1);
+    const StageVisit step[] = {{0, false}, {0, true}}, evaluation[] = {{0, false}};
+    r.store.set_order(step, evaluation);
+    // In units of the table's 128 elements; the block is three of them.
+    const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
+    const auto use = [&](const char* name, int64_t want) {
+      r.store.scope(name).acquire({});
+      r.store.scope(name).release({});
+      GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
+    };
+    r.store.begin_step();
+    GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
+    use("embed", prefetch ? 4 : 1);
+    use("layers.0", 4);
+    use("head", prefetch ? 4 : 5);  // the same table; with prefetch it stayed, for the block knew what comes
+    use("head", prefetch ? 4 : 5);  // its backward
+    use("layers.0", prefetch ? 4 : 8);
+    use("embed", prefetch ? 4 : 9);
+    const int64_t before = gathered();
+    r.store.begin_evaluation();
+    use("embed", before + (prefetch ? 4 : 1));
+    use("layers.0", before + 4);
+    use("head", before + (prefetch ? 4 : 5));
+    std::string error;
+    r.store.begin_step();
+    try {
+      use("layers.0", 0);
+    } catch (const Error& e) { error = e.what(); }
+    r.store.publish();  // what was gathered ahead lands before its bytes go
+    GT_CHECK(error.find("scope layers.0 is used where the order has embed") != std::string::npos, error);
+  });
+}
+
+TEST_CASE("a warm step of a store allocates nothing") {
+  for (const ZeroOptions& z : all_stages())
+    on_ranks({.dp = 2}, [&](GroupFactory& f) {
+      Rank r({.dp = 2}, f, z);
+      r.store.init(3, 1);
+      const StageVisit order[] = {{0, false}, {0, true}};
+      r.store.set_order(order, order);
+      std::vector<double> norms(kScopes);
+      const char *scopes[] = {"embed", "layers.0", "head"};
+      const auto step = [&] {
+        r.store.begin_step();
+        for (int k : {0, 1, 2, 2, 1, 0}) {
+          ParamScope& s = r.store.scope(scopes[k]);
+          s.acquire({});
+          s.release({});
+        }
+        r.store.begin_backward(0, 0, true);
+        for (int k : {2, 1, 0}) {
+          for (Parameter* p : r.model.scopes[static_cast<size_t>(k)].params) grad_dst(*p);
+          r.store.scope(scopes[k]).grads_ready({});
+        }
+        r.store.reduce_grads(0);
+        r.store.reduce_tied();
+        r.store.finish_reduction();
+        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes}, DType::kF64, {}});
+        r.store.publish();
+      };
+      for (int k = 0; k < 16; ++k) step();  // the groups have a ring of calls to fill
+      CountAllocations count;
+      step();
+      const int64_t made = count.stop();
+      GT_CHECK(made == 0, text(z), ": ", made, " allocations");
+    });
+}

@@ -22,7 +22,11 @@ gpu=no
 if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then gpu=yes; fi
 cmake --preset cpu >/dev/null
 targets=(gpttrain)
-if [ $gpu = yes ] && cmake --build --preset cpu --target help | grep -q gpttrain_cuda; then targets+=(gpttrain_cuda); fi
+if [ $gpu = yes ] && ! cmake --build --preset cpu --target help | grep -q '^gpttrain_cuda:'; then
+  echo "there is a GPU, but no CUDA toolkit (12.8 or later) to build for it: training on the CPU"
+  gpu=no
+fi
+[ $gpu = no ] || targets+=(gpttrain_cuda)
 cmake --build --preset cpu -j "$(nproc)" --target "${targets[@]}"
 gpttrain=build/cpu/gpttrain
 
@@ -54,9 +58,13 @@ say "5/7 data: tokens in Megatron's .bin/.idx format"
 $gpttrain data inspect "$work/gcide" --tokenizer "$work/tok.model" | tail -n 12
 
 layout=(--tp 2 --pp 2 --dp 2)
-if [ $gpu = yes ]; then layout=(--tp 1 --pp 1 --dp 1 --device.kind cuda); fi
+where="8 ranks on the CPU"
+if [ $gpu = yes ]; then
+  layout+=(--device.kind cuda --launch.ranks threads)  # which share a GPU, or have one each
+  where="8 ranks on the GPUs of this machine"
+fi
 train=("$gpttrain" --config configs/demo.json "${layout[@]}" --data.train "$work/gcide" --data.tokenizer "$work/tok.model" --log.name dictionary)
-say "6/7 training: ${layout[*]}$([ $gpu = no ] && echo ' (8 ranks on the CPU)'), interrupted once on purpose"
+say "6/7 training: ${layout[*]} ($where), interrupted once on purpose"
 if [ ! -e "$run/checkpoints/latest" ]; then
   echo "\$ ${train[*]}"
   echo "(after 40 seconds this script sends what Ctrl-C would send: the step is finished, a checkpoint is written)"

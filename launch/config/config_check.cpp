@@ -7,20 +7,17 @@
 #include <filesystem>
 #include <initializer_list>
 #include <set>
-#include <tuple>
 
 #include "kernels/core/check.h"
-#include "launch/config/batch.h"
+#include "launch/config/config_batch.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_fp8.h"
+#include "launch/config/config_hosts.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
+#include "launch/config/near_numbers.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
-#include "launch/ranks/env_file.h"
-#include "launch/ranks/hostfile.h"
-#include "launch/ranks/rank_slots.h"
-#include "launch/ranks/spawn.h"
 #include "launch/train/inject.h"
 #include "parallel/pipeline/partition.h"
 
@@ -35,39 +32,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
-
-std::string list_of(std::vector<int64_t> v) {
-  std::sort(v.begin(), v.end());
-  v.erase(std::unique(v.begin(), v.end()), v.end());
-  return fmt::format("{}", fmt::join(v, ", "));
-}
-
-// At most six of `legal`, those nearest to x.
-std::vector<int64_t> nearest(std::vector<int64_t> legal, int64_t x) {
-  std::sort(legal.begin(), legal.end(), [&](int64_t a, int64_t b) {
-    const int64_t da = std::llabs(a - x), db = std::llabs(b - x);
-    return da != db ? da < db : a < b;
-  });
-  if (legal.size() > 6) legal.resize(6);
-  return legal;
-}
-
-template <class F>
-std::vector<int64_t> divisors(int64_t n, F&& also) {
-  std::vector<int64_t> out;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d) continue;
-    if (also(d)) out.push_back(d);
-    if (d != n / d && also(n / d)) out.push_back(n / d);
-  }
-  return out;
-}
-
-// Multiples of m on both sides of x.
-std::vector<int64_t> multiples(int64_t m, int64_t x) {
-  const int64_t below = x / m * m;
-  return below > 0 ? std::vector<int64_t>{below, below + m} : std::vector<int64_t>{below + m};
-}
 
 // What is there beside a path that is not: "did you mean runs/first?".
 std::string nearest_name(const std::string& path) {
@@ -95,7 +59,7 @@ class Checker {
   void run() {
     refuse_not_built();
     model();
-    hosts();
+    slots_ = check_hosts(c_, context_, rules());
     mesh();
     tensor_parallel();
     comm();
@@ -103,7 +67,7 @@ class Checker {
     check_precision(c_, rules());
     partition();
     recompute();
-    batch();
+    check_batch(c_, context_, rules());
     note_gradients(c_, rules());
     schedule();
     check_optimizer(c_, rules());
@@ -121,7 +85,6 @@ class Checker {
     return it == context_.origin.end() ? "" : it->second;
   }
   bool from_demo(const std::string& key) const { return where(key).find("demo.json") != std::string::npos; }
-  bool from_flag(const std::string& key) const { return where(key).rfind("--", 0) == 0; }
   void bad(const std::string& key, std::string reason, std::string fix = "") {
     problems_.add(where(key), key, std::move(reason), std::move(fix));
   }
@@ -157,66 +120,6 @@ class Checker {
       bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
-  }
-
-  // Slots that this process may start ranks on; a launcher has chosen already. Notes that begin with "launch: " are
-  // what only the process knows that starts ranks.
-  void hosts() {
-    const LaunchConfig& l = c_.launch;
-    constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
-                                     "launch.num_nodes", "launch.num_slots",     "launch.launcher",
-                                     "launch.ssh_port",  "launch.launcher_args", "launch.bind_cores",
-                                     "launch.core_list"};
-    if (context_.external_world > 0) {
-      for (const char* key : kKeys)
-        if (!where(key).empty() && !started_by_launch_ranks())
-          notes_.push_back(
-              fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context_.world_source));
-      return;
-    }
-    try {
-      const std::vector<HostSlots> hosts = chosen_hosts(l);
-      slots_ = total_slots(hosts);
-      for (const HostSlots& h : hosts)
-        if (c_.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c_.parallel.tp)
-          notes_.push_back(
-              fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
-                          "over to another machine, or stays incomplete",
-                          c_.parallel.tp, h.slots.size(), h.host));
-      if (slots_ > 0 && l.ranks == "threads" && !l.hostfile.empty())
-        bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
-      launcher(hosts);
-    } catch (const Error& e) { problems_.add("", "", e.what()); }  // which names file or flag
-    cores();
-    try {
-      const EnvFiles env = read_env_files();
-      std::vector<std::string> names;
-      for (const auto& [name, value] : env.variables) names.push_back(name);
-      if (!env.files.empty())
-        notes_.push_back(fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
-    } catch (const Error& e) { problems_.add("", "", e.what()); }
-  }
-
-  void launcher(const std::vector<HostSlots>& hosts) {
-    const LaunchConfig& l = c_.launch;
-    const bool starts = l.ranks == "processes", slurm = l.launcher == "slurm";
-    if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
-      bad("launch.launcher", "slurm hands out the slots of a machine itself, but include or exclude name some",
-          "name whole machines, or use openmpi");
-    if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
-      notes_.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
-                                   slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
-    if (!l.launcher_args.empty() && !starts)
-      notes_.push_back("launch: launcher_args has no effect: ranks are threads of this process");
-  }
-
-  void cores() {
-    const LaunchConfig& l = c_.launch;
-    if (l.bind_cores && l.ranks == "threads")
-      bad("launch.bind_cores", "threads of one process share its cores", "use processes, or leave it out");
-    try {
-      if (!l.core_list.empty()) parse_core_list(l.core_list);
-    } catch (const Error& e) { bad("launch.core_list", e.what()); }
   }
 
   void mesh() {
@@ -425,97 +328,6 @@ class Checker {
       bad("parallel.recompute_layers",
           fmt::format("{} blocks of each stage, but model.layers is {}", p.recompute_layers, c_.model.layers),
           fmt::format("0 (all) to {}", c_.model.layers));
-  }
-
-  // Any two of micro_batch, global_batch, grad_accum give the third; two from flags overrule a third from the file.
-  void batch() {
-    TrainSection& t = c_.train;
-    const int64_t dp = c_.parallel.dp;
-    if (!known({"train.micro_batch", "train.grad_accum", "train.global_batch", "parallel.dp"})) return;
-    // Products of what is legal stay far below 2^63.
-    constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;
-    for (const auto& [key, value, most] : {std::tuple{"train.micro_batch", t.micro_batch, kMostOfOne},
-                                           {"train.grad_accum", t.grad_accum, kMostOfOne},
-                                           {"train.global_batch", t.global_batch, kMost}})
-      if (value > most) return bad(key, fmt::format("{} is more than {}", value, most));
-    if (t.micro_batch && t.global_batch && t.grad_accum) {
-      const bool fm = from_flag("train.micro_batch"), fg = from_flag("train.global_batch"),
-                 fa = from_flag("train.grad_accum");
-      if (fm && fg && !fa) t.grad_accum = 0;
-      if (fm && fa && !fg) t.global_batch = 0;
-      if (fg && fa && !fm) t.micro_batch = 0;
-    }
-    if (context_.deepspeed) {
-      batch_of_deepspeed();
-      return countable();
-    }
-    if (!t.global_batch) {
-      if (!t.micro_batch) t.micro_batch = 8;
-      if (!t.grad_accum) t.grad_accum = 1;
-      if (t.micro_batch > kMost / t.grad_accum / dp)
-        return bad("train.micro_batch", fmt::format("micro_batch {} x grad_accum {} x dp {} is more than {}",
-                                                    t.micro_batch, t.grad_accum, dp, kMost));
-      t.global_batch = t.micro_batch * t.grad_accum * dp;
-    } else if (t.micro_batch && t.grad_accum) {
-      if (t.global_batch != t.micro_batch * t.grad_accum * dp) mismatch();
-    } else if (t.micro_batch) {
-      third("micro_batch", t.micro_batch, "grad_accum", t.grad_accum);
-    } else {
-      const int64_t share = t.global_batch / dp;  // only global_batch: the largest micro_batch up to 8 that fits
-      if (!t.grad_accum)
-        for (int64_t b = std::min<int64_t>(8, share); b >= 1 && !t.grad_accum; --b)
-          if (share % b == 0) t.grad_accum = share / b;
-      third("grad_accum", std::max<int64_t>(t.grad_accum, 1), "micro_batch", t.micro_batch);
-    }
-    countable();
-  }
-
-  // Samples and tokens of a whole run, and of an evaluation, are counted in 64 bits.
-  void countable() {
-    const TrainSection& t = c_.train;
-    if (!known({"model.seq", "train.steps", "train.eval_steps"}) || t.global_batch < 1) return;
-    const int64_t steps = (int64_t{1} << 62) / t.global_batch / c_.model.seq;
-    for (const auto& [key, value] : {std::pair{"train.steps", t.steps}, {"train.eval_steps", t.eval_steps}})
-      if (value > steps)
-        bad(key,
-            fmt::format("{} steps of global_batch {} x model.seq {} are more than 2^62 tokens", value, t.global_batch,
-                        c_.model.seq),
-            fmt::format("at most {}", steps));
-  }
-
-  void batch_of_deepspeed() {
-    const ParallelConfig& p = c_.parallel;
-    TrainSection& t = c_.train;
-    BatchNumbers b{t.global_batch, t.micro_batch, t.grad_accum};
-    const BatchRanks ranks{p.tp, p.pp, p.cp, p.dp, context_.world_source};
-    if (const std::string wrong = solve_batch(b, ranks); !wrong.empty()) return bad("batch", wrong);
-    t.global_batch = b.global, t.micro_batch = b.micro, t.grad_accum = b.accum;
-  }
-
-  void mismatch() {
-    const TrainSection& t = c_.train;
-    const int64_t dp = c_.parallel.dp, unit = t.micro_batch * dp;
-    std::string fix = fmt::format("nearest: global_batch {}", t.micro_batch * t.grad_accum * dp);
-    if (t.global_batch % unit == 0)
-      fix += fmt::format(", or grad_accum {}", t.global_batch / unit);
-    else
-      fix += fmt::format(", or global_batch {} with grad_accum left out", list_of(multiples(unit, t.global_batch)));
-    if (t.global_batch % (t.grad_accum * dp) == 0)
-      fix += fmt::format(", or micro_batch {}", t.global_batch / (t.grad_accum * dp));
-    bad("train.global_batch",
-        fmt::format("global_batch {} ≠ micro_batch {} × grad_accum {} × dp {}", t.global_batch, t.micro_batch,
-                    t.grad_accum, dp),
-        fix);
-  }
-
-  void third(const char* given, int64_t value, const char* wanted, int64_t& out) {
-    const int64_t dp = c_.parallel.dp, global = c_.train.global_batch;
-    if (value > global || global % (value * dp))
-      return bad(
-          "train.global_batch",
-          fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, wanted, dp, wanted),
-          fmt::format("nearest: {}", list_of(multiples(value * dp, global))));
-    out = global / (value * dp);
   }
 
   RuleContext rules() {

@@ -1,0 +1,74 @@
+#include "launch/config/config_hosts.h"
+
+#include <fmt/format.h>
+
+#include "kernels/core/check.h"
+#include "launch/ranks/env_file.h"
+#include "launch/ranks/hostfile.h"
+#include "launch/ranks/rank_slots.h"
+#include "launch/ranks/spawn.h"
+
+namespace gt {
+namespace {
+
+void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, const RuleContext& x) {
+  const bool starts = l.ranks == "processes", slurm = l.launcher == "slurm";
+  if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
+    x.bad("launch.launcher", "slurm hands out the slots of a machine itself, but include or exclude name some",
+        "name whole machines, or use openmpi");
+  if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
+    x.notes.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
+                                 slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
+  if (!l.launcher_args.empty() && !starts)
+    x.notes.push_back("launch: launcher_args has no effect: ranks are threads of this process");
+}
+
+void check_cores(const LaunchConfig& l, const RuleContext& x) {
+  if (l.bind_cores && l.ranks == "threads")
+    x.bad("launch.bind_cores", "threads of one process share its cores", "use processes, or leave it out");
+  try {
+    if (!l.core_list.empty()) parse_core_list(l.core_list);
+  } catch (const Error& e) { x.bad("launch.core_list", e.what(), ""); }
+}
+
+}  // namespace
+
+int check_hosts(const Config& c, const CheckContext& context, const RuleContext& x) {
+  const LaunchConfig& l = c.launch;
+  int slots = 0;
+  constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
+                                   "launch.num_nodes", "launch.num_slots",     "launch.launcher",
+                                   "launch.ssh_port",  "launch.launcher_args", "launch.bind_cores",
+                                   "launch.core_list"};
+  if (context.external_world > 0) {
+    for (const char* key : kKeys)
+      if (!x.where(key).empty() && !started_by_launch_ranks())
+        x.notes.push_back(
+            fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context.world_source));
+    return 0;
+  }
+  try {
+    const std::vector<HostSlots> hosts = chosen_hosts(l);
+    slots = total_slots(hosts);
+    for (const HostSlots& h : hosts)
+      if (c.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c.parallel.tp)
+        x.notes.push_back(
+            fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
+                        "over to another machine, or stays incomplete",
+                        c.parallel.tp, h.slots.size(), h.host));
+    if (slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
+      x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
+    check_launcher(l, hosts, x);
+  } catch (const Error& e) { x.bad("", e.what(), ""); }  // which names file or flag
+  check_cores(l, x);
+  try {
+    const EnvFiles env = read_env_files();
+    std::vector<std::string> names;
+    for (const auto& [name, value] : env.variables) names.push_back(name);
+    if (!env.files.empty())
+      x.notes.push_back(fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
+  } catch (const Error& e) { x.bad("", e.what(), ""); }
+  return slots;
+}
+
+}  // namespace gt

@@ -113,6 +113,7 @@ std::vector<ProductKind> product_kinds(const EngineOptions& options, const MeshS
   const Buffer tokens(options.micro_batch * options.model.seq * size_of(DType::kI32), stream.device, *backend.device);
   std::vector<int64_t> lengths{options.model.seq};
   for (size_t k = 0; k < std::min(kMostLengths, options.lengths.size()); ++k) lengths.push_back(options.lengths[k]);
+  engine.adopt();  // codes of weights are there from the first step on
   Kinds::found = &found;
   for (const int64_t length : lengths) {
     MicroBatch mb;

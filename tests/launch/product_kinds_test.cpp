@@ -1,10 +1,11 @@
 // How many kinds of matrix products a model has: cuBLASLt needs a plan, and with device.gemm_tune a timing, for each
 // (kernels/cuda/gemm_lt.cpp). Recorded on the null table, so a change that makes a product's shape depend on the
 // microbatch or the layer is seen without a GPU.
+#include "launch/train/product_kinds.h"
+
 #include <filesystem>
 
 #include "launch/train/engine_options.h"
-#include "launch/train/product_kinds.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -35,4 +36,19 @@ TEST_CASE("a model has at most 40 kinds of products, whatever its depth and its 
       }
   }
   print_figure("PN6", cat("at most ", most, " kinds of products"));
+}
+
+TEST_CASE("every kind of product has both factors, also where codes of 8 bits take the place of weights", "[PN6]") {
+  for (const char* fp8 : {"current", "delayed"})
+    for (const char* zero : {"1", "3"}) {
+      const std::vector<std::string> flags{"--precision.amp", "O2", "--precision.fp8", fp8,
+                                           "--parallel.dp",   "2",  "--zero.stage",    zero};
+      const LoadedConfig loaded = load_config({.file = source_dir() + "/configs/tiny.json", .flags = flags});
+      size_t of_8_bits = 0;
+      for (const ProductKind& k : product_kinds(engine_options(loaded.config, 1), {.dp = 2}, 0)) {
+        CHECK((k.a.there == 1 && k.b.there == 1 && k.out.there == 1));
+        of_8_bits += k.fp8;
+      }
+      CHECK(of_8_bits > 0);
+    }
 }

@@ -31,6 +31,10 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kImport: return gt::run_import(c);
     case gt::Verb::kBench: return gt::run_bench(c);
     case gt::Verb::kBenchCeilings: return gt::run_bench_ceilings(c);
+    case gt::Verb::kBenchOps: return gt::run_bench_ops(c);
+    case gt::Verb::kBenchGemm: return gt::run_bench_gemm(c);
+    case gt::Verb::kBenchPeer: return gt::run_bench_peer(c);
+    case gt::Verb::kBenchRoofline: return gt::run_bench_roofline(c);
     case gt::Verb::kVerify: return gt::run_verify(c);
   }
   return gt::Exit::kInternal;

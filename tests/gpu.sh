@@ -13,7 +13,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 limit=${GPT_GPU_LIMIT:-300}
 small=${GPT_GPU_SMALL:-}
-goals="device parity memcheck racecheck layouts precision graphs repeat losses resume backends ceilings speed fp8 small-batch peer"
+goals="device parity memcheck racecheck layouts precision graphs repeat losses resume backends ceilings ops speed fp8 small-batch peer"
 
 find_programs() {
   local folder
@@ -233,6 +233,12 @@ ceilings() {
   trainer bench ceilings $(config_of 124m)
 }
 [ -n "$small" ] || goal ceilings 'TFLOP' ceilings
+# Milliseconds of all ops of a step, each alone; at the ceilings; of the fused graph. The breakdown is in the log.
+ops() {
+  # shellcheck disable=SC2046
+  trainer bench ops $(config_of 124m) $([ -n "$small" ] || echo "--train.micro_batch 64 --train.global_batch 64")
+}
+goal ops '^all ops' ops
 
 warm=10
 [ -z "$small" ] || warm=1

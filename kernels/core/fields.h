@@ -1,5 +1,5 @@
-// Equality of aggregates without naming their members. Member by member, for what lies between members means nothing:
-// the same numbers, addresses and shapes, to the bit.
+// Aggregates without naming their members. Their equality is member by member, for what lies between members means
+// nothing: the same numbers, addresses and shapes, to the bit.
 #pragma once
 #include <cstring>
 #include <tuple>
@@ -52,6 +52,16 @@ constexpr auto of(const T& x) {
   GT_MEMBERS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q)
   return std::tie();
 #undef GT_MEMBERS
+}
+
+// Calls f on every tensor among the members, in their order.
+template <class T, class F>
+void each_tensor(T& x, F f) {
+  using Seen = std::conditional_t<std::is_const_v<T>, const Tensor&, Tensor&>;
+  const auto one = [&](const auto& member) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, Tensor>) f(const_cast<Seen>(member));
+  };
+  std::apply([&](const auto&... member) { (one(member), ...); }, of(x));
 }
 
 }  // namespace fields

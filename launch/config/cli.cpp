@@ -64,9 +64,20 @@ constexpr VerbSpec kVerbs[] = {
     {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
     {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention",
      nullptr, ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
+    {"bench step", Verb::kBench, "the same as bench alone: whole steps", nullptr, ConfigFlags::kNow,
+     "--config configs/tiny.json --steps 20"},
+    {"bench ops", Verb::kBenchOps, "time every op of a step alone, beside its ceilings", nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2"},
+    {"bench gemm", Verb::kBenchGemm, "time the matrix products of a step alone", nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2"},
+    {"bench peer", Verb::kBenchPeer, "this program and another trainer in turn, and the ratio of their speeds", nullptr,
+     ConfigFlags::kNow, "--run \"python3 tests/bench/torch_gpt2.py 4 64\" --config configs/gpt2-124m.json"},
+    {"bench roofline", Verb::kBenchRoofline, "the least time that a step can take, op by op; no device is needed",
+     nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2 --train.micro_batch 64 --train.global_batch 64"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "report"};
+constexpr const char* kLaterVerbs[] = {"plan", "report", "bench comm", "bench data", "bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -125,6 +136,10 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kImport: use(ImportArgs()); break;
     case Verb::kBench: use(BenchArgs()); break;
     case Verb::kBenchCeilings: use(CeilingsArgs()); break;
+    case Verb::kBenchOps:
+    case Verb::kBenchGemm: use(OpsArgs()); break;
+    case Verb::kBenchPeer: use(PeerArgs()); break;
+    case Verb::kBenchRoofline: use(RooflineArgs()); break;
     case Verb::kVerify: use(VerifyArgs()); break;
   }
   return out;
@@ -163,6 +178,16 @@ const VerbSpec* find_verb(const std::string& name) {
   throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
 }
 
+[[noreturn]] void refuse_later(const std::string& name) {
+  const std::string group = name.substr(0, name.find(' '));
+  std::string built;
+  for (const std::string& v : verb_names())
+    if (name != group && (v == group || v.rfind(group + " ", 0) == 0)) built += (built.empty() ? "" : ", ") + v;
+  throw Error(fmt::format("gpttrain {}: not built yet in this version; {}", name,
+                          built.empty() ? "see gpttrain --help" : "there are " + built),
+              Exit::kUsage);
+}
+
 // The verb at the front of `words`, taken off. Flags first means train.
 const VerbSpec& take_verb(std::vector<std::string>& words) {
   if (words.empty() || words[0][0] == '-') return kVerbs[0];
@@ -172,7 +197,7 @@ const VerbSpec& take_verb(std::vector<std::string>& words) {
   const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
   if (two) name += " " + words[1];
   for (const char* later : kLaterVerbs)
-    GT_REQUIRE(name != later, Exit::kUsage, "gpttrain ", name, ": not built yet in this version; see gpttrain --help");
+    if (name == later) refuse_later(name);
   const VerbSpec* spec = find_verb(name);
   if (!spec) unknown_verb(name, group && !two);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));

@@ -33,6 +33,10 @@ enum class Verb {
   kImport,
   kBench,
   kBenchCeilings,
+  kBenchOps,
+  kBenchGemm,
+  kBenchPeer,
+  kBenchRoofline,
   kVerify,
 };
 
@@ -42,7 +46,8 @@ struct Command {
   std::string text;  // kShowText
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
                DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs, CkptVerifyArgs,
-               CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, CeilingsArgs, VerifyArgs>
+               CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, CeilingsArgs, OpsArgs, PeerArgs,
+               RooflineArgs, VerifyArgs>
       args;
   // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
   // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks

@@ -86,6 +86,7 @@ std::string json_line(const StartInfo& s, double time) {
       .text("environment", s.environment)
       .text("mfu_formula", "6*n*N_mm + 6*L*q*s*n (causal attention counted half) over the device's peak")
       .text("mfu_full_formula", "6*n*N_mm + 12*L*q*s*n over the device's peak")
+      .text("mfu_fp8_formula", "mfu's FLOPs over the device's peak in products of 8 bits, of runs that have some")
       .raw("config", s.config_json.empty() ? "null" : on_one_line(s.config_json))
       .close();
 }
@@ -107,6 +108,7 @@ std::string json_line(const StepRecord& r) {
       .maybe("tokens_per_second", r.tokens_per_second)
       .maybe("mfu", r.mfu)
       .maybe("mfu_full", r.mfu_full)
+      .maybe("mfu_fp8", r.mfu_fp8)
       .maybe("hfu", r.hfu)
       .maybe("of_ceiling", r.of_ceiling)
       .maybe("tflops_per_device", r.tflops_per_device)

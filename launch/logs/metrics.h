@@ -38,6 +38,7 @@ struct StepRecord {
   int64_t skipped = 0;  // steps skipped so far
   double step_seconds = kUnknown, tokens_per_second = kUnknown;
   double mfu = kUnknown, mfu_full = kUnknown, hfu = kUnknown, tflops_per_device = kUnknown;  // fractions; TFLOP/s
+  double mfu_fp8 = kUnknown;     // of what the device does in products of 8 bits, where the run has some
   double of_ceiling = kUnknown;  // the same FLOPs over the rate of products that was measured on such a device
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated

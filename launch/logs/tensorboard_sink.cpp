@@ -39,6 +39,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("perf/tflops_per_device", r.tflops_per_device);
   p.known("perf/mfu", r.mfu);
   p.known("perf/mfu_full", r.mfu_full);
+  p.known("perf/mfu_fp8", r.mfu_fp8);
   p.known("perf/hfu", r.hfu);
   p.known("perf/of_ceiling", r.of_ceiling);
   p.known("perf/bubble", r.bubble);

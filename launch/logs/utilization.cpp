@@ -1,17 +1,11 @@
 #include "launch/logs/utilization.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 
-#include "data/index_store.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -30,6 +24,11 @@ double peak_bf16_flops(std::string_view device) {
   for (const Known& k : kDevices)
     if (device.find(k.name) != std::string_view::npos) return k.teraflops * 1e12;
   return kNan;
+}
+
+double peak_fp8_flops(std::string_view device) {
+  const bool none = device.find("A100") != std::string_view::npos;
+  return none ? std::numeric_limits<double>::quiet_NaN() : 2 * peak_bf16_flops(device);
 }
 
 namespace {
@@ -78,47 +77,5 @@ std::string mfu_line(double peak_flops, const std::optional<Ceilings>& c) {
   if (!c) return text + "; gpttrain bench ceilings measures what it does";
   return cat(text, "; its ceiling as measured: products at ", flops_text(c->gemm), " in ", c->dtype);
 }
-
-std::string ceilings_file(const std::string& device, DType t) {
-  const std::string indexes = default_cache_dir();
-  if (indexes.empty()) return "";
-  std::string name;
-  for (const char c : device) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
-  return cat(std::filesystem::path(indexes).parent_path().string(), "/ceilings-", name, "-", name_of(t), ".json");
-}
-
-void save_ceilings(const Ceilings& c, const std::string& path) {
-  const nlohmann::ordered_json j{{"device", c.device},
-                                 {"dtype", c.dtype},
-                                 {"gemm_flops", c.gemm},
-                                 {"copy_bytes", c.copy},
-                                 {"attention_forward_flops", c.attention_forward},
-                                 {"attention_backward_flops", c.attention_backward}};
-  std::error_code ec;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
-  const std::string aside = cat(path, ".", ::getpid());
-  {
-    std::ofstream out(aside);
-    out << j.dump(2) << "\n";
-    out.close();
-    GT_REQUIRE(out, Exit::kIo, aside, ": cannot be written");
-  }
-  std::filesystem::rename(aside, path, ec);
-  GT_REQUIRE(!ec, Exit::kIo, path, ": cannot be written: ", ec.message());
-}
-
-std::optional<Ceilings> load_ceilings(const std::string& device, DType t) try {
-  std::ifstream in(ceilings_file(device, t));
-  if (!in) return {};
-  const auto j = nlohmann::json::parse(in);
-  Ceilings c{j.at("device").get<std::string>(),
-             j.at("dtype").get<std::string>(),
-             j.at("gemm_flops").get<double>(),
-             j.at("copy_bytes").get<double>(),
-             j.at("attention_forward_flops").get<double>(),
-             j.at("attention_backward_flops").get<double>()};
-  if (c.device != device || c.dtype != name_of(t) || !(c.gemm > 0)) return {};
-  return c;
-} catch (const nlohmann::json::exception&) { return {}; }
 
 }  // namespace gt

@@ -1,12 +1,11 @@
-// How much of a device a step uses: its FLOPs by name, the peak of known devices, and ceilings that were measured
-// (gpttrain bench ceilings). Floor 7; pure but for the ceilings' file.
+// How much of a device a step uses: its FLOPs by name, and the peak of known devices. Pure.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "kernels/core/tensor.h"
+#include "launch/logs/ceilings.h"
 #include "launch/train/engine.h"
 
 namespace gt {
@@ -14,6 +13,8 @@ namespace gt {
 // Dense bf16 FLOP/s with f32 sums by the maker's data sheet, of the device that a driver calls so; NaN: not known.
 // Sources: NVIDIA's data sheets of H100, H200, A100, B200; Ada GPU architecture paper for the RTX 4090.
 double peak_bf16_flops(std::string_view device);
+// The same of numbers of 8 bits, where the device has products of them: twice as much.
+double peak_fp8_flops(std::string_view device);
 
 // FLOPs of a training step over all ranks. causal: 6 n N_mm + 6 L q s n, the numerator of MFU; full: attention not
 // halved; hardware: causal and what full recomputation does again (selective computes no product again).
@@ -22,18 +23,6 @@ struct StepFlops {
 };
 // Of sequences of `length` tokens; `blocks`: so many of the model's run, -1: all.
 StepFlops step_flops(const EngineOptions&, int pp, int64_t tokens, int64_t length, double blocks);
-
-// What a device was measured to do at most, in one type: products, copies (read + written), causal attention at a
-// model's heads and length. FLOP/s and bytes/s.
-struct Ceilings {
-  std::string device, dtype;
-  double gemm = 0, copy = 0, attention_forward = 0, attention_backward = 0;
-};
-// ceilings-DEVICE-TYPE.json in the user's cache folder; "" when there is none.
-std::string ceilings_file(const std::string& device, DType);
-void save_ceilings(const Ceilings&, const std::string& path);  // kIo
-// Nothing where the file is not there, is damaged or of another device or type: it is advice.
-std::optional<Ceilings> load_ceilings(const std::string& device, DType);
 
 // "1.23 TFLOP/s", "98.7 GFLOP/s".
 std::string flops_text(double flops_per_second);

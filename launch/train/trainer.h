@@ -109,7 +109,8 @@ class Trainer {
   EnginePlan plan_;
   std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
   std::unique_ptr<OpWatch> ops_;  // between the engine and its backend
-  double peak_flops_ = kUnknown, mfu_at_rate_ = kUnknown;  // of the device; MFU of a token a second
+  double peak_flops_ = kUnknown, peak_fp8_ = kUnknown;  // of the device
+  double mfu_at_rate_ = kUnknown;                        // MFU of a token a second
   std::optional<Ceilings> ceilings_;
   std::unique_ptr<ModuleTimer> module_timer_;  // of the step of log.flops_step
   std::unique_ptr<Engine> engine_;

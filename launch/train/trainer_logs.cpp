@@ -68,6 +68,7 @@ void Trainer::start_logs() {
   info.layout = stage_table(options, mesh_->shape(), stage_plans_);
   info.environment = backend_->device->describe(device_.index());
   peak_flops_ = peak_bf16_flops(info.environment);
+  peak_fp8_ = peak_fp8_flops(info.environment);
   ceilings_ = load_ceilings(info.environment, options.precision.linear());
   const Rows folders = std::move(info.rows);
   info.rows =
@@ -138,6 +139,7 @@ StepRecord Trainer::record_of(const StepResult& r) {
   rec.mfu = flops.causal / (seconds * devices * peak_flops_);
   rec.mfu_full = flops.full / (seconds * devices * peak_flops_);
   rec.hfu = flops.hardware / (seconds * devices * peak_flops_);
+  if (engine_->options().precision.fp8) rec.mfu_fp8 = flops.causal / (seconds * devices * peak_fp8_);
   if (ceilings_) rec.of_ceiling = flops.causal / (seconds * devices * ceilings_->gemm);
   mfu_at_rate_ = rec.mfu / rate;
   add_times(rec, r, seconds);

@@ -1,36 +1,37 @@
 // gpttrain bench: measured throughput of the given config on synthetic tokens, by one fixed method: warm-up steps, then
-// each step timed; medians count. Everything of a training step is inside (norm, clipping, optimizer); files and logs
-// are outside.
+// each step timed; medians count, held against the data sheet and against the roofline. Everything of a training step
+// is inside (norm, clipping, optimizer); files and logs are outside.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <thread>
+#include <vector>
 
 #include "data/loader.h"
-#include "launch/logs/banner.h"
-#include "launch/logs/progress.h"
-#include "launch/logs/utilization.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/gemm_plans.h"
 #include "launch/train/rank_device.h"
+#include "launch/verbs/bench_record.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
 namespace {
 
-struct Timings {
-  std::vector<double> seconds;
-  double at(double share) const {
-    std::vector<double> v = seconds;
-    std::sort(v.begin(), v.end());
-    return v[static_cast<size_t>(share * static_cast<double>(v.size() - 1))];
+// How long to measure. What the user leaves open depends on the device: its first steps make plans and graphs, and
+// spreads of short runs say little.
+struct Length {
+  int64_t warmup, steps;
+  double seconds;  // at least, beside the steps
+  Length(const BenchArgs& args, DeviceKind kind) {
+    const bool cpu = kind == DeviceKind::kCpu;
+    warmup = args.warmup >= 0 ? args.warmup : cpu ? 5 : 20;
+    steps = args.steps > 0 ? args.steps : cpu ? 10 : 50;
+    seconds = args.steps > 0 ? 0 : 20;
   }
 };
 
-Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
+Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& command, GroupFactory& factory) {
   RankDevice device(c, factory);
   const Mesh mesh(mesh_shape(c), device.groups());
   const Backend& backend = device.backend();
@@ -41,8 +42,10 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
   const EnginePlan plan = plan_memory(options, mesh.shape(), mesh.rank(), backend);
   const Stream stream = backend.device->open_stream(device.index(), threads);
   settle_gemm_plans(c, options, mesh, backend, device.index(), stream, "");
-  Timings t, update;
-  double wait = 0, busy = 0;
+  const Length length(args, backend.kind);
+  std::vector<double> steps, updates;
+  double spent = 0, waited = 0;
+  BenchRecord record;
   {
     Engine engine(options, mesh, backend, stream, plan);
     engine.init_weights();
@@ -54,45 +57,49 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
     l.dp_rank = mesh.coord(Axis::kDp);
     l.dp_size = mesh.size(Axis::kDp);
     Loader loader(*data, l, stream.device, *backend.device, stream);
-    for (int64_t k = 0; k < args.warmup + args.steps; ++k) {
+    for (int64_t k = -length.warmup;; ++k) {
       mesh.world().barrier();
+      if (k == 0) waited = loader.wait_seconds();
+      const bool last = mesh.rank() == 0 && k + 1 >= length.steps && spent >= length.seconds;
       const auto begin = std::chrono::steady_clock::now();
-      const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq);
-      if (k < args.warmup) continue;
-      t.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-      update.seconds.push_back(r.times.longest()[kOptimizerTime]);
-      wait += r.wait_seconds;
-      busy += r.busy_seconds;
+      const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq, last);
+      if (k < 0) continue;
+      steps.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      spent += steps.back();
+      updates.push_back(r.times.longest()[kOptimizerTime]);
+      record.busy += r.busy_seconds;
+      record.neighbours += r.wait_seconds;
+      record.exposed_comm += r.times.mean_exposed();
+      record.bubble += std::max(0., steps.back() - r.times.mean_busy());
+      if (r.stop) break;
     }
-    if (mesh.rank() == 0) {
-      const double median = t.at(0.5), tokens = static_cast<double>(c.train.global_batch * c.model.seq);
-      const double flops = options.model.train_flops(c.train.global_batch * c.model.seq);
-      fmt::print("{} parameters, tp {} pp {} dp {}, {} x {} tokens a step, {} thread(s) a rank, {}\n",
-                 format_thousands(options.model.parameters()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
-                 c.train.global_batch, c.model.seq, threads, backend.device->describe(device.index()));
-      fmt::print("step      median {:.4f} s   p10 {:.4f}   p90 {:.4f}   ({} steps after {})\n", median, t.at(0.1),
-                 t.at(0.9), args.steps, args.warmup);
-      fmt::print("speed     {} tokens/s   {:.1f} GFLOP/s a rank\n", format_count(tokens / median),
-                 flops / median * 1e-9 / mesh.shape().world());
-      const StepFlops work = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
-      const double devices = static_cast<double>(mesh.shape().world()) / device.sharers();
-      const std::string name = backend.device->describe(device.index());
-      const double peak = peak_bf16_flops(name) * devices * median;
-      if (!std::isnan(peak))
-        fmt::print("mfu       {:.1f} %   mfu_full {:.1f} %   hfu {:.1f} %   (of {} a device)\n", 100 * work.causal / peak,
-                   100 * work.full / peak, 100 * work.hardware / peak, flops_text(peak_bf16_flops(name)));
-      if (const auto ceilings = load_ceilings(name, options.precision.linear()))
-        fmt::print("ceiling   {:.1f} % of the {} that products were measured to reach here\n",
-                   100 * work.causal / (median * devices * ceilings->gemm), flops_text(ceilings->gemm));
-      fmt::print("{:<9} median {:.1f} ms   p10 {:.1f}   p90 {:.1f}   (the update of the slowest rank, without norms)\n",
-                 c.optim.type, 1e3 * update.at(0.5), 1e3 * update.at(0.1), 1e3 * update.at(0.9));
-      fmt::print("rank 0    {:.1f} % in compute actions, {:.1f} % waiting for neighbours\n",
-                 100 * busy / static_cast<double>(args.steps) / median,
-                 100 * wait / static_cast<double>(args.steps) / median);
-      if (backend.replays) fmt::print("graphs    {}\n", graphs_line(engine.replays()));
-      fmt::print("memory    planned  {}\n          measured {}\n", memory_line(plan.memory),
-                 memory_line(engine.measured_plan().memory));
-    }
+    record.data_wait = loader.wait_seconds() - waited;
+    for (double* share : {&record.busy, &record.neighbours, &record.exposed_comm, &record.bubble, &record.data_wait})
+      *share /= spent;
+    record.planned = plan.memory;
+    record.measured = engine.measured_plan().memory;
+    if (backend.replays) record.graphs = engine.replays();
+  }
+  if (mesh.rank() == 0) {
+    record.config_json = config_json(c);
+    record.device = backend.device->describe(device.index());
+    record.shape = mesh.shape();
+    record.threads = threads;
+    record.sharers = device.sharers();
+    record.parameters = options.model.parameters();
+    record.sequences = c.train.global_batch;
+    record.seq = c.model.seq;
+    record.warmup = length.warmup;
+    record.steps = static_cast<int64_t>(steps.size());
+    record.step = spread_of(std::move(steps));
+    record.update = spread_of(std::move(updates));
+    record.flops = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
+    record.fp8 = options.precision.fp8;
+    record.ceilings = load_ceilings(record.device, options.precision.linear());
+    if (record.ceilings) record.roof = step_roofline(options, mesh.shape(), *record.ceilings, device.sharers());
+    record.command = command;
+    fmt::print("{}", bench_text(record));
+    if (!args.out.empty()) write_bench_record(bench_json(record), args.out);
   }
   backend.device->close_stream(stream);
   return Exit::kOk;
@@ -103,7 +110,9 @@ Exit bench_rank(const Config& c, const BenchArgs& args, GroupFactory& factory) {
 Exit run_bench(const Command& command) {
   const auto& args = command.get<BenchArgs>();
   const Config& config = command.loaded.config;
-  return run_ranks(command, [&](GroupFactory& factory) { return bench_rank(config, args, factory); });
+  const std::string words = fmt::format("gpttrain {}", fmt::join(command.words, " "));
+  if (!args.out.empty()) require_writable(args.out);
+  return run_ranks(command, [&](GroupFactory& factory) { return bench_rank(config, args, words, factory); });
 }
 
 }  // namespace gt

@@ -5,94 +5,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
-#include "kernels/core/memory.h"
-#include "kernels/core/open_stream.h"
-#include "kernels/core/rng.h"
 #include "launch/logs/banner.h"
 #include "launch/logs/utilization.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/rank_device.h"
+#include "launch/verbs/device_bench.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kRuns = 30;
 constexpr double kLoadSeconds = 2;
 
-// One device and its stream; tensors of normal numbers.
-class Bench {
- public:
-  Bench(const Backend& backend, int index, int threads)
-      : backend_(backend), stream_(*backend.device, index, threads), small_(backend.kind == DeviceKind::kCpu) {}
-
-  bool small() const { return small_; }  // a CPU: sizes that take seconds there
-  const OpTable& ops() const { return *backend_.ops; }
-  const Backend& backend() const { return backend_; }
-  Stream stream() const { return stream_; }
-
-  // The buffer holds the tensor's memory.
-  Tensor normal(Shape shape, DType t, std::vector<Buffer>& held) const {
-    const Tensor out = empty(shape, t, held);
-    constexpr int64_t kPiece = 1 << 20;  // repeated
-    const int64_t n = out.numel(), piece = std::min(n, kPiece);
-    std::vector<float> host(static_cast<size_t>(piece));
-    philox_normals(stream_key(1, "bench/ceilings"), 0, piece, 1, host.data());
-    std::vector<Buffer> local;
-    const Tensor values = empty({piece}, DType::kF32, local);
-    const DeviceApi& api = *backend_.device;
-    api.copy(values.data, host.data(), values.bytes(), stream_);
-    for (int64_t at = 0; at < n; at += piece) {
-      const int64_t now = std::min(piece, n - at);
-      const Tensor to{out.data + at * size_of(t), {now}, t, out.device};
-      if (t == DType::kF32)
-        api.copy(to.data, values.data, to.bytes(), stream_);
-      else
-        ops().cast({.src = values.slice(0, now), .dst = to}, stream_);
-    }
-    api.synchronize(stream_);
-    return out;
-  }
-  Tensor empty(Shape shape, DType t, std::vector<Buffer>& held) const {
-    Tensor out{nullptr, shape, t, stream_.device()};
-    held.emplace_back(out.bytes(), stream_.device(), *backend_.device);
-    out.data = held.back().data();
-    return out;
-  }
-
-  // Seconds of the median run; the device has nothing else to do.
-  template <class Work>
-  double median(Work work) const {
-    std::vector<double> seconds;
-    for (int k = -3; k < kRuns; ++k) {
-      const double s = timed(work);
-      if (k >= 0) seconds.push_back(s);
-    }
-    std::nth_element(seconds.begin(), seconds.begin() + kRuns / 2, seconds.end());
-    return seconds[kRuns / 2];
-  }
-  template <class Work>
-  double timed(Work work) const {
-    const auto begin = Clock::now();
-    work();
-    backend_.device->synchronize(stream_);
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
-
- private:
-  const Backend& backend_;
-  OpenStream stream_;
-  bool small_;
-};
-
 // FLOP/s of C = A B^T, all of n x n.
-double product(const Bench& b, int64_t n, DType t, bool load_first) {
+double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
   std::vector<Buffer> held;
   const Gemm g{.a = b.normal({n, n}, t, held),
                .b = b.normal({n, n}, t, held),
@@ -105,8 +34,27 @@ double product(const Bench& b, int64_t n, DType t, bool load_first) {
   return flops / b.median(work);
 }
 
+// The same of numbers of 8 bits, whose result is of `t`.
+double product_fp8(const DeviceBench& b, int64_t n, DType t) {
+  std::vector<Buffer> held;
+  const GemmFp8 g{.a = b.normal({n, n}, DType::kF8E4M3, held),
+                  .b = b.normal({n, n}, DType::kF8E4M3, held),
+                  .a_scale = b.constant(1, {1}, held),
+                  .b_scale = b.constant(1, {1}, held),
+                  .bias = {},
+                  .out = b.empty({n, n}, t, held)};
+  const double flops = 2.0 * std::pow(static_cast<double>(n), 3);
+  return flops / b.median([&] { b.ops().gemm_fp8(g, b.stream()); });
+}
+
+// Whether the device itself multiplies numbers of 8 bits; a CPU computes what they would give.
+bool multiplies_fp8(const DeviceBench& b, int index, DType t) {
+  return b.backend().kind != DeviceKind::kCpu && size_of(t) == 2 &&
+         (b.backend().fp8_obstacle == nullptr || b.backend().fp8_obstacle(index).empty());
+}
+
 // Bytes/s, read and written.
-double copies(const Bench& b) {
+double copies(const DeviceBench& b) {
   std::vector<Buffer> held;
   const int64_t bytes = int64_t{b.small() ? 256 : 4096} << 20;
   const Tensor from = b.normal({bytes / 4}, DType::kF32, held), to = b.empty({bytes / 4}, DType::kF32, held);
@@ -115,7 +63,7 @@ double copies(const Bench& b) {
 }
 
 // FLOP/s of causal attention, halves of the square that a row does not see left out; of the backward five products.
-void attention(const Bench& b, const GptConfig& m, DType t, Ceilings& c) {
+void attention(const DeviceBench& b, const GptConfig& m, DType t, Ceilings& c) {
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
   const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),
@@ -141,8 +89,10 @@ void attention(const Bench& b, const GptConfig& m, DType t, Ceilings& c) {
                                .scale = forward.scale,
                                .drop = {}};
   const double flops = 2.0 * static_cast<double>(m.hidden * m.seq * rows);
-  c.attention_forward = flops / b.median([&] { b.ops().attention(forward, b.stream()); });
-  c.attention_backward = 2.5 * flops / b.median([&] { b.ops().attention_grad(backward, b.stream()); });
+  c.attention = {{.head_dim = forward.head_dim,
+                  .seq = m.seq,
+                  .forward = flops / b.median([&] { b.ops().attention(forward, b.stream()); }),
+                  .backward = 2.5 * flops / b.median([&] { b.ops().attention_grad(backward, b.stream()); })}};
 }
 
 Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory& factory) {
@@ -151,22 +101,28 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   const int threads = threads_per_rank(config, factory.local_size());
   const EngineOptions options = engine_options(config, threads);
   const DType t = options.precision.linear();
-  const Bench b(device.backend(), device.index(), threads);
+  const DeviceBench b(device.backend(), device.index(), threads);
   Ceilings c;
   c.device = device.backend().device->describe(device.index());
   c.dtype = name_of(t);
   fmt::print("{}, {}\n", c.device, c.dtype);
+  const auto sizes = b.small() ? std::vector<int64_t>{1024, 2048} : std::vector<int64_t>{8192, 16384};
   bool first = true;
-  for (const int64_t n : b.small() ? std::vector<int64_t>{1024, 2048} : std::vector<int64_t>{8192, 16384}) {
+  for (const int64_t n : sizes) {
     const double rate = product(b, n, t, std::exchange(first, false));
     fmt::print("products   {}, {} x {}\n", flops_text(rate), n, n);
     c.gemm = std::max(c.gemm, rate);
   }
+  for (size_t k = 0; multiplies_fp8(b, device.index(), t) && k < sizes.size(); ++k) {
+    const double rate = product_fp8(b, sizes[k], t);
+    fmt::print("of 8 bits  {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
+    c.gemm_fp8 = std::fmax(c.gemm_fp8, rate);
+  }
   c.copy = copies(b);
   fmt::print("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
   attention(b, options.model, t, c);
-  fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention_forward),
-             flops_text(c.attention_backward), options.model.heads, options.model.hidden / options.model.heads,
+  fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
+             flops_text(c.attention[0].backward), options.model.heads, options.model.hidden / options.model.heads,
              options.model.seq);
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
   if (path.empty()) {

@@ -266,12 +266,19 @@ struct ImportArgs {
 };
 
 struct BenchArgs {
-  int64_t warmup = 5, steps = 20;
+  int64_t warmup = -1, steps = 0;
+  std::string out;
   template <class V>
   void fields(V& v) {
-    v("warmup", warmup, "0..1000000 steps", "steps before the clock starts");
-    v("steps", steps, "1..1000000 steps", "steps measured");
+    v("warmup", warmup, "-1..1000000 steps", "steps before the clock starts; -1: 20, on a CPU 5");
+    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 50, on a CPU 10, and at least 20 seconds");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
   }
+};
+
+struct OpsArgs {
+  template <class V>
+  void fields(V&) {}
 };
 
 struct CeilingsArgs {
@@ -279,6 +286,35 @@ struct CeilingsArgs {
   template <class V>
   void fields(V& v) {
     v("output", output, "FILE", "where the figures go; empty: the user's cache folder, where training looks for them");
+  }
+};
+
+struct PeerArgs {
+  std::string run, pattern, unit = "ms", note, out;
+  int64_t tokens = 0, skip = 5, pairs = 5, steps = 0, warmup = -1;
+  template <class V>
+  void fields(V& v) {
+    v("run", run, "required", "the peer's command line, for the shell; its output is read for lines of steps");
+    v("pattern", pattern, "REGEX",
+      "of a line of the peer that tells of a step, its first group the number; empty: llm.c, llmq, or N tokens/s");
+    v("unit", unit, "ms|s|tokens/s", "of that number");
+    v("tokens", tokens, "0.. tokens", "of a step of the peer; 0: as many as ours");
+    v("skip", skip, "0..1000000 steps", "of the peer that do not count, at its start");
+    v("pairs", pairs, "1..1000", "of runs, one of ours and one of the peer's");
+    v("steps", steps, "0..1000000 steps", "of ours, as in gpttrain bench");
+    v("warmup", warmup, "-1..1000000 steps", "of ours, as in gpttrain bench");
+    v("note", note, "", "kept with the result: the peer's commit, precision, bytes of optimizer state");
+    v("out", out, "FILE", "the result as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct RooflineArgs {
+  std::string ceilings = "auto";
+  template <class V>
+  void fields(V& v) {
+    v("ceilings", ceilings, "auto|planning|FILE",
+      "auto: what bench ceilings kept of this machine's device, else planning; planning: what the performance plan "
+      "assumes of an H200; or a file of bench ceilings --output");
   }
 };
 

@@ -8,6 +8,10 @@ namespace gt {
 Exit run_train(const Command&);
 Exit run_bench(const Command&);
 Exit run_bench_ceilings(const Command&);
+Exit run_bench_ops(const Command&);
+Exit run_bench_gemm(const Command&);
+Exit run_bench_peer(const Command&);
+Exit run_bench_roofline(const Command&);
 Exit run_verify(const Command&);
 Exit run_generate(const Command&);
 Exit run_eval(const Command&);

@@ -78,6 +78,8 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(s.get<ScheduleArgs>().schedule == "zb-h1");
   CHECK(s.get<ScheduleArgs>().cost == std::vector<double>{1, 3});
   CHECK(parse({"bench", "--steps", "3", "--tp", "2"}).loaded.config.parallel.tp == 2);
+  CHECK(parse({"bench", "step"}).verb == Verb::kBench);
+  CHECK(parse({"bench", "gemm", "--tp", "2"}).verb == Verb::kBenchGemm);
 }
 
 TEST_CASE("wrong command lines are refused with what was meant") {
@@ -120,6 +122,7 @@ TEST_CASE("help and version show text") {
   CHECK(parse({"help", "ckpt"}).text == parse({"ckpt", "-h"}).text);
   CHECK_THAT(parse({"bench", "--help"}).text, Catch::Contains("--warmup") && Catch::Contains("gpttrain bench ceilings"));
   CHECK_THAT(parse({"bench", "ceilings", "--help"}).text, Catch::Contains("--output"));
+  CHECK_THAT(parse({"bench", "roofline", "--help"}).text, Catch::Contains("--ceilings"));
   CHECK(parse({"help", "data", "prepare"}).text == parse({"data", "prepare", "--help"}).text);
   CHECK(parse({"help"}).text == parse({"--help"}).text);
   CHECK_THAT(parse({"data", "prepare", "--help"}).text, Catch::Contains("example: gpttrain data prepare --input") &&

@@ -117,6 +117,7 @@ TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a stri
     r.loss = NAN;
     r.grad_norm = INFINITY;
     r.mfu = 0.25;
+    r.mfu_fp8 = 0.125;
     sink.step(r);
     sink.eval({.step = 3, .loss = 2});
     sink.flush();
@@ -140,6 +141,7 @@ TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a stri
   CHECK(step.find("loss")->text == "nan");
   CHECK(step.find("grad_norm")->text == "inf");
   CHECK(step.find("mfu")->text == "0.25");
+  CHECK(step.find("mfu_fp8")->text == "0.125");
   CHECK(step.find("hfu")->kind == JsonValue::Kind::kNull);
   CHECK(step.find("slowest_rank")->kind == JsonValue::Kind::kNull);
   CHECK(std::stod(eval.find("perplexity")->text) == Approx(std::exp(2.0)));

@@ -45,6 +45,16 @@ TEST_CASE("peaks are those of the data sheets, by the name that the driver gives
   for (const char* other : {"NVIDIA H100 NVL, 93 GiB, sm_90", "NVIDIA GeForce RTX 4090 D, 23 GiB", "AMD EPYC, avx512",
                             "NVIDIA GeForce RTX 3090, 23 GiB, sm_86", ""})
     CHECK(std::isnan(peak_bf16_flops(other)));
+  CHECK(peak_fp8_flops("NVIDIA H200, 139 GiB, sm_90") == 2 * 989.4e12);
+  CHECK(std::isnan(peak_fp8_flops("NVIDIA A100-SXM4-80GB, 79 GiB, sm_80")));
+}
+
+Ceilings some(const std::string& device, int64_t head_dim, double rate) {
+  return {.device = device,
+          .dtype = "bf16",
+          .gemm = rate,
+          .copy = 3e9,
+          .attention = {{head_dim, 1024, 0.2 * rate, 0.25 * rate}}};
 }
 
 TEST_CASE("ceilings are kept by device and type, and what is damaged or another's is left aside") {
@@ -52,17 +62,45 @@ TEST_CASE("ceilings are kept by device and type, and what is damaged or another'
   ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
   const std::string path = ceilings_file("Some GPU, 10 GiB", DType::kBF16);
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
-  save_ceilings({"Some GPU, 10 GiB", "bf16", 2e12, 3e9, 4e11, 5e11}, path);
+  save_ceilings(some("Some GPU, 10 GiB", 64, 2e12), path);
   const auto c = load_ceilings("Some GPU, 10 GiB", DType::kBF16);
   REQUIRE(c);
-  CHECK((c->gemm == 2e12 && c->copy == 3e9 && c->attention_forward == 4e11 && c->attention_backward == 5e11));
+  CHECK((c->gemm == 2e12 && c->copy == 3e9));
+  CHECK(std::isnan(c->gemm_fp8));
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kF32));
   CHECK_FALSE(load_ceilings("Some GPU, 11 GiB", DType::kBF16));
-  save_ceilings({"Other GPU", "bf16", 2e12, 3e9, 4e11, 5e11}, path);
+  save_ceilings(some("Other GPU", 64, 2e12), path);
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
   std::ofstream(path) << "{\"device\": \"Some GPU, 10 GiB\", \"dtype\": ";
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
   ::unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_CASE("attention of other shapes stays in the file of a device's ceilings; a named file must be good") {
+  TempDir dir;
+  const std::string path = dir / "c.json";
+  Ceilings first = some("GPU", 64, 2e12);
+  first.gemm_fp8 = 4e12;
+  save_ceilings(first, path);
+  save_ceilings(some("GPU", 128, 1e12), path);
+  Ceilings c = read_ceilings(path, DType::kBF16);
+  CHECK(c.gemm == 1e12);
+  CHECK(std::isnan(c.gemm_fp8));
+  REQUIRE((c.attention_at(64, 1024) != nullptr && c.attention_at(128, 1024) != nullptr));
+  CHECK(c.attention_at(64, 1024)->backward == 5e11);
+  CHECK(c.attention_at(64, 2048) == nullptr);
+  save_ceilings(first, path);
+  CHECK(read_ceilings(path, DType::kBF16).gemm_fp8 == 4e12);
+  save_ceilings(some("Other GPU", 32, 1e12), path);
+  CHECK(read_ceilings(path, DType::kBF16).attention.size() == 1);
+  CHECK_THROWS_WITH(read_ceilings(path, DType::kF32), Catch::Contains("products are f32"));
+  CHECK_THROWS_WITH(read_ceilings(dir / "none.json", DType::kBF16), Catch::Contains("cannot be read"));
+  for (const char* bad : {"{", "{\"device\": \"GPU\"}", "[]"}) {
+    write_file(path, bad);
+    CHECK_THROWS_WITH(read_ceilings(path, DType::kBF16), Catch::Contains("no ceilings"));
+  }
+  save_ceilings(some("GPU", 64, -1), path);
+  CHECK_THROWS_WITH(read_ceilings(path, DType::kBF16), Catch::Contains("not above 0"));
 }
 
 TEST_CASE("a device without a data sheet shows its share of what was measured beside the missing MFU") {

@@ -1,0 +1,132 @@
+#include "kernels/op_cost.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+namespace gt {
+namespace {
+
+double of(const Tensor& t) { return t ? static_cast<double>(t.bytes()) : 0; }
+double all(std::initializer_list<Tensor> list) {
+  double sum = 0;
+  for (const Tensor& t : list) sum += of(t);
+  return sum;
+}
+// Of a result that is written, or added to.
+double result(const Tensor& t, bool accumulate) { return of(t) * (accumulate ? 2 : 1); }
+
+OpCost moves(OpClass kind, double bytes) { return {.kind = kind, .bytes = bytes, .fused_bytes = bytes}; }
+OpCost moves(OpClass kind, double bytes, double fused) { return {.kind = kind, .bytes = bytes, .fused_bytes = fused}; }
+// Part of a kernel beside it where fusions are complete.
+OpCost apart(double bytes) { return moves(OpClass::kElementwise, bytes, 0); }
+
+template <class Args>
+OpCost product(const Args& g, double inner, double bytes) {
+  OpCost c = moves(OpClass::kGemm, bytes);
+  c.flops = c.model_flops = 2 * static_cast<double>(g.out.numel()) * inner;
+  return c;
+}
+
+// `products`: of Q K^T's size, the causal half of each.
+template <class Args>
+OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
+  OpCost c = moves(OpClass::kAttention, bytes);
+  const double one = static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq * a.seq * a.head_dim);
+  c.flops = products * one;
+  c.model_flops = counted * one;
+  return c;
+}
+
+}  // namespace
+
+const char* name_of(OpClass c) {
+  constexpr const char* kNames[] = {"products", "attention", "loss", "norms", "optimizer", "embedding", "elementwise"};
+  return kNames[static_cast<size_t>(c)];
+}
+
+OpCost op_cost(const Gemm& g) {
+  const int64_t inner = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
+  const double aux = g.epilogue == Epilogue::kNone ? 0 : of(g.aux);
+  return product(g, static_cast<double>(inner), all({g.a, g.b, g.bias}) + aux + result(g.out, g.accumulate));
+}
+OpCost op_cost(const GemmFp8& g) {
+  OpCost c = product(g, static_cast<double>(g.a.shape.cols()), all({g.a, g.b, g.bias}) + result(g.out, g.accumulate));
+  c.fp8 = true;
+  return c;
+}
+
+OpCost op_cost(const Attention& a) { return attention_cost(a, 2, 2, all({a.qkv, a.out, a.lse})); }
+OpCost op_cost(const AttentionGrad& a) { return attention_cost(a, 5, 4, all({a.qkv, a.out, a.lse, a.dout, a.dqkv})); }
+
+OpCost op_cost(const LayerNorm& a) {
+  return moves(OpClass::kNorm, all({a.x, a.delta, a.gamma, a.beta, a.out, a.mean, a.rstd}) + (a.delta ? of(a.sum) : 0));
+}
+OpCost op_cost(const LayerNormGrad& a) {
+  return moves(OpClass::kNorm, all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
+                                   result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
+                                   result(a.dbeta, a.accumulate_dw));
+}
+
+OpCost op_cost(const CrossEntropyStats& a) {
+  return moves(OpClass::kLoss, all({a.logits, a.targets, a.stats}), all({a.targets}));
+}
+OpCost op_cost(const CrossEntropyGrad& a) {
+  const double bytes = all({a.logits, a.targets, a.stats, a.loss, a.dlogits});
+  return moves(OpClass::kLoss, bytes, all({a.logits, a.loss, a.dlogits}));
+}
+
+OpCost op_cost(const Embedding& a) { return moves(OpClass::kEmbedding, 2 * of(a.out) + of(a.tokens)); }
+OpCost op_cost(const AddPosition& a) {
+  const double rows = static_cast<double>(a.seq * a.pos.shape.cols() * size_of(a.pos.dtype));
+  return moves(OpClass::kEmbedding, 2 * of(a.x) + rows, rows);
+}
+// As many rows of the table as there are tokens, as if each had one of its own; what is not accumulated is written
+// whole.
+OpCost op_cost(const EmbeddingGrad& a) {
+  const double row = a.dtable.shape[0] > 0 ? of(a.dtable) / static_cast<double>(a.dtable.shape[0]) : 0;
+  const double used = row * static_cast<double>(std::min(a.tokens.numel(), a.dtable.shape[0]));
+  return moves(OpClass::kEmbedding, of(a.dout) + of(a.tokens) + (a.accumulate ? 2 * used : of(a.dtable)),
+               2 * of(a.dout));
+}
+OpCost op_cost(const PositionGrad& a) {
+  return moves(OpClass::kEmbedding, of(a.dout) + result(a.dpos, a.accumulate), result(a.dpos, a.accumulate));
+}
+
+OpCost op_cost(const Add& a) { return apart(all({a.a, a.b, a.out})); }
+OpCost op_cost(const Axpy& a) { return apart(of(a.x) + 2 * of(a.y)); }
+OpCost op_cost(const Copy& a) { return apart(all({a.src, a.dst})); }
+OpCost op_cost(const AddBias& a) { return apart(all({a.x, a.bias, a.out})); }
+OpCost op_cost(const SumRows& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
+OpCost op_cost(const Cast& a) { return apart(all({a.src, a.dst})); }
+OpCost op_cost(const Dropout& a) { return apart(all({a.x, a.out})); }
+OpCost op_cost(const Sum& a) { return apart(of(a.x)); }
+OpCost op_cost(const SumSquares& a) { return apart(of(a.x)); }
+OpCost op_cost(const ClipFactor& a) { return apart(all({a.norm_squares, a.scalars, a.norm, a.guard})); }
+OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
+// Two codes of 8 bits take the place of the 16 bits that are counted where x is made.
+OpCost op_cost(const QuantizeFp8& a) { return apart(all({a.x, a.rows, a.columns})); }
+OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
+// Alone where it is made again in the backward: a pass of its own in any graph.
+OpCost op_cost(const Gelu& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }
+OpCost op_cost(const GeluGrad& a) {
+  return moves(OpClass::kElementwise, all({a.x, a.dout}) + result(a.dx, a.accumulate));
+}
+OpCost op_cost(const FakeQuant& a) { return moves(OpClass::kElementwise, all({a.x, a.limits, a.out})); }
+OpCost op_cost(const FakeQuantGrad& a) {
+  return moves(OpClass::kElementwise, all({a.x, a.limits, a.dout}) + result(a.dx, a.accumulate));
+}
+
+OpCost op_cost(const AdamW& a) {
+  return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m, a.v}) + of(a.value));
+}
+OpCost op_cost(const Sgd& a) { return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m}) + of(a.value)); }
+OpCost op_cost(const Lion& a) {
+  return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m}) + of(a.value));
+}
+OpCost op_cost(const LambMoments& a) {
+  return moves(OpClass::kOptimizer, all({a.master, a.grad}) + 2 * all({a.m, a.v}));
+}
+OpCost op_cost(const LambApply& a) { return moves(OpClass::kOptimizer, 2 * of(a.master) + all({a.m, a.v, a.value})); }
+OpCost op_cost(const StochasticRound& a) { return moves(OpClass::kOptimizer, all({a.src, a.dst}), of(a.dst)); }
+
+}  // namespace gt

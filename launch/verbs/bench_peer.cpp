@@ -1,0 +1,180 @@
+// gpttrain bench peer: this program and another trainer in turn, A B A B, each a fresh process, and the ratio of their
+// speeds. Machines drift; what one pair says about a ratio, the other pairs have to confirm.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "launch/logs/progress.h"
+#include "launch/verbs/bench_record.h"
+#include "launch/verbs/peer_output.h"
+#include "launch/verbs/verbs.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string shell_word(const std::string& word) {
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+struct Ran {
+  std::string out;
+  int status = 0;
+};
+// Standard output and error together, by the shell.
+Ran run_shell(const std::string& command) {
+  Ran r;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  GT_REQUIRE(pipe != nullptr, Exit::kIo, command, ": cannot be started");
+  char piece[4096];
+  for (size_t n = 0; (n = std::fread(piece, 1, sizeof piece, pipe)) > 0;) r.out.append(piece, n);
+  const int status = ::pclose(pipe);
+  r.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return r;
+}
+
+std::string tail(const std::string& text) {
+  return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
+}
+
+// Share of this machine's processors that is idle, over a short while; NaN where that cannot be read.
+double idle_share() {
+  const auto read = [](double* idle, double* all) {
+    std::ifstream in("/proc/stat");
+    std::string cpu;
+    in >> cpu;
+    *idle = *all = 0;
+    for (int k = 0; k < 8; ++k) {
+      double t = 0;
+      in >> t;
+      *all += t;
+      if (k == 3 || k == 4) *idle += t;
+    }
+    return static_cast<bool>(in);
+  };
+  double idle[2], all[2];
+  if (!read(&idle[0], &all[0])) return std::numeric_limits<double>::quiet_NaN();
+  ::usleep(500'000);
+  read(&idle[1], &all[1]);
+  return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
+}
+
+double median_of(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+double quantile(std::vector<double> v, double share) {  // between neighbours
+  std::sort(v.begin(), v.end());
+  const double at = share * static_cast<double>(v.size() - 1), low = std::floor(at);
+  const auto i = static_cast<size_t>(low);
+  return i + 1 < v.size() ? v[i] + (at - low) * (v[i + 1] - v[i]) : v[i];
+}
+
+class Duel {
+ public:
+  Duel(const Command& command, const PeerArgs& args) : args_(args), config_(command.loaded.config) {
+    record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
+    own_ = shell_word(fs::read_symlink("/proc/self/exe").string()) + " bench";
+    if (!command.config_file.empty()) own_ += " --config " + shell_word(command.config_file);
+    for (const std::string& flag : command.config_flags) own_ += " " + shell_word(flag);
+    own_ += fmt::format(" --steps {} --warmup {} --out {}", args.steps, args.warmup, shell_word(record_));
+    formats_ = peer_formats();
+    if (!args.pattern.empty()) {
+      using Unit = PeerFormat::Unit;
+      formats_ = {{"--pattern", args.pattern,
+                   args.unit == "s"    ? Unit::kSeconds
+                   : args.unit == "ms" ? Unit::kMilliseconds
+                                       : Unit::kRate}};
+    }
+  }
+  ~Duel() {
+    std::error_code ec;
+    fs::remove(record_, ec);
+  }
+  Duel(const Duel&) = delete;
+  Duel& operator=(const Duel&) = delete;
+
+  // Tokens a second, medians of the steps.
+  double own() {
+    const Ran r = run_shell(own_);
+    GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
+    last_ = nlohmann::json::parse(std::ifstream(record_));
+    return last_.at("tokens_per_second").get<double>();
+  }
+  double peer() {
+    const Ran r = run_shell(args_.run);
+    GT_REQUIRE(r.status == 0, Exit::kUsage, args_.run, ": ended with ", r.status, ":\n", tail(r.out));
+    const double tokens = args_.tokens > 0 ? static_cast<double>(args_.tokens)
+                                           : static_cast<double>(config_.train.global_batch * config_.model.seq);
+    std::vector<double> rates = peer_rates(r.out, formats_, tokens, &format_);
+    GT_REQUIRE(!rates.empty(), Exit::kUsage, args_.run,
+               ": no line of its output tells of a step; --pattern takes a regular expression with the number as its "
+               "group. The output ends:\n",
+               tail(r.out));
+    const auto skip = static_cast<ptrdiff_t>(std::min<size_t>(rates.size() - 1, static_cast<size_t>(args_.skip)));
+    rates.erase(rates.begin(), rates.begin() + skip);
+    steps_ = rates.size();
+    return median_of(rates);
+  }
+  const std::string& own_command() const { return own_; }
+  const std::string& format() const { return format_; }
+  size_t steps() const { return steps_; }  // of the peer's last run
+  const nlohmann::json& last() const { return last_; }
+
+ private:
+  const PeerArgs& args_;
+  const Config& config_;
+  std::string own_, record_, format_;
+  std::vector<PeerFormat> formats_;
+  size_t steps_ = 0;
+  nlohmann::json last_;
+};
+
+}  // namespace
+
+Exit run_bench_peer(const Command& command) {
+  const auto& args = command.get<PeerArgs>();
+  constexpr double kQuiet = 0.96;
+  if (!args.out.empty()) require_writable(args.out);
+  Duel duel(command, args);
+  fmt::print("ours      {}\npeer      {}{}\n", duel.own_command(), args.run,
+             args.note.empty() ? "" : cat("\n          ", args.note));
+  std::vector<double> ratios;
+  nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
+  for (int64_t k = 0; k < args.pairs; ++k) {
+    const double idle = idle_share();
+    const bool busy = idle < kQuiet;
+    const double ours = duel.own(), theirs = duel.peer();
+    ratios.push_back(ours / theirs);
+    pairs.push_back({{"ours", ours}, {"peer", theirs}, {"ratio", ratios.back()}, {"busy", busy}});
+    fmt::print("pair {:<4} ours {} tokens/s   peer {} tokens/s ({} steps, {})   ratio {:.3f}{}\n", k + 1,
+               format_count(ours), format_count(theirs), duel.steps(), duel.format(), ratios.back(),
+               busy ? fmt::format("   busy: {:.0f} % idle before it", 100 * idle) : "");
+    std::fflush(stdout);
+  }
+  const double low = quantile(ratios, 0.25), middle = quantile(ratios, 0.5), high = quantile(ratios, 0.75);
+  fmt::print("ratio     median {:.3f}   quartiles {:.3f} to {:.3f}: {}\n", middle, low, high,
+             low > 1    ? "ours is faster"
+             : high < 1 ? "the peer is faster"
+                        : "no difference is shown");
+  if (!args.out.empty()) {
+    const nlohmann::ordered_json j{{"ours", duel.own_command()}, {"peer", args.run},   {"note", args.note},
+                                   {"format", duel.format()},    {"pairs", pairs},     {"median", middle},
+                                   {"quartiles", {low, high}},   {"last", duel.last()}};
+    write_bench_record(j.dump(), args.out);
+  }
+  return Exit::kOk;
+}
+
+}  // namespace gt

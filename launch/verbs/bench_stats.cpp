@@ -1,0 +1,27 @@
+#include "launch/verbs/bench_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gt {
+namespace {
+
+double at(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> v) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  if (v.empty()) return {kNan, kNan, kNan, kNan};
+  std::sort(v.begin(), v.end());
+  Spread s{at(v, 0.5), at(v, 0.1), at(v, 0.9), 0};
+  for (double& x : v) x = std::abs(x - s.median);
+  std::sort(v.begin(), v.end());
+  s.mad = at(v, 0.5);
+  return s;
+}
+
+}  // namespace gt

@@ -1,0 +1,13 @@
+// Medians and spreads of measured times.
+#pragma once
+#include <vector>
+
+namespace gt {
+
+// Of the same unit as what was measured. mad: median of the distances from the median. NaN of nothing.
+struct Spread {
+  double median = 0, p10 = 0, p90 = 0, mad = 0;
+};
+Spread spread_of(std::vector<double> measured);
+
+}  // namespace gt

@@ -1,0 +1,58 @@
+// What measurements of ops share: one device and its stream, tensors of normal numbers there (constant ones let a GPU
+// clock higher), medians of timed runs.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "kernels/core/open_stream.h"
+
+namespace gt {
+
+class DeviceBench {
+ public:
+  DeviceBench(const Backend& backend, int index, int threads)
+      : backend_(backend), stream_(*backend.device, index, threads), small_(backend.kind == DeviceKind::kCpu) {}
+
+  bool small() const { return small_; }  // a CPU: sizes that take seconds there
+  const OpTable& ops() const { return *backend_.ops; }
+  const Backend& backend() const { return backend_; }
+  Stream stream() const { return stream_; }
+
+  // The buffer holds the tensor's memory. Normal numbers: f32, bf16, f16, or of 8 bits, as codes of such numbers.
+  Tensor normal(Shape, DType, std::vector<Buffer>& held) const;
+  Tensor empty(Shape, DType, std::vector<Buffer>& held) const;
+  Tensor constant(float, Shape, std::vector<Buffer>& held) const;  // f32
+  void fill_normal(const Tensor&) const;                           // f32, bf16, f16
+
+  // Seconds of the median of `runs`, after three more; the device has nothing else to do.
+  template <class Work>
+  double median(Work work, int runs = 30) const {
+    std::vector<double> seconds;
+    for (int k = -3; k < runs; ++k) {
+      const double s = timed(work);
+      if (k >= 0) seconds.push_back(s);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
+    return seconds[static_cast<size_t>(runs) / 2];
+  }
+  // From the first call of `work` to the end of what it queued.
+  template <class Work>
+  double timed(Work work) const {
+    const double begin = seconds_now();
+    work();
+    backend_.device->synchronize(stream_);
+    return seconds_now() - begin;
+  }
+
+ private:
+  void fill_codes(const Tensor&) const;
+  static double seconds_now();
+  const Backend& backend_;
+  OpenStream stream_;
+  bool small_;
+  mutable std::vector<float> numbers_;  // normal ones, as many as were needed so far
+};
+
+}  // namespace gt

@@ -1,0 +1,163 @@
+// gpttrain bench and its modes, driven as a user would: what they print and write. Times are figures: nothing is
+// asserted about them.
+#include <cstdlib>
+#include <fstream>
+
+#include "launch/config/json_text.h"
+#include "launch/logs/ceilings.h"
+#include "launch/verbs/bench_stats.h"
+#include "launch/verbs/peer_output.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+namespace gt {
+namespace {
+
+std::string tiny() { return " --config " + source_dir() + "/configs/tiny.json --device.kind cpu --device.threads 1"; }
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> out;
+  for (std::string line; std::getline(in, line);) out.push_back(line);
+  return out;
+}
+
+double number(const JsonValue& v, const std::string& key) {
+  INFO(key);
+  REQUIRE(v.find(key) != nullptr);
+  return std::stod(v.find(key)->text);
+}
+
+// Ceilings of a device where programs that run in `dir` look for them: its user's cache is there.
+void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_dim, int64_t seq) {
+  ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
+  save_ceilings(
+      {.device = device, .dtype = "f32", .gemm = 1e12, .copy = 1e11, .attention = {{head_dim, seq, 5e11, 4e11}}},
+      ceilings_file(device, DType::kF32));
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_CASE("spreads are medians, tenths and the median distance from the median") {
+  const Spread s = spread_of({5, 1, 2, 3, 4, 6, 7, 8, 9, 10, 30});
+  CHECK((s.median == 6 && s.p10 == 2 && s.p90 == 10 && s.mad == 3));
+  CHECK(std::isnan(spread_of({}).median));
+}
+
+TEST_CASE("bench writes what it measured as one JSON object, with sol where ceilings are known", "[PB6]") {
+  TempDir dir;
+  const std::string run = "bench" + tiny() + " --warmup 1 --steps 3 --out ";
+  const Outcome blind = must(run + "a.json", dir);
+  CHECK(blind.says("(3 steps after 1)"));
+  CHECK_FALSE(blind.says("sol"));
+  const JsonValue a = parse_json(lines_of(dir / "a.json").at(0), "a.json");
+  CHECK(number(a, "steps") == 3);
+  CHECK(number(a, "tokens_per_second") > 0);
+  CHECK(number(*a.find("step_seconds"), "p10") <= number(*a.find("step_seconds"), "p90"));
+  for (const char* unknown : {"sol", "sol0", "mfu", "ceilings", "roofline_seconds", "graphs"}) {
+    INFO(unknown);
+    REQUIRE(a.find(unknown) != nullptr);
+    CHECK(a.find(unknown)->kind == JsonValue::Kind::kNull);
+  }
+  CHECK(a.find("config")->find("model")->find("hidden") != nullptr);
+  CHECK_THAT(a.find("command")->text, Catch::StartsWith("gpttrain bench --config"));
+
+  const double hidden = number(*a.find("config")->find("model"), "hidden"),
+               heads = number(*a.find("config")->find("model"), "heads");
+  put_ceilings(dir, a.find("device")->text, static_cast<int64_t>(hidden / heads),
+               static_cast<int64_t>(number(a, "seq")));
+  must(run + "b.jsonl", dir);
+  const Outcome seen = must("bench step" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
+  CHECK((seen.says("sol ") && seen.says("sol0 ")));
+  REQUIRE(lines_of(dir / "b.jsonl").size() == 2);
+  const JsonValue b = parse_json(lines_of(dir / "b.jsonl")[1], "b.jsonl");
+  CHECK(number(b, "steps") == 2);
+  const JsonValue& roof = *b.find("roofline_seconds");
+  CHECK(number(b, "sol") == Approx(number(roof, "r") / number(*b.find("step_seconds"), "median")));
+  CHECK(number(b, "sol0") == Approx(number(roof, "r0") / number(*b.find("step_seconds"), "median")));
+  CHECK(number(roof, "r") >= number(roof, "r0"));
+  CHECK(number(roof, "called") >= number(roof, "r"));
+}
+
+TEST_CASE("a bench of several ranks ends after the same step on all") {
+  TempDir dir;
+  const Outcome two =
+      must("bench" + tiny() + " --warmup 1 --steps 2 --dp 2 --pp 2 --launch.ranks threads --out r.json", dir);
+  CHECK(two.says("(2 steps after 1)"));
+  const JsonValue r = parse_json(lines_of(dir / "r.json").at(0), "r.json");
+  CHECK(number(r, "ranks") == 4);
+  CHECK(number(r, "ranks_per_device") == 4);
+}
+
+TEST_CASE("bench ops times every op of a step, bench gemm its products", "[PB1]") {
+  TempDir dir;
+  const Outcome ops = must("bench ops" + tiny(), dir);
+  for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy_grad", "adamw", "embedding_grad",
+                         "attn.qkv weight gradient", "all ops", "gpttrain bench ceilings"}) {
+    INFO(op);
+    CHECK(ops.says(op));
+  }
+  CHECK_FALSE(ops.says("inf "));
+  const Outcome split =
+      must("bench ops" + tiny() + " --tp 2 --pp 2 --amp O2 --precision.dtype bf16 --precision.fp8 current", dir);
+  CHECK((split.says("rank 0 of tp 2 pp 2 dp 1") && split.says("gemm_fp8") && split.says("add_bias")));
+  const Outcome gemm = must("bench gemm" + tiny(), dir);
+  CHECK((gemm.says("mlp.up forward") && gemm.says("products")));
+  CHECK_FALSE(gemm.says("attention_grad"));
+}
+
+TEST_CASE("steps of other trainers are read from what they print", "[PB5]") {
+  std::string found;
+  const auto rates = [&](const std::string& out) { return peer_rates(out, peer_formats(), 1000, &found); };
+  CHECK(
+      rates(
+          "noise\n"
+          "step    1/20 | loss 11.009 (+nanz)| norm 15.3 (+nanz)| lr 6.00e-04 | 200.00 ms | -100.0% bf16 MFU | 1 "
+          "tok/s\n"
+          "step    2/20 | loss 10.009 (+nanz)| norm 15.3 (+nanz)| lr 6.00e-04 | 100.00 ms | 38.0% bf16 MFU | 2 tok/s\n"
+          "total average iteration time: 120.0 ms\n") == std::vector<double>{5000, 10000});
+  CHECK(found == "llm.c");
+  CHECK(rates("step 0: train loss 5.356 (took 500.0 ms)\n") == std::vector<double>{2000});
+  CHECK(found == "llm.c-cpu");
+  CHECK(rates("[T] step    10 [  0.1%] | time:   250 ms | norm   1.0 | loss   4.2 | tps     4k | sol 60.0%\n"
+              "[V] step    10 [  0.1%] | time:   999 ms | eval 4.0 | train 4.1 | tps 5k\n") ==
+        std::vector<double>{4000});
+  CHECK(found == "llmq");
+  CHECK(rates("torch 2.9, GPT-2 124m: median 0.5 s a step\n4321 tokens/s\n") == std::vector<double>{4321});
+  CHECK(rates("nothing\n").empty());
+  using Unit = PeerFormat::Unit;
+  CHECK(peer_rates("it 3 0.25s\n", {{"x", "it \\d+ ([0-9.]+)s", Unit::kSeconds}}, 1000, &found) ==
+        std::vector<double>{4000});
+  CHECK_THROWS_WITH(peer_rates("a", {{"x", "(", Unit::kSeconds}}, 1, &found), Catch::Contains("no regular expression"));
+  CHECK_THROWS_WITH(peer_rates("a", {{"x", "a", Unit::kSeconds}}, 1, &found), Catch::Contains("needs a group"));
+  CHECK_THROWS_WITH(peer_rates("a", {{"x", "(a)", Unit::kSeconds}}, 1, &found), Catch::Contains("no number"));
+}
+
+TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quartiles", "[PB3][PB5]") {
+  TempDir dir;
+  const std::string ours = tiny() + " --steps 2 --warmup 0 --pairs 3 --out duel.json";
+  const Outcome r = must("bench peer --run 'echo x >>runs; echo \"100 tokens/s\"' --note 'commit abc'" + ours, dir);
+  CHECK((r.says("pair 3") && r.says("ratio     median") && r.says("quartiles")));
+  CHECK(lines_of(dir / "runs").size() == 3);
+  const JsonValue j = parse_json(lines_of(dir / "duel.json").at(0), "duel.json");
+  CHECK(j.find("note")->text == "commit abc");
+  CHECK(number(j, "median") > 0);
+  CHECK(number(*j.find("last"), "steps") == 2);
+  const Outcome silent = gpttrain("bench peer --run true" + ours, dir.path());
+  CHECK((silent.code == 2 && silent.says("no line of its output tells of a step")));
+  const Outcome broken = gpttrain("bench peer --run 'echo oh; exit 3'" + ours, dir.path());
+  CHECK((broken.code == 2 && broken.says("ended with 3") && broken.says("oh")));
+}
+
+TEST_CASE("modes of bench that are not built are refused with those that are", "[PB1]") {
+  TempDir dir;
+  for (const char* mode : {"comm", "data", "cpu"}) {
+    const Outcome r = gpttrain(std::string("bench ") + mode, dir.path());
+    CHECK(r.code == 2);
+    CHECK((r.says("not built yet") && r.says("bench ceilings") && r.says("bench ops") && r.says("bench roofline")));
+  }
+  CHECK(gpttrain("bench --out no/such/folder/r.json --warmup 0 --steps 1" + tiny(), dir.path()).code != 0);
+}
+
+}  // namespace
+}  // namespace gt

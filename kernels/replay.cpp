@@ -1,6 +1,9 @@
 #include "kernels/replay.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -15,6 +18,7 @@ constexpr size_t kAlignment = alignof(std::max_align_t);
 
 const Backend* behind = nullptr;            // the twin; set before any recording is made
 thread_local Recording* running = nullptr;  // of this thread: a rank computes on one
+std::atomic<uint64_t> runs{0};
 
 // As a call is kept. The version of a weight only says that its bytes may have changed, which graphs need not know:
 // backends with graphs read weights where they are.
@@ -44,6 +48,12 @@ struct Recording::Kind {
 
 // The tables of the twin.
 struct Twin {
+  // Of another library: its own affair how it is made.
+  static constexpr Recording::Kind kSide{
+      "collective", sizeof(SideCall),
+      [](std::byte* to, const void* args) { std::memcpy(to, args, sizeof(SideCall)); },
+      [](const std::byte* noted, const void* args) { return std::memcmp(noted, args, sizeof(SideCall)) == 0; }, nullptr};
+
   template <class Args>
   static void keep(std::byte* to, const void* args) {
     static_assert(std::is_trivially_copyable_v<Args> && alignof(Args) <= kAlignment);
@@ -157,6 +167,7 @@ void Recording::begin() {
   if (strikes_ >= kMostStrikes) return;
   why_.clear();
   running = this;
+  run_ = ++runs;
 }
 
 void Recording::end(ReplayCounts& counts) {
@@ -191,6 +202,29 @@ bool Recording::holds_back(const Kind& kind, const void* args) {
   return true;
 }
 
+Recording::Answer Recording::side_call(const SideCall& call, Stream s) {
+  Recording* r = running;
+  if (r == nullptr) return {};
+  if (s.native != r->stream_.native) return r->cut(), Answer{};
+  GT_CHECK(r->sides_ == nullptr || r->sides_ == call.of, "calls of two libraries in one recording");
+  r->sides_ = call.of;
+  const size_t number = r->noted_ ? r->next_ : r->calls_.size();
+  if (r->holds_back(Twin::kSide, &call)) return {Fate::kHeldBack, r->run_, number};
+  return running == nullptr ? Answer{} : Answer{Fate::kNoted, r->run_, number};
+}
+
+uint64_t Recording::current_run() { return running != nullptr ? running->run_ : 0; }
+
+Recording::Aside::Aside() : before_(std::exchange(running, nullptr)) {}
+Recording::Aside::~Aside() { running = before_; }
+
+HeldGraphs Recording::held() const {
+  HeldGraphs h;
+  for (const Stretch& s : stretches_)
+    if (s.graph != nullptr) h.add({1, static_cast<int64_t>(s.end - s.begin), s.bytes});
+  return h;
+}
+
 void Recording::note(const Kind& kind, const void* args) {
   const size_t at = (args_.size() + kAlignment - 1) / kAlignment * kAlignment;
   args_.resize(at + kind.bytes);
@@ -203,39 +237,91 @@ void Recording::cut() {
     if (queued_ < next_) leave("a copy, an event or a wait in the middle of a graph");
     return;
   }
-  if (noted_from_ < calls_.size()) stretches_.push_back({noted_from_, calls_.size(), nullptr});
+  if (noted_from_ < calls_.size()) stretches_.push_back({noted_from_, calls_.size(), nullptr, 0, {}});
   noted_from_ = calls_.size();
 }
 
 void Recording::launch(Stretch& s) {
   ++stretch_;
   queued_ = s.end;
-  if (s.end - s.begin < kLeastCalls) return queue(s.begin, s.end);
-  if (s.graph == nullptr) {
-    struct Piece {
-      const Recording* of;
-      const Stretch* stretch;
-    } piece{this, &s};
-    std::string why;
-    s.graph = inner_.device->capture(
-        stream_,
-        [](void* p) {
-          static_cast<Piece*>(p)->of->queue(static_cast<Piece*>(p)->stretch->begin,
-                                            static_cast<Piece*>(p)->stretch->end);
-        },
-        &piece, &why);
-    if (s.graph == nullptr) {
-      queue(s.begin, s.end);
-      leave(cat("no graph could be made: ", why));
-      strikes_ = kMostStrikes;  // nor could it the next time
-      return;
-    }
-  }
+  const bool fresh = s.graph == nullptr;
+  int64_t before = 0, after = 0, total = 0;
+  if (fresh && !capture(s, &before)) return;
+  if (!s.sides.empty()) sides_->settle(s.sides, stream_);
   inner_.device->launch(s.graph, stream_);
+  if (!s.sides.empty()) sides_->launched(s.sides, stream_);
+  if (!fresh) return;
+  inner_.device->memory(stream_.device.index, &after, &total);
+  s.bytes = std::max<int64_t>(0, before - after);  // also what else was taken meanwhile on this device
 }
 
-void Recording::queue(size_t begin, size_t end) const {
-  for (size_t i = begin; i < end; ++i) calls_[i].kind->make(args_.data() + calls_[i].at, inner_, stream_);
+// The stretch's second run. False: it has been queued call by call. Whether collectives are captured is one decision of
+// all ranks that take part in them: a stretch that has some always becomes a graph, or on none of these ranks.
+// *free_bytes: of the device, before.
+bool Recording::capture(Stretch& s, int64_t* free_bytes) {
+  for (size_t i = s.begin; i < s.end; ++i)
+    if (calls_[i].kind == &Twin::kSide) s.sides.push_back(side_at(i));
+  if (s.sides.empty() && s.end - s.begin < kLeastCalls) return queue(s.begin, s.end, false), false;
+  int64_t total = 0;
+  inner_.device->memory(stream_.device.index, free_bytes, &total);
+  if (!s.sides.empty()) sides_->settle(s.sides, stream_);
+  std::string why;
+  s.graph = graph_of(s.begin, s.end, &why);
+  const bool good = s.graph != nullptr;
+  if (!s.sides.empty() && !sides_->agree(s.sides, good) && good) {
+    inner_.device->drop_graph(std::exchange(s.graph, nullptr));
+    why = "another rank could make none";
+  }
+  if (s.graph != nullptr) return true;
+  if (!s.sides.empty()) sides_->settle(s.sides, stream_);  // what a capture may have left open is none of the next
+  if (!good) why = named(s, why);
+  queue(s.begin, s.end, false);
+  leave(cat("no graph could be made: ", why));
+  strikes_ = kMostStrikes;  // nor could it the next time
+  return false;
+}
+
+// Which of the calls cannot be captured: the first that cannot alone, where an empty graph can be made.
+std::string Recording::named(const Stretch& s, const std::string& why) const {
+  const auto alone = [&](size_t begin, size_t end, std::string* text) {
+    const Graph g = graph_of(begin, end, text);
+    if (g != nullptr) inner_.device->drop_graph(g);
+    return g != nullptr;
+  };
+  std::string text;
+  if (alone(s.begin, s.begin, &text))
+    for (size_t i = s.begin; i < s.end; ++i)
+      if (calls_[i].kind != &Twin::kSide && !alone(i, i + 1, &text)) return cat(calls_[i].kind->name, ": ", text);
+  return why;
+}
+
+Graph Recording::graph_of(size_t begin, size_t end, std::string* why) const {
+  struct Piece {
+    const Recording* of;
+    size_t begin, end;
+  } piece{this, begin, end};
+  return inner_.device->capture(
+      stream_,
+      [](void* p) {
+        const auto& piece = *static_cast<Piece*>(p);
+        piece.of->queue(piece.begin, piece.end, true);
+      },
+      &piece, why);
+}
+
+void Recording::queue(size_t begin, size_t end, bool captured) const {
+  for (size_t i = begin; i < end; ++i) {
+    const Call& c = calls_[i];
+    if (c.kind == &Twin::kSide)
+      sides_->make(side_at(i), i, stream_, captured);
+    else
+      c.kind->make(args_.data() + c.at, inner_, stream_);
+  }
+  if (sides_ != nullptr && begin < end) sides_->close(stream_, captured);
+}
+
+const SideCall& Recording::side_at(size_t call) const {
+  return *reinterpret_cast<const SideCall*>(args_.data() + calls_[call].at);
 }
 
 // The running work goes another way than the one that was noted: nothing more is held back.
@@ -244,7 +330,7 @@ void Recording::leave(std::string why) {
   why_ = std::move(why);
   ++strikes_;
   const size_t from = std::exchange(queued_, next_);
-  queue(from, next_);
+  queue(from, next_, false);
 }
 
 void Recording::forget() {

@@ -65,8 +65,11 @@ std::vector<CommRow> CommLog::rows() const {
     for (int k = 0; k < kNumCommOps; ++k) {
       const int64_t* v = sums.data() + (i * kNumCommOps + static_cast<size_t>(k)) * kValues;
       if (v[0] == 0 || groups_[i].size == 1) continue;
-      out.push_back({groups_[i].name, name_of(static_cast<CommOp>(k)), v[0], v[1], v[2],
-                     static_cast<double>(v[3]) * 1e-9, static_cast<double>(v[4]) * 1e-9});
+      const auto op = static_cast<CommOp>(k);
+      const bool collective = op != CommOp::kSend && op != CommOp::kRecv && op != CommOp::kBarrier;
+      out.push_back({groups_[i].name, name_of(op), v[0], v[1], v[2],
+                     static_cast<double>(v[3]) * 1e-9, static_cast<double>(v[4]) * 1e-9,
+                     collective && groups_[i].group->capturable()});
     }
   return out;
 }
@@ -80,8 +83,8 @@ std::string comm_table(const std::vector<CommRow>& rows, int64_t steps, int worl
     out += fmt::format("\n{:<6}{:<15}{:>12.1f}{:>13}{:>12.3f}{:>13.3f}{:>11}{:>11}", r.group, r.op,
                        static_cast<double>(r.calls) / n, format_bytes(static_cast<double>(r.bytes) / n),
                        r.seconds / n / ranks * 1e3, r.blocked_seconds / n / ranks * 1e3,
-                       format_bytes(per_second(static_cast<double>(r.payload), r.seconds)),
-                       format_bytes(per_second(static_cast<double>(r.bytes), r.seconds)));
+                       r.in_graphs ? "in graphs" : format_bytes(per_second(static_cast<double>(r.payload), r.seconds)),
+                       r.in_graphs ? "untimed" : format_bytes(per_second(static_cast<double>(r.bytes), r.seconds)));
   return out;
 }
 
@@ -91,9 +94,9 @@ std::string comm_json(const std::vector<CommRow>& rows, int64_t steps) {
     const CommRow& r = rows[i];
     out += fmt::format(
         "{}{{\"group\": \"{}\", \"op\": \"{}\", \"calls\": {}, \"bytes\": {}, \"payload\": {}, \"seconds\": {}, "
-        "\"blocked_seconds\": {}}}",
+        "\"blocked_seconds\": {}, \"in_graphs\": {}}}",
         i > 0 ? ", " : "", r.group, r.op, r.calls, r.bytes, r.payload, json_number(r.seconds),
-        json_number(r.blocked_seconds));
+        json_number(r.blocked_seconds), r.in_graphs);
   }
   return out + "]}";
 }

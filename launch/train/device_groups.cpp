@@ -1,7 +1,9 @@
 #include "launch/train/device_groups.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,22 @@ std::string obstacle(const nccl::Api& api, int sharers) {
              nccl::version_text(nccl::kSharedDeviceVersion), " or later is needed");
 }
 
+// Whether collectives become parts of graphs, and what the start of the run says of it. The same on all ranks.
+// GPTTRAIN_NCCL_GRAPHS=0 leaves them beside: for a machine where they do harm.
+bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, const nccl::Api& api,
+              std::string* said) {
+  const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
+  const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
+  const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
+  if (!backend.replays) return false;
+  if (off) return *said += "; not in graphs: GPTTRAIN_NCCL_GRAPHS=0", false;
+  if (nodes && api.version < nccl::kNodesInGraphsVersion)
+    return *said += cat("; not in graphs, which across nodes takes NCCL ",
+                        nccl::version_text(nccl::kNodesInGraphsVersion), " or later"),
+           false;
+  return *said += "; collectives are parts of graphs", true;
+}
+
 // A factory that has passed its trial, or nullptr with the reason in *why, the same on all ranks.
 std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, ProcessGroup& world, const Backend& backend,
                                       int index, int sharers, std::string* why, std::string* name) {
@@ -54,8 +72,9 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   *why = first_reason(world, mine);
   if (!why->empty()) return nullptr;
   *name = api->describe();
+  const bool in_graphs = captures(given, world, backend, *api, name);
   auto factory = std::make_unique<NcclFactory>(given, api, *backend.device, index, backend.raw_stream,
-                                               NcclOptions{.deadline = wait_deadline(c)});
+                                               NcclOptions{.deadline = wait_deadline(c), .captures = in_graphs});
   *why = first_reason(world, factory->probe(kTrialLimit));
   if (!why->empty()) return nullptr;
   return factory;

@@ -88,6 +88,8 @@ void set_environment(const Environment& e) {
   if (e.deterministic) setenv("NCCL_ALGO", "Ring", 1);
   // Communicators of several groups run at once: they are started in the host's order, which is the same on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // What is captured takes the same way as what is not: no buffers are registered with other ranks for it.
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
   if (e.sharers == 1) return;
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   setenv("NCCL_NVLS_ENABLE", "0", 0);

@@ -39,6 +39,7 @@ static_assert(sizeof(Config) == 48 && offsetof(Config, blocking) == 16 && offset
 
 constexpr int kLeastVersion = 21800;         // of ncclGetVersion: major * 10000 + minor * 100 + patch
 constexpr int kSharedDeviceVersion = 23000;  // several ranks may use one GPU
+constexpr int kNodesInGraphsVersion = 23004;  // replayed graphs of older ones have been seen to hang across nodes
 
 struct Api {
   int version = 0;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <utility>
+
+#include "parallel/comm/nccl_tickets.h"
 
 namespace gt {
 namespace {
@@ -31,6 +34,12 @@ void rest(int round) {
     std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
 }
 
+void end_stream(const DeviceApi& device, const NcclLane& lane) {
+  for (Event e : {lane.fork, lane.last})
+    if (e != nullptr) device.drop_event(e);
+  if (lane.stream.native != nullptr) device.close_stream(lane.stream);
+}
+
 }  // namespace
 
 NcclEngine::NcclEngine(SideChannel& side, std::shared_ptr<const nccl::Api> api, const DeviceApi& device, int index,
@@ -56,9 +65,10 @@ NcclEngine::~NcclEngine() {
   watch_.join();
   for (auto& lane : lanes_) {  // of groups that were never whole
     if (lane->comm != nullptr) api_->comm_abort(lane->comm);
-    if (lane->stream.native != nullptr) device_.close_stream(lane->stream);
+    end_stream(device_, *lane);
   }
   for (NcclCall& c : calls_) device_.drop_event(c.ready), device_.drop_event(c.done);
+  for (Event e : branch_ends_) device_.drop_event(e);
 }
 
 void NcclEngine::require(int result, nccl::Comm comm, const std::string& what) {
@@ -75,12 +85,16 @@ void NcclEngine::throw_if_broken() {
   if (broken()) fail(failure_code_, failure_);
 }
 
-NcclLane& NcclEngine::add_lane(int rank, int size, const std::string& label) {
+NcclLane& NcclEngine::add_lane(int rank, int size, const std::string& label, GroupTrace& trace, CommCounters& counters,
+                               std::function<bool(bool)> agree) {
   const std::lock_guard lock(mutex_);
   NcclLane& lane = *lanes_.emplace_back(std::make_unique<NcclLane>());
   lane.rank = rank;
   lane.size = size;
   lane.label = label;
+  lane.trace = &trace;
+  lane.counters = &counters;
+  lane.agree = std::move(agree);
   return lane;
 }
 
@@ -98,6 +112,7 @@ void NcclEngine::start(NcclLane& lane, const nccl::UniqueId& id) {
 
 void NcclEngine::start_locked(NcclLane& lane, const nccl::UniqueId& id) {
   lane.stream = device_.open_stream(index_, 1);  // and selects the device, which NCCL takes from here
+  if (lane.agree) lane.fork = device_.make_event(index_), lane.last = device_.make_event(index_);
   nccl::Config config;
   config.blocking = 0;
   config.max_ctas = lane.max_ctas;
@@ -111,13 +126,12 @@ void NcclEngine::start_from_note(NcclLane& lane, int source, const Note& note) {
   lane.note = note;
 }
 
-// Asks a communicator that was not ready; throws what went wrong with it.
-bool NcclEngine::in_progress(NcclLane& lane) {
+// Asks a communicator that was not ready, of its making or this call; throws what went wrong with it.
+bool NcclEngine::in_progress(NcclLane& lane, const CommCall* call) {
   int now = nccl::kSuccess;
   require(api_->comm_get_async_error(lane.comm, &now), lane.comm, cat(lane.label, ": ncclCommGetAsyncError"));
   require(now, lane.comm,
-          lane.state == NcclLane::kStarting ? cat(lane.label, ": making a communicator")
-                                            : cat(lane.label, ": ", to_string(lane.head->call)));
+          call == nullptr ? cat(lane.label, ": making a communicator") : cat(lane.label, ": ", to_string(*call)));
   return now == nccl::kInProgress;
 }
 
@@ -128,35 +142,34 @@ int NcclEngine::issue(const NcclCall& c) {
   const auto count = static_cast<size_t>(c.call.count), bytes = static_cast<size_t>(c.call.bytes());
   const auto ranks = static_cast<size_t>(lane.size);
   switch (c.call.op) {
-    case CommOp::kAllReduce: return api_->all_reduce(c.a.data, c.a.data, count, type, op, lane.comm, stream);
-    case CommOp::kReduceScatter:
-      return api_->reduce_scatter(c.a.data, c.b.data, count / ranks, type, op, lane.comm, stream);
-    case CommOp::kAllGather:
-      return api_->all_gather(c.b.data, c.a.data, bytes / ranks, nccl::kUint8, lane.comm, stream);
-    case CommOp::kBroadcast:
-      return api_->broadcast(c.a.data, c.a.data, bytes, nccl::kUint8, c.call.peer, lane.comm, stream);
-    case CommOp::kSend: return api_->send(c.a.data, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
-    case CommOp::kRecv: return api_->recv(c.a.data, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
+    case CommOp::kAllReduce: return api_->all_reduce(c.a, c.a, count, type, op, lane.comm, stream);
+    case CommOp::kReduceScatter: return api_->reduce_scatter(c.a, c.b, count / ranks, type, op, lane.comm, stream);
+    case CommOp::kAllGather: return api_->all_gather(c.b, c.a, bytes / ranks, nccl::kUint8, lane.comm, stream);
+    case CommOp::kBroadcast: return api_->broadcast(c.a, c.a, bytes, nccl::kUint8, c.call.peer, lane.comm, stream);
+    case CommOp::kSend: return api_->send(c.a, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
+    case CommOp::kRecv: return api_->recv(c.a, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
     case CommOp::kBarrier: break;
   }
   return nccl::kSuccess;
 }
 
 // NCCL has taken the lane's first call.
-void NcclEngine::launched(NcclLane& lane) {
+void NcclEngine::taken(NcclLane& lane) {
   NcclCall& c = *lane.head;
   device_.record(c.done, lane.stream);
   c.launched = true;
   lane.head = c.next;
   if (lane.head == nullptr) lane.tail = nullptr;
   lane.state = NcclLane::kIdle;
+  lane.loose = true;
 }
 
 void NcclEngine::advance(NcclLane& lane) {
   if (lane.state == NcclLane::kStarting || lane.state == NcclLane::kIssuing) {
-    if (in_progress(lane)) return;
-    if (lane.state == NcclLane::kIssuing)
-      launched(lane);
+    const bool issuing = lane.state == NcclLane::kIssuing;
+    if (in_progress(lane, issuing ? &lane.head->call : nullptr)) return;
+    if (issuing)
+      taken(lane);
     else
       lane.state = NcclLane::kIdle;
   }
@@ -167,7 +180,7 @@ void NcclEngine::advance(NcclLane& lane) {
     lane.state = NcclLane::kIssuing;
     require(result, lane.comm, cat(lane.label, ": ", to_string(c.call)));
     if (result == nccl::kInProgress) return;
-    launched(lane);
+    taken(lane);
   }
 }
 
@@ -187,16 +200,13 @@ void NcclEngine::advance_all() {
 void NcclEngine::reclaim() {
   std::erase_if(open_, [&](NcclCall* c) {
     if (!c->waited || !c->launched || !device_.done(c->done)) return false;
-    c->counters->of(c->call.op).flight_ns += steady_ns() - c->started;
+    if (!c->in_graph) c->lane->counters->of(c->call.op).flight_ns += steady_ns() - c->started;
     free_.push_back(c);
     return true;
   });
 }
 
-uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after,
-                          GroupTrace& trace, CommCounters& counters, uint64_t seq) {
-  const std::lock_guard lock(mutex_);
-  throw_if_broken();
+NcclCall& NcclEngine::fresh_call() {
   if (free_.empty()) reclaim();
   if (free_.empty()) {
     NcclCall& fresh = calls_.emplace_back();
@@ -207,15 +217,43 @@ uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a,
   }
   NcclCall& c = *free_.back();
   free_.pop_back();
-  c.call = call, c.a = a, c.b = b, c.lane = &lane, c.trace = &trace, c.counters = &counters, c.seq = seq;
   c.started = steady_ns();
-  c.has_ready = after.native != nullptr;
-  c.launched = c.waited = false;
+  c.launched = c.waited = c.in_graph = false;
+  c.noted_run = 0;
   c.next = nullptr;
+  open_.push_back(&c);
+  return c;
+}
+
+uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after,
+                          uint64_t seq) {
+  Recording::Answer at;
+  if (lane.agree) at = Recording::side_call(kept(*this, lane, call, a.data, b.data), after);
+  lane.seq = seq;
+  if (at.fate == Recording::Fate::kHeldBack) {
+    if (held_calls_.size() <= at.number) held_calls_.resize(at.number + 1);
+    held_calls_[at.number] = call;
+    held_stream_ = after;
+    return held_ticket(at);
+  }
+  std::optional<Recording::Aside> aside;
+  if (at.fate == Recording::Fate::kNoted) aside.emplace();
+  const std::lock_guard lock(mutex_);
+  const uint64_t ticket = post_locked(lane, call, a.data, b.data, after, seq);
+  calls_[ticket].noted_run = at.run;
+  calls_[ticket].noted_number = at.number;
+  return ticket;
+}
+
+uint64_t NcclEngine::post_locked(NcclLane& lane, const CommCall& call, std::byte* a, std::byte* b, Stream after,
+                                 uint64_t seq) {
+  throw_if_broken();
+  NcclCall& c = fresh_call();
+  c.call = call, c.a = a, c.b = b, c.lane = &lane, c.seq = seq;
+  c.has_ready = after.native != nullptr;
   if (c.has_ready) device_.record(c.ready, after);
   (lane.head == nullptr ? lane.head : lane.tail->next) = &c;
   lane.tail = &c;
-  open_.push_back(&c);
   advance_all();
   return c.index;
 }
@@ -243,14 +281,14 @@ void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
       if (ready()) return;
     }
     if (waiting.trace == nullptr) {
-      c.trace->begin_wait(c.call, c.seq, begin);
-      waiting.trace = c.trace;
+      c.lane->trace->begin_wait(c.call, c.seq, begin);
+      waiting.trace = c.lane->trace;
     }
-    if (c.trace->broken()) fail(Exit::kInternal, c.lane->label, ": ", c.trace->broken_calls());
+    if (c.lane->trace->broken()) fail(Exit::kInternal, c.lane->label, ": ", c.lane->trace->broken_calls());
     if (steady_ns() - begin > deadline_ns_.load()) {
       std::string last;
       for (int r = 0; r < c.lane->size; ++r)
-        if (const std::string call = c.trace->last_call(r); r != c.lane->rank && !call.empty())
+        if (const std::string call = c.lane->trace->last_call(r); r != c.lane->rank && !call.empty())
           last += cat("; rank ", r, ": ", call);
       const std::string text = cat(c.lane->label, ": rank ", c.lane->rank, " waited ", deadline_ns_.load() / 1'000'000,
                                    " ms in ", to_string(c.call), " #", c.seq, ", which NCCL has not ", c.launched ?
@@ -262,14 +300,25 @@ void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
   }
 }
 
-const CommCall& NcclEngine::wait(uint64_t index, Stream s) {
-  NcclCall& c = calls_[index];
+const CommCall& NcclEngine::wait(uint64_t ticket, Stream s) {
+  if (is_held(ticket)) return wait_held(ticket, s);
+  NcclCall& c = calls_[ticket];
+  if (c.noted_run != 0 && c.noted_run == Recording::current_run())
+    Recording::side_call(kept_wait(*this, c.noted_number), s);
+  // Whoever waits for a call that no recording holds may wait before what a recording holds back: that depends on it, or
+  // not at all.
+  std::optional<Recording::Aside> aside;
+  if (c.lane->agree && s.native != nullptr) aside.emplace();
   host_wait([&] { return c.launched && (s.native != nullptr || device_.done(c.done)); }, c);
   const std::lock_guard lock(mutex_);
   if (s.native != nullptr) device_.wait(c.done, s);
   c.waited = true;
   reclaim();
   return c.call;
+}
+
+void NcclEngine::stand_still(NcclLane& lane) {
+  if (lane.head != nullptr) host_wait([&] { return lane.head == nullptr; }, *lane.tail);
 }
 
 // Ends a communicator whose calls have all been taken: with its peers, or alone when they do not come.
@@ -296,7 +345,7 @@ void NcclEngine::remove(NcclLane& lane) {
     free_.push_back(c);
     return true;
   });
-  if (lane.stream.native != nullptr) device_.close_stream(lane.stream);
+  end_stream(device_, lane);
   std::erase_if(lanes_, [&](const auto& l) { return l.get() == &lane; });
 }
 
@@ -353,13 +402,14 @@ void NcclEngine::watch() {
       const auto late = std::find_if(open_.begin(), open_.end(), [&](const NcclCall* c) {
         return c->launched && c->waited && now - c->started > 1'000'000'000 && !device_.done(c->done);
       });
-      GroupTrace* before = std::exchange(shown_, late != open_.end() ? (*late)->trace : nullptr);
+      GroupTrace* before = std::exchange(shown_, late != open_.end() ? (*late)->lane->trace : nullptr);
       if (before != nullptr && before != shown_) before->end_wait();
       if (shown_ == nullptr) continue;
       const NcclCall& c = **late;
-      c.trace->begin_wait(c.call, c.seq, c.started);
+      c.lane->trace->begin_wait(c.call, c.seq, c.started);
       if (now - c.started > deadline_ns_.load())
-        abort_locked(cat(c.lane->label, ": rank ", c.lane->rank, ": ", to_string(c.call), " #", c.seq,
+        abort_locked(cat(c.lane->label, ": rank ", c.lane->rank, ": ",
+                         c.in_graph ? "a graph of calls, the first of them " : "", to_string(c.call), " #", c.seq,
                          " does not end on the device after ", deadline_ns_.load() / 1'000'000, " ms"),
                      Exit::kHang);
     } catch (const Error&) {}  // kept by abort_locked, for the rank's own thread

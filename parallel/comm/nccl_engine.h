@@ -1,15 +1,20 @@
 // Private to the NCCL backend: the communicators of one rank, the calls that they have not ended, and who watches them.
+// Collectives take part in recordings (kernels/replay.h) where options allow it: in a graph the lane's stream leaves the
+// computing one by an event and comes back by another. What is captured is never asked about: neither calls nor their
+// ends are seen by the host, which watches the graph as a whole.
 #pragma once
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/replay.h"
 #include "parallel/comm/call.h"
 #include "parallel/comm/nccl_group.h"
 #include "parallel/comm/side_channel.h"
@@ -28,37 +33,47 @@ struct NcclLane {
   Note note;
   std::string label;
   struct NcclCall *head = nullptr, *tail = nullptr;  // posted and not taken by NCCL
+  GroupTrace* trace = nullptr;  // of its group, like the counters
+  CommCounters* counters = nullptr;
+  uint64_t seq = 0;  // of its last call
+  // Where calls may be captured: whether all ranks say true, asked of the host's groups.
+  std::function<bool(bool)> agree;
+  Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls when a graph follows them
+  bool loose = false;                    // it has had calls of its own since `last`
+  uint64_t seen = 0;                     // by a walk over the lanes of a graph
 };
 
 struct NcclCall {
   CommCall call;
-  Tensor a, b;  // inout, full or message; shard
+  std::byte *a = nullptr, *b = nullptr;  // inout, full or message; shard
   NcclLane* lane = nullptr;
-  GroupTrace* trace = nullptr;
-  CommCounters* counters = nullptr;
   uint64_t index = 0, seq = 0;
   int64_t started = 0;
   Event ready = nullptr, done = nullptr;  // of the caller's stream at the post; of the lane's at the end
   bool has_ready = false, launched = false, waited = false;
+  bool in_graph = false;  // stands for a graph, from its launch to its end; the call is the first of those in it
+  uint64_t noted_run = 0;  // of the recording that has noted it, by this number
+  size_t noted_number = 0;
   NcclCall* next = nullptr;  // in its lane
 };
 
-class NcclEngine {
+class NcclEngine final : public SideCalls {
  public:
   NcclEngine(SideChannel&, std::shared_ptr<const nccl::Api>, const DeviceApi&, int index, void* (*raw)(Stream),
              NcclOptions);
-  ~NcclEngine();
+  ~NcclEngine() override;
 
   // A lane of `size` ranks. Rank 0 makes the id itself; others with `source` >= 0 take it from that rank's note.
-  NcclLane& add_lane(int rank, int size, const std::string& label);
+  // `agree`: its calls may be captured.
+  NcclLane& add_lane(int rank, int size, const std::string& label, GroupTrace&, CommCounters&,
+                     std::function<bool(bool)> agree = {});
   nccl::UniqueId new_id();
   void start(NcclLane&, const nccl::UniqueId&);
   void start_from_note(NcclLane&, int source, const Note&);
   void remove(NcclLane&);  // its calls have ended or never will
 
-  uint64_t post(NcclLane&, const CommCall&, const Tensor& a, const Tensor& b, Stream after, GroupTrace&, CommCounters&,
-                uint64_t seq);
-  const CommCall& wait(uint64_t index, Stream);
+  uint64_t post(NcclLane&, const CommCall&, const Tensor& a, const Tensor& b, Stream after, uint64_t seq);
+  const CommCall& wait(uint64_t ticket, Stream);
   void poll();
   void abort(const std::string& why, Exit code);  // ends what runs on the device; the first reason stays
   bool broken() const { return broken_.load(std::memory_order_acquire); }
@@ -66,19 +81,37 @@ class NcclEngine {
   SideChannel& side() { return side_; }
   const NcclOptions& options() const { return options_; }
 
+  void make(const SideCall&, size_t number, Stream recorded, bool captured) override;
+  void close(Stream recorded, bool captured) override;
+  void settle(std::span<const SideCall>, Stream recorded) override;
+  void launched(std::span<const SideCall>, Stream recorded) override;
+  bool agree(std::span<const SideCall>, bool good) override;
+
  private:
+  struct Branch {  // queued for a recording, and not awaited by its stream
+    size_t number;
+    uint64_t ticket;  // of a call; a captured one: the place of its event
+  };
   void start_locked(NcclLane&, const nccl::UniqueId&);
   void finalize(NcclLane&);
   void advance(NcclLane&);
   void advance_all();
   void reclaim();  // calls that have ended on the device and have been waited for
   int issue(const NcclCall&);
-  void launched(NcclLane&);
-  bool in_progress(NcclLane&);
+  void taken(NcclLane&);
+  NcclCall& fresh_call();
+  uint64_t post_locked(NcclLane&, const CommCall&, std::byte* a, std::byte* b, Stream after, uint64_t seq);
+  const CommCall& wait_held(uint64_t ticket, Stream);
+  void capture(NcclLane&, const NcclCall&, size_t number, Stream recorded);
+  void join(const Branch&, Stream recorded, bool captured);
+  template <class Visit>
+  void each_lane(std::span<const SideCall>, Visit);
+  bool in_progress(NcclLane&, const CommCall*);
   void require(int result, nccl::Comm, const std::string& what);
   void throw_if_broken();
   template <class Ready>
-  void host_wait(Ready, const NcclCall&);
+  void host_wait(Ready, const NcclCall&);  // of nccl_engine.cpp alone
+  void stand_still(NcclLane&);             // NCCL has taken all that was posted
   void watch();
   void abort_locked(const std::string& why, Exit code);
 
@@ -94,6 +127,14 @@ class NcclEngine {
   std::vector<std::unique_ptr<NcclLane>> lanes_;
   std::deque<NcclCall> calls_;
   std::vector<NcclCall*> free_, open_;  // open: posted and not reclaimed, oldest first
+  // Of the rank's thread alone: recordings.
+  std::vector<Branch> branches_;
+  std::vector<Event> branch_ends_;    // of captured calls; used again by every capture
+  size_t captured_ = 0;               // of them, by the capture that runs
+  std::vector<CommCall> held_calls_;  // by number, of the running recording
+  Stream held_stream_;
+  uint64_t walk_ = 0;
+
   std::atomic<bool> broken_{false};
   GroupTrace* shown_ = nullptr;  // whose wait of the device the board tells of
   std::string failure_;

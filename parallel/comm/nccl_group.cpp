@@ -1,6 +1,7 @@
 #include "parallel/comm/nccl_group.h"
 
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ class NcclGroup final : public ProcessGroup {
     trace_ = engine_.side().trace(kTraceNumbers + number, ranks_.front(), rank(), size());
     inner_->barrier();
     trace_.connect();
-    lane_ = &engine_.add_lane(rank(), size(), label());
+    lane_ = &engine_.add_lane(rank(), size(), label(), trace_, counters_, asks_all());
     engine_.start(*lane_, shared_id());
     making_ = inner_->counters();
   }
@@ -47,6 +48,7 @@ class NcclGroup final : public ProcessGroup {
   }
 
   std::string_view backend() const override { return "nccl"; }
+  bool capturable() const override { return engine_.options().captures; }
   Work all_reduce(Tensor t, ReduceOp op, Stream s) override {
     if (on_host(t)) return inner_->all_reduce(t, op, s);
     return collective(all_reduce_call(*this, t, op), t, {}, s);
@@ -130,6 +132,19 @@ class NcclGroup final : public ProcessGroup {
     return sent.id;
   }
 
+  // Whether all ranks say true, of the host's group and as nobody's call.
+  std::function<bool(bool)> asks_all() {
+    if (!engine_.options().captures) return {};
+    return [this](bool mine) {
+      const CommCounters before = inner_->counters();
+      int32_t all = mine ? 1 : 0;
+      inner_->all_reduce({reinterpret_cast<std::byte*>(&all), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
+      add(making_, inner_->counters(), 1);
+      add(making_, before, -1);
+      return all == 1;
+    };
+  }
+
   static bool on_host(const Tensor& t) { return t.device.kind == DeviceKind::kCpu; }
 
   Work collective(const CommCall& call, const Tensor& a, const Tensor& b, Stream after) {
@@ -153,7 +168,7 @@ class NcclGroup final : public ProcessGroup {
 
   Work posted(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after, uint64_t seq,
               int64_t begin) {
-    const uint64_t ticket = engine_.post(lane, call, a, b, after, trace_, counters_, seq);
+    const uint64_t ticket = engine_.post(lane, call, a, b, after, seq);
     was_inside(call.op, call.bytes(), begin, false);
     return Work(this, ticket);
   }
@@ -162,8 +177,9 @@ class NcclGroup final : public ProcessGroup {
   NcclLane& channel(bool sends, int peer, int tag) {
     for (const Channel& c : channels_)
       if (c.sends == sends && c.peer == peer && c.tag == tag) return *c.lane;
-    NcclLane& lane = engine_.add_lane(sends ? 0 : 1, 2, cat(label(), ", messages ", sends ? "to" : "from", " rank ",
-                                                            peer, " with tag ", tag));
+    NcclLane& lane = engine_.add_lane(
+        sends ? 0 : 1, 2, cat(label(), ", messages ", sends ? "to" : "from", " rank ", peer, " with tag ", tag), trace_,
+        counters_);
     lane.max_ctas = engine_.options().p2p_ctas;
     channels_.push_back({sends, peer, tag, &lane});
     Note note{number_, static_cast<uint64_t>(tag), {}};

@@ -5,6 +5,7 @@
 // the deadline; it then aborts the communicators, so that kernels that wait for a peer end, and the next call or wait
 // says why.
 // What NCCL has not goes to the host's transport: host tensors, barriers, errors that end the world.
+// Collectives may be captured into graphs (kernels/replay.h) where NcclOptions::captures says so; messages never are.
 // Sums: in the order of NCCL's ring, repeatable with NCCL_ALGO=Ring (nccl::set_environment), but not the rank order of
 // the CPU backends; bf16 and f16 are rounded wherever NCCL's algorithm stores a partial sum.
 #pragma once
@@ -22,6 +23,7 @@ class NcclEngine;
 
 struct NcclOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(660);  // of every wait, also of one on the device
+  bool captures = false;  // collectives take part in recordings; the same on all ranks
   int p2p_ctas = 4;  // the most thread blocks that a communicator for messages may take from the computation
 };
 

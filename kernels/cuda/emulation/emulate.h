@@ -33,6 +33,7 @@ void wait_warp();
 // Whether launches on a stream go to a graph now, and one that does.
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);
+void count_single();
 // The values of all lanes of this warp; valid until the warp's next barrier.
 const uint64_t* exchange(uint64_t mine);
 
@@ -61,7 +62,9 @@ void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   const auto launch = [kernel, args, grid = b.grid, block = b.block, shared = b.shared] {
     run(grid, block, shared, [&] { std::apply(kernel, args); });
   };
-  capturing(b.stream) ? keep(b.stream, launch) : launch();
+  if (capturing(b.stream)) return keep(b.stream, launch);
+  count_single();
+  launch();
 }
 
 }  // namespace gt::emulated

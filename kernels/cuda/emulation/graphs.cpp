@@ -1,42 +1,81 @@
-// Stream capture and graphs. A graph does again what was captured, with the arguments of then. Stricter than CUDA:
-// events take no part in a capture. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds, as after a call that is not
-// allowed. GPTTRAIN_EMULATED_GRAPHS=FILE: how many graphs were made, launched, and of how many pieces of work.
+// Stream capture and graphs. A graph does again what was captured, with the arguments of then, in the order of then. As
+// strict as CUDA: another stream takes part once it waits for an event of the capture, must have come back to the first
+// one in the end, and an event from outside is none to wait for. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds,
+// as after a call that is not allowed. GPTTRAIN_EMULATED_GRAPHS=FILE: how many graphs were made, launched, and of how
+// many pieces of work; how many pieces of work were queued one by one; how often the host waited for a stream.
 #include "kernels/cuda/emulation/graphs.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <vector>
+
+#include "kernels/cuda/emulation/device_memory.h"
 
 namespace gt::emulated {
 namespace {
 
 using Pieces = std::vector<std::function<void()>>;
+constexpr long kPieceBytes = 10240;  // of device memory that a graph takes a piece
 
-struct Queue {
-  bool capturing = false, spoilt = false;
+struct Queue;
+
+struct Capture {
+  Queue* origin = nullptr;
+  bool spoilt = false;
   Pieces kept;
+  std::vector<Queue*> joined;  // others than the origin
 };
 
-thread_local Queue* captured_here = nullptr;
+struct Queue {
+  std::shared_ptr<Capture> in;
+  size_t tip = 0, merged = 0;  // of kept: behind this stream's last piece; behind what other streams wait for
+};
+
+struct Mark {  // an event
+  double reading = 0;
+  std::weak_ptr<Capture> of;
+  Queue* queue = nullptr;
+  size_t tip = 0;
+  bool captured = false;
+};
+
+thread_local Capture* captured_here = nullptr;
 
 Queue* queue_of(cudaStream_t s) { return reinterpret_cast<Queue*>(s); }
 Pieces* pieces_of(void* graph) { return static_cast<Pieces*>(graph); }
+Mark& mark_of(cudaEvent_t e) { return *reinterpret_cast<Mark*>(e); }
 
 struct Counts {
-  std::atomic<long> made{0}, launched{0}, pieces{0};
+  std::atomic<long> made{0}, launched{0}, pieces{0}, single{0}, waits{0}, held{0};  // held: pieces of graphs that live
   ~Counts() {
     const char* file = std::getenv("GPTTRAIN_EMULATED_GRAPHS");
-    if (file != nullptr) std::ofstream(file) << made << ' ' << launched << ' ' << pieces << '\n';
+    if (file == nullptr) return;
+    std::ofstream(file) << made << ' ' << launched << ' ' << pieces << ' ' << single << ' ' << waits << '\n';
   }
 };
 Counts counts;
 
+double read_clock() {
+  const OnDevice now;
+  return clock_us;
+}
+
+cudaError_t spoil(Capture& c, cudaError_t why) { return c.spoilt = true, why; }
+
 }  // namespace
 
-bool capturing(cudaStream_t s) { return queue_of(s) != nullptr && queue_of(s)->capturing; }
-void keep(cudaStream_t s, std::function<void()> work) { queue_of(s)->kept.push_back(std::move(work)); }
+bool capturing(cudaStream_t s) { return queue_of(s) != nullptr && queue_of(s)->in != nullptr; }
+void keep(cudaStream_t s, std::function<void()> work) {
+  Queue& q = *queue_of(s);
+  q.in->kept.push_back(std::move(work));
+  q.tip = q.in->kept.size();
+}
+void count_single() { ++counts.single; }
+void count_wait() { ++counts.waits; }
+long graph_bytes() { return counts.held * kPieceBytes; }
 bool forbidden() {
   if (captured_here == nullptr) return false;
   return captured_here->spoilt = true;
@@ -48,30 +87,92 @@ using namespace gt::emulated;
 
 extern "C" {
 
+// For libraries that the tests put in the place of real ones: true when the stream is captured, and keeps the work.
+__attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream, void (*work)(void*), void* what,
+                                                                   void (*drop)(void*)) {
+  const auto s = static_cast<cudaStream_t>(stream);
+  if (!capturing(s)) return false;
+  const std::shared_ptr<void> kept(what, drop);
+  keep(s, [work, kept] { work(kept.get()); });
+  return true;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   return *s = reinterpret_cast<cudaStream_t>(new Queue), cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return delete queue_of(s), cudaSuccess; }
 
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  return *e = reinterpret_cast<cudaEvent_t>(new Mark), cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete &mark_of(e), cudaSuccess; }
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  Mark& m = mark_of(e);
+  m.captured = capturing(s);
+  if (!m.captured) return forbidden() ? cudaErrorStreamCaptureUnsupported : (m.reading = read_clock(), cudaSuccess);
+  Queue& q = *queue_of(s);
+  m.of = q.in, m.queue = &q, m.tip = q.tip;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  Mark& m = mark_of(e);
+  Queue& q = *queue_of(s);
+  if (!m.captured) {
+    if (q.in != nullptr) return spoil(*q.in, cudaErrorStreamCaptureIsolation);
+    return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  }
+  const std::shared_ptr<Capture> of = m.of.lock();
+  if (of == nullptr) return cudaErrorInvalidValue;  // of a capture that is over
+  if (q.in != nullptr && q.in != of) return spoil(*q.in, cudaErrorStreamCaptureMerge);
+  if (q.in == nullptr) {
+    q.in = of;
+    q.tip = q.merged = 0;
+    of->joined.push_back(&q);
+  }
+  if (m.queue != &q && m.queue->merged < m.tip) m.queue->merged = m.tip;
+  q.tip = of->kept.size();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
+  return *ms = static_cast<float>((mark_of(b).reading - mark_of(a).reading) / 1e3), cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return mark_of(e).captured ? cudaErrorCapturedEvent : cudaSuccess;
+}
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
   Queue& q = *queue_of(s);
-  if (mode != cudaStreamCaptureModeThreadLocal || q.capturing || captured_here != nullptr) return cudaErrorIllegalState;
+  if (mode != cudaStreamCaptureModeThreadLocal || q.in != nullptr || captured_here != nullptr)
+    return cudaErrorIllegalState;
   const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
-  q.capturing = true;
-  q.spoilt = wanted != nullptr && std::strcmp(wanted, "spoilt") == 0;
-  captured_here = &q;
+  q.in = std::make_shared<Capture>();
+  q.in->origin = &q;
+  q.in->spoilt = wanted != nullptr && std::strcmp(wanted, "spoilt") == 0;
+  q.tip = q.merged = 0;
+  captured_here = q.in.get();
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
   Queue& q = *queue_of(s);
   *graph = nullptr;
-  if (&q != captured_here) return cudaErrorStreamCaptureWrongThread;
+  if (q.in == nullptr || q.in.get() != captured_here || q.in->origin != &q) return cudaErrorStreamCaptureWrongThread;
   captured_here = nullptr;
-  q.capturing = false;
-  Pieces kept = std::exchange(q.kept, {});
-  if (q.spoilt) return cudaErrorStreamCaptureInvalidated;
-  *graph = reinterpret_cast<cudaGraph_t>(new Pieces(std::move(kept)));
+  const std::shared_ptr<Capture> over = std::exchange(q.in, nullptr);
+  bool away = false;
+  for (Queue* other : over->joined) {
+    away = away || other->merged < other->tip;
+    other->in = nullptr;
+  }
+  if (over->spoilt) return cudaErrorStreamCaptureInvalidated;
+  if (away) return cudaErrorStreamCaptureUnjoined;
+  *graph = reinterpret_cast<cudaGraph_t>(new Pieces(std::move(over->kept)));
   return cudaSuccess;
 }
 
@@ -84,6 +185,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *made = reinterpret_cast<cudaGraphExec_t>(new Pieces(*pieces_of(graph)));
   ++counts.made;
+  counts.held += static_cast<long>(pieces_of(graph)->size());
   return cudaSuccess;
 }
 
@@ -98,6 +200,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete pieces_of(graph), cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete pieces_of(graph), cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  counts.held -= static_cast<long>(pieces_of(graph)->size());
+  return delete pieces_of(graph), cudaSuccess;
+}
 
 }  // extern "C"

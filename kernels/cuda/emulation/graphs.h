@@ -10,12 +10,16 @@ namespace gt::emulated {
 
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);
+void count_single();  // work that is done at once
+void count_wait();    // of the host for a stream
+long graph_bytes();   // of device memory, that all graphs take
 
 // Does it now, or keeps it for the graph.
 template <class Work>
 cudaError_t queue(cudaStream_t s, Work work) {
-  capturing(s) ? keep(s, std::move(work)) : work();
-  return cudaSuccess;
+  if (capturing(s)) return keep(s, std::move(work)), cudaSuccess;
+  count_single();
+  return work(), cudaSuccess;
 }
 
 // True when this thread captures a stream: the call that asks is none that may be made then, and the capture is spoilt.

@@ -1,6 +1,6 @@
 // The part of the CUDA runtime that this backend calls: everything is finished when the call returns, unless its stream
-// is being captured (graphs.cpp). Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared memory a block may use
-// (default: an H200's 232448).
+// is being captured. Streams, events and graphs: graphs.cpp. Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of
+// shared memory a block may use (default: an H200's 232448).
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>
@@ -11,11 +11,6 @@
 
 using gt::emulated::forbidden;
 using gt::emulated::OnDevice;
-
-namespace {
-bool times(cudaEvent_t e) { return e != reinterpret_cast<cudaEvent_t>(8); }
-double& reading(cudaEvent_t e) { return *reinterpret_cast<double*>(e); }
-}  // namespace
 
 extern "C" {
 
@@ -36,7 +31,11 @@ cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t{1} << 34, cudaSuccess; }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = size_t{1} << 34;
+  *free = *total - static_cast<size_t>(gt::emulated::graph_bytes());
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t stream) {
   return gt::emulated::queue(stream, [=] {
     const OnDevice now;
@@ -52,32 +51,9 @@ cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t stream) {
 
 // Waits for what a stream or an event does would never end while the stream is captured.
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  gt::emulated::count_wait();
   return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
-// The backend records and awaits no event inside a graph, so neither does the emulation.
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
-  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
-  return *e = reinterpret_cast<cudaEvent_t>(8), cudaSuccess;
-}
-// An event that times holds the emulated clock's reading; the others are all one.
-cudaError_t cudaEventCreate(cudaEvent_t* e) { return *e = reinterpret_cast<cudaEvent_t>(new double{0}), cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t e) {
-  if (times(e)) delete &reading(e);
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
-  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  const OnDevice now;
-  if (times(e)) reading(e) = gt::emulated::clock_us;
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
-  return *ms = static_cast<float>((reading(b) - reading(a)) / 1e3), cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
 
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }

@@ -1,12 +1,19 @@
 // A libnccl of threads of one process over plain memory, as strict as the real one where its callers could be careless:
 // communicators are non-blocking, every call stays "in progress" until all ranks have made it, one call at a time, one
 // that differs between ranks is an error. Sums in rank order. FAKE_NCCL_VERSION: what it says it is.
+// On a stream of the emulated device that is being captured a call becomes a part of the graph, which ends when all ranks
+// run theirs; a call that is part of a graph on one rank and none on another is an error.
+#include <dlfcn.h>
+
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "parallel/comm/nccl_api.h"
@@ -29,6 +36,7 @@ struct Call {
   Kind kind{};
   size_t count = 0;
   int type = 0, op = 0;
+  bool captured = false;
   std::vector<Part> parts;
   int arrived = 0;
   bool done = false, wrong = false;
@@ -45,7 +53,7 @@ struct Rank {
   uint64_t posted = 0;
   std::shared_ptr<Call> now;
   int failure = nccl::kSuccess;
-  bool aborted = false;
+  bool aborted = false, capturing = false;  // capturing: a call was just captured, and nobody has asked about it
   std::string said;
 };
 
@@ -53,6 +61,7 @@ std::mutex mutex;
 std::map<std::string, std::shared_ptr<World>> worlds;  // by id
 uint64_t ids = 0;
 FakeNccl control;
+std::vector<std::unique_ptr<Rank>> all_ranks;  // also those that have ended, for graphs may name them
 
 size_t size_of_type(int t) {
   if (t == nccl::kUint8) return 1;
@@ -125,22 +134,26 @@ int state_of(Rank& r) {
   if (r.world->joined < r.world->ranks) return nccl::kInProgress;
   if (r.now != nullptr && r.now->wrong) return refuse(r, 5, "the ranks made different calls");
   if (r.now != nullptr && !r.now->done) return nccl::kInProgress;
-  return nccl::kSuccess;
+  return std::exchange(r.capturing, false) ? nccl::kInProgress : nccl::kSuccess;
 }
 
-int call(nccl::Comm comm, Kind kind, size_t count, int type, int op, Part part) {
-  const std::lock_guard lock(mutex);
-  Rank& r = *reinterpret_cast<Rank*>(comm);
-  if (const int now = state_of(r); now != nccl::kSuccess)
-    return now == nccl::kInProgress ? refuse(r, 5, "a call while the one before is in progress") : now;
+struct Wanted {
+  Kind kind{};
+  size_t count = 0;
+  int type = 0, op = 0;
+  Part part;
+};
+
+int arrive(Rank& r, const Wanted& w, bool captured) {
+  const auto& [kind, count, type, op, part] = w;
   ++control.calls;
   if (control.calls == control.fail_at) return refuse(r, 6, "a network cable was pulled");
   auto& c = r.world->calls[r.posted];
   if (c == nullptr) {
     c = std::make_shared<Call>();
-    *c = {kind, count, type, op, std::vector<Part>(static_cast<size_t>(r.world->ranks)), 0, false, false};
+    *c = {kind, count, type, op, captured, std::vector<Part>(static_cast<size_t>(r.world->ranks)), 0, false, false};
   }
-  if (c->kind != kind || c->count != count || c->type != type || c->op != op) c->wrong = true;
+  if (c->kind != kind || c->count != count || c->type != type || c->op != op || c->captured != captured) c->wrong = true;
   c->parts[static_cast<size_t>(r.rank)] = part;
   r.now = c;
   if (++c->arrived == r.world->ranks) {
@@ -149,6 +162,47 @@ int call(nccl::Comm comm, Kind kind, size_t count, int type, int op, Part part) 
   }
   ++r.posted;
   return state_of(r);
+}
+
+// A part of a graph, which the device gets to.
+void run_captured(Rank& r, const Wanted& w) {
+  std::unique_lock lock(mutex);
+  if (!r.aborted) arrive(r, w, true);
+  while (!r.aborted && state_of(r) == nccl::kInProgress) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    lock.lock();
+  }
+}
+
+// Of the emulated device, where that is what runs here.
+using Keep = bool (*)(void* stream, void (*work)(void*), void* what, void (*drop)(void*));
+Keep emulated_keep() {
+  void* library = dlopen("libgpttrain_cuda.so", RTLD_NOW | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : reinterpret_cast<Keep>(dlsym(library, "gpttrain_emulated_keep"));
+}
+
+int call(nccl::Comm comm, const Wanted& w, void* stream) {
+  static const Keep keep = emulated_keep();
+  struct Captured {
+    Rank* rank;
+    Wanted wanted;
+  };
+  const std::lock_guard lock(mutex);
+  Rank& r = *reinterpret_cast<Rank*>(comm);
+  if (const int now = state_of(r); now != nccl::kSuccess)
+    return now == nccl::kInProgress ? refuse(r, 5, "a call while the one before is in progress") : now;
+  if (keep != nullptr) {
+    auto* captured = new Captured{&r, w};
+    const auto run = [](void* p) { run_captured(*static_cast<Captured*>(p)->rank, static_cast<Captured*>(p)->wanted); };
+    const auto drop = [](void* p) { delete static_cast<Captured*>(p); };
+    if (keep(stream, run, captured, drop)) {
+      r.capturing = true;
+      return nccl::kInProgress;
+    }
+    delete captured;
+  }
+  return arrive(r, w, false);
 }
 
 }  // namespace
@@ -178,7 +232,7 @@ int ncclCommInitRankConfig(nccl::Comm* comm, int ranks, UniqueId id, int rank, n
   if (world == nullptr) world = std::make_shared<World>();
   world->ranks = ranks;
   ++world->joined;
-  auto* r = new Rank;
+  Rank* r = all_ranks.emplace_back(std::make_unique<Rank>()).get();
   r->world = world;
   r->rank = rank;
   *comm = reinterpret_cast<nccl::Comm>(r);
@@ -197,10 +251,9 @@ int ncclCommFinalize(nccl::Comm comm) {
   const std::lock_guard lock(mutex);
   return state_of(*reinterpret_cast<Rank*>(comm)) == nccl::kSuccess ? 0 : 5;
 }
-int ncclCommDestroy(nccl::Comm comm) {
+int ncclCommDestroy(nccl::Comm) {
   const std::lock_guard lock(mutex);
   --control.comms;
-  delete reinterpret_cast<Rank*>(comm);
   return 0;
 }
 int ncclCommAbort(nccl::Comm comm) {
@@ -209,27 +262,27 @@ int ncclCommAbort(nccl::Comm comm) {
   ++control.aborted;
   auto* r = reinterpret_cast<Rank*>(comm);
   if (r->now != nullptr && !r->now->done) r->now->wrong = true;  // nobody carries it out any more
-  delete r;
+  r->aborted = true;
   return 0;
 }
 
-int ncclAllReduce(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void*) {
-  return call(c, kAllReduce, n, type, op, {from, to});
+int ncclAllReduce(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void* s) {
+  return call(c, {kAllReduce, n, type, op, {from, to}}, s);
 }
-int ncclReduceScatter(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void*) {
-  return call(c, kReduceScatter, n, type, op, {from, to});
+int ncclReduceScatter(const void* from, void* to, size_t n, int type, int op, nccl::Comm c, void* s) {
+  return call(c, {kReduceScatter, n, type, op, {from, to}}, s);
 }
-int ncclAllGather(const void* from, void* to, size_t n, int type, nccl::Comm c, void*) {
-  return call(c, kAllGather, n, type, 0, {from, to});
+int ncclAllGather(const void* from, void* to, size_t n, int type, nccl::Comm c, void* s) {
+  return call(c, {kAllGather, n, type, 0, {from, to}}, s);
 }
-int ncclBroadcast(const void* from, void* to, size_t n, int type, int root, nccl::Comm c, void*) {
-  return call(c, kBroadcast, n, type, root, {from, to});
+int ncclBroadcast(const void* from, void* to, size_t n, int type, int root, nccl::Comm c, void* s) {
+  return call(c, {kBroadcast, n, type, root, {from, to}}, s);
 }
-int ncclSend(const void* from, size_t n, int type, int, nccl::Comm c, void*) {
-  return call(c, kMessage, n, type, 0, {from, nullptr});
+int ncclSend(const void* from, size_t n, int type, int, nccl::Comm c, void* s) {
+  return call(c, {kMessage, n, type, 0, {from, nullptr}}, s);
 }
-int ncclRecv(void* to, size_t n, int type, int, nccl::Comm c, void*) {
-  return call(c, kMessage, n, type, 0, {nullptr, to});
+int ncclRecv(void* to, size_t n, int type, int, nccl::Comm c, void* s) {
+  return call(c, {kMessage, n, type, 0, {nullptr, to}}, s);
 }
 
 const char* ncclGetErrorString(int r) {

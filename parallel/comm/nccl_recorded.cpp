@@ -1,0 +1,136 @@
+// NCCL's calls in recordings of the computing stream (kernels/replay.h): noted, captured, and awaited by the graph.
+#include <algorithm>
+
+#include "parallel/comm/nccl_engine.h"
+#include "parallel/comm/nccl_tickets.h"
+
+namespace gt {
+namespace {
+
+NcclLane* lane_of(const SideCall& s) { return reinterpret_cast<NcclLane*>(s.words[0]); }  // nullptr: a wait
+
+CommCall call_of(const SideCall& s) {
+  return {static_cast<CommOp>(s.words[1] & 0xff),
+          static_cast<ReduceOp>(s.words[1] >> 8 & 0xff),
+          static_cast<DType>(s.words[1] >> 16 & 0xff),
+          static_cast<int64_t>(s.words[2]),
+          static_cast<int32_t>(s.words[3]),
+          0};
+}
+
+}  // namespace
+
+SideCall kept(SideCalls& by, NcclLane& lane, const CommCall& c, std::byte* a, std::byte* b) {
+  const auto what =
+      static_cast<uint64_t>(c.op) | static_cast<uint64_t>(c.reduce) << 8 | static_cast<uint64_t>(c.dtype) << 16;
+  return {&by,
+          {reinterpret_cast<uint64_t>(&lane), what, static_cast<uint64_t>(c.count), static_cast<uint32_t>(c.peer),
+           reinterpret_cast<uint64_t>(a), reinterpret_cast<uint64_t>(b), 0}};
+}
+
+SideCall kept_wait(SideCalls& by, size_t number) { return {&by, {0, 0, 0, 0, 0, 0, number}}; }
+
+// The stream has come back to the recorded one by the time the recording holds nothing back any more: then there is
+// nothing to wait for.
+const CommCall& NcclEngine::wait_held(uint64_t ticket, Stream s) {
+  const size_t number = number_of(ticket);
+  if (run_of(ticket) == Recording::current_run()) Recording::side_call(kept_wait(*this, number), s);
+  if (s.native == nullptr) device_.synchronize(held_stream_);
+  return held_calls_[number];
+}
+
+void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool captured) {
+  const Recording::Aside aside;
+  NcclLane* lane = lane_of(side);
+  if (lane == nullptr) {
+    const auto at = std::find_if(branches_.begin(), branches_.end(),
+                                 [&](const Branch& b) { return b.number == static_cast<size_t>(side.words[6]); });
+    if (at == branches_.end()) return;  // of an earlier stretch, at whose end it came back
+    const Branch b = *at;
+    branches_.erase(at);
+    return join(b, recorded, captured);
+  }
+  const std::lock_guard lock(mutex_);
+  NcclCall c;
+  c.call = call_of(side);
+  c.a = reinterpret_cast<std::byte*>(side.words[4]);
+  c.b = reinterpret_cast<std::byte*>(side.words[5]);
+  c.lane = lane;
+  if (captured) return capture(*lane, c, number, recorded);
+  branches_.push_back({number, post_locked(*lane, c.call, c.a, c.b, recorded, lane->seq)});
+}
+
+// The lane stands still (settle). NCCL may take a while to take a call also here.
+void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Stream recorded) {
+  throw_if_broken();
+  device_.record(lane.fork, recorded);
+  device_.wait(lane.fork, lane.stream);
+  const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
+  require(result, lane.comm, cat(lane.label, ": capturing ", to_string(c.call)));
+  if (result == nccl::kInProgress)
+    while (in_progress(lane, &c.call)) std::this_thread::yield();
+  const size_t at = captured_;
+  if (++captured_ > branch_ends_.size()) branch_ends_.push_back(device_.make_event(index_));
+  device_.record(branch_ends_[at], lane.stream);
+  branches_.push_back({number, at});
+}
+
+void NcclEngine::join(const Branch& b, Stream recorded, bool captured) {
+  if (captured)
+    device_.wait(branch_ends_[b.ticket], recorded);
+  else
+    wait(b.ticket, recorded);
+}
+
+void NcclEngine::close(Stream recorded, bool captured) {
+  const Recording::Aside aside;
+  for (const Branch& b : branches_) join(b, recorded, captured);
+  branches_.clear();
+}
+
+template <class Visit>
+void NcclEngine::each_lane(std::span<const SideCall> sides, Visit visit) {
+  ++walk_;
+  for (const SideCall& s : sides) {
+    NcclLane* lane = lane_of(s);
+    if (lane != nullptr && std::exchange(lane->seen, walk_) != walk_) visit(*lane);
+  }
+}
+
+// Two calls of one communicator must not run at once: the graph starts behind what was posted before it. What is posted
+// behind it waits for the computing stream, and so for the graph.
+void NcclEngine::settle(std::span<const SideCall> sides, Stream recorded) {
+  const Recording::Aside aside;
+  branches_.clear();  // of a capture that failed
+  captured_ = 0;
+  each_lane(sides, [&](NcclLane& lane) {
+    stand_still(lane);
+    const std::lock_guard lock(mutex_);
+    throw_if_broken();
+    if (!std::exchange(lane.loose, false)) return;
+    device_.record(lane.last, lane.stream);
+    device_.wait(lane.last, recorded);
+  });
+}
+
+// One entry for the whole graph, so that somebody sees when it does not end.
+void NcclEngine::launched(std::span<const SideCall> sides, Stream recorded) {
+  const auto first = std::find_if(sides.begin(), sides.end(), [](const SideCall& s) { return lane_of(s) != nullptr; });
+  if (first == sides.end()) return;
+  const Recording::Aside aside;
+  const std::lock_guard lock(mutex_);
+  NcclCall& c = fresh_call();
+  c.call = call_of(*first);
+  c.lane = lane_of(*first);
+  c.seq = c.lane->seq;
+  c.launched = c.waited = c.in_graph = true;
+  device_.record(c.done, recorded);
+}
+
+bool NcclEngine::agree(std::span<const SideCall> sides, bool good) {
+  const Recording::Aside aside;
+  each_lane(sides, [&](NcclLane& lane) { good = lane.agree(good); });
+  return good;
+}
+
+}  // namespace gt

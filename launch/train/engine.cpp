@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/core/host.h"
 #include "launch/config/no_decay.h"
@@ -93,25 +94,24 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
   const Backend* replayed = backend.replays ? &backend : nullptr;
   train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
-                                              shapes, replayed);
+                                              shapes, replays_microbatches(options) ? replayed : nullptr);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes, replayed);
-  if (replayed != nullptr) {
-    norms_ = std::make_unique<Recording>(backend, compute);
-    update_ = std::make_unique<Recording>(backend, compute);
-  }
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
   const int64_t counts = options.mean_of_microbatches ? int64_t{mesh.shape().dp} * m : 0;
   const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes + counts;
   sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
-  host_sums_.resize(static_cast<size_t>(sums));
+  host_sums_ = HostArray<double>(static_cast<size_t>(sums), *backend.device);
+  said_ = HostArray<double>(static_cast<size_t>(sums - losses_at()), *backend.device);
+  host_scalars_ = HostArray<float>(kNumScalars, *backend.device);
+  read_scalars_ = HostArray<float>(kNumScalars + 1, *backend.device);
   if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
   if (!options.mean_of_microbatches) return;
   seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
-  host_seeds_.resize(static_cast<size_t>(m));
+  host_seeds_ = HostArray<float>(static_cast<size_t>(m), *backend.device);
   counts_.resize(static_cast<size_t>(m));
 }
 
@@ -125,17 +125,17 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   lr_ = make_lr_schedule(lr_options_);
 }
 
+// What is written here for the device to copy it has read when the step waits for its results (fetch).
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
-  float host[kNumScalars] = {};
+  float* host = host_scalars_.data();
+  std::fill_n(host, host_scalars_.size(), 0.f);
   optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
   host[kLossSeed] =
       static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
-  if (compute_.device.kind != DeviceKind::kNull) {
-    backend_.device->copy(scalars_.data(), host, sizeof host, compute_);
-    backend_.device->synchronize(compute_);  // `host` lives on this frame
-  }
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
 }
 
 void Engine::fix_blocks(std::span<const double> keep) {
@@ -163,10 +163,8 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
     counts_[k] = static_cast<double>(mb.loss_tokens >= 0 ? mb.loss_tokens : mb.batch * mb.seq);
     host_seeds_[k] = static_cast<float>(scale / std::max(counts_[k], 1.));
   }
-  if (compute_.device.kind == DeviceKind::kNull) return;
-  const auto bytes = static_cast<int64_t>(host_seeds_.size() * sizeof(float));  // a buffer is rounded up
-  backend_.device->copy(seeds_.data(), host_seeds_.data(), bytes, compute_);
-  backend_.device->synchronize(compute_);  // the next step writes host_seeds_ again
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(seeds_.data(), host_seeds_.data(), host_seeds_.bytes(), compute_);
 }
 
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
@@ -200,26 +198,27 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   end_phase(Phase::kReduce);
   if (probe_) probe_();
 
-  const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
-  queue(norms_, [&] {
+  put_wishes(stop, save_ready, save_due);
+  left_out_ = fetched_ = false;
+  queue_update([&] {
+    const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
     store_->norm_squares(norms);
     store_->replica_squares(replicas);
+    share(losses);
+    backend_.ops->clip_factor({.norm_squares = norms,
+                               .scalars = scalars,
+                               .norm = norm,
+                               .clip = options_.grad_clip,
+                               .denominator = static_cast<float>(gradient_scale()),
+                               .slack = options_.clip_slack,
+                               .guard = replicas},
+                              compute_);
+    if (judge_) judge_step(target_tokens);
+    end_phase(Phase::kNorms);
+    optimizer_->step(*store_, scalars, compute_);
+    end_phase(Phase::kOptimizer);
+    store_->publish();
   });
-  share(losses, stop, save_ready, save_due);
-  backend_.ops->clip_factor({.norm_squares = norms,
-                             .scalars = scalars,
-                             .norm = norm,
-                             .clip = options_.grad_clip,
-                             .denominator = static_cast<float>(gradient_scale()),
-                             .slack = options_.clip_slack,
-                             .guard = replicas},
-                            compute_);
-  left_out_ = false;
-  if (judge_) judge_step(target_tokens);
-  end_phase(Phase::kNorms);
-  queue(update_, [&] { optimizer_->step(*store_, scalars, compute_); });
-  end_phase(Phase::kOptimizer);
-  store_->publish();
   end_phase(Phase::kGather);
   return read_back(target_tokens);
 } catch (const std::exception& e) {
@@ -227,11 +226,13 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   throw;
 }
 
-// Work that makes the same calls in every step.
+// Norms, update, publication: the same calls in every step with this loss scale, by which the clipping divides.
 template <class Work>
-void Engine::queue(std::unique_ptr<Recording>& recording, Work work) {
-  if (recording && backend_.replays) return recording->run(replays_, work);
-  work();
+void Engine::queue_update(Work work) {
+  if (!backend_.replays) return work();
+  if (std::exchange(update_scale_, gradient_scale()) != gradient_scale() || !update_)
+    update_ = std::make_unique<Recording>(backend_, compute_);
+  update_->run(replays_, work);
 }
 
 ReplayCounts Engine::replays() const {
@@ -244,7 +245,7 @@ ReplayCounts Engine::replays() const {
 void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = now(); }
 
 // This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
-void Engine::put_stage_times(Tensor out) {
+void Engine::put_stage_times(double* out) {
   std::fill_n(own_times_, kReduceTime, 0.);
   const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
   for (const ActionTime& t : train_->timeline()) {
@@ -257,52 +258,51 @@ void Engine::put_stage_times(Tensor out) {
   }
   own_times_[kWaitTime] = train_->wait_seconds();
   own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
-  for (size_t i = 0; i < kNumStageTimes; ++i) shared_times_[i] = own_times_[i] / replicas;
-  const Tensor mine = out.slice(int64_t{mesh_.coord(Axis::kPp)} * kNumStageTimes, kNumStageTimes);
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(mine.data, shared_times_, sizeof shared_times_, compute_);
+  for (size_t i = 0; i < kNumStageTimes; ++i)
+    out[static_cast<size_t>(mesh_.coord(Axis::kPp)) * kNumStageTimes + i] = own_times_[i] / replicas;
 }
 
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
 // stop, saves that are done, times by pipeline rank, and targets by microbatch where a mean of means asks for them.
 // Each entry of the first two has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline
-// axis.
-void Engine::share(Tensor losses, bool stop, bool save_ready, bool save_due) {
+// axis. Here what the host knows of it, behind the norms; share() adds the losses.
+void Engine::put_wishes(bool stop, bool save_ready, bool save_due) {
+  const auto dp = static_cast<size_t>(mesh_.size(Axis::kDp)), m = static_cast<size_t>(options_.microbatches);
+  double* out = said_.data();
+  std::fill_n(out, said_.size(), 0.);
+  double* wishes = out + dp * m;
+  wishes[kStop] = stop ? 1 : 0;
+  wishes[kSaveReady] = save_ready ? 1 : 0;
+  wishes[kSaveDue] = save_due ? 1 : 0;
+  put_stage_times(wishes + kNumWishes);
+  if (options_.mean_of_microbatches && mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
+    for (size_t k = 0; k < counts_.size(); ++k)  // targets that carry loss, from the ranks that have them
+      out[said_.size() - dp * m + k * dp + static_cast<size_t>(mesh_.coord(Axis::kDp))] = counts_[k];
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(sums_.data() + losses_at() * size_of(DType::kF64), out, said_.bytes(), compute_);
+}
+
+void Engine::share(Tensor losses) {
   const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  const int64_t times = int64_t{mesh_.shape().pp} * kNumStageTimes;
-  const Tensor tail = sums.slice(losses_at(), sums.numel() - losses_at());
-  backend_.device->zero(tail.data, tail.bytes(), compute_);
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int k = 0; k < m; ++k)
-      backend_.ops->copy({.src = losses.slice(k, 1), .dst = tail.slice(int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
+      backend_.ops->copy({.src = losses.slice(k, 1),
+                          .dst = sums.slice(losses_at() + int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
                          compute_);
-  wishes_[kStop] = stop ? 1 : 0;
-  wishes_[kSaveReady] = save_ready ? 1 : 0;
-  wishes_[kSaveDue] = save_due ? 1 : 0;
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(tail.slice(int64_t{dp} * m, kNumWishes).data, wishes_, sizeof wishes_, compute_);
-  put_stage_times(tail.slice(int64_t{dp} * m + kNumWishes, times));
-  if (options_.mean_of_microbatches) share_counts(tail.slice(tail.numel() - int64_t{dp} * m, int64_t{dp} * m));
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
-// Targets that carry loss, by (microbatch, dp rank), from the ranks that have them.
-void Engine::share_counts(Tensor out) {
-  if (!mesh_.last_stage() || mesh_.coord(Axis::kTp) != 0 || compute_.device.kind == DeviceKind::kNull) return;
-  const int dp = mesh_.size(Axis::kDp);
-  for (size_t k = 0; k < counts_.size(); ++k)
-    backend_.device->copy(out.slice(static_cast<int64_t>(k) * dp + mesh_.coord(Axis::kDp), 1).data, &counts_[k],
-                          sizeof counts_[k], compute_);
+// Sums of the world and scalars of the step to the host, which waits for them: once a step, in the middle of it where
+// there is a judge.
+void Engine::fetch() {
+  if (std::exchange(fetched_, true) || compute_.device.kind == DeviceKind::kNull) return;
+  backend_.device->copy(host_sums_.data(), sums_.data(), host_sums_.bytes(), compute_);
+  backend_.device->copy(read_scalars_.data(), scalars_.data(), read_scalars_.bytes(), compute_);
+  backend_.device->synchronize(compute_);
 }
 
-// Sums of the world to the host; the mean loss.
-double Engine::fetch_loss(int64_t target_tokens) {
-  if (compute_.device.kind != DeviceKind::kNull) {
-    backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
-                          compute_);
-    backend_.device->synchronize(compute_);
-  }
+double Engine::mean_loss(int64_t target_tokens) const {
   const std::span<const double> losses = microbatch_losses();
   double loss = 0;
   if (options_.mean_of_microbatches) {
@@ -316,19 +316,16 @@ double Engine::fetch_loss(int64_t target_tokens) {
 
 // The host waits for the norm here; a device of its own idles for as long as the judgement takes.
 void Engine::judge_step(int64_t target_tokens) {
-  const double loss = fetch_loss(target_tokens);
-  float norm = 0, overflow = 0;
-  constexpr int64_t kF32Bytes = size_of(DType::kF32);
-  backend_.device->copy(&norm, scalars_.data() + kNumScalars * kF32Bytes, kF32Bytes, compute_);
-  backend_.device->copy(&overflow, scalars_.data() + kSkip * kF32Bytes, kF32Bytes, compute_);
-  backend_.device->synchronize(compute_);
+  fetch();
   // A replica that is not finite skips the step as well, and no norm tells.
-  const double seen = overflow == 0 ? static_cast<double>(norm) : std::numeric_limits<double>::quiet_NaN();
-  left_out_ = judge_(loss, seen) && overflow == 0;
+  const bool overflow = read_scalars_[kSkip] != 0;
+  const double norm = static_cast<double>(read_scalars_[kNumScalars]);
+  left_out_ = judge_(mean_loss(target_tokens), overflow ? std::numeric_limits<double>::quiet_NaN() : norm) && !overflow;
   if (!left_out_) return;
-  const float skip = 1;
-  backend_.device->copy(scalars_.data() + kSkip * kF32Bytes, &skip, kF32Bytes, compute_);
-  backend_.device->synchronize(compute_);  // `skip` lives on this frame
+  read_scalars_[kSkip] = 1;
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(scalars_.data() + kSkip * size_of(DType::kF32), &read_scalars_[kSkip], sizeof(float),
+                          compute_);
 }
 
 std::span<const double> Engine::microbatch_losses() const {
@@ -337,11 +334,10 @@ std::span<const double> Engine::microbatch_losses() const {
 }
 
 StepResult Engine::read_back(int64_t target_tokens) {
-  float scalars[kNumScalars + 1] = {};
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(scalars, scalars_.data(), sizeof scalars, compute_);
+  fetch();
+  const HostArray<float>& scalars = read_scalars_;
   StepResult r;
-  r.loss = fetch_loss(target_tokens);
+  r.loss = mean_loss(target_tokens);
   const auto shared =
       std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
@@ -387,7 +383,6 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
-  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
   double total = 0;
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
@@ -395,13 +390,11 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
     store_->begin_evaluation();
     eval_->run(seeded_, losses, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
-    backend_.device->zero(sums.data, losses_at() * size_of(DType::kF64), compute_);
-    share(losses, false, false, false);
-    if (compute_.device.kind != DeviceKind::kNull) {
-      backend_.device->copy(host_sums_.data(), sums_.data(), static_cast<int64_t>(host_sums_.size() * sizeof(double)),
-                            compute_);
-      backend_.device->synchronize(compute_);
-    }
+    backend_.device->zero(sums_.data(), losses_at() * size_of(DType::kF64), compute_);
+    put_wishes(false, false, false);
+    share(losses);
+    fetched_ = false;
+    fetch();
     for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(losses_at() + i)];
   }
   return total;
@@ -453,6 +446,9 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
       seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
+  for (const PipelineExecutor* e : {train_.get(), eval_.get()})
+    if (e != nullptr) plan.memory.graphs += e->graphs().bytes;
+  if (update_) plan.memory.graphs += update_->held().bytes;
   if (backend_.held_copy_bytes != nullptr) plan.memory.copies = backend_.held_copy_bytes(compute_);
   if (backend_.held_workspace_bytes != nullptr) plan.memory.workspaces = backend_.held_workspace_bytes(compute_);
   return plan;

@@ -11,6 +11,7 @@
 #include "autograd/precision.h"
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
+#include "kernels/core/host_array.h"
 #include "kernels/replay.h"
 #include "launch/logs/step_times.h"
 #include "launch/train/fp8_ranges.h"
@@ -63,7 +64,10 @@ struct MemoryReport {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
   int64_t copies = 0;      // of weights, in layouts that the backend reads faster
   int64_t workspaces = 0;  // of the backend's libraries and ops; planned: as far as that is known beforehand
-  int64_t total() const { return weights + gradients + optimizer + activations + buffers + copies + workspaces; }
+  int64_t graphs = 0;      // of the device; planned by their calls, measured by its free memory
+  int64_t total() const {
+    return weights + gradients + optimizer + activations + buffers + copies + workspaces + graphs;
+  }
 };
 
 // What the executors and the parameter store of one rank need, from a dry run.
@@ -153,7 +157,7 @@ class Engine {
   // [k]: parameters of this rank that options().no_decay[k] found.
   const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
-  // Of compute actions, norms and updates so far: what ran as graphs of the device. All 0 where there are none.
+  // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
   ReplayCounts replays() const;
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
@@ -162,13 +166,14 @@ class Engine {
   void choose_blocks();
   void prepare_seeds(std::span<const MicroBatch>);
   void judge_step(int64_t target_tokens);
-  double fetch_loss(int64_t target_tokens);
-  void share(Tensor losses, bool stop, bool save_ready, bool save_due);
-  void share_counts(Tensor out);
-  void put_stage_times(Tensor out);
+  void fetch();
+  double mean_loss(int64_t target_tokens) const;
+  void put_wishes(bool stop, bool save_ready, bool save_due);
+  void put_stage_times(double* out);
+  void share(Tensor losses);
   void end_phase(Phase);
   template <class Work>
-  void queue(std::unique_ptr<Recording>&, Work);
+  void queue_update(Work);
   void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
@@ -190,17 +195,20 @@ class Engine {
   std::unique_ptr<Fp8Ranges> fp8_ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
-  std::unique_ptr<Recording> norms_, update_;  // nullptr: not as graphs
-  ReplayCounts replays_;                       // of these
+  std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
+  double update_scale_ = 0;            // that it was recorded with
+  ReplayCounts replays_;               // of it
   Buffer scalars_, sums_, losses_;
   Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
-  std::vector<float> host_seeds_;
-  std::vector<double> host_sums_;
+  HostArray<float> host_seeds_, host_scalars_;  // written for the device
+  HostArray<double> said_;                      // likewise, of sums_ what is behind the norms
+  HostArray<double> host_sums_;                 // read from the device
+  HostArray<float> read_scalars_;               // likewise: scalars and norm
+  bool fetched_ = false;                        // they are those of this step
   std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
   enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
-  double wishes_[kNumWishes] = {};
-  double own_times_[kNumStageTimes] = {}, shared_times_[kNumStageTimes] = {};
+  double own_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
   std::function<bool(double, double)> judge_;
   std::function<void()> probe_;
@@ -215,6 +223,10 @@ class Engine {
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
 // `target`: where the engine will really run.
 EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
+
+// Whether training microbatches make the same calls in every step, so that graphs of them are of use: not where each
+// step leaves out other blocks.
+inline bool replays_microbatches(const EngineOptions& o) { return !o.layer_drop; }
 
 // Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);

@@ -44,6 +44,37 @@ void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
   }
 }
 
+// Op calls of this thread on the null backend.
+struct CallCount {
+  static inline thread_local int64_t calls = 0;
+  template <class A>
+  static void before(const char*, const A&) {
+    ++calls;
+  }
+};
+
+// Device memory of the graphs that a run will hold: an allowance for each kernel in them, which the measured figure of
+// the run stands beside. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768), a call of ours two
+// kernels (the emulated device counts 1.9 in a GPT's microbatch). Kinds of microbatches: the first and a later one of each
+// slot, and the last.
+class GraphPlan {
+ public:
+  static constexpr int64_t kKernelBytes = 10240;
+  void update_begins() { update_ = CallCount::calls; }
+  void evaluation_begins() { evaluation_ = CallCount::calls; }
+  int64_t bytes(const EngineOptions& o, int slots) const {
+    const int64_t m = o.microbatches, kinds = std::min<int64_t>(m, 2 * slots + 1);
+    int64_t calls = evaluation_ - update_;
+    if (replays_microbatches(o)) calls += (update_ - begin_) / m * kinds;
+    if (o.evaluates) calls += (CallCount::calls - evaluation_) / m * std::min<int64_t>(m, std::max(2, slots));
+    return 2 * calls * kKernelBytes;
+  }
+
+ private:
+  const int64_t begin_ = CallCount::calls;
+  int64_t update_ = 0, evaluation_ = 0;
+};
+
 // One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
 EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
                    ZeroMemory zero) {
@@ -52,7 +83,9 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
 #else
   constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
 #endif
-  const Backend& backend = null_backend();
+  static const OpTable& counted = decorate<CallCount>(*null_backend().ops);
+  Backend backend = null_backend();
+  backend.ops = &counted;
   NullFactory factory(rank, shape.world());
   const Mesh mesh(shape, factory);
   const Stream stream = backend.device->open_stream(0, 1);
@@ -70,13 +103,19 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     const null::ProductLog log;
+    GraphPlan graphs;
+    engine.set_probe([&] { graphs.update_begins(); });
     engine.step(batch, options.micro_batch * options.model.seq);
+    engine.set_probe({});
+    graphs.evaluation_begins();
     const CommCounters sent = mesh.group(Axis::kDp).counters();
     if (options.evaluates) engine.evaluate(batch);
+    const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.executor().slots()) : 0;
     if (!options.lengths.empty()) run_at_every_length(engine, batch);
     if (options.layer_drop) run_with_fewer_blocks(engine, batch);
     plan = engine.measured_plan();
     plan.data_parallel = sent;
+    plan.memory.graphs = graph_bytes;
     if (target.weight_copy_bytes != nullptr)
       for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
     if (target.workspace_bytes != nullptr) plan.memory.workspaces = target.workspace_bytes(log.attention());

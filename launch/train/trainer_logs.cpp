@@ -77,7 +77,11 @@ void Trainer::start_logs() {
   if (!device_.transport().empty()) info.rows.push_back({"between GPUs", device_.transport()});
   if (backend_->kind != DeviceKind::kCpu || ceilings_) info.rows.push_back({"mfu", mfu_line(peak_flops_, ceilings_)});
   if (backend_->replays)
-    info.rows.push_back({"graphs", "compute actions, norms and updates are replayed from their second run on"});
+    info.rows.push_back(
+        {"graphs", replays_microbatches(options)
+                       ? "microbatches and updates are replayed from their second run on"
+                       : "updates and evaluation are replayed from their second run on; training microbatches are "
+                         "not: with train.pld each step leaves out other blocks"});
   else if (backend_->device->capture != nullptr)
     info.rows.push_back({"graphs", config_.device.graphs == "off" ? "off" : "off: with parallel.dynamic_shapes no two "
                                                                             "microbatches need be alike"});

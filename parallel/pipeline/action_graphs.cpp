@@ -21,7 +21,6 @@ ActionGraphs::ActionGraphs(const Backend& twin, Stream s, int slots)
 
 ActionGraphs::~ActionGraphs() {
   entries_.clear();
-  if (ordinals_ != nullptr) twin_.device->free_host(ordinals_, static_cast<int64_t>(room_ * sizeof *ordinals_));
   twin_.device->drop_event(read_);
 }
 
@@ -30,8 +29,10 @@ void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
   on_ = twin_.replays;
   why_.clear();
   int64_t bytes = 0;
+  seeds_differ_ = false;
   for (const MicroBatch& mb : list) {
     bytes = std::max(bytes, bytes_of(mb));
+    seeds_differ_ = seeds_differ_ || mb.loss_seed.data != list.front().loss_seed.data;
     if (mb.batch == list.front().batch && mb.seq == list.front().seq) continue;
     on_ = false, why_ = "microbatches of several shapes";
   }
@@ -46,11 +47,7 @@ void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
     inputs_ = Buffer(slots_ * slot_bytes_, stream_.device, *twin_.device);
   }
   while (!twin_.device->done(read_)) std::this_thread::yield();  // long past: the host waits once a step
-  if (list.size() > room_) {
-    if (ordinals_ != nullptr) twin_.device->free_host(ordinals_, static_cast<int64_t>(room_ * sizeof *ordinals_));
-    room_ = list.size();
-    ordinals_ = static_cast<int64_t*>(twin_.device->alloc_host(static_cast<int64_t>(room_ * sizeof *ordinals_)));
-  }
+  if (list.size() > ordinals_.size()) ordinals_ = HostArray<int64_t>(list.size(), *twin_.device);
   for (size_t k = 0; k < list.size(); ++k) ordinals_[k] = list[k].first_sample;
 }
 
@@ -69,9 +66,15 @@ MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
   };
   for (Tensor* t : {&here.tokens, &here.targets, &here.segments})
     if (*t) *t = {place(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
-  if (here.loss_seed) here.loss_seed.data = place(here.loss_seed.data, here.loss_seed.bytes());
-  here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof *ordinals_));
+  if (seeds_differ_) here.loss_seed.data = place(here.loss_seed.data, here.loss_seed.bytes());
+  here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof(int64_t)));
   return here;
+}
+
+HeldGraphs ActionGraphs::held() const {
+  HeldGraphs sum;
+  for (const auto& e : entries_) sum.add(e->recording.held());
+  return sum;
 }
 
 Recording* ActionGraphs::recording(const ActionKey& key) {

@@ -1,23 +1,25 @@
 // A rank's compute actions as graphs of the device (kernels/replay.h). What changes from microbatch to microbatch is
-// brought to the activation slot before its forward: tokens, targets, the loss's seed and the ordinal of the first
-// sample are then found at addresses of the slot, so that all microbatches of a slot make the same calls.
+// brought to the activation slot before its forward: tokens, targets, the loss's seed where microbatches have their own,
+// and the ordinal of the first sample are then found at addresses of the slot, so that all microbatches of a slot make
+// the same calls.
 #pragma once
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/core/batch.h"
+#include "kernels/core/host_array.h"
 #include "kernels/core/memory.h"
 #include "kernels/replay.h"
 #include "parallel/pipeline/schedule.h"
 
 namespace gt {
 
-// Which actions make the same calls. Addresses that are not of the slot take part as they are; `pool`: where the
+// Which actions, `act` to `to` of one microbatch, make the same calls. Addresses that are not of the slot take part as they are; `pool`: where the
 // gradients that are alive lie (Pool::fingerprint), for it decides where others will; `parameters`: who has written their
 // gradients, and whatever else GradHooks::fingerprint tells of them.
 struct ActionKey {
-  Act act = Act::kForward;
+  Act act = Act::kForward, to = Act::kForward;
   int stage = 0, slot = 0;
   const void *x = nullptr, *dy = nullptr;
   uint64_t pool = 0, parameters = 0;
@@ -43,7 +45,7 @@ class ActionGraphs {
     work();
   }
   const ReplayCounts& counts() const { return counts_; }
-  int64_t bytes() const { return inputs_.bytes(); }
+  HeldGraphs held() const;
 
  private:
   struct Entry {
@@ -57,10 +59,9 @@ class ActionGraphs {
   std::vector<std::unique_ptr<Entry>> entries_;
   Buffer inputs_;  // of all slots
   int64_t slot_bytes_ = 0, batch_ = 0, seq_ = 0;
-  int64_t* ordinals_ = nullptr;  // on the host, pinned: of the running step's microbatches
-  size_t room_ = 0;              // of ordinals_
+  HostArray<int64_t> ordinals_;  // of the running step's microbatches
   Event read_;                   // the device has read ordinals_
-  bool on_ = false;
+  bool on_ = false, seeds_differ_ = false;
   std::string why_;  // not on; empty: as was asked for
   ReplayCounts counts_;
 };

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 struct Slot {  // what one microbatch in flight needs
   Arena arena;
   Tape tape;
+  MicroBatch batch;  // as its stage sees it
   Work sending;  // without backward: its output, still on its way when the microbatch is done
   Action sent{};
   Slot(int64_t bytes, Pool& grads, const OpTable& ops, const DeviceApi& api, Stream s)
@@ -41,6 +42,10 @@ struct Outgoing {  // a gradient on its way; the pool block lives until the work
 // Activations and gradients of different stages never queue behind each other. `to`: receiving virtual stage.
 int tag_of(bool down, int to) { return 2 * to + (down ? 0 : 1); }
 
+bool computes(Act act) {
+  return act == Act::kForward || act == Act::kBackward || act == Act::kBackwardInput || act == Act::kBackwardWeight;
+}
+
 // The message of this stage and microbatch that `act` is.
 Action as(Act act, const Action& a) { return {act, a.stage, a.microbatch}; }
 
@@ -52,20 +57,27 @@ struct PipelineExecutor::Impl {
 
   void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
   void perform(const Action&);
+  size_t together(const Program&, size_t at) const;
+  void compute_all(std::span<const Action>);
+  void prepare(const Action&);
+  void work(const Action&);
+  void conclude(const Action&);
+  void prepare_forward(const Action&);
   void forward(const Action&);
   void send_forward(const Action&);
   void recv(const Action&, bool down);
   void announce(const Action&, const Tensor&, bool down);
   Preamble announced(const Action&, const Shape&, bool down) const;
   void require_announced(const Action&, bool down);
+  void prepare_backward(const Action&);
   void backward(const Action&, Pass);
-  void weight_gradients(const Action&);
+  Tensor upstream(const Action&);
   void send_backward(const Action&);
 
   void size_buffers();
-  void keep_loss(const Action&, const Var& y);
+  void check_loss(const Action&, const Tensor&);
+  void keep_loss(const Action&);
   void take_input_gradient(const Action&, Cell&, Tape&);
-  void release(const Action&, Cell&, Tape&);
   void drain(Outgoing&);
   void drain_all();
   void poll();
@@ -81,12 +93,21 @@ struct PipelineExecutor::Impl {
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
   // The same as the stage is to see it.
   MicroBatch seen(const Action& a) { return graphs ? graphs->bring(place(a).slot, a.microbatch, batch(a)) : batch(a); }
-  // Makes the calls of an action between whose microbatches only what seen() brings differs, as a graph where it can.
+  // Makes the calls of actions between whose microbatches only what seen() brings differs, as a graph where it can.
   template <class Work>
-  void queue(const Action& a, const Tensor& dy, Work work) {
+  void queue(std::span<const Action> actions, Work work) {
     if (!graphs) return work();
+    const Action& a = actions.front();
     const uint64_t parameters = hooks->fingerprint ? hooks->fingerprint(a.stage) : 0;
-    graphs->run({a.act, a.stage, place(a).slot, cell(a).x.value.data, dy.data, grads.fingerprint(), parameters}, work);
+    std::byte* dy = nullptr;
+    for (const Action& b : actions)
+      if (b.act == Act::kBackward || b.act == Act::kBackwardInput) dy = upstream(b).data;
+    graphs->run({a.act, actions.back().act, a.stage, place(a).slot, cell(a).x.value.data, dy, grads.fingerprint(),
+                 parameters},
+                work);
+  }
+  Tensor slot_loss(const Action& a) const {
+    return slot_losses.tensor({1}, DType::kF64, place(a).slot * size_of(DType::kF64));
   }
   bool first(const Action& a) const { return a.stage == 0; }
   bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
@@ -173,6 +194,7 @@ struct PipelineExecutor::Impl {
   std::vector<Outgoing> outgoing;  // a ring
   size_t next_outgoing = 0;
   Buffer boundary, seed;
+  Buffer slot_losses;  // [slot] f64, with graphs
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are there, or none is needed
   const BoundaryOptions boundaries;
@@ -218,7 +240,10 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
     slots.back()->tape.set_recording(!forward_only);
   }
-  if (replayed != nullptr) graphs = std::make_unique<ActionGraphs>(*replayed, compute, places.slots);
+  if (replayed != nullptr) {
+    graphs = std::make_unique<ActionGraphs>(*replayed, compute, places.slots);
+    slot_losses = Buffer(places.slots * size_of(DType::kF64), c.device, a);
+  }
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
   times.reserve(schedule.program[static_cast<size_t>(rank)].size());
@@ -255,9 +280,14 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   start = Clock::now();
   size_buffers();
   if (graphs) graphs->begin_run(microbatches);
-  for (const Action& a : schedule.program[static_cast<size_t>(rank)]) {
-    mesh.status().at(a.stage, a.microbatch);
-    perform(a);
+  const Program& program = schedule.program[static_cast<size_t>(rank)];
+  for (size_t at = 0, next = 0; at < program.size(); at = next) {
+    mesh.status().at(program[at].stage, program[at].microbatch);
+    next = at + together(program, at);
+    if (computes(program[at].act))
+      compute_all(std::span(program).subspan(at, next - at));
+    else
+      perform(program[at]);
     poll();
   }
   drain_all();
@@ -267,10 +297,6 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
 
 void PipelineExecutor::Impl::perform(const Action& a) {
   switch (a.act) {
-    case Act::kForward: return forward(a);
-    case Act::kBackward: return backward(a, Pass::kFull);
-    case Act::kBackwardInput: return backward(a, Pass::kInput);
-    case Act::kBackwardWeight: return weight_gradients(a);
     case Act::kSendForward: return send_forward(a);
     case Act::kRecvForward: return recv(a, true);
     case Act::kSendBackward: return send_backward(a);
@@ -281,7 +307,63 @@ void PipelineExecutor::Impl::perform(const Action& a) {
     case Act::kReduceTied:
       if (hooks->reduce_tied) called(a, 0, [&] { hooks->reduce_tied(); });
       return;
+    default: GT_CHECK(false, name(a), " is no message and no reduction");
   }
+}
+
+// Actions from this one on that are queued as one piece of work: compute actions of one microbatch side by side, where
+// they become a graph - without pipeline the whole microbatch, on the last stage its forward and backward.
+size_t PipelineExecutor::Impl::together(const Program& program, size_t at) const {
+  size_t n = 1;
+  while (graphs && at + n < program.size() && computes(program[at].act) && computes(program[at + n].act) &&
+         program[at + n].stage == program[at].stage && program[at + n].microbatch == program[at].microbatch)
+    ++n;
+  return n;
+}
+
+void PipelineExecutor::Impl::compute_all(std::span<const Action> actions) {
+  for (const Action& a : actions) prepare(a);
+  Begin begin = begin_compute();
+  queue(actions, [&] {
+    for (const Action& a : actions) {
+      if (&a != &actions.front()) {
+        timed(*(&a - 1), begin);
+        begin = begin_compute();
+      }
+      work(a);
+    }
+  });
+  if (actions.front().act == Act::kForward && last(actions.front())) keep_loss(actions.front());
+  timed(actions.back(), begin);
+  for (const Action& a : actions) conclude(a);
+}
+
+// What must be there before the action's calls are made.
+void PipelineExecutor::Impl::prepare(const Action& a) {
+  if (a.act == Act::kForward) return prepare_forward(a);
+  if (a.act != Act::kBackwardWeight) prepare_backward(a);
+  if (a.act != Act::kBackwardInput && hooks->begin_backward)
+    hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
+}
+
+// The calls, which are the same for all microbatches of a slot.
+void PipelineExecutor::Impl::work(const Action& a) {
+  switch (a.act) {
+    case Act::kForward: return forward(a);
+    case Act::kBackward: return backward(a, Pass::kFull);
+    case Act::kBackwardInput: return backward(a, Pass::kInput);
+    default: return slot(a).tape.run_deferred();
+  }
+}
+
+void PipelineExecutor::Impl::conclude(const Action& a) {
+  if (a.act == Act::kForward && forward_only) --live;
+  if (a.act != Act::kBackward && a.act != Act::kBackwardWeight) return;
+  Cell& c = cell(a);
+  slot(a).tape.reset();
+  if (c.handed) grads.free(c.handed);
+  c.handed = {};
+  --live;
 }
 
 // Between runs no buffer is in use, so a larger microbatch than ever before may move them.
@@ -305,7 +387,7 @@ void PipelineExecutor::Impl::size_buffers() {
   sized = true;
 }
 
-void PipelineExecutor::Impl::forward(const Action& a) {
+void PipelineExecutor::Impl::prepare_forward(const Action& a) {
   Cell& c = cell(a);
   Slot& s = slot(a);
   if (forward_only) {  // what this slot held before has been computed, perhaps not sent
@@ -320,34 +402,36 @@ void PipelineExecutor::Impl::forward(const Action& a) {
         here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
-  const MicroBatch mb = seen(a);
-  const Begin begin = begin_compute();
-  queue(a, {}, [&] {
-    if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
-    c.y = stage(a).forward(s.tape, c.x, mb);
-  });
-  if (last(a))
-    keep_loss(a, c.y);
-  else
-    GT_CHECK(c.y.value.dtype == type && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
-             name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type),
-             ' ', to_string(stage(a).boundary(batch(a))));
-  const bool through = c.x.value && c.y.value.data == c.x.value.data;
-  if (forward_only && through && !last(a)) {  // the input's buffer is free after F
-    const Tensor own = s.tape.scratch(c.y.value.shape, c.y.value.dtype);
-    ops.copy({.src = c.y.value, .dst = own}, compute);
-    c.y.value = own;
-  }
+  s.batch = seen(a);
   peak_live = std::max(peak_live, ++live);
-  timed(a, begin);
-  if (forward_only) --live;
 }
 
-void PipelineExecutor::Impl::keep_loss(const Action& a, const Var& y) {
-  GT_CHECK(y.value.dtype == DType::kF64 && y.value.numel() == 1, name(a),
-           " is the last stage and returns its loss, f64 [1]; got ", name_of(y.value.dtype), ' ',
-           to_string(y.value.shape));
-  ops.copy({.src = y.value.view({1}), .dst = losses.view({schedule.microbatches}).slice(a.microbatch, 1)}, compute);
+void PipelineExecutor::Impl::forward(const Action& a) {
+  Cell& c = cell(a);
+  if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
+  c.y = stage(a).forward(slot(a).tape, c.x, slot(a).batch);
+  if (last(a)) return check_loss(a, c.y.value);
+  GT_CHECK(c.y.value.dtype == type && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
+           name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type),
+           ' ', to_string(stage(a).boundary(batch(a))));
+  const bool through = c.x.value && c.y.value.data == c.x.value.data;
+  if (!forward_only || !through) return;  // else the input's buffer is free after F
+  const Tensor own = slot(a).tape.scratch(c.y.value.shape, c.y.value.dtype);
+  ops.copy({.src = c.y.value, .dst = own}, compute);
+  c.y.value = own;
+}
+
+// A backward in the same graph may use the loss's place again before the host has queued the copy: a slot has its own.
+void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
+  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == 1, name(a), " is the last stage and returns its loss, f64 [1]; got ",
+           name_of(loss.dtype), ' ', to_string(loss.shape));
+  if (graphs) ops.copy({.src = loss.view({1}), .dst = slot_loss(a)}, compute);
+}
+
+void PipelineExecutor::Impl::keep_loss(const Action& a) {
+  ops.copy({.src = graphs ? slot_loss(a) : cell(a).y.value.view({1}),
+            .dst = losses.view({schedule.microbatches}).slice(a.microbatch, 1)},
+           compute);
 }
 
 void PipelineExecutor::Impl::send_forward(const Action& a) {
@@ -403,25 +487,28 @@ void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
   c.announced[down ? 0 : 1] = true;
 }
 
+void PipelineExecutor::Impl::prepare_backward(const Action& a) {
+  Cell& c = cell(a);
+  wait(c.sending_y, as(Act::kSendForward, a));  // arrived long ago: its gradient depends on it
+  if (last(a)) return;
+  wait(c.receiving_dy, as(Act::kRecvBackward, a), sent_bytes(c.y.value.shape));
+  if (!here(a.stage + 1)) require_announced(a, false);
+}
+
+Tensor PipelineExecutor::Impl::upstream(const Action& a) {
+  if (last(a)) return seed.tensor({1}, DType::kF64);
+  Cell& c = cell(a);
+  return here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
+}
+
 void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   Cell& c = cell(a);
   Tape& tape = slot(a).tape;
-  wait(c.sending_y, as(Act::kSendForward, a));  // arrived long ago: its gradient depends on it
-  wait(c.receiving_dy, as(Act::kRecvBackward, a), sent_bytes(c.y.value.shape));
-  if (!last(a) && !here(a.stage + 1)) require_announced(a, false);
-  Tensor dy = seed.tensor({1}, DType::kF64);
-  if (!last(a)) dy = here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
-  if (pass == Pass::kFull && hooks->begin_backward)
-    hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
-  const Begin begin = begin_compute();
-  queue(a, dy, [&] {
-    if (!last(a) && !here(a.stage + 1)) complete(dy);
-    tape.seed(c.y, dy);
-    tape.backward(0, pass);
-  });
+  const Tensor dy = upstream(a);
+  if (!last(a) && !here(a.stage + 1)) complete(dy);
+  tape.seed(c.y, dy);
+  tape.backward(0, pass);
   if (!first(a)) take_input_gradient(a, c, tape);
-  timed(a, begin);
-  if (pass == Pass::kFull) release(a, c, tape);
 }
 
 // Holds dL/dx beyond the life of the tape: until it was sent, or read by the stage before on this rank.
@@ -436,22 +523,6 @@ void PipelineExecutor::Impl::take_input_gradient(const Action& a, Cell& c, Tape&
     dx = own;
   }
   (here(a.stage - 1) ? cells[index(a, a.stage - 1)].handed : c.dx) = dx;
-}
-
-void PipelineExecutor::Impl::weight_gradients(const Action& a) {
-  Tape& tape = slot(a).tape;
-  if (hooks->begin_backward) hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
-  const Begin begin = begin_compute();
-  queue(a, {}, [&] { tape.run_deferred(); });
-  timed(a, begin);
-  release(a, cell(a), tape);
-}
-
-void PipelineExecutor::Impl::release(const Action&, Cell& c, Tape& tape) {
-  tape.reset();
-  if (c.handed) grads.free(c.handed);
-  c.handed = {};
-  --live;
 }
 
 void PipelineExecutor::Impl::send_backward(const Action& a) {
@@ -517,6 +588,7 @@ const ReplayCounts& PipelineExecutor::replays() const {
   static const ReplayCounts none;
   return impl_->graphs ? impl_->graphs->counts() : none;
 }
+HeldGraphs PipelineExecutor::graphs() const { return impl_->graphs ? impl_->graphs->held() : HeldGraphs{}; }
 double PipelineExecutor::started() const {
   return std::chrono::duration<double>(impl_->start.time_since_epoch()).count();
 }

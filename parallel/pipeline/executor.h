@@ -85,6 +85,7 @@ class PipelineExecutor {
   int64_t gradient_high_water() const;           // bytes
   int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
   const ReplayCounts& replays() const;           // of compute actions, since it was made
+  HeldGraphs graphs() const;                     // that it holds now
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
   std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time

@@ -43,9 +43,9 @@ both() {  # NAME FLAG...: with and without, the same; most work replayed, none o
   train "$name-off" --device.graphs off "$@"
   train "$name-on" --device.graphs on "$@"
   same "$name-off" "$name-on"
-  grep -q '^0 0 0$' "$name-off.graphs" || fail "$name without graphs makes some: $(cat "$name-off.graphs")"
+  grep -q '^0 0 0 ' "$name-off.graphs" || fail "$name without graphs makes some: $(cat "$name-off.graphs")"
   graphs "$name-on" | grep -q ' 0 queued call by call' || fail "$name: $(graphs "$name-on")"
-  read -r made launched pieces <"$name-on.graphs"
+  read -r made launched pieces _ <"$name-on.graphs"
   [ "$made" -gt 0 ] && [ "$launched" -ge "$made" ] && [ "$pieces" -gt "$launched" ] || fail "$name: $made $launched $pieces"
   echo "the same bits with graphs: $* ($(graphs "$name-on" | sed 's/ *graphs *//'))"
 }
@@ -54,6 +54,32 @@ both one --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 --par
 both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
 both zero --dp 2 --zero 3 --precision.amp O2 --precision.dtype fp16 --optim.type lamb
 both stages --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --dp 2 --zero 1 --train.loss_mean microbatch
+
+# step NAME FLAG...: graphs launched, work queued piece by piece and waits of the host in a step
+step() {
+  local name=$1
+  shift
+  rm -rf "runs/$name-short" "runs/$name-long"
+  train "$name-short" --train.steps 4 "$@"
+  train "$name-long" --train.steps 8 "$@"
+  paste -d ' ' "$name-short.graphs" "$name-long.graphs" |
+    awk '{printf "%g %g %g", ($7 - $2) / 4, ($9 - $4) / 4, ($10 - $5) / 4}'
+}
+
+read -r launched4 single4 waits4 <<<"$(step four --train.global_batch 4)"
+read -r launched8 single8 waits8 <<<"$(step eight --train.global_batch 8)"
+read -r none single waits <<<"$(step eager --train.global_batch 4 --device.graphs off)"
+echo "a step of 4 microbatches: $launched4 graphs and $single4 single calls, without graphs $single calls; $waits4 waits of the host"
+[ "$none" = 0 ] && [ "$launched4" = 6 ] && [ "$launched8" = 10 ] || fail "graphs a step: $launched4, $launched8 of 8, $none without"
+[ "$((single8 - single4))" -le 24 ] || fail "a microbatch has $((single8 - single4)) / 4 calls beside its graph"
+[ "$waits4" = "$waits8" ] && [ "$waits" = "$waits4" ] && [ "$waits4" -le 1 ] || fail "waits of the host: $waits4, $waits8 of 8, $waits eager"
+
+# Graphs are in the plan, by their calls, and measured, by what the device has less when they are made.
+read -r planned measured <<<"$(grep 'memory of rank 0' one-on.txt | grep -oE 'graphs [0-9.]+ [kM]B' |
+  awk '{print $2 * ($3 == "MB" ? 1000 : 1)}' | paste -s -d ' ')"
+echo "memory of graphs: planned $planned kB, measured $measured kB"
+awk -v p="${planned:-0}" -v m="${measured:-0}" 'BEGIN {exit !(m > 0 && p >= m && p <= 2 * m)}' ||
+  fail "graphs take $measured kB where $planned kB were planned"
 
 # A run that stops and goes on makes its graphs anew.
 train resumed --device.graphs on --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
@@ -76,10 +102,25 @@ GPTTRAIN_EMULATED_GUARD=1 train guarded --dp 2 --zero 1 --train.steps 3 --train.
 graphs guarded | grep -q ' 0 queued call by call' || fail "guarded: $(graphs guarded)"
 echo "no host code touches device memory around graphs"
 
-# NCCL's calls are no part of graphs: they cut them.
+# Collectives of NCCL are parts of graphs; messages between stages run between them.
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
-both nccl --tp 2 --dp 2 --zero 2 --comm.backend nccl --comm.nccl_library "$fake"
+nccl="--comm.backend nccl --comm.nccl_library $fake"
+# shellcheck disable=SC2086
+{
+  both nccl --tp 2 --dp 2 --zero 2 $nccl
+  grep -q 'collectives are parts of graphs' nccl-on.txt || fail "the start does not say that collectives are in graphs"
+  train nccl-staged --tp 2 --dp 2 --zero 2 --comm.backend staged
+  same nccl-off nccl-staged
+  both sliced --tp 2 --pp 2 --dp 2 --zero 1 $nccl
+  both gathered --dp 4 --zero 3 --zero.prefetch 2 --precision.amp O2 --precision.dtype bf16 $nccl
+  both each --dp 2 --zero 2 --zero.grad_reduce each --zero.bucket_bytes 1000 --train.eval_every 2 $nccl
+  read -r inside single_inside _ <<<"$(step inside --tp 2 --train.global_batch 4 $nccl)"
+  read -r outside single_outside _ <<<"$(GPTTRAIN_NCCL_GRAPHS=0 step outside --tp 2 --train.global_batch 4 $nccl)"
+}
+echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_inside single calls of both;" \
+  "with collectives beside graphs $outside and $single_outside"
+[ "$inside" = 12 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
 
 # Attention by (emulated) cuDNN is captured like everything else.
 GPTTRAIN_EMULATED_CUDNN=1 both cudnn --precision.amp O2 --precision.dtype bf16

@@ -1,7 +1,6 @@
 // From its third step on a training step takes no heap memory, on any rank of any layout: the engine, the tape, the
 // parameter store and the executor.
-#include "launch/train/engine.h"
-#include "parallel/comm/null_group.h"
+#include "tests/launch/null_rank.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
 
@@ -10,28 +9,13 @@ using namespace gt;
 namespace {
 
 // Allocations of one warm step of a rank on backends that compute and move nothing: oneDNN takes memory in every call.
-int64_t warm_step(EngineOptions o, MeshShape shape, int rank) {
-  o.model.layers = 4;
-  o.model.hidden = 16;
-  o.model.heads = 4;
-  o.model.ffn = 32;
-  o.model.vocab = 60;
-  o.model.seq = 8;
-  o.micro_batch = 2;
+int64_t warm_step(const EngineOptions& given, MeshShape shape, int rank) {
+  EngineOptions o = small_model(given);
   o.microbatches = 3;
-  NullFactory nobody(rank, shape.world());
-  const Mesh mesh(shape, nobody);
-  const Stream stream{{DeviceKind::kNull, 0}, nullptr};
-  Engine engine(o, mesh, null_backend(), stream, plan_memory(o, shape, rank));
-  const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *null_backend().device);
-  MicroBatch mb;
-  mb.batch = o.micro_batch;
-  mb.seq = o.model.seq;
-  mb.tokens = mb.targets = tokens.tensor({mb.batch, mb.seq}, DType::kI32);
-  const std::vector<MicroBatch> batch(static_cast<size_t>(o.microbatches), mb);
-  for (int k = 0; k < 2; ++k) engine.step(batch, 48);
+  NullRank r(o, shape, rank);
+  for (int k = 0; k < 2; ++k) r.step();
   CountAllocations count;
-  for (int k = 0; k < (o.layer_drop ? 8 : 1); ++k) engine.step(batch, 48);
+  for (int k = 0; k < (o.layer_drop ? 8 : 1); ++k) r.step();
   return count.stop();
 }
 

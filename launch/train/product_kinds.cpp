@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/core/rng.h"
-#include "parallel/comm/null_group.h"
+#include "launch/train/step_ops.h"
 
 namespace gt {
 
@@ -24,36 +24,27 @@ ProductKind::Operand operand(const Tensor& t) {
           .offset = static_cast<uint16_t>(reinterpret_cast<uintptr_t>(t.data) % 16)};
 }
 
-// What the steps of this thread multiply.
-struct Kinds {
-  static inline thread_local std::set<ProductKind>* found = nullptr;
-
-  template <class A>
-  static void before(const char*, const A& args) {
-    if constexpr (std::is_same_v<A, Gemm>) {
-      const Gemm& g = args;
-      if (found != nullptr)
-        found->insert({.a = operand(g.a),
-                       .b = operand(g.b),
-                       .bias = operand(g.bias),
-                       .aux = operand(g.aux),
-                       .out = operand(g.out),
-                       .epilogue = g.epilogue,
-                       .trans_a = g.trans_a,
-                       .trans_b = g.trans_b,
-                       .accumulate = g.accumulate});
-    } else if constexpr (std::is_same_v<A, GemmFp8>) {
-      const GemmFp8& g = args;
-      if (found != nullptr)
-        found->insert({.a = operand(g.a),
-                       .b = operand(g.b),
-                       .bias = operand(g.bias),
-                       .out = operand(g.out),
-                       .fp8 = 1,
-                       .accumulate = g.accumulate});
-    }
-  }
-};
+void add(std::set<ProductKind>& kinds, const Gemm& g) {
+  kinds.insert({.a = operand(g.a),
+                .b = operand(g.b),
+                .bias = operand(g.bias),
+                .aux = operand(g.aux),
+                .out = operand(g.out),
+                .epilogue = g.epilogue,
+                .trans_a = g.trans_a,
+                .trans_b = g.trans_b,
+                .accumulate = g.accumulate});
+}
+void add(std::set<ProductKind>& kinds, const GemmFp8& g) {
+  kinds.insert({.a = operand(g.a),
+                .b = operand(g.b),
+                .bias = operand(g.bias),
+                .out = operand(g.out),
+                .fp8 = 1,
+                .accumulate = g.accumulate});
+}
+template <class Args>
+void add(std::set<ProductKind>&, const Args&) {}
 
 // Memory for one operand after another, filled with the same piece of numbers again and again.
 class Operands {
@@ -103,29 +94,17 @@ class Operands {
 }  // namespace
 
 std::vector<ProductKind> product_kinds(const EngineOptions& options, const MeshShape& shape, int rank) {
-  std::set<ProductKind> found;
-  Backend backend = null_backend();
-  backend.ops = &decorate<Kinds>(*null_backend().ops);
-  NullFactory factory(rank, shape.world());
-  const Mesh mesh(shape, factory);
-  const Stream stream{{backend.kind, 0}, nullptr};
-  Engine engine(options, mesh, backend, stream, plan_memory(options, shape, rank));
-  const Buffer tokens(options.micro_batch * options.model.seq * size_of(DType::kI32), stream.device, *backend.device);
+  std::set<ProductKind> kinds;
+  EngineOptions o = options;
+  o.lengths.clear();
   std::vector<int64_t> lengths{options.model.seq};
   for (size_t k = 0; k < std::min(kMostLengths, options.lengths.size()); ++k) lengths.push_back(options.lengths[k]);
-  engine.adopt();  // codes of weights are there from the first step on
-  Kinds::found = &found;
   for (const int64_t length : lengths) {
-    MicroBatch mb;
-    mb.batch = options.micro_batch;
-    mb.seq = length;
-    mb.tokens = mb.targets = tokens.tensor({mb.batch, mb.seq}, DType::kI32);
-    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
-    for (int step = 0; step < 2; ++step) engine.step(batch, mb.batch * mb.seq);
-    if (options.evaluates && length == options.model.seq) engine.evaluate(batch);
+    o.model.seq = length;
+    for (const OpCall& call : step_ops(o, shape, rank))
+      std::visit([&](const auto& args) { add(kinds, args); }, call.args);
   }
-  Kinds::found = nullptr;
-  return {found.begin(), found.end()};
+  return {kinds.begin(), kinds.end()};
 }
 
 void run_products(const std::vector<ProductKind>& kinds, const Backend& backend, Stream stream) {

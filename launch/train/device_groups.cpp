@@ -39,19 +39,15 @@ std::string obstacle(const nccl::Api& api, int sharers) {
 }
 
 // Whether collectives become parts of graphs, and what the start of the run says of it. The same on all ranks.
-// GPTTRAIN_NCCL_GRAPHS=0 leaves them beside: for a machine where they do harm.
 bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, const nccl::Api& api,
               std::string* said) {
   const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
   const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
   const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
-  if (off) return *said += "; not in graphs: GPTTRAIN_NCCL_GRAPHS=0", false;
-  if (nodes && api.version < nccl::kNodesInGraphsVersion)
-    return *said += cat("; not in graphs, which across nodes takes NCCL ",
-                        nccl::version_text(nccl::kNodesInGraphsVersion), " or later"),
-           false;
-  return *said += "; collectives are parts of graphs", true;
+  const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes);
+  *said += why.empty() ? "; collectives are parts of graphs" : cat("; collectives are not parts of graphs: ", why);
+  return why.empty();
 }
 
 // A factory that has passed its trial, or nullptr with the reason in *why, the same on all ranks.
@@ -81,6 +77,11 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
 }
 
 }  // namespace
+
+std::string obstacle_to_graphs(int nccl_version, bool several_machines) {
+  if (!several_machines || nccl_version >= nccl::kNodesInGraphsVersion) return "";
+  return cat("between machines that takes NCCL ", nccl::version_text(nccl::kNodesInGraphsVersion), " or later");
+}
 
 std::chrono::milliseconds wait_deadline(const Config& config) {
   const double s = config.comm.stall_abort_s;

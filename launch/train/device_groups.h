@@ -22,6 +22,10 @@ struct DeviceGroups {
 // ranks when nccl was asked for and cannot be had.
 DeviceGroups device_groups(const Config&, GroupFactory& given, const Backend&, int index, int sharers);
 
+// Why collectives of this NCCL (ncclGetVersion) cannot be parts of graphs; empty: they can. They are wherever graphs are;
+// the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside.
+std::string obstacle_to_graphs(int nccl_version, bool several_machines);
+
 // What a wait may take at most. The stall monitor ends a run that hangs (exit 124) before; should it fail itself, every
 // wait has this deadline of its own.
 std::chrono::milliseconds wait_deadline(const Config&);

@@ -122,9 +122,10 @@ void Trainer::one_step() {
   if (comm_log_) comm_log_->begin_step();
   targets_ = target_tokens(*loader_, length());
   scale_before_ = engine_->loss_scaler().state();
-  const auto plants = injector_.in_ops(state_.step + 1);
-  if (!plants.empty()) ops_->begin(engine_->store(), mesh_->status(), plants, false);
-  if (profiles(state_.step + 1) && plants.empty()) {
+  // On all ranks, whoever plants: collectives of a step are parts of graphs on all of them or on none.
+  const bool plants = injector_.wants("forward", state_.step + 1) || injector_.wants("backward", state_.step + 1);
+  if (plants) ops_->begin(engine_->store(), mesh_->status(), injector_.in_ops(state_.step + 1), false);
+  if (profiles(state_.step + 1) && !plants) {
     module_timer_ = std::make_unique<ModuleTimer>();
     ops_->begin_timing(engine_->store(), *module_timer_);
   }
@@ -133,7 +134,7 @@ void Trainer::one_step() {
                      !module_timer_;
   const StepResult r =
       twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
-  if (!plants.empty() || module_timer_) ops_->end();
+  if (plants || module_timer_) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;
   save_due_ = r.save_due;

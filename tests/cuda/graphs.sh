@@ -118,6 +118,7 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
   read -r inside single_inside _ <<<"$(step inside --tp 2 --train.global_batch 4 $nccl)"
   read -r outside single_outside _ <<<"$(GPTTRAIN_NCCL_GRAPHS=0 step outside --tp 2 --train.global_batch 4 $nccl)"
 }
+grep -q 'not parts of graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not say who left collectives out"
 echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_inside single calls of both;" \
   "with collectives beside graphs $outside and $single_outside"
 [ "$inside" = 12 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"

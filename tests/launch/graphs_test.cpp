@@ -4,6 +4,7 @@
 
 #include "kernels/core/host.h"
 #include "kernels/replay.h"
+#include "launch/train/device_groups.h"
 #include "tests/launch/null_rank.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
@@ -140,6 +141,12 @@ TEST_CASE("graphs: sequences of another length begin anew, and of steps that lea
   CHECK(d.first == 1);
   CHECK(d.replayed == 11);
   CHECK(d.eager == 0);
+}
+
+TEST_CASE("graphs: NCCL's collectives are parts of them, between machines from 2.30.4 on") {
+  CHECK(obstacle_to_graphs(21800, false).empty());
+  CHECK(obstacle_to_graphs(23004, true).empty());
+  CHECK(obstacle_to_graphs(22809, true) == "between machines that takes NCCL 2.30.4 or later");
 }
 
 TEST_CASE("graphs: host microseconds of a microstep of GPT-2 124M, called and replayed", "[.bench]") {

@@ -8,19 +8,16 @@
 
 #include "launch/logs/progress.h"
 #include "launch/logs/utilization.h"
+#include "launch/train/engine_options.h"
 
 namespace gt {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The step with the head's logits in pieces of a GiB, so large that its products are bound by the processor, where the
-// config leaves the size to the program.
+// The step with the head's logits in large pieces, where the config leaves the size to the program.
 EngineOptions with_large_pieces(EngineOptions o, int tp) {
-  if (o.model.loss_chunk > 0) return o;
-  const int64_t row = padded_vocab(o.model.vocab, tp) / tp * size_of(o.precision.linear());
-  o.model.loss_chunk = 64;
-  while (2 * o.model.loss_chunk * row <= int64_t{1} << 30) o.model.loss_chunk *= 2;
+  if (o.model.loss_chunk == 0) o.model.loss_chunk = large_loss_chunk(o.model, o.precision, tp);
   return o;
 }
 

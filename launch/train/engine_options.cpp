@@ -57,7 +57,20 @@ ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t 
   z.allow_unused = c.allow_unused;
   return z;
 }
+
+bool may_use_gpu(const Config& c) {
+  std::string why;
+  return c.device.kind == "cuda" || (c.device.kind != "cpu" && cuda_backend(&why) != nullptr);
+}
 }  // namespace
+
+int64_t large_loss_chunk(const GptConfig& m, const Precision& p, int tp) {
+  constexpr int64_t kLogitBytes = int64_t{1} << 30;
+  const int64_t row = padded_vocab(m.vocab, tp) / tp * size_of(p.linear());
+  int64_t rows = 64;
+  while (2 * rows * row <= kLogitBytes) rows *= 2;
+  return rows;
+}
 
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
@@ -67,6 +80,8 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);
   o.precision = precision_of(c);
+  if (o.model.loss_chunk == 0 && may_use_gpu(c))
+    o.model.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
@@ -123,8 +138,8 @@ const Backend& choose_backend(const Config& c) {
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
     if (c.precision.fp8 != "off" && cuda->fp8_obstacle != nullptr) {
       const std::string obstacle = cuda->fp8_obstacle(0);
-      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8, " needs other hardware: ",
-                 obstacle, "; use precision.fp8 off");
+      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8,
+                 " needs other hardware: ", obstacle, "; use precision.fp8 off");
     }
     if (cuda->tune_gemm != nullptr) {
       const std::string note = cuda->tune_gemm(

@@ -38,8 +38,9 @@ std::string milliseconds(double seconds) {
 
 Exit run_bench_roofline(const Command& command) {
   const auto& args = command.get<RooflineArgs>();
-  const Config& c = command.loaded.config;
+  Config c = command.loaded.config;
   const Ceilings ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
+  if (ceilings.planned) c.device.kind = "cuda";  // the step that a GPU would do
   const EngineOptions o = engine_options(c, 1);
   const MeshShape shape = mesh_shape(c);
   const StepRoofline roof = step_roofline(o, shape, ceilings);

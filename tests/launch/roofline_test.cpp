@@ -184,6 +184,19 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
   }
 }
 
+TEST_CASE("a GPU takes the head in pieces of a GiB of logits, whose products are not bound by memory", "[PK7]") {
+  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  const auto rows = [](std::vector<std::string> flags) {
+    return std::get<Gemm>(find(step_ops(shipped("gpt2-124m", 64, flags), {}, 0), "gemm", "embed forward").args)
+        .out.shape[0];
+  };
+  CHECK(rows({"--device.kind", "cuda"}) == 8192);
+  CHECK(rows({"--device.kind", "cpu"}) == 512);
+  CHECK(rows({"--device.kind", "cuda", "--model.loss_chunk", "1024"}) == 1024);
+  const StepRoofline r = planned(shipped("gpt2-124m", 64, {"--device.kind", "cuda"}));
+  CHECK(r.ranks[0].called_seconds[0] == Approx(r.ranks[0].fused_seconds[0]));
+}
+
 TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slowest", "[PD5]") {
   if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
   const EngineOptions o = shipped("gpt2-124m", 8);

@@ -1,6 +1,7 @@
 // Differentiable ops, rank-free. One function an op: forward on top, its rule right below (ops_*.cpp). n tokens, C
 // hidden.
 #pragma once
+#include "autograd/coded.h"
 #include "autograd/quant_range.h"
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
@@ -12,7 +13,7 @@ namespace gt::ops {
 enum class Keep : uint8_t {
   kOutputs,
   kInputs,
-  kCodes,  // what a product of 8 bits keeps of what it reads (fp8_linear): the output itself is given back
+  kCodes,  // what a product of 8 bits keeps of what it reads (fp8_linear): the output itself is not kept
 };
 
 // Where an op's output lives. kTransient: only until the next op has consumed it, which no rule does after; that op
@@ -38,21 +39,20 @@ Var add(Tape&, Var a, Var b);                                     // half beside
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
-Var gelu(Tape&, Var x, Output = Output::kKept);
-// Once the ops that read a transient y = gelu(x) have run: gives its bytes back; the backward makes it again.
-void discard_gelu(Tape&, Var x, Var y);
+Var gelu(Tape&, Var x);
 
 // x times a mask that the backward computes again (kernels/core/dropout.h); in place on x [n, C], which no other op may
 // have saved. Without a mask x itself.
 Var dropout(Tape&, Var x, const RowDrop&);
 
 // sum = x + delta (dropout(delta) with `drop`), out = norm(sum): the residual add and the norm that follows it. Without
-// delta sum is x.
-struct Normed { Var sum, out; };
+// delta sum is x. With a scale the norm writes codes of its result, which itself is not stored: `out` then has a gradient
+// and no value.
+struct Normed { Var sum, out; Coded codes = {}; };
 Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs,
-                const RowDrop& drop = {});
-// Once the ops that read `out` have run. kInputs: gives its bytes back; the backward makes it again from sum. kCodes:
-// gives them back for good. kOutputs: nothing.
+                const RowDrop& drop = {}, const CodeScale* scale = nullptr);
+// Once the ops that read `out` have run. kInputs: gives its bytes back; the backward makes it, or the transposed codes,
+// again from sum. kCodes: gives them back for good. kOutputs: nothing.
 void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta, Keep);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank

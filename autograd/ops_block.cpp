@@ -75,9 +75,8 @@ Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_ro
   return y;
 }
 
-Var gelu(Tape& t, Var x, Output where) {
-  Var y = where == Output::kTransient ? t.transient(x.value.shape, x.value.dtype)
-                                      : t.output(x.value.shape, x.value.dtype);
+Var gelu(Tape& t, Var x) {
+  Var y = t.output(x.value.shape, x.value.dtype);
   t.ops().gelu({.x = x.value, .out = y.value}, t.stream());
   struct Saved { Var x, y; };
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
@@ -91,14 +90,6 @@ Var gelu(Tape& t, Var x, Output where) {
     bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dx, .accumulate = acc}, bp.stream());
   }});
   return y;
-}
-
-void discard_gelu(Tape& t, Var x, Var y) {
-  t.discard(y);
-  struct Saved { Var x, y; };
-  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    bp.ops().gelu({.x = bp.value(s.x), .out = bp.rebuild(s.y)}, bp.stream());
-  }});
 }
 
 namespace {
@@ -173,35 +164,68 @@ Var dropout(Tape& t, Var x, const RowDrop& drop) {
   return y;
 }
 
-Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep, const RowDrop& drop) {
+namespace {
+// The norm with codes of its result. While its scale is not known, the result is stored and looked at first.
+Coded norm_codes(Tape& t, LayerNorm args, Var out, const CodeScale& scale, Keep keep) {
+  const Coded c = code_room(t, out, scale, keep != Keep::kInputs);
+  if (scale.known) {
+    args.amax = scale.amax, args.rows = c.rows.value, args.columns = c.columns.value, args.inverse = c.inverse();
+    args.seen = scale.seen;
+    t.ops().layer_norm(args, t.stream());
+    return c;
+  }
+  args.seen = c.largest(), args.seen_anew = true;
+  t.ops().layer_norm(args, t.stream());
+  t.ops().quantize_fp8({.x = out.value,
+                        .amax = c.largest(),
+                        .rows = c.rows.value,
+                        .columns = c.columns.value,
+                        .inverse = c.inverse(),
+                        .seen = scale.seen},
+                       t.stream());
+  t.discard(out);
+  return c;
+}
+}  // namespace
+
+Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep, const RowDrop& drop,
+                const CodeScale* scale) {
   GT_CHECK(!drop || delta != nullptr, "dropout acts on the delta of a norm that has none");
   const Shape shape = x.value.shape, rows{shape.rows()};
-  Var sum = delta ? t.output(shape, x.value.dtype) : x;
-  Var out = keep != Keep::kOutputs ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
-  Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
-  t.ops().layer_norm({.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value, .beta = beta.value,
-                      .sum = delta ? sum.value : Tensor{}, .out = out.value, .mean = mean, .rstd = rstd, .drop = drop},
-                     t.stream());
+  const DType type = x.value.dtype;
+  const Var sum = delta ? t.output(shape, type) : x;
+  const bool stored = scale == nullptr || !scale->known;
+  const Var out = !stored                                     ? t.output_of({nullptr, shape, type, x.value.device})
+                  : scale != nullptr || keep != Keep::kOutputs ? t.transient(shape, type)
+                                                               : t.output(shape, type);
+  const Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
+  const LayerNorm args{.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value,
+                       .beta = beta.value, .sum = delta ? sum.value : Tensor{}, .out = stored ? out.value : Tensor{},
+                       .mean = mean, .rstd = rstd, .drop = drop};
+  Coded codes;
+  if (scale != nullptr)
+    codes = norm_codes(t, args, out, *scale, keep);
+  else
+    t.ops().layer_norm(args, t.stream());
   t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr, drop},
            Rule<NormSaved>{.input = norm_backward, .weight = norm_weight_gradients});
-  return {sum, out};
+  return {sum, out, codes};
 }
 
 void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta, Keep keep) {
   if (keep == Keep::kOutputs) return;
-  t.discard(n.out);
+  if (!n.codes) t.discard(n.out);
   if (keep == Keep::kCodes) return;
   struct Saved { Normed n; Parameter *gamma, *beta; };
   t.record(Saved{n, &gamma, &beta}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const Shape rows{s.n.sum.value.shape.rows()};
     const Tensor mean = bp.scratch(rows, DType::kF32), rstd = bp.scratch(rows, DType::kF32);
-    bp.ops().layer_norm({.x = bp.value(s.n.sum),
-                         .gamma = s.gamma->value,
-                         .beta = s.beta->value,
-                         .out = bp.rebuild(s.n.out),
-                         .mean = mean,
-                         .rstd = rstd},
-                        bp.stream());
+    LayerNorm args{.x = bp.value(s.n.sum), .gamma = s.gamma->value, .beta = s.beta->value, .mean = mean, .rstd = rstd};
+    if (s.n.codes)
+      args.amax = s.n.codes.amax(), args.columns = bp.rebuild(s.n.codes.columns), args.inverse = s.n.codes.inverse();
+    else
+      args.out = bp.rebuild(s.n.out);
+    bp.ops().layer_norm(args, bp.stream());
     bp.free(mean);
     bp.free(rstd);
   }});

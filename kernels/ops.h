@@ -55,10 +55,14 @@ struct Dropout { Tensor x, out; RowDrop drop; };
 // sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
 // drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. What is normed is the sum as stored.
+// For readers of 8 bits: rows, columns, inverse, seen as QuantizeFp8 makes them of out, in the same pass, of f8e4m3 and
+// with amax; any may be empty, and with one of them out too: then only codes are written.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;
   RowDrop drop;
+  Tensor amax, rows, columns, inverse, seen;
+  bool seen_anew = false;
 };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
@@ -221,10 +225,20 @@ struct FakeQuantGrad { Tensor x, limits, dout, dx; bool accumulate = false; };
 // out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
 struct MaxAbs { Tensor x, out; bool accumulate = false; };
 
-// Numbers of 8 bits, F8: f8e4m3 or f8e5m2 (kernels/core/fp8.h). With scale = fp8_scale(amax[0]): rows [r, c] = codes of
-// x * scale, columns [c, r] the same transposed; both of one F8, either may be empty. inverse f32 [1] = 1 / scale: what
-// codes are multiplied by. x [r, c] T, amax f32 [1]. seen f32 [1], may be empty: becomes the largest |x| if that is more.
-struct QuantizeFp8 { Tensor x, amax, rows, columns, inverse, seen; };
+// What codes are made of: x itself, gelu(x), or x * gelu'(pre), the gradient that comes back through a GELU. Rounded to
+// T first, so that codes are those of the tensor that is not stored.
+enum class CodesOf : uint8_t { kPlain, kGelu, kGeluGrad };
+// Numbers of 8 bits, F8: f8e4m3 or f8e5m2 (kernels/core/fp8.h), of h = x, or what `of` makes of it. With scale =
+// fp8_scale(amax[0]): rows [r, c] = codes of h * scale, columns [c, r] the same transposed; both of one F8, either may be
+// empty. inverse f32 [1] = 1 / scale: what codes are multiplied by. x, pre [r, c] T, amax f32 [1]. seen f32 [1], may be
+// empty: becomes the largest |h| if that is more, or (seen_anew) in any case. Without rows and columns h is only looked
+// at, and there is no amax and no inverse. sums [c] G, may be empty: (+)= sum of h over rows, which is a bias' gradient.
+struct QuantizeFp8 {
+  Tensor x, amax, rows, columns, inverse, seen;
+  CodesOf of = CodesOf::kPlain;
+  Tensor pre, sums;
+  bool seen_anew = false, accumulate = false;
+};
 // out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
 // f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
 // or half; bias [n] of out's type, not with accumulate.

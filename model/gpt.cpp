@@ -61,12 +61,12 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
   if (keeps_codes_ && keep == ops::Keep::kOutputs) keep = ops::Keep::kCodes;
-  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
-  const Var qkv = attn_.project(t, n1.out, keep);
+  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop, attn_.codes());
+  const Var qkv = attn_.project(t, n1, keep);
   norm1_.discard(t, n1, keep);
   const Var a = attn_.attend(t, qkv, mb, keep);
-  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale));
-  const Var m = mlp_(t, n2.out, keep);
+  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale), mlp_.codes());
+  const Var m = mlp_(t, n2, keep);
   norm2_.discard(t, n2, keep);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};
 }

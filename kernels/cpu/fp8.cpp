@@ -1,13 +1,13 @@
 // Numbers of 8 bits on the CPU, which multiplies none: codes are looked up in a table of 256 and multiplied as f32, so
 // products and sums are those of the tensor cores up to the order of addition.
-#include "kernels/core/fp8.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/fp8_tile.h"
+#include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -15,7 +15,7 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kTile = 64, kGrain = 16384;
+constexpr int64_t kGrain = 16384;
 
 constexpr std::array<float, 256> values_of(Fp8Format f) {
   std::array<float, 256> out{};
@@ -31,26 +31,38 @@ void require_codes(const char* op, std::initializer_list<Named> tensors) {
                to_string(n.tensor.shape), " is ", name_of(n.tensor.dtype), "; f8e4m3 or f8e5m2 is supported");
 }
 
-// One tile of x: its codes to `rows` and `columns`, where these are wanted. Returns the largest |x|.
-float encode_tile(const QuantizeFp8& p, float scale, int64_t r0, int64_t c0) {
-  const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
-  const int64_t height = std::min(kTile, rows - r0), width = std::min(kTile, cols - c0);
-  const Fp8Format format = fp8_format(p.rows ? p.rows.dtype : p.columns.dtype);
+// Row of h, which is x or what p.of makes of it, rounded to the type of x.
+const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* room) {
+  if (p.of == CodesOf::kPlain) return read(f, p.x, at, n, room);
+  float other[kCodeTile];
+  if (p.of == CodesOf::kGelu) {
+    e.gelu(read(f, p.x, at, n, other), room, n);
+  } else {
+    const float* x = read(f, p.x, at, n, room);
+    if (x != room) std::copy_n(x, n, room);
+    e.gelu_grad(read(f, p.pre, at, n, other), room, n);
+  }
+  if (p.x.dtype == DType::kF32) return room;
+  uint16_t half[kCodeTile];
+  narrow(f, p.x.dtype, room, half, n);
+  widen(f, p.x.dtype, half, room, n);
+  return room;
+}
+
+// One tile of h: its codes, sums of its columns. Returns the largest |h|.
+float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t c0, float* sums) {
+  const int64_t height = std::min(kCodeTile, to.height - r0), width = std::min(kCodeTile, to.width - c0);
   const Simd& f = simd();
-  float room[kTile], most = 0;
-  uint8_t codes[kTile][kTile];
+  const EpilogueRows e = epilogue_rows();
+  float h[kCodeTile * kCodeTile], most = 0;
   for (int64_t r = 0; r < height; ++r) {
-    const int64_t at = (r0 + r) * cols + c0;
-    const float* x = read(f, p.x, at, width, room);
-    if (p.seen) most = std::max(most, f.max_abs(x, width));
-    for (int64_t c = 0; c < width; ++c) codes[r][c] = fp8_encode(x[c] * scale, format);
-    if (p.rows) std::copy_n(codes[r], width, p.rows.as<uint8_t>() + at);
+    float* row = h + r * kCodeTile;
+    const float* x = values(f, e, p, (r0 + r) * to.width + c0, width, row);
+    if (x != row) std::copy_n(x, width, row);
+    if (p.seen) most = std::max(most, f.max_abs(row, width));
   }
-  if (!p.columns) return most;
-  for (int64_t c = 0; c < width; ++c) {
-    uint8_t* to = p.columns.as<uint8_t>() + (c0 + c) * rows + r0;
-    for (int64_t r = 0; r < height; ++r) to[r] = codes[r][c];
-  }
+  if (to) to.put(h, kCodeTile, r0, c0, height, width);
+  if (sums != nullptr) f.sum_rows(h, kCodeTile, height, sums, width, false);
   return most;
 }
 
@@ -77,27 +89,53 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
   require_same(kOp, {"out", g.out}, {{"bias", g.bias}});
 }
 
+// Checks the arguments, writes the inverse.
+CodesOut prepare(const QuantizeFp8& p) {
+  constexpr const char* kOp = "quantize_fp8";
+  require_same(kOp, {"x", p.x}, {{"pre", p.pre}});
+  require_codes(kOp, {{"rows", p.rows}, {"columns", p.columns}});
+  require_f32(kOp, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
+  require_gradient(kOp, {{"sums", p.sums}});
+  CodesOut to{p.rows, p.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
+  GT_CHECK(to || p.seen || p.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
+  GT_CHECK(!p.rows || !p.columns || p.rows.dtype == p.columns.dtype, kOp, ": codes of one format are wanted");
+  GT_CHECK((!p.rows || p.rows.numel() == p.x.numel()) && (!p.columns || p.columns.numel() == p.x.numel()), kOp, ": x ",
+           to_string(p.x.shape), ", rows ", to_string(p.rows.shape), ", columns ", to_string(p.columns.shape));
+  GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), kOp, ": x ", to_string(p.x.shape), ", pre ",
+           to_string(p.pre.shape));
+  if (p.sums) require_numel(kOp, to.width, {{"sums", p.sums}});
+  if (!to) return to;
+  require_numel(kOp, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
+  to.scale = fp8_scale(*p.amax.as<float>(), to.format());
+  *p.inverse.as<float>() = 1 / to.scale;
+  return to;
+}
+
 }  // namespace
 
 void quantize_fp8(const QuantizeFp8& p, Stream s) {
-  constexpr const char* kOp = "quantize_fp8";
-  require_float(kOp, {"x", p.x});
-  require_codes(kOp, {{"rows", p.rows}, {"columns", p.columns}});
-  require_f32(kOp, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
-  require_numel(kOp, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
-  GT_CHECK((p.rows || p.columns) && (!p.rows || !p.columns || p.rows.dtype == p.columns.dtype), kOp,
-           ": codes of one format are wanted");
-  GT_CHECK((!p.rows || p.rows.numel() == p.x.numel()) && (!p.columns || p.columns.numel() == p.x.numel()), kOp, ": x ",
-           to_string(p.x.shape), ", rows ", to_string(p.rows.shape), ", columns ", to_string(p.columns.shape));
-  const float scale = fp8_scale(*p.amax.as<float>(), fp8_format(p.rows ? p.rows.dtype : p.columns.dtype));
-  *p.inverse.as<float>() = 1 / scale;
+  const CodesOut to = prepare(p);
+  if (p.seen && p.seen_anew) *p.seen.as<float>() = 0;
   if (p.x.numel() == 0) return;
-  const int64_t down = (p.x.shape.rows() + kTile - 1) / kTile, across = (p.x.shape.cols() + kTile - 1) / kTile;
-  float* most = cpu_context(s).scratch<float>(down * across);
+  const int64_t down = (to.height + kCodeTile - 1) / kCodeTile, across = (to.width + kCodeTile - 1) / kCodeTile;
+  float* most = cpu_context(s).scratch<float>(down * across + (p.sums ? down * to.width : 0));
+  float* sums = p.sums ? most + down * across : nullptr;
   parallel_for(s, down * across, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) most[i] = encode_tile(p, scale, i / across * kTile, i % across * kTile);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t r = i / across, c = i % across * kCodeTile;
+      most[i] = encode_tile(p, to, r * kCodeTile, c, sums ? sums + r * to.width + c : nullptr);
+    }
   });
   if (p.seen) *p.seen.as<float>() = std::max(*p.seen.as<float>(), *std::max_element(most, most + down * across));
+  if (sums == nullptr) return;
+  const Simd& f = simd();
+  for (int64_t r = 1; r < down; ++r) f.add(sums, sums + r * to.width, sums, to.width);
+  edit(f, p.sums, 0, to.width, p.accumulate, [&](float* out, int64_t c, int64_t n) {
+    if (p.accumulate)
+      f.add(out, sums + c, out, n);
+    else
+      std::copy_n(sums + c, n, out);
+  });
 }
 
 void gemm_fp8(const GemmFp8& g, Stream s) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/fp8_tile.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
@@ -53,24 +54,31 @@ void dropout(const Dropout& p, Stream s) {
 
 namespace {
 
+enum NormRoom { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kNormRooms };
+
 void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm";
   require_same(op, {"x", p.x}, {{"sum", p.sum}, {"out", p.out}});
   require_same_or_narrower(op, {"x", p.x}, {{"delta", p.delta}});
   require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}, {"beta", p.beta}});
   require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
-  require_numel(op, rows * cols, {{"x", p.x}, {"out", p.out}});
+  require_numel(op, rows * cols, {{"x", p.x}});
   require_numel(op, cols, {{"beta", p.beta}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
   if (p.delta) require_numel(op, rows * cols, {{"delta", p.delta}, {"sum", p.sum}});
   GT_CHECK(!p.drop || p.delta, op, ": dropout without a delta to act on");
+  require_dtype(op, DType::kF8E4M3, {{"rows", p.rows}, {"columns", p.columns}});
+  require_f32(op, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
+  GT_CHECK(p.out || p.rows || p.columns, op, ": neither out nor codes of it are wanted");
+  for (const Tensor* t : {&p.out, &p.rows, &p.columns})
+    if (*t) require_numel(op, rows * cols, {{"out or codes", *t}});
+  if (p.rows || p.columns) require_numel(op, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
+  if (p.seen) require_numel(op, 1, {{"seen", p.seen}});
 }
 
-// Rows [begin, end) of a norm.
-void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, CpuContext& context, int thread) {
-  enum { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kCount };
+// Rows [begin, end) of a norm; `staged`, of them: out, rounded to its type, where codes are made of it.
+void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const Rooms& room, int staged = -1) {
   const int64_t cols = p.gamma.numel();
-  const Rooms room(context, thread, kCount, cols);
   const float *gamma = read(f, p.gamma, 0, cols, room[kGamma]), *beta = read(f, p.beta, 0, cols, room[kBeta]);
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * cols;
@@ -86,10 +94,46 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, Cp
       x = read(f, p.sum, at, cols, room[kSum]);
       delta = nullptr;
     }
-    f.layer_norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, target(p.out, at, room[kOut]),
-                 p.mean.as<float>() + r, p.rstd.as<float>() + r, cols, p.eps);
-    write(f, p.out, at, cols, room[kOut]);
+    float* out = p.out ? target(p.out, at, room[kOut]) : room[kOut];
+    f.layer_norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, out, p.mean.as<float>() + r,
+                 p.rstd.as<float>() + r, cols, p.eps);
+    if (p.out) write(f, p.out, at, cols, room[kOut]);
+    if (staged < 0) continue;
+    float* to = room[staged + static_cast<int>(r - begin)];
+    std::copy_n(out, cols, to);
+    if (is_half(p.x.dtype)) {
+      auto* half = reinterpret_cast<uint16_t*>(room[kOut]);
+      narrow(f, p.x.dtype, to, half, cols);
+      widen(f, p.x.dtype, half, to, cols);
+    }
   }
+}
+
+// A norm whose result is encoded, or looked at, while a block of its rows is at hand.
+void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
+  CodesOut to{p.rows, p.columns, 1, rows, cols};
+  if (to) {
+    to.scale = fp8_scale(*p.amax.as<float>(), to.format());
+    *p.inverse.as<float>() = 1 / to.scale;
+  }
+  CpuContext& context = cpu_context(s);
+  const int64_t blocks = (rows + kCodeTile - 1) / kCodeTile;
+  float* most = context.scratch<float>(blocks);
+  parallel_for(s, blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    const Rooms room(context, thread, kNormRooms + kCodeTile, cols);
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t r0 = b * kCodeTile, h = std::min(kCodeTile, rows - r0);
+      norm_rows(p, f, r0, r0 + h, room, kNormRooms);
+      most[b] = 0;
+      for (int r = 0; p.seen && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
+      for (int64_t c = 0; to && c < cols; c += kCodeTile)
+        to.put(room[kNormRooms] + c, room[kNormRooms + 1] - room[kNormRooms], r0, c, h, std::min(kCodeTile, cols - c));
+    }
+  });
+  if (!p.seen) return;
+  float all = p.seen_anew ? 0 : *p.seen.as<float>();
+  for (int64_t b = 0; b < blocks; ++b) all = std::max(all, most[b]);
+  *p.seen.as<float>() = all;
 }
 
 }  // namespace
@@ -97,9 +141,10 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, Cp
 void layer_norm(const LayerNorm& p, Stream s) {
   const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
   validate(p, rows, cols);
+  if (p.rows || p.columns || p.seen) return norm_codes(p, rows, cols, s);
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    norm_rows(p, f, begin, end, context, thread);
+    norm_rows(p, f, begin, end, Rooms(context, thread, kNormRooms, cols));
   });
 }
 

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -75,18 +76,6 @@ struct CastOp {
     store<V>(dst + i, x);
   }
 };
-
-// Tanh form (Hendrycks & Gimpel 2016): 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
-constexpr float kRootTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
-
-__device__ inline float gelu_of(float x) {
-  return 0.5f * x * (1.0f + tanhf(kRootTwoOverPi * (x + kCubic * x * x * x)));
-}
-
-__device__ inline float gelu_slope(float x) {
-  const float t = tanhf(kRootTwoOverPi * (x + kCubic * x * x * x));
-  return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * kRootTwoOverPi * (1.0f + 3.0f * kCubic * x * x);
-}
 
 template <class X, class T>
 struct GeluOp {

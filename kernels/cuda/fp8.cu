@@ -1,10 +1,13 @@
 // Values to codes of 8 bits, as they lie and transposed, in one pass: what tensor cores of Hopper multiply has its
-// inner dimension last, so a tensor that is read in two products is needed both ways. A block makes a tile of 64 x 64
-// and turns it in shared memory.
-#include <cuda_fp8.h>
+// inner dimension last, so a tensor that is read in two products is needed both ways. What stands before a product and
+// is done element by element (GELU, its gradient) is done on the way, and so are a bias' sums over rows. A block makes
+// a tile of 64 x 128: a thread four rows of eight neighbours, so that a column's codes are words before they are turned
+// in shared memory.
+#include <cmath>
 
-#include "kernels/core/fp8.h"
+#include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -12,89 +15,127 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kTile = 64, kWide = 4;                // kWide: neighbours that a thread encodes, and stores at once
-constexpr int kAcross = kTile / kWide, kDown = 16;  // threads
-constexpr int kPitch = kTile + 4;                   // bytes of a row of the tile in shared memory
+constexpr int kTileRows = 64, kTileCols = 128, kThreads = 256;
+constexpr int kWide = 8, kDeep = 4;                                    // of a thread
+constexpr int kAcross = kTileCols / kWide, kDown = kTileRows / kDeep;  // threads
+constexpr int kPitch =
+    kTileCols + 4;  // words of a row of words; with it the turned reads meet no more than twice a bank
+static_assert(kAcross * kDown == kThreads);
 
-template <DType F>
-__device__ inline uint8_t encode(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, F == DType::kF8E5M2 ? __NV_E5M2 : __NV_E4M3);
-#else
-  return fp8_encode(x, fp8_format(F));
-#endif
-}
-
-__device__ inline uint32_t packed(const uint8_t (&codes)[kWide]) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) word |= uint32_t{codes[i]} << (8 * i);
-  return word;
-}
-
-// The first n bytes of the word, one store where all of it is wanted and the address allows.
-__device__ inline void store_codes(uint8_t* to, uint32_t word, int64_t n, bool whole) {
-  if (whole) {
-    *reinterpret_cast<uint32_t*>(to) = word;
-    return;
+// Sources: V values from element i on, as they would be stored in T.
+template <class T>
+struct Plain {
+  const T* x;
+  template <int V>
+  __device__ void get(int64_t i, float (&v)[V]) const {
+    load<V>(x + i, v);
   }
-#pragma unroll
-  for (int i = 0; i < kWide; ++i)
-    if (i < n) to[i] = static_cast<uint8_t>(word >> (8 * i));
-}
+};
 
-// by_rows, by_columns: row lengths of the two results, and their addresses, are multiples of 4 codes.
-template <class T, DType F>
-__global__ void __launch_bounds__(kAcross* kDown)
-    quantize_fp8_kernel(const T* x, const float* amax, uint8_t* rows, uint8_t* columns, float* inverse, float* seen,
-                        int64_t height, int64_t width, bool by_rows, bool by_columns) {
-  __shared__ uint8_t tile[kTile * kPitch];  // [column][row]
-  __shared__ float most_of[kDown * kAcross];
+template <class T>
+struct ThroughGelu {
+  const T* x;
+  template <int V>
+  __device__ void get(int64_t i, float (&v)[V]) const {
+    load<V>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = rounded<T>(gelu_of(v[j]));
+  }
+};
+
+template <class T>
+struct ThroughGeluGrad {
+  const T *dout, *pre;
+  template <int V>
+  __device__ void get(int64_t i, float (&v)[V]) const {
+    float a[V];
+    load<V>(pre + i, a);
+    load<V>(dout + i, v);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = rounded<T>(v[j] * gelu_slope(a[j]) + 0.0f);  // as gelu_grad: no negative zero
+  }
+};
+
+// Any of these may be nullptr, but inverse only where there are no codes.
+struct Made {
+  const float* amax;
+  uint8_t *rows, *columns;
+  float *inverse, *seen;
+  float* partial;  // [tiles down][width]: sums over the rows of a tile
+  int64_t height, width;
+  bool by_rows, by_columns;  // rows of source and codes, columns of codes, may be read and written in whole packs
+};
+
+template <class Source, DType F>
+__global__ void __launch_bounds__(kThreads, 4) encode_kernel(Source source, Made to) {
+  __shared__ uint4 tile[kDown][kPitch / 4];  // [rows of four][column]: four codes a word
+  __shared__ float sums[kDown][kTileCols];
+  __shared__ float most_of[kThreads / 32];
   const int tx = static_cast<int>(threadIdx.x) % kAcross, ty = static_cast<int>(threadIdx.x) / kAcross;
-  const int64_t across = (width + kTile - 1) / kTile;
-  const int64_t r0 = int64_t{blockIdx.x} / across * kTile, c0 = int64_t{blockIdx.x} % across * kTile;
-  const float scale = fp8_scale(amax[0], fp8_format(F));
-  if (blockIdx.x == 0 && threadIdx.x == 0) inverse[0] = 1.0f / scale;
+  const int64_t across = (to.width + kTileCols - 1) / kTileCols;
+  const int64_t r0 = int64_t{blockIdx.x} / across * kTileRows, c0 = int64_t{blockIdx.x} % across * kTileCols;
+  const float scale = to.inverse != nullptr ? fp8_scale(to.amax[0], fp8_format(F)) : 1.0f;
+  if (blockIdx.x == 0 && threadIdx.x == 0 && to.inverse != nullptr) to.inverse[0] = 1.0f / scale;
   const int64_t c = c0 + kWide * tx;
-  float most = 0.0f;
-  for (int r = ty; r < kTile; r += kDown) {
-    uint8_t codes[kWide] = {};
-    const int64_t left = r0 + r < height && c < width ? width - c : 0, at = (r0 + r) * width + c;
+  float most = 0.0f, sum[kWide] = {};
+  uint32_t low[kDeep], high[kDeep];  // codes of the first four neighbours and of the others, a row each
+#pragma unroll
+  for (int k = 0; k < kDeep; ++k) {
+    const int64_t r = r0 + kDeep * ty + k, at = r * to.width + c;
+    const int64_t left = r < to.height && c < to.width ? to.width - c : 0;
     float v[kWide] = {};
-    if (by_rows && left >= kWide) {
-      load<kWide>(x + at, v);
+    if (to.by_rows) {
+      if (left > 0) source.template get<kWide>(at, v);
     } else {
 #pragma unroll
-      for (int i = 0; i < kWide; ++i)
-        if (i < left) v[i] = to_float(x[at + i]);
+      for (int i = 0; i < kWide; ++i) {
+        float one[1];
+        if (i >= left) continue;
+        source.template get<1>(at + i, one);
+        v[i] = one[0];
+      }
     }
+    uint32_t words[kWide / 4];
+    encode<F>(v, scale, words);
+    if (to.rows != nullptr && left > 0) store_words(to.rows + at, words, left, to.by_rows);
+    low[k] = words[0];
+    high[k] = words[1];
 #pragma unroll
     for (int i = 0; i < kWide; ++i) {
       most = fmaxf(most, fabsf(v[i]));
-      codes[i] = encode<F>(v[i] * scale);
-      tile[(kWide * tx + i) * kPitch + r] = codes[i];
+      sum[i] += v[i];
     }
-    if (rows != nullptr && left > 0) store_codes(rows + at, packed(codes), left, by_rows && left >= kWide);
   }
-  most_of[threadIdx.x] = most;
-  __syncthreads();
-  if (seen != nullptr) {
-    for (unsigned half = kDown * kAcross / 2; half > 0; half /= 2) {
-      if (threadIdx.x < half) most_of[threadIdx.x] = fmaxf(most_of[threadIdx.x], most_of[threadIdx.x + half]);
-      __syncthreads();
-    }
-    // Numbers that are not negative are ordered as their bits are.
-    if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(seen), __float_as_int(most_of[0]));
+  if (to.columns != nullptr) {
+    transpose(low);
+    transpose(high);
+    tile[ty][2 * tx] = make_uint4(low[0], low[1], low[2], low[3]);
+    tile[ty][2 * tx + 1] = make_uint4(high[0], high[1], high[2], high[3]);
   }
-  if (columns == nullptr) return;
-  const int64_t r = r0 + kWide * tx;
-  for (int k = ty; k < kTile; k += kDown) {
-    const int64_t left = c0 + k < width && r < height ? height - r : 0;
-    if (left == 0) continue;
-    uint8_t codes[kWide];
+  if (to.partial != nullptr) {
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) codes[i] = tile[k * kPitch + kWide * tx + i];
-    store_codes(columns + (c0 + k) * height + r, packed(codes), left, by_columns && left >= kWide);
+    for (int i = 0; i < kWide; ++i) sums[ty][kWide * tx + i] = sum[i];
+  }
+  __syncthreads();
+  if (to.seen != nullptr) raise_seen<kThreads / 32>(most, to.seen, most_of);
+  if (to.partial != nullptr && threadIdx.x < kTileCols && c0 + threadIdx.x < to.width) {
+    float all = sums[0][threadIdx.x];
+#pragma unroll
+    for (int y = 1; y < kDown; ++y) all += sums[y][threadIdx.x];
+    to.partial[r0 / kTileRows * to.width + c0 + threadIdx.x] = all;
+  }
+  if (to.columns == nullptr) return;
+  constexpr int kPacks = kTileRows / 16;  // of 16 codes in a column of the tile
+  const auto* words = reinterpret_cast<const uint32_t*>(tile);
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kTileCols * kPacks; i += kThreads) {
+    const int column = i / kPacks, pack = i % kPacks;
+    const int64_t r = r0 + 16 * pack, left = c0 + column < to.width && r < to.height ? to.height - r : 0;
+    if (left == 0) continue;
+    uint32_t codes[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) codes[k] = words[(4 * pack + k) * kPitch + column];
+    store_words(to.columns + (c0 + column) * to.height + r, codes, left, to.by_columns);
   }
 }
 
@@ -102,18 +143,18 @@ __global__ void inverse_kernel(const float* amax, float* inverse, DType codes) {
   inverse[0] = 1.0f / fp8_scale(amax[0], fp8_format(codes));
 }
 
-__global__ void __launch_bounds__(kAcross* kDown)
+__global__ void __launch_bounds__(kThreads)
     amax_history_kernel(const float* seen, float* history, float* amax, int64_t steps, int64_t at) {
-  __shared__ float most_of[kDown * kAcross];
+  __shared__ float most_of[kThreads];
   float* row = history + int64_t{blockIdx.x} * steps;
   const float now = isfinite(seen[blockIdx.x]) ? seen[blockIdx.x] : 0.0f;
   float most = now;
-  for (int64_t i = threadIdx.x; i < steps; i += kDown * kAcross)
+  for (int64_t i = threadIdx.x; i < steps; i += kThreads)
     if (i != at) most = fmaxf(most, row[i]);
   if (threadIdx.x == 0) row[at] = now;
   most_of[threadIdx.x] = most;
   __syncthreads();
-  for (unsigned half = kDown * kAcross / 2; half > 0; half /= 2) {
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) most_of[threadIdx.x] = fmaxf(most_of[threadIdx.x], most_of[threadIdx.x + half]);
     __syncthreads();
   }
@@ -127,37 +168,71 @@ void want_codes(const char* tensor, const Tensor& t, int64_t numel) {
   GT_CHECK(t.numel() == numel, "quantize_fp8: ", tensor, ' ', to_string(t.shape), " for ", numel, " elements");
 }
 
+void validate(const QuantizeFp8& a) {
+  constexpr const char* kOp = "quantize_fp8";
+  want_codes("rows", a.rows, a.x.numel());
+  want_codes("columns", a.columns, a.x.numel());
+  GT_CHECK(a.rows || a.columns || a.seen || a.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
+  GT_CHECK(!a.rows || !a.columns || a.rows.dtype == a.columns.dtype, kOp, ": codes of one format are wanted");
+  if (a.rows || a.columns) {
+    want(kOp, "amax", a.amax, DType::kF32);
+    want(kOp, "inverse", a.inverse, DType::kF32);
+  }
+  if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
+  if (a.of == CodesOf::kGeluGrad) {
+    want(kOp, "pre", a.pre, a.x.dtype);
+    GT_CHECK(a.pre.numel() == a.x.numel(), kOp, ": x ", to_string(a.x.shape), " pre ", to_string(a.pre.shape));
+  }
+  GT_CHECK(!a.sums || a.sums.numel() == a.x.shape.cols(), kOp, ": x ", to_string(a.x.shape), " sums ",
+           to_string(a.sums.shape));
+}
+
+// f(source): by what codes are made of.
+template <class T, class F>
+void by_source(const QuantizeFp8& a, F&& f) {
+  switch (a.of) {
+    case CodesOf::kPlain: return f(Plain<T>{a.x.as<T>()});
+    case CodesOf::kGelu: return f(ThroughGelu<T>{a.x.as<T>()});
+    case CodesOf::kGeluGrad: return f(ThroughGeluGrad<T>{a.x.as<T>(), a.pre.as<T>()});
+  }
+}
+
 }  // namespace
 
 void quantize_fp8(const QuantizeFp8& a, Stream s) {
   constexpr const char* kOp = "quantize_fp8";
-  want(kOp, "amax", a.amax, DType::kF32);
-  want(kOp, "inverse", a.inverse, DType::kF32);
-  if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
-  want_codes("rows", a.rows, a.x.numel());
-  want_codes("columns", a.columns, a.x.numel());
-  GT_CHECK((a.rows || a.columns) && (!a.rows || !a.columns || a.rows.dtype == a.columns.dtype), kOp,
-           ": codes of one format are wanted");
+  validate(a);
+  const bool encodes = a.rows || a.columns;
   const DType codes = a.rows ? a.rows.dtype : a.columns.dtype;
   Context& c = enter(s, kOp);
+  if (a.seen && a.seen_anew) check(cudaMemsetAsync(a.seen.data, 0, sizeof(float), c.stream), kOp);
   const int64_t height = a.x.shape.rows(), width = a.x.shape.cols();
   if (a.x.numel() == 0) {
-    inverse_kernel<<<1, 1, 0, c.stream>>>(a.amax.as<float>(), a.inverse.as<float>(), codes);
+    if (encodes) inverse_kernel<<<1, 1, 0, c.stream>>>(a.amax.as<float>(), a.inverse.as<float>(), codes);
     return leave(c, kOp);
   }
-  const int64_t blocks = ceil_div(height, kTile) * ceil_div(width, kTile);
-  const bool by_rows = width % kWide == 0 && aligned16({a.x.data, a.rows.data});
-  const bool by_columns = height % kWide == 0 && aligned16({a.columns.data});
+  const int64_t down = ceil_div(height, kTileRows), blocks = down * ceil_div(width, kTileCols);
+  Made to{a.amax.as<float>(),
+          a.rows.as<uint8_t>(),
+          a.columns.as<uint8_t>(),
+          encodes ? a.inverse.as<float>() : nullptr,
+          a.seen.as<float>(),
+          a.sums ? reinterpret_cast<float*>(c.scratch(down * width * size_of(DType::kF32))) : nullptr,
+          height,
+          width,
+          width % kWide == 0 && aligned16({a.x.data, a.pre.data, a.rows.data}),
+          height % 16 == 0 && aligned16({a.columns.data})};
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
-    using T = decltype(t);
-    const auto launch = [&](auto kernel) {
-      kernel<<<static_cast<unsigned>(blocks), kAcross * kDown, 0, c.stream>>>(
-          a.x.as<T>(), a.amax.as<float>(), a.rows.as<uint8_t>(), a.columns.as<uint8_t>(), a.inverse.as<float>(),
-          a.seen.as<float>(), height, width, by_rows, by_columns);
-    };
-    codes == DType::kF8E5M2 ? launch(quantize_fp8_kernel<T, DType::kF8E5M2>)
-                            : launch(quantize_fp8_kernel<T, DType::kF8E4M3>);
+    by_source<decltype(t)>(a, [&](auto source) {
+      const auto launch = [&](auto kernel) {
+        kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(source, to);
+      };
+      using Source = decltype(source);
+      encodes&& codes == DType::kF8E5M2 ? launch(encode_kernel<Source, DType::kF8E5M2>)
+                                        : launch(encode_kernel<Source, DType::kF8E4M3>);
+    });
   });
+  if (a.sums) combine_partials(c, to.partial, static_cast<int>(down), width, width, a.sums, {}, a.accumulate, kOp);
   leave(c, kOp);
 }
 
@@ -172,8 +247,8 @@ void amax_history(const AmaxHistory& a, Stream s) {
            to_string(a.seen.shape), ", history ", to_string(a.history.shape), ", amax ", to_string(a.amax.shape),
            ", column ", a.at);
   Context& c = enter(s, kOp);
-  amax_history_kernel<<<static_cast<unsigned>(n), kAcross * kDown, 0, c.stream>>>(
-      a.seen.as<float>(), a.history.as<float>(), a.amax.as<float>(), steps, a.at);
+  amax_history_kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.seen.as<float>(), a.history.as<float>(),
+                                                                           a.amax.as<float>(), steps, a.at);
   leave(c, kOp);
 }
 

@@ -1,10 +1,8 @@
 // Residual add + layer norm, and its backward, in one pass each. A row lives in registers: one warp a row up to 1024
 // columns, eight warps up to 8192; other sizes take the plain kernels, which read a row several times.
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
-#include <type_traits>
-
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -13,64 +11,6 @@ namespace gt::cuda {
 
 namespace {
 
-// gamma and beta are f32 or the storage type of x; the branch is the same for the whole grid.
-template <class T>
-struct Weights {
-  const void* data;
-  bool f32;
-  template <int V>
-  __device__ void get(int64_t c, float (&w)[V]) const {
-    if (f32)
-      load<V>(static_cast<const float*>(data) + c, w);
-    else
-      load<V>(static_cast<const T*>(data) + c, w);
-  }
-};
-
-// The branch that is added to x, or its gradient: of x's type, or beside f32 of a half type.
-template <class T>
-struct Branch {
-  void* data;
-  DType type;
-  __device__ explicit operator bool() const { return data != nullptr; }
-  template <int V>
-  __device__ void get(int64_t i, float (&d)[V]) const {
-    if (std::is_same_v<T, float> && type == DType::kBF16)
-      load<V>(static_cast<const __nv_bfloat16*>(data) + i, d);
-    else if (std::is_same_v<T, float> && type == DType::kF16)
-      load<V>(static_cast<const __half*>(data) + i, d);
-    else
-      load<V>(static_cast<const T*>(data) + i, d);
-  }
-  template <int V>
-  __device__ void put(int64_t i, const float (&d)[V]) const {
-    if (std::is_same_v<T, float> && type == DType::kBF16)
-      store<V>(static_cast<__nv_bfloat16*>(data) + i, d);
-    else if (std::is_same_v<T, float> && type == DType::kF16)
-      store<V>(static_cast<__half*>(data) + i, d);
-    else
-      store<V>(static_cast<T*>(data) + i, d);
-  }
-};
-
-template <class T>
-struct Forward {
-  const T* x;
-  Branch<T> delta;
-  Weights<T> gamma, beta;
-  T *sum, *out;
-  float *mean, *rstd;
-  int64_t n;
-  int cols;
-  float eps;
-  RowDrop drop;
-
-  __device__ void statistics(int64_t row, float m, float r) const {
-    if (mean != nullptr) mean[row] = m;
-    rstd[row] = r;
-  }
-};
-
 // W warps share a row, K packs of V elements a lane. Drop: dropout of delta.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> p) {
@@ -78,56 +18,8 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> 
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t row = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
   if (row >= p.n) return;  // whole warps leave; with W > 1 the grid is exact
-  const T* x = p.x + row * p.cols;
-  float v[K][V];
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const int c = (k * 32 * W + lane) * V;
-    if (c < p.cols) load<V>(x + c, v[k]);
-  }
-  if (p.delta) {
-    float d[K][V];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c < p.cols) p.delta.template get<V>(row * p.cols + c, d[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-      if constexpr (Drop) drop<V>(p.drop, row, p.cols, c, d[k]);
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[k][j] = rounded<T>(v[k][j] + d[k][j]);
-      store<V>(p.sum + row * p.cols + c, v[k]);
-    }
-  }
-  float s = 0;
-#pragma unroll
-  for (int k = 0; k < K; ++k)
-    if ((k * 32 * W + lane) * V < p.cols)
-#pragma unroll
-      for (int j = 0; j < V; ++j) s += v[k][j];
-  const float mean = group_sum<W>(s, shared) / static_cast<float>(p.cols);
-  float q = 0;
-#pragma unroll
-  for (int k = 0; k < K; ++k)
-    if ((k * 32 * W + lane) * V < p.cols)
-#pragma unroll
-      for (int j = 0; j < V; ++j) q += (v[k][j] - mean) * (v[k][j] - mean);
-  const float rstd = 1.0f / sqrtf(group_sum<W>(q, shared) / static_cast<float>(p.cols) + p.eps);
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    const int c = (k * 32 * W + lane) * V;
-    if (c >= p.cols) continue;
-    float g[V], b[V];
-    p.gamma.template get<V>(c, g);
-    p.beta.template get<V>(c, b);
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[k][j] = (v[k][j] - mean) * rstd * g[j] + b[j];
-    store<V>(p.out + row * p.cols + c, v[k]);
-  }
-  if (lane == 0) p.statistics(row, mean, rstd);
+  norm_row<V, K, W, Drop>(p, row, lane, shared,
+                          [&](int c, const float(&v)[V]) { store<V>(p.out + row * p.cols + c, v); });
 }
 
 // Any row length: a block a row, three passes.
@@ -322,85 +214,32 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
   p.partial[int64_t{blockIdx.y} * 2 * p.cols + p.cols + c] = dbeta;
 }
 
-// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill in
-// the backward.
-template <int K, int W>
-struct RowShape {
-  static constexpr int k = K, w = W;
-};
-
-constexpr int kForward = 32, kBackward = 24;
-
-// Calls f with it; false when there is none.
-template <class T, int Most, class F>
-bool by_row_shape(int64_t cols, F&& f) {
-  constexpr int kV = kPack<T>;
-  if (cols % kV != 0 || cols > 32 * 256) return false;
-  if (cols <= 16 * 32)
-    f(RowShape<16 / kV, 1>{});
-  else if (cols <= 24 * 32)
-    f(RowShape<24 / kV, 1>{});
-  else if (cols <= Most * 32)
-    f(RowShape<Most / kV, 1>{});
-  else if (cols <= 8 * 256)
-    f(RowShape<8 / kV, 8>{});
-  else if (cols <= 16 * 256)
-    f(RowShape<16 / kV, 8>{});
-  else
-    f(RowShape<32 / kV, 8>{});
-  return true;
-}
-
-// f(std::bool_constant): with or without dropout.
-template <class F>
-void by_drop(const RowDrop& d, F&& f) {
-  if (d) return f(std::true_type{});
-  f(std::false_type{});
-}
-
-template <class T>
-Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
-  GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype),
-             " beside ", name_of(main), "; f32 or the same is supported");
-  return {w.data, w.dtype == DType::kF32};
-}
-
-template <class T>
-Branch<T> branch(const char* op, const char* name, const Tensor& d, DType main) {
-  if (!d) return {nullptr, main};
-  if (main == DType::kF32)
-    by_dtype(op, name, d.dtype, [](auto) {});
-  else
-    want(op, name, d, main);
-  return {d.data, d.dtype};
-}
-
 }  // namespace
 
-void layer_norm(const LayerNorm& a, Stream s) {
+namespace {
+
+void validate(const LayerNorm& a, int64_t n, int64_t cols) {
+  constexpr const char* kOp = "layer_norm";
+  const int64_t all = a.x.numel();
+  GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n, kOp, ": x ", to_string(a.x.shape),
+           " gamma ", to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
+  GT_CHECK(a.out || a.rows || a.columns, kOp, ": neither out nor codes of it are wanted");
+  GT_CHECK((!a.out || a.out.numel() == all) && (!a.rows || a.rows.numel() == all) &&
+               (!a.columns || a.columns.numel() == all),
+           kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(a.rows.shape),
+           " columns ", to_string(a.columns.shape));
+  if (a.out) want(kOp, "out", a.out, a.x.dtype);
+  if (a.delta) want(kOp, "sum", a.sum, a.x.dtype);
+  if (a.rows) want(kOp, "rows", a.rows, DType::kF8E4M3);
+  if (a.columns) want(kOp, "columns", a.columns, DType::kF8E4M3);
+  GT_CHECK(!a.drop || a.delta, kOp, ": dropout without a delta to act on");
+}
+
+void plain_norm(const LayerNorm& a, Context& c) {
   const int64_t cols = a.x.shape.cols(), n = a.x.shape.rows();
-  if (a.x.numel() == 0) return;
-  Context& c = enter(s, "layer_norm");
-  GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n && a.out.numel() == a.x.numel(),
-           "layer_norm: x ", to_string(a.x.shape), " gamma ", to_string(a.gamma.shape), " rstd ",
-           to_string(a.rstd.shape));
-  want("layer_norm", "out", a.out, a.x.dtype);
-  if (a.delta) want("layer_norm", "sum", a.sum, a.x.dtype);
-  GT_CHECK(!a.drop || a.delta, "layer_norm: dropout without a delta to act on");
   by_dtype("layer_norm", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    const Forward<T> p{a.x.as<T>(),
-                       branch<T>("layer_norm", "delta", a.delta, a.x.dtype),
-                       weights<T>("layer_norm", "gamma", a.gamma, a.x.dtype),
-                       weights<T>("layer_norm", "beta", a.beta, a.x.dtype),
-                       a.sum.as<T>(),
-                       a.out.as<T>(),
-                       a.mean.as<float>(),
-                       a.rstd.as<float>(),
-                       n,
-                       static_cast<int>(cols),
-                       a.eps,
-                       a.drop};
+    const Forward<T> p = forward_of<T>(a);
     by_drop(a.drop, [&](auto drops) {
       constexpr bool kDrops = decltype(drops)::value;
       const bool fits =
@@ -413,7 +252,29 @@ void layer_norm(const LayerNorm& a, Stream s) {
       if (!fits) norm_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
     });
   });
+}
+
+}  // namespace
+
+void layer_norm(const LayerNorm& a, Stream s) {
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "layer_norm");
+  validate(a, a.x.shape.rows(), a.x.shape.cols());
+  const bool encodes = a.rows || a.columns || a.seen;
+  if (encodes && norm_codes(a, c)) return leave(c, "layer_norm");
+  LayerNorm plain = a;
+  if (!a.out) plain.out = {c.scratch(a.x.bytes()), a.x.shape, a.x.dtype, a.x.device};
+  plain_norm(plain, c);
   leave(c, "layer_norm");
+  if (encodes)
+    quantize_fp8({.x = plain.out,
+                  .amax = a.amax,
+                  .rows = a.rows,
+                  .columns = a.columns,
+                  .inverse = a.inverse,
+                  .seen = a.seen,
+                  .seen_anew = a.seen_anew},
+                 s);
 }
 
 void layer_norm_grad(const LayerNormGrad& a, Stream s) {

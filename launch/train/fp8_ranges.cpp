@@ -9,9 +9,9 @@ Fp8Ranges::Fp8Ranges(std::vector<Fp8Range*> ranges, const Mesh& mesh, const Back
   if (ranges_.empty()) return;
   backend.device->zero(memory_.data(), memory_.bytes(), stream);
   for (int64_t i = 0; i < count(); ++i) {
-    Fp8Range& r = *ranges_[static_cast<size_t>(i)];
-    r.seen = seen().slice(i, 1);
-    r.amax = amax().slice(i, 1);
+    CodeScale& scale = ranges_[static_cast<size_t>(i)]->scale;
+    scale.seen = seen().slice(i, 1);
+    scale.amax = amax().slice(i, 1);
   }
 }
 
@@ -40,8 +40,8 @@ void Fp8Ranges::look() {
   backend_.device->synchronize(stream_);
   all_known_ = true;
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    ranges_[i]->known = host_[i] > 0;
-    all_known_ = all_known_ && ranges_[i]->known;
+    ranges_[i]->scale.known = host_[i] > 0;
+    all_known_ = all_known_ && ranges_[i]->scale.known;
   }
 }
 

@@ -41,7 +41,7 @@ void list(const Gemm& a, Operands& o) {
   if (a.epilogue == Epilogue::kGeluGrad) o.in("aux", a.aux);
 }
 void list(const GemmFp8& a, Operands& o) { o.in("a", a.a).in("b", a.b).in("bias", a.bias).out("out", a.out); }
-void list(const QuantizeFp8& a, Operands& o) { o.in("x", a.x); }
+void list(const QuantizeFp8& a, Operands& o) { o.in("x", a.x).in("pre", a.pre).out("sums", a.sums); }
 void list(const Add& a, Operands& o) { o.in("a", a.a).in("b", a.b).out("out", a.out); }
 void list(const Axpy& a, Operands& o) { o.in("x", a.x).in("y", a.y).out("y", a.y); }
 void list(const Copy& a, Operands& o) { o.in("src", a.src).out("dst", a.dst); }

@@ -76,7 +76,7 @@ class Predictor {
 
 Exit run_generate(const Command& command) {
   const auto& args = command.get<GenerateArgs>();
-  const auto model = load_model(args.load, command.config_flags);
+  const auto model = load_model(args.load, command.config_flags, Products::kHalf);
   const Tokenizer tokenizer = load_tokenizer(args.tokenizer, *model);
   GT_REQUIRE(tokenizer.vocab() <= model->config.model.vocab, Exit::kUsage, "the tokenizer has ", tokenizer.vocab(),
              " pieces, the model ", model->config.model.vocab, ": give the tokenizer that the run was trained with");
@@ -110,7 +110,7 @@ Exit run_generate(const Command& command) {
 
 Exit run_eval(const Command& command) {
   const auto& args = command.get<EvalArgs>();
-  const auto model = load_model(args.load, command.config_flags);
+  const auto model = load_model(args.load, command.config_flags, Products::kAsTrained);
   const Config& c = model->config;
   DatasetOptions o;
   o.sources = c.data.train;

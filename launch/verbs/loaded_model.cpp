@@ -4,7 +4,8 @@
 
 namespace gt {
 
-std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags) {
+std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags,
+                                        Products products) {
   auto m = std::make_unique<LoadedModel>();
   m->step_dir = resolve_step(load);
   const std::string config_file = m->step_dir + "/config.json";
@@ -16,7 +17,7 @@ std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vect
   c.parallel.tp = c.parallel.pp = c.parallel.dp = 1;
   c.parallel.recompute = "none";  // nothing is differentiated here
   c.parallel.recompute_layers = 0;
-  c.precision.fp8 = "off";  // lengths are any, and half weights say more than codes of them
+  if (products == Products::kHalf) c.precision.fp8 = "off";
   c.train.grad_accum = 1;
   c.train.global_batch = c.train.micro_batch;
   m->backend = &choose_backend(m->config);

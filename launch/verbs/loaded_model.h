@@ -22,8 +22,14 @@ struct LoadedModel {
   std::unique_ptr<Engine> engine;
 };
 
+// In which numbers a run's products of 8 bits (precision.fp8) are computed. kAsTrained: as the run does, so that an
+// evaluation is the one that the run logs; whole microbatches alone. kHalf: texts have any length, and products of 8
+// bits go by 16 tokens; half weights are nearer to what is trained than codes of them.
+enum class Products { kAsTrained, kHalf };
+
 // `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that win (device.kind,
 // data.valid, …).
-std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags);
+std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags,
+                                        Products = Products::kAsTrained);
 
 }  // namespace gt

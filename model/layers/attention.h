@@ -22,7 +22,8 @@ class SelfAttention : public Module {
     child(qkv_);
     child(out_);
   }
-  Var project(Tape& t, Var x, ops::Keep keep) { return qkv_(t, x, keep); }
+  const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
+  Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
     return out_(t, ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
   }

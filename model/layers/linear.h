@@ -35,8 +35,16 @@ class ColumnLinear : public Module {
     if (fp8 == nullptr) return ops::linear(t, all, weight, &bias);
     return ops::fp8_linear(t, all, weight, &bias, *fp8, axis_.cut_rows() ? ops::Keep::kInputs : keep);
   }
-  Var operator()(Tape& t, Var x, ops::Keep keep) {
-    x = prepare(t, x);
+  // How the norm in front is to encode its result; nullptr: it gives values. Rows that are gathered go as halves, and are
+  // encoded once they are all there.
+  const CodeScale* codes() const { return fp8 != nullptr && !axis_.cut_rows() ? &fp8->input.scale : nullptr; }
+  Coded for_group(Tape& t, Coded x) {
+    x.x = ops::copy_to_group(t, x.x, axis_.group);
+    return x;
+  }
+  Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
+    if (n.codes) return ops::fp8_linear(t, for_group(t, n.codes), weight, &bias, *fp8);
+    const Var x = prepare(t, n.out);
     return on_all_rows(t, x, axis_, [&](Var all) { return product(t, all, keep); });
   }
 

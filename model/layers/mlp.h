@@ -14,10 +14,12 @@ class Mlp : public Module {
     child(up_);
     child(down_);
   }
-  Var operator()(Tape& t, Var x, ops::Keep keep) {
-    x = up_.prepare(t, x);
-    const Var y = on_all_rows(t, x, axis_, [&](Var all) {
-      if (down_.fp8 != nullptr) return encoded(t, all, keep);
+  const CodeScale* codes() const { return up_.codes(); }  // as ColumnLinear::codes
+  Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
+    if (n.codes) return down_.finish(t, of_codes(t, up_.for_group(t, n.codes), keep));
+    const Var y = on_all_rows(t, up_.prepare(t, n.out), axis_, [&](Var all) {
+      if (up_.fp8 != nullptr)
+        return of_codes(t, ops::encode(t, all, CodesOf::kPlain, up_.fp8->input, ops::Keep::kInputs), keep);
       // What enters `down` is quantized between the two products.
       if (down_.input != nullptr) return down_.product(t, ops::gelu(t, up_.product(t, all, keep)), keep);
       return ops::mlp(t, all, up_.weight, up_.bias, down_.weight, down_.fused_bias(), keep, down_.output());
@@ -26,15 +28,9 @@ class Mlp : public Module {
   }
 
  private:
-  // The GELU stands alone: what it makes is encoded, and given back.
-  Var encoded(Tape& t, Var all, ops::Keep keep) {
-    const Var x = up_.product(t, all, keep), h = ops::gelu(t, x, ops::Output::kTransient);
-    const Var y = down_.product(t, h, keep);
-    if (keep == ops::Keep::kInputs)
-      ops::discard_gelu(t, x, h);
-    else
-      t.discard(h);
-    return y;
+  Var of_codes(Tape& t, const Coded& x, ops::Keep keep) {
+    return ops::fp8_mlp(t, x, {up_.weight, &up_.bias, *up_.fp8}, {down_.weight, down_.fused_bias(), *down_.fp8}, keep,
+                        down_.output());
   }
   TensorAxis axis_;
   ColumnLinear up_;

@@ -208,7 +208,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
             side = t.input(rig.tensor({kTokens, kHidden}, 6), true);
 
   SECTION("a norm whose sum shares its gradient with another addend") {
-    auto [s, n] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+    auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
     t.seed(ops::add(t, ops::add(t, s, w), ops::linear(t, n, p.in)), dy);
     t.backward();
     CHECK(values(t.grad(w)) == seed);
@@ -229,7 +229,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
     }
   }
   SECTION("the same gradient twice into one slot, once through a norm") {
-    auto [s, n] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+    auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
     const Var y = ops::add(t, ops::add(t, s, n), s);  // s: 2 dy and the norm's share; n: dy
     t.seed(y, dy);
     t.backward();
@@ -288,7 +288,7 @@ TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
   std::memcpy(dout.data, given.data, static_cast<size_t>(given.bytes()));
   const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true),
             delta = t.input(rig.tensor({kTokens, kHidden}, 2), true);
-  auto [s, n] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+  auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
   t.seed(s, dsum);
   t.seed(n, dout);
   t.backward();

@@ -1,5 +1,6 @@
 // Cases of numbers of 8 bits: tiles that are cut, values beyond the range, amaxes of 0 and next to it; products of all
 // pairs of formats, onto every type.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/kernels/op_cases.h"
@@ -23,6 +24,87 @@ void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes,
   if (wanted == Wanted::kRows) c.inout(&Q::seen, "seen", {1}, values({1e3}));
   c.tolerance = 0;
   c.flops = static_cast<double>(rows * cols);
+}
+
+// Codes of what stands in front of a product, with the sums over rows and the largest element that go with them.
+CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, CodesOf of,
+                              bool accumulate, DType sums) {
+  using Q = QuantizeFp8;
+  const char* names[] = {"", " gelu", " gelu gradient"};
+  auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), names[static_cast<int>(of)], " sums",
+                                accumulate ? " accumulate" : "", suffix(t), grad_suffix(sums)));
+  c.in(&Q::x, "x", {rows, cols}, normal(1, 0.3), t).in(&Q::amax, "amax", {1}, values({2.9}));
+  if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(1.5), t);
+  c.out(&Q::rows, "rows", {rows, cols}, codes).out(&Q::columns, "columns", {cols, rows}, codes);
+  c.out(&Q::inverse, "inverse", {1}).result(&Q::sums, "sums", {cols}, accumulate, sums);
+  c.inout(&Q::seen, "seen", {1}, values({accumulate ? 1e3 : 0.5}));
+  c.args.of = of;
+  c.args.accumulate = accumulate;
+  c.args.seen_anew = accumulate;
+  c.tolerance = std::max(4e-3, unit_of(sums));  // a code in some thousands is its neighbour
+  c.flops = static_cast<double>(rows * cols);
+  return c;
+}
+
+// Only looked at: what `current` scaling does first.
+void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, CodesOf of) {
+  using Q = QuantizeFp8;
+  auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] looked at, ", static_cast<int>(of), suffix(t)));
+  c.in(&Q::x, "x", {rows, cols}, normal(), t);
+  if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(), t);
+  c.out(&Q::seen, "seen", {1});
+  c.args.of = of;
+  c.args.seen_anew = true;
+  c.tolerance = unit_of(t);
+  c.flops = static_cast<double>(rows * cols);
+}
+
+// A norm that gives codes: `out` may be left out, and so may either of the two.
+CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted, bool delta, bool out,
+                            const char* what = "") {
+  using N = LayerNorm;
+  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  auto& c = add_case<N>(
+      to, cat("[", rows, ", ", cols, "] codes", only, delta ? " delta" : "", out ? " and out" : "", what, suffix(t)));
+  c.in(&N::x, "x", {rows, cols}, normal(2, 0.5), t);
+  if (delta) c.in(&N::delta, "delta", {rows, cols}, normal(), t).out(&N::sum, "sum", {rows, cols}, t);
+  c.in(&N::gamma, "gamma", {cols}, normal(0.3, 1)).in(&N::beta, "beta", {cols}, normal(0.3));
+  if (out) c.out(&N::out, "out", {rows, cols}, t);
+  c.out(&N::mean, "mean", {rows}).out(&N::rstd, "rstd", {rows});
+  c.in(&N::amax, "amax", {1}, values({3.7}));
+  if (wanted != Wanted::kColumns) c.out(&N::rows, "rows", {rows, cols}, DType::kF8E4M3);
+  if (wanted != Wanted::kRows) c.out(&N::columns, "columns", {cols, rows}, DType::kF8E4M3);
+  c.out(&N::inverse, "inverse", {1});
+  if (wanted != Wanted::kColumns) c.inout(&N::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  c.tolerance = 8e-3;  // a rounding error of a half takes a code in some thousands to its neighbour
+  c.flops = static_cast<double>(8 * rows * cols);
+  return c;
+}
+
+void add_norms(OpCases& to) {
+  for (const DType t : {DType::kBF16, DType::kF16})
+    for (const int64_t cols : {32, 512, 768, 1024, 1536, 4096, 8192})
+      for (const bool delta : {false, true}) add_norm(to, 48, cols, t, Wanted::kBoth, delta, false);
+  for (const Wanted w : {Wanted::kRows, Wanted::kColumns}) {
+    add_norm(to, 32, 2048, DType::kBF16, w, false, false);
+    add_norm(to, 32, 256, DType::kF16, w, true, true);
+  }
+  add_norm(to, 37, 256, DType::kBF16, Wanted::kBoth, true, false);  // columns of no whole pack
+  add_norm(to, 37, 2048, DType::kBF16, Wanted::kBoth, true, true);
+  add_norm(to, 20, 90, DType::kBF16, Wanted::kBoth, true, false);  // rows of no whole pack
+  add_norm(to, 20, 64, DType::kF32, Wanted::kBoth, true, false);
+  add_norm(to, 16, 128, DType::kBF16, Wanted::kBoth, true, false, " from unaligned addresses").skew = 1;
+  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: the norm as ever, and its largest element
+    auto& c = add_case<LayerNorm>(to, cat("[24, 512] looked at", suffix(t)));
+    using N = LayerNorm;
+    c.in(&N::x, "x", {24, 512}, normal(2, 0.5), t).in(&N::gamma, "gamma", {512}).in(&N::beta, "beta", {512});
+    c.out(&N::out, "out", {24, 512}, t).out(&N::rstd, "rstd", {24}).out(&N::mean, "mean", {24});
+    c.out(&N::seen, "seen", {1});
+    c.args.seen_anew = true;
+    c.tolerance = unit_of(t);
+  }
+  auto& c = add_norm(to, 32, 64, DType::kBF16, Wanted::kBoth, true, false, " dropout");
+  c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
 }
 
 CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType a, DType b, DType out,
@@ -75,6 +157,17 @@ void add_fp8_cases(OpCases& to) {
     to.back()->skew = 1;
     add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Wanted::kBoth, " empty");
   }
+  for (const CodesOf of : {CodesOf::kPlain, CodesOf::kGelu, CodesOf::kGeluGrad}) {
+    for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const DType codes : kCodes) add_made(to, 80, 144, t, codes, of, codes == DType::kF8E5M2, DType::kF32);
+      add_made(to, 67, 131, t, DType::kF8E4M3, of, false, DType::kBF16);
+      add_look(to, 70, 72, t, of);
+    }
+    add_made(to, 200, 16, DType::kBF16, DType::kF8E5M2, of, true, DType::kBF16);
+    add_made(to, 64, 128, DType::kBF16, DType::kF8E4M3, of, false, DType::kF32).skew = 1;
+    to.back()->name += " from unaligned addresses";
+  }
+  add_norms(to);
   constexpr DType kX = DType::kF8E4M3, kGrad = DType::kF8E5M2;
   for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})

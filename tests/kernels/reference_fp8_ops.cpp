@@ -7,19 +7,35 @@
 
 namespace gt::test::reference {
 
+namespace {
+// What is encoded, as it would be stored in the type of x.
+double encoded(const QuantizeFp8& p, int64_t at) {
+  if (p.of == CodesOf::kPlain) return get(p.x, at);
+  const double x = get(p.x, at), h = p.of == CodesOf::kGelu ? gelu_value(x) : x * gelu_slope(get(p.pre, at));
+  double room = 0;
+  const Tensor one{reinterpret_cast<std::byte*>(&room), {1}, p.x.dtype, {}};
+  set(one, 0, h);
+  return get(one, 0);
+}
+}  // namespace
+
 void quantize_fp8(const QuantizeFp8& p, Stream) {
   const float largest = (p.rows ? p.rows : p.columns).dtype == DType::kF8E5M2 ? 57344 : 448;
-  const auto amax = static_cast<float>(get(p.amax, 0));
+  const auto amax = p.amax ? static_cast<float>(get(p.amax, 0)) : 0;
   const float scale = amax == 0 ? 1 : std::min(largest / amax, 0x1p126f);
-  set(p.inverse, 0, double{1 / scale});
+  if (p.rows || p.columns) set(p.inverse, 0, double{1 / scale});
+  if (p.seen && p.seen_anew) set(p.seen, 0, 0);
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) {
-      const auto x = static_cast<float>(get(p.x, r * cols + c));
-      if (p.rows) set(p.rows, r * cols + c, double{x * scale});
-      if (p.columns) set(p.columns, c * rows + r, double{x * scale});
-      if (p.seen) set(p.seen, 0, std::max(get(p.seen, 0), double{std::fabs(x)}));
+  for (int64_t c = 0; c < cols; ++c) {
+    double sum = p.sums && p.accumulate ? get(p.sums, c) : 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto h = static_cast<float>(encoded(p, r * cols + c));
+      if (p.rows) set(p.rows, r * cols + c, double{h * scale});
+      if (p.columns) set(p.columns, c * rows + r, double{h * scale});
+      if (p.seen) set(p.seen, 0, std::max(get(p.seen, 0), double{std::fabs(h)}));
+      sum += double{h};
     }
+    if (p.sums) set(p.sums, c, sum);
   }
 }
 

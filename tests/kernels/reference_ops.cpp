@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "kernels/core/rng.h"
 
@@ -196,8 +197,10 @@ void dropout(const Dropout& p, Stream) {
   for (int64_t i = 0; i < p.x.numel(); ++i) set(p.out, i, get(p.x, i) * row_factor(p.drop, p.x.shape.cols(), i));
 }
 
-void layer_norm(const LayerNorm& p, Stream) {
+void layer_norm(const LayerNorm& p, Stream s) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
+  std::vector<std::byte> room(static_cast<size_t>(p.x.bytes()));
+  const Tensor out = p.out ? p.out : Tensor{room.data(), p.x.shape, p.x.dtype, p.x.device};
   for (int64_t i = 0; i < rows; ++i) {
     if (p.delta) {
       for (int64_t j = i * cols; j < (i + 1) * cols; ++j)
@@ -212,11 +215,14 @@ void layer_norm(const LayerNorm& p, Stream) {
     }
     const double rstd = 1 / std::sqrt(variance + p.eps);
     for (int64_t j = 0; j < cols; ++j) {
-      set(p.out, i * cols + j, (get(normed, i * cols + j) - mean) * rstd * get(p.gamma, j) + get(p.beta, j));
+      set(out, i * cols + j, (get(normed, i * cols + j) - mean) * rstd * get(p.gamma, j) + get(p.beta, j));
     }
     set(p.mean, i, mean);
     set(p.rstd, i, rstd);
   }
+  if (p.rows || p.columns || p.seen)
+    quantize_fp8({.x = out, .amax = p.amax, .rows = p.rows, .columns = p.columns, .inverse = p.inverse, .seen = p.seen,
+                  .seen_anew = p.seen_anew}, s);
 }
 
 // With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)).

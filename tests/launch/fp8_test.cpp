@@ -1,5 +1,7 @@
 // Products of 8 bits in the trainer: every layout is one rank, what only moves work or memory changes no bit, the loss
 // is that of bf16, memory is planned.
+#include <cmath>
+
 #include "launch/config/config.h"
 #include "launch/verify/mesh_run.h"
 #include "launch/verify/verifier.h"
@@ -43,6 +45,17 @@ TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
     INFO(flags << ": " << (d ? cat(d->name, ' ', d->error, " step ", d->step) : "equal"));
     CHECK(d == nullptr);
   }
+}
+
+// A norm of 32 elements: second moments, squares of its gradient, stand further apart than the gradient does.
+TEST_CASE("verify calls a narrow model of 8 bits equal to one rank") {
+  TempDir dir;
+  const Outcome o = must(
+      "verify --model.layers 2 --model.hidden 32 --model.heads 2 --model.vocab 64 --model.seq 16 "
+      "--train.micro_batch 1 --train.global_batch 4 --launch.ranks threads --device.kind cpu "
+      "--precision.amp O2 --precision.fp8 current --tp 2",
+      dir);
+  CHECK(o.says("equal: the layout computes what one rank computes"));
 }
 
 TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of products of 8 bits") {
@@ -181,8 +194,8 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
   const std::string run =
       "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock --amp O2 "
       "--train.global_batch 8 --train.micro_batch 1 --optim.lr 3e-3 --device.kind cpu "
-      "--log.tensorboard false --launch.ranks threads --train.steps 6 --checkpoint.every 3 "
-      "--precision.fp8 " +
+      "--log.tensorboard false --launch.ranks threads --train.steps 6 --checkpoint.every 3 --train.eval_every 6 "
+      "--train.eval_steps 1 --precision.fp8 " +
       scaling + " ";
   const Outcome begun = must(run + "--dp 2 --log.name whole", dir);
   CHECK(begun.says("products of blocks in f8e4m3 and f8e5m2, " + scaling + " scaling"));
@@ -194,6 +207,15 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
            "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end --checkpoint.resume 3 --log.name part",
        dir);
   CHECK(logged(dir / "runs/part", "loss") == std::vector<double>(whole.begin() + 3, whole.end()));
+  // `eval` computes as the run did, and in half where that is asked for.
+  const auto evaluated = [&](const std::string& flags) {
+    const std::string out = must("eval --load runs/whole --split valid --steps 8 " + flags, dir).out;
+    return std::stod(out.substr(out.rfind("\nloss ") + 6));
+  };
+  const std::vector<double> logged_eval = logged(dir / "runs/whole", "loss", "eval");
+  REQUIRE(!logged_eval.empty());
+  CHECK(evaluated("") == Approx(logged_eval.back()).margin(2e-6));  // six digits are printed
+  CHECK(std::abs(evaluated("--precision.fp8 off") - logged_eval.back()) > 4e-6);
   // A checkpoint of a run without codes has no histories: they begin, and end, where a run likes.
   REQUIRE(shell("mkdir -p runs/later && cp -r runs/whole/checkpoints runs/later", dir.path()).code == 0);
   const char* other = scaling == "current" ? "delayed" : "off";

@@ -1,0 +1,200 @@
+// What the kernels of layer norm share: their arguments, one row in registers, which shape holds a row.
+#pragma once
+#include <type_traits>
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/vec.cuh"
+#include "kernels/ops.h"
+
+namespace gt::cuda {
+
+// gamma and beta are f32 or the storage type of x; the branch is the same for the whole grid.
+template <class T>
+struct Weights {
+  const void* data;
+  bool f32;
+  template <int V>
+  __device__ void get(int64_t c, float (&w)[V]) const {
+    if (f32)
+      load<V>(static_cast<const float*>(data) + c, w);
+    else
+      load<V>(static_cast<const T*>(data) + c, w);
+  }
+};
+
+// The branch that is added to x, or its gradient: of x's type, or beside f32 of a half type.
+template <class T>
+struct Branch {
+  void* data;
+  DType type;
+  __device__ explicit operator bool() const { return data != nullptr; }
+  template <int V>
+  __device__ void get(int64_t i, float (&d)[V]) const {
+    if (std::is_same_v<T, float> && type == DType::kBF16)
+      load<V>(static_cast<const __nv_bfloat16*>(data) + i, d);
+    else if (std::is_same_v<T, float> && type == DType::kF16)
+      load<V>(static_cast<const __half*>(data) + i, d);
+    else
+      load<V>(static_cast<const T*>(data) + i, d);
+  }
+  template <int V>
+  __device__ void put(int64_t i, const float (&d)[V]) const {
+    if (std::is_same_v<T, float> && type == DType::kBF16)
+      store<V>(static_cast<__nv_bfloat16*>(data) + i, d);
+    else if (std::is_same_v<T, float> && type == DType::kF16)
+      store<V>(static_cast<__half*>(data) + i, d);
+    else
+      store<V>(static_cast<T*>(data) + i, d);
+  }
+};
+
+template <class T>
+struct Forward {
+  const T* x;
+  Branch<T> delta;
+  Weights<T> gamma, beta;
+  T *sum, *out;
+  float *mean, *rstd;
+  int64_t n;
+  int cols;
+  float eps;
+  RowDrop drop;
+
+  __device__ void statistics(int64_t row, float m, float r) const {
+    if (mean != nullptr) mean[row] = m;
+    rstd[row] = r;
+  }
+};
+
+// One row of p.cols columns, by W warps, K packs of V elements a lane: writes the sum and the statistics, gives what
+// comes out of the norm to emit(column, float (&)[V]), pack by pack. Drop: dropout of delta. `shared` holds W values.
+template <int V, int K, int W, bool Drop, class T, class Emit>
+__device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, float* shared, Emit emit) {
+  float v[K][V];
+  const T* x = p.x + row * p.cols;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c < p.cols) load<V>(x + c, v[k]);
+  }
+  if (p.delta) {
+    float d[K][V];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int c = (k * 32 * W + lane) * V;
+      if (c < p.cols) p.delta.template get<V>(row * p.cols + c, d[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int c = (k * 32 * W + lane) * V;
+      if (c >= p.cols) continue;
+      if constexpr (Drop) drop<V>(p.drop, row, p.cols, c, d[k]);
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[k][j] = rounded<T>(v[k][j] + d[k][j]);
+      store<V>(p.sum + row * p.cols + c, v[k]);
+    }
+  }
+  float s = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if ((k * 32 * W + lane) * V < p.cols)
+#pragma unroll
+      for (int j = 0; j < V; ++j) s += v[k][j];
+  const float mean = group_sum<W>(s, shared) / static_cast<float>(p.cols);
+  float q = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if ((k * 32 * W + lane) * V < p.cols)
+#pragma unroll
+      for (int j = 0; j < V; ++j) q += (v[k][j] - mean) * (v[k][j] - mean);
+  const float rstd = 1.0f / sqrtf(group_sum<W>(q, shared) / static_cast<float>(p.cols) + p.eps);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c >= p.cols) continue;
+    float g[V], b[V];
+    p.gamma.template get<V>(c, g);
+    p.beta.template get<V>(c, b);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[k][j] = (v[k][j] - mean) * rstd * g[j] + b[j];
+    emit(c, v[k]);
+  }
+  if (lane == 0) p.statistics(row, mean, rstd);
+}
+
+// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill
+// in the backward.
+template <int K, int W>
+struct RowShape {
+  static constexpr int k = K, w = W;
+};
+
+constexpr int kForward = 32, kBackward = 24;
+
+// Calls f with it; false when there is none.
+template <class T, int Most, class F>
+bool by_row_shape(int64_t cols, F&& f) {
+  constexpr int kV = kPack<T>;
+  if (cols % kV != 0 || cols > 32 * 256) return false;
+  if (cols <= 16 * 32)
+    f(RowShape<16 / kV, 1>{});
+  else if (cols <= 24 * 32)
+    f(RowShape<24 / kV, 1>{});
+  else if (cols <= Most * 32)
+    f(RowShape<Most / kV, 1>{});
+  else if (cols <= 8 * 256)
+    f(RowShape<8 / kV, 8>{});
+  else if (cols <= 16 * 256)
+    f(RowShape<16 / kV, 8>{});
+  else
+    f(RowShape<32 / kV, 8>{});
+  return true;
+}
+
+// f(std::bool_constant): with or without dropout.
+template <class F>
+void by_drop(const RowDrop& d, F&& f) {
+  if (d) return f(std::true_type{});
+  f(std::false_type{});
+}
+
+template <class T>
+Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
+  GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype),
+             " beside ", name_of(main), "; f32 or the same is supported");
+  return {w.data, w.dtype == DType::kF32};
+}
+
+template <class T>
+Branch<T> branch(const char* op, const char* name, const Tensor& d, DType main) {
+  if (!d) return {nullptr, main};
+  if (main == DType::kF32)
+    by_dtype(op, name, d.dtype, [](auto) {});
+  else
+    want(op, name, d, main);
+  return {d.data, d.dtype};
+}
+
+template <class T>
+Forward<T> forward_of(const LayerNorm& a) {
+  return {a.x.as<T>(),
+          branch<T>("layer_norm", "delta", a.delta, a.x.dtype),
+          weights<T>("layer_norm", "gamma", a.gamma, a.x.dtype),
+          weights<T>("layer_norm", "beta", a.beta, a.x.dtype),
+          a.sum.as<T>(),
+          a.out.as<T>(),
+          a.mean.as<float>(),
+          a.rstd.as<float>(),
+          a.x.shape.rows(),
+          static_cast<int>(a.x.shape.cols()),
+          a.eps,
+          a.drop};
+}
+
+// The norm with its result encoded, or looked at, in the same pass. False: no kernel takes this shape, these types or
+// addresses, and nothing was queued.
+bool norm_codes(const LayerNorm&, Context&);
+
+}  // namespace gt::cuda

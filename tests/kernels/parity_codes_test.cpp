@@ -1,0 +1,134 @@
+// Codes that a producer writes on the way are those of its stored result, bit for bit: what a layer of 8 bits computes
+// does not depend on who encodes. On the CPU, and on CUDA where there is a device.
+#include <cstring>
+
+#include "kernels/core/memory.h"
+#include "kernels/core/open_stream.h"
+#include "tests/kernels/op_cases.h"
+#include "tests/support/test.h"
+
+namespace gt::test {
+namespace {
+
+// Tensors of one backend with contents drawn on the host.
+class Room {
+ public:
+  explicit Room(const Backend& b) : backend_(b), stream_(*b.device, 0, 2) {}
+  Tensor filled(Shape s, DType t, uint64_t key, Fill fill = normal()) {
+    const Tensor out = empty(s, t);
+    std::vector<std::byte> host(static_cast<size_t>(out.bytes()));
+    fill({host.data(), s, t, Device{}}, key);
+    backend_.device->copy(out.data, host.data(), out.bytes(), stream());
+    backend_.device->synchronize(stream());
+    return out;
+  }
+  Tensor empty(Shape s, DType t) {
+    buffers_.emplace_back(s.numel() * size_of(t), stream().device, *backend_.device);
+    backend_.device->zero(buffers_.back().data(), buffers_.back().bytes(), stream());
+    return buffers_.back().tensor(s, t);
+  }
+  std::vector<std::byte> bytes(Tensor t) {
+    std::vector<std::byte> out(static_cast<size_t>(t.bytes()));
+    backend_.device->copy(out.data(), t.data, t.bytes(), stream());
+    backend_.device->synchronize(stream());
+    return out;
+  }
+  const OpTable& ops() const { return *backend_.ops; }
+  Stream stream() const { return stream_; }
+
+ private:
+  const Backend& backend_;
+  OpenStream stream_;
+  std::vector<Buffer> buffers_;
+};
+
+// Where codes of [rows, cols] go, with all that comes with them.
+struct Codes {
+  Tensor amax, rows, columns, inverse, seen, sums;
+  Codes(Room& room, int64_t n, int64_t cols, DType format)
+      : amax(room.filled({1}, DType::kF32, 0, values({2.3}))),
+        rows(room.empty({n, cols}, format)),
+        columns(room.empty({cols, n}, format)),
+        inverse(room.empty({1}, DType::kF32)),
+        seen(room.empty({1}, DType::kF32)),
+        sums(room.empty({cols}, DType::kF32)) {}
+  QuantizeFp8 of(Tensor x) const {
+    return {.x = x, .amax = amax, .rows = rows, .columns = columns, .inverse = inverse, .seen = seen};
+  }
+};
+
+void check_same(Room& room, const Codes& a, const Codes& b) {
+  CHECK((room.bytes(a.rows) == room.bytes(b.rows)));
+  CHECK((room.bytes(a.columns) == room.bytes(b.columns)));
+  CHECK((room.bytes(a.inverse) == room.bytes(b.inverse)));
+  CHECK((room.bytes(a.seen) == room.bytes(b.seen)));
+  CHECK((room.bytes(a.sums) == room.bytes(b.sums)));
+  float seen = 0;
+  std::memcpy(&seen, room.bytes(a.seen).data(), sizeof seen);
+  CHECK(seen > 0);
+}
+
+constexpr int64_t kShapes[][2] = {{80, 144}, {67, 131}, {48, 1024}, {32, 2048}, {16, 4096}};
+
+void gelu_either_way(const Backend& backend, DType t, int64_t n, int64_t cols, bool gradient) {
+  Room room(backend);
+  const DType format = gradient ? DType::kF8E5M2 : DType::kF8E4M3;
+  const Tensor x = room.filled({n, cols}, t, 1), pre = room.filled({n, cols}, t, 2), h = room.empty({n, cols}, t);
+  Codes stored(room, n, cols, format), made(room, n, cols, format);
+  if (gradient)
+    room.ops().gelu_grad({.x = pre, .dout = x, .dx = h}, room.stream());
+  else
+    room.ops().gelu({.x = x, .out = h}, room.stream());
+  QuantizeFp8 q = stored.of(h);
+  q.sums = stored.sums;
+  room.ops().quantize_fp8(q, room.stream());
+  q = made.of(x);
+  q.sums = made.sums;
+  q.of = gradient ? CodesOf::kGeluGrad : CodesOf::kGelu;
+  if (gradient) q.pre = pre;
+  room.ops().quantize_fp8(q, room.stream());
+  check_same(room, made, stored);
+}
+
+void norm_either_way(const Backend& backend, DType t, int64_t n, int64_t cols) {
+  Room room(backend);
+  const Tensor x = room.filled({n, cols}, t, 1), delta = room.filled({n, cols}, t, 2), out = room.empty({n, cols}, t);
+  const Tensor gamma = room.filled({cols}, DType::kF32, 3), beta = room.filled({cols}, DType::kF32, 4);
+  const auto args = [&](const Tensor& sum) {
+    return LayerNorm{.x = x,
+                     .delta = delta,
+                     .gamma = gamma,
+                     .beta = beta,
+                     .sum = sum,
+                     .mean = room.empty({n}, DType::kF32),
+                     .rstd = room.empty({n}, DType::kF32)};
+  };
+  LayerNorm plain = args(room.empty({n, cols}, t)), fused = args(room.empty({n, cols}, t));
+  plain.out = out;
+  Codes stored(room, n, cols, DType::kF8E4M3), made(room, n, cols, DType::kF8E4M3);
+  room.ops().layer_norm(plain, room.stream());
+  room.ops().quantize_fp8(stored.of(out), room.stream());
+  fused.amax = made.amax, fused.rows = made.rows, fused.columns = made.columns;
+  fused.inverse = made.inverse, fused.seen = made.seen;
+  room.ops().layer_norm(fused, room.stream());
+  check_same(room, made, stored);
+  for (Tensor LayerNorm::*f : {&LayerNorm::sum, &LayerNorm::mean, &LayerNorm::rstd})
+    CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
+}
+
+}  // namespace
+
+TEST_CASE("parity: codes that a norm or a GELU writes are those of its stored result, bit for bit", "[PK13]") {
+  std::vector<const Backend*> backends{&cpu_backend()};
+  if (const Backend* cuda = cuda_backend(nullptr)) backends.push_back(cuda);
+  for (const Backend* b : backends)
+    for (const auto& [n, cols] : kShapes)
+      for (const DType t : kHalves) {
+        INFO(b->ops->name << " [" << n << ", " << cols << "] " << name_of(t));
+        gelu_either_way(*b, t, n, cols, false);
+        gelu_either_way(*b, t, n, cols, true);
+        norm_either_way(*b, t, n, cols);
+      }
+}
+
+}  // namespace gt::test

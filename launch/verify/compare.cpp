@@ -62,20 +62,27 @@ class Comparer {
     return out;
   }
 
+  static std::vector<float> roots(std::vector<float> x) {
+    for (float& v : x) v = std::sqrt(v);
+    return x;
+  }
+
   void tensors(Seen seen, const std::vector<std::string>& order, const Logical& a, const Logical& b) {
     static const std::vector<float> kNone;
     for (const std::string& name : order) {
       const auto ia = a.find(name), ib = b.find(name);
       const std::vector<float>&x_a = ia == a.end() ? kNone : ia->second, &x_b = ib == b.end() ? kNone : ib->second;
-      const TensorDistance d =
-          seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b) : distance(x_a, x_b);
+      // Second moments are squares of gradients. Their roots are as near to each other as gradients are, at least.
+      const bool squares = limits_.cosine > 0 && seen == Seen::kState && name.rfind("exp_avg_sq/", 0) == 0;
+      const TensorDistance d = seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b)
+                               : squares                                      ? distance(roots(x_a), roots(x_b))
+                                                                              : distance(x_a, x_b);
       Difference& x = add(seen, name, d.relative, limits_.tensor);
       x.ulp = d.ulp;
-      const bool squares = seen == Seen::kState && name.rfind("exp_avg_sq/", 0) == 0;  // of gradients: twice their error
       // Rounding errors of elements average out in the length of a long tensor, not in that of a norm of 16.
       const double few = std::max(1.0, 8 / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size(), 1))));
-      const double length = limits_.length * few * (squares ? 2 : 1);
-      if (limits_.cosine > 0) x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= length);
+      if (limits_.cosine > 0)
+        x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length * few);
       if (const auto h = a_.holders.find(seen == Seen::kState ? logical_name(name) : name); h != a_.holders.end())
         x.ranks = h->second;
     }

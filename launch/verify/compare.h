@@ -34,7 +34,8 @@ struct Limits {
 };
 Limits exact_limits();
 // f32: above; bf16 and f16: cosine 0.999, lengths and losses within 1 %; f8e5m2, where a rounding error of a half takes
-// one code in thirty to its neighbour, up to a quarter away: cosine 0.99, lengths within 3 %, losses within 1 %.
+// one code in thirty to its neighbour, up to a quarter away: cosine 0.99, lengths within 3 %, losses within 1 %. Second
+// moments are compared by their roots there, which have the units of gradients.
 Limits limits_for(DType compute);
 
 // Parameters: an adaptive optimizer gives an element whose gradient is rounding noise (a key's bias, for one) a

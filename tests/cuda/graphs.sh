@@ -112,6 +112,11 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
   grep -q 'collectives are parts of graphs' nccl-on.txt || fail "the start does not say that collectives are in graphs"
   train nccl-staged --tp 2 --dp 2 --zero 2 --comm.backend staged
   same nccl-off nccl-staged
+  # One rank that cannot capture: none of those that share its collectives does, and nobody waits for ever.
+  GPTTRAIN_EMULATED_CAPTURE=once train nccl-voted --tp 2 --dp 2 --zero 2 $nccl
+  same nccl-off nccl-voted
+  grep -q 'no graph could be made' nccl-voted.txt || fail "a graph that one rank could not make is not told about"
+  echo "a capture that fails on one rank is given up by all, with the same bits ($(graphs nccl-voted | sed 's/ *graphs *//'))"
   both sliced --tp 2 --pp 2 --dp 2 --zero 1 $nccl
   both gathered --dp 4 --zero 3 --zero.prefetch 2 --precision.amp O2 --precision.dtype bf16 $nccl
   both each --dp 2 --zero 2 --zero.grad_reduce each --zero.bucket_bytes 1000 --train.eval_every 2 $nccl

@@ -1,8 +1,9 @@
 // Stream capture and graphs. A graph does again what was captured, with the arguments of then, in the order of then. As
 // strict as CUDA: another stream takes part once it waits for an event of the capture, must have come back to the first
 // one in the end, and an event from outside is none to wait for. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds,
-// as after a call that is not allowed. GPTTRAIN_EMULATED_GRAPHS=FILE: how many graphs were made, launched, and of how
-// many pieces of work; how many pieces of work were queued one by one; how often the host waited for a stream.
+// as after a call that is not allowed; once: the first of the process does not. GPTTRAIN_EMULATED_GRAPHS=FILE: how many
+// graphs were made, launched, and of how many pieces of work; how many pieces of work were queued one by one; how often
+// the host waited for a stream.
 #include "kernels/cuda/emulation/graphs.h"
 
 #include <atomic>
@@ -61,6 +62,13 @@ Counts counts;
 double read_clock() {
   const OnDevice now;
   return clock_us;
+}
+
+bool spoilt_from_the_start() {
+  static std::atomic<bool> first{true};
+  const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
+  if (wanted == nullptr) return false;
+  return std::strcmp(wanted, "spoilt") == 0 || (std::strcmp(wanted, "once") == 0 && first.exchange(false));
 }
 
 cudaError_t spoil(Capture& c, cudaError_t why) { return c.spoilt = true, why; }
@@ -150,10 +158,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
   Queue& q = *queue_of(s);
   if (mode != cudaStreamCaptureModeThreadLocal || q.in != nullptr || captured_here != nullptr)
     return cudaErrorIllegalState;
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
   q.in = std::make_shared<Capture>();
   q.in->origin = &q;
-  q.in->spoilt = wanted != nullptr && std::strcmp(wanted, "spoilt") == 0;
+  q.in->spoilt = spoilt_from_the_start();
   q.tip = q.merged = 0;
   captured_here = q.in.get();
   return cudaSuccess;

@@ -59,7 +59,8 @@ OpCost op_cost(const Attention& a) { return attention_cost(a, 2, 2, all({a.qkv, 
 OpCost op_cost(const AttentionGrad& a) { return attention_cost(a, 5, 4, all({a.qkv, a.out, a.lse, a.dout, a.dqkv})); }
 
 OpCost op_cost(const LayerNorm& a) {
-  return moves(OpClass::kNorm, all({a.x, a.delta, a.gamma, a.beta, a.out, a.mean, a.rstd}) + (a.delta ? of(a.sum) : 0));
+  const double read = all({a.x, a.delta, a.gamma, a.beta}) + (a.delta ? of(a.sum) : 0);
+  return moves(OpClass::kNorm, read + all({a.out, a.rows, a.columns, a.mean, a.rstd}));
 }
 OpCost op_cost(const LayerNormGrad& a) {
   return moves(OpClass::kNorm, all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
@@ -103,8 +104,13 @@ OpCost op_cost(const Sum& a) { return apart(of(a.x)); }
 OpCost op_cost(const SumSquares& a) { return apart(of(a.x)); }
 OpCost op_cost(const ClipFactor& a) { return apart(all({a.norm_squares, a.scalars, a.norm, a.guard})); }
 OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
-// Two codes of 8 bits take the place of the 16 bits that are counted where x is made.
-OpCost op_cost(const QuantizeFp8& a) { return apart(all({a.x, a.rows, a.columns})); }
+// Two codes of 8 bits take the place of the 16 bits that are counted where x is made; unless this is where it is made.
+// Only to look how large x is, is the business of whoever made it.
+OpCost op_cost(const QuantizeFp8& a) {
+  const double codes = all({a.x, a.pre, a.rows, a.columns});
+  const double bytes = codes + result(a.sums, a.accumulate);
+  return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !(a.rows || a.columns) ? 0 : codes);
+}
 OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
 // Alone where it is made again in the backward: a pass of its own in any graph.
 OpCost op_cost(const Gelu& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }

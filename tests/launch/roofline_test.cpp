@@ -227,6 +227,13 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   const double head = 6. * 65536 * 50304 * 1600 / 790e12;
   const auto products = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
   CHECK(products(fp8) == Approx(head + (products(half) - head) * 790 / 1250).epsilon(0.005));
+  // A norm writes two codes where it wrote 16 bits; codes of what is stored besides are no work of a fused graph.
+  const std::vector<OpCall>&calls = fp8.ranks[0].calls, &halves = half.ranks[0].calls;
+  CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
+        Approx(find(halves, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
+  for (const OpCall& c : calls)
+    if (const auto* q = std::get_if<QuantizeFp8>(&c.args))
+      CHECK((c.cost.fused_bytes == 0) == (q->of == CodesOf::kPlain || (!q->rows && !q->columns)));
   Ceilings none = planning_ceilings(DType::kBF16);
   none.gemm_fp8 = std::numeric_limits<double>::quiet_NaN();
   CHECK(std::isnan(step_roofline(shipped("gpt2-124m", 8, {"--precision.fp8", "delayed"}), {}, none).r0));

@@ -36,9 +36,9 @@ struct Backend {
   // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
   // nothing to choose.
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
-  // So that all ranks choose alike: what choices are good for (device, libraries, versions), all choices made so far as the
-  // text of a file, and such a text to take over: its choices go before those at hand; `settled`: from now on nothing is
-  // timed. Returns why the text was left aside; empty: it was taken. nullptr: there is nothing to choose.
+  // So that all ranks choose alike: what choices are good for (device, libraries, versions), all choices made so far as
+  // the text of a file, and such a text to take over: its choices go before those at hand; `settled`: from now on
+  // nothing is timed. Returns why the text was left aside; empty: it was taken. nullptr: there is nothing to choose.
   std::string (*gemm_identity)(int index) = nullptr;
   std::string (*gemm_plans)() = nullptr;
   std::string (*take_gemm_plans)(const std::string& text, bool settled) = nullptr;
@@ -50,8 +50,8 @@ struct Backend {
   void (*tune_attention)(const AttentionTuning&) = nullptr;
   std::string (*attention_news)() = nullptr;
   std::string (*attention_library)() = nullptr;
-  // Bytes that a stream takes beside the tensors of its ops (workspaces of libraries, scratch): if these are the shapes of
-  // attention that it runs backward, as far as that is known beforehand; and what it holds now. nullptr: none.
+  // Bytes that a stream takes beside the tensors of its ops (workspaces of libraries, scratch): if these are the shapes
+  // of attention that it runs backward, as far as that is known beforehand; and what it holds now. nullptr: none.
   int64_t (*workspace_bytes)(std::span<const AttentionGrad>) = nullptr;
   int64_t (*held_workspace_bytes)(Stream) = nullptr;
   // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.

@@ -146,8 +146,8 @@ int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
   // Fewer chunks mean fewer passes over the head's gradient; more rows than this leave the last-level cache anyway.
   constexpr int64_t kLogitBytes = 64 << 20;
   int64_t rows = 64;
-  while (rows < mb.batch * mb.seq && 2 * rows * head_->weight.local_shape[0] * size_of(head_->weight.dtype) <= kLogitBytes)
-    rows *= 2;
+  const int64_t row = head_->weight.local_shape[0] * size_of(head_->weight.dtype);
+  while (rows < mb.batch * mb.seq && 2 * rows * row <= kLogitBytes) rows *= 2;
   return rows;
 }
 

@@ -32,7 +32,7 @@ struct ModelConfig {
     v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
     v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
-    v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic");
+    v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic, some 64 MiB on a CPU, a GiB on a GPU");
   }
 };
 

@@ -66,7 +66,8 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     std::vector<std::string> names;
     for (const auto& [name, value] : env.variables) names.push_back(name);
     if (!env.files.empty())
-      x.notes.push_back(fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
+      x.notes.push_back(
+          fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
   } catch (const Error& e) { x.bad("", e.what(), ""); }
   return slots;
 }

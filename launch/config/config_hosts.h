@@ -5,8 +5,8 @@
 
 namespace gt {
 
-// Checks hostfile, filters, launcher and cores. Slots that this process may start ranks on; 0: nothing restricts them, or a
-// launcher has chosen already. Notes that begin with "launch: " are what only the process knows that starts ranks.
+// Checks hostfile, filters, launcher and cores. Slots that this process may start ranks on; 0: nothing restricts them,
+// or a launcher has chosen already. Notes that begin with "launch: " are what only the process knows that starts ranks.
 int check_hosts(const Config&, const CheckContext&, const RuleContext&);
 
 }  // namespace gt

@@ -155,8 +155,8 @@ std::string graphs_line(const ReplayCounts& c) {
 
 std::string memory_line(const MemoryReport& m) {
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}{}{}, together {}", b(m.weights),
-                     b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers),
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}{}{}, together {}",
+                     b(m.weights), b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers),
                      m.copies ? ", packed weights " + b(m.copies) : "",
                      m.workspaces ? ", workspaces " + b(m.workspaces) : "", m.graphs ? ", graphs " + b(m.graphs) : "",
                      b(m.total()));

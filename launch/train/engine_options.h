@@ -20,8 +20,8 @@ int threads_per_rank(const Config&, int local_ranks);
 // Whether all threads of all ranks of this machine have a core each: only then do idle ones spin.
 bool ranks_may_spin(const Config&, int local_ranks, int threads);
 
-// The backend that device.kind names; auto takes CUDA when there is a device. Sets the CPU's instruction set. Throws kUsage when cuda was asked for and
-// cannot be had, with the reason.
+// The backend that device.kind names; auto takes CUDA when there is a device. Sets the CPU's instruction set. Throws
+// kUsage when cuda was asked for and cannot be had, with the reason.
 const Backend& choose_backend(const Config&);
 
 }  // namespace gt

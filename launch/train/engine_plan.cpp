@@ -55,8 +55,8 @@ struct CallCount {
 
 // Device memory of the graphs that a run will hold: an allowance for each kernel in them, which the measured figure of
 // the run stands beside. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768), a call of ours two
-// kernels (the emulated device counts 1.9 in a GPT's microbatch). Kinds of microbatches: the first and a later one of each
-// slot, and the last.
+// kernels (the emulated device counts 1.9 in a GPT's microbatch). Kinds of microbatches: the first and a later one of
+// each slot, and the last.
 class GraphPlan {
  public:
   static constexpr int64_t kKernelBytes = 10240;

@@ -48,7 +48,8 @@ void Fp8Ranges::look() {
 void Fp8Ranges::append_views(std::vector<ShardView>& out) const {
   const bool save = mesh_.coord(Axis::kDp) == 0;  // by one of its tensor ranks: deal_over_tp
   for (int64_t i = 0; i < count(); ++i)
-    out.push_back({.name = "fp8/amax/" + ranges_[static_cast<size_t>(i)]->name, .data = history().slice(i, 1).view({kSteps}),
+    out.push_back({.name = "fp8/amax/" + ranges_[static_cast<size_t>(i)]->name,
+                   .data = history().slice(i, 1).view({kSteps}),
                    .full = {kSteps}, .local = {kSteps}, .shard = {}, .tp_rank = mesh_.coord(Axis::kTp),
                    .tp_size = mesh_.size(Axis::kTp), .save = save});
 }

@@ -40,7 +40,8 @@ std::string heading(const Config& c, const std::vector<std::string>& notes, int 
   out += fmt::format(
       "model: {} blocks of width {}, {} heads{}, ffn {}, vocabulary {}, {} tokens, {}; {} steps of {} sequences\n",
       c.model.layers, c.model.hidden, c.model.heads,
-      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} of keys and values)", c.model.kv_heads), c.model.ffn, c.model.vocab, c.model.seq,
+      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} of keys and values)", c.model.kv_heads), c.model.ffn,
+      c.model.vocab, c.model.seq,
       c.model.tied ? "tied" : "untied", steps, c.train.global_batch);
   return out;
 }

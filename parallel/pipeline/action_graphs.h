@@ -15,9 +15,9 @@
 
 namespace gt {
 
-// Which actions, `act` to `to` of one microbatch, make the same calls. Addresses that are not of the slot take part as they are; `pool`: where the
-// gradients that are alive lie (Pool::fingerprint), for it decides where others will; `parameters`: who has written their
-// gradients, and whatever else GradHooks::fingerprint tells of them.
+// Which actions, `act` to `to` of one microbatch, make the same calls. Addresses that are not of the slot take part as
+// they are; `pool`: where the gradients that are alive lie (Pool::fingerprint), for it decides where others will;
+// `parameters`: who has written their gradients, and whatever else GradHooks::fingerprint tells of them.
 struct ActionKey {
   Act act = Act::kForward, to = Act::kForward;
   int stage = 0, slot = 0;

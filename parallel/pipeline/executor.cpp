@@ -423,8 +423,8 @@ void PipelineExecutor::Impl::forward(const Action& a) {
 
 // A backward in the same graph may use the loss's place again before the host has queued the copy: a slot has its own.
 void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
-  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == 1, name(a), " is the last stage and returns its loss, f64 [1]; got ",
-           name_of(loss.dtype), ' ', to_string(loss.shape));
+  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == 1, name(a),
+           " is the last stage and returns its loss, f64 [1]; got ", name_of(loss.dtype), ' ', to_string(loss.shape));
   if (graphs) ops.copy({.src = loss.view({1}), .dst = slot_loss(a)}, compute);
 }
 

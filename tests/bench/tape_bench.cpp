@@ -37,11 +37,11 @@ struct Block {
   }
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     ops::enter(t, scope);
-    auto [x1, h1] = ops::add_norm(t, x, nullptr, gamma1, beta1);
-    const Var a =
-        ops::linear(t, ops::causal_attention(t, ops::linear(t, h1, qkv, &qkv_b), {2, 2, kHidden / 2}, mb), out, &out_b);
-    auto [x2, h2] = ops::add_norm(t, x1, &a, gamma2, beta2);
-    const Var y = ops::add(t, x2, ops::mlp(t, h2, up, up_b, down, &down_b));
+    const ops::Normed first = ops::add_norm(t, x, nullptr, gamma1, beta1);
+    const Var mixed = ops::causal_attention(t, ops::linear(t, first.out, qkv, &qkv_b), {2, 2, kHidden / 2}, mb);
+    const Var a = ops::linear(t, mixed, out, &out_b);
+    const ops::Normed second = ops::add_norm(t, first.sum, &a, gamma2, beta2);
+    const Var y = ops::add(t, second.sum, ops::mlp(t, second.out, up, up_b, down, &down_b));
     ops::leave(t, scope);
     return y;
   }

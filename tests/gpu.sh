@@ -8,6 +8,7 @@
 #   GPT_BUILD=build/dev                with a build that is there
 #   GPT_GPU_LIMIT=300                  seconds that one command may take
 #   GPT_GPU_LOGS=gpu-logs              where the output of each goal is kept
+#   GPT_GPU_PEER=COMMAND               a peer beside PyTorch in the goal peer
 #   GPT_GPU_SMALL=1                    toy sizes, and a device that is emulated will do: shows that this script works
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -269,15 +270,27 @@ fp8() {
   echo "figure: 1558m $half in bf16, $(rate 1558m) in fp8"
 }
 small_batch() { bench 124m --train.micro_batch 4 --train.global_batch 4 && echo "figure: 124m, 4 x 1024 a step: $(rate 124m)"; }
+# Ratios of tokens a second, ours over the peer's, in pairs. GPT_GPU_PEER: the command line of another peer of the 124M at
+# 65,536 tokens a step (llm.c's train_gpt2cu, say); its lines of steps are known, or "N tokens/s".
+duel() {  # COMMAND
+  # shellcheck disable=SC2046
+  timeout -k 10 $((3 * limit)) "$gpttrain" bench peer $(config_of 124m) --train.micro_batch 64 --train.global_batch 64 \
+    --pairs 3 --steps "$steps" --warmup "$warm" --run "$1" </dev/null
+}
 peer() {
-  python3 -c 'import torch; assert torch.cuda.is_available()' || { echo "SKIP python3 has no PyTorch that sees a GPU"; return 0; }
-  local pair figures=""
-  for pair in 1 2 3; do
-    bench 124m --train.micro_batch 64 --train.global_batch 64 &&
-      timeout -k 10 "$limit" python3 "$root/tests/bench/torch_gpt2.py" 64 1024 --device cuda --steps 20 | tee torch.txt || return 1
-    figures+="$(rate 124m) / $(grep -oE '[0-9.]+ tokens/s' torch.txt | tail -1)  "
+  local command name figures=""
+  local -A peers=()
+  python3 -c 'import torch; assert torch.cuda.is_available()' &&
+    peers[PyTorch]="python3 $root/tests/bench/torch_gpt2.py 64 1024 --device cuda --steps 20"
+  [ -z "${GPT_GPU_PEER:-}" ] || peers[other]=$GPT_GPU_PEER
+  [ -z "$small" ] || peers[echo]="echo 100 tokens/s"
+  for name in "${!peers[@]}"; do
+    command=${peers[$name]}
+    duel "$command" | tee duel.txt || return 1
+    figures+="$name: $(sed -n 's/^ratio *//p' duel.txt)  "
   done
-  echo "figure: 124m, ours / compiled PyTorch: $figures"
+  [ -n "$figures" ] || { echo "SKIP python3 has no PyTorch that sees a GPU, and GPT_GPU_PEER names no other peer"; return 0; }
+  echo "figure: $figures"
 }
 goal speed '^figure: ' speed
 [ -n "$small" ] || goal fp8 '^figure: ' fp8

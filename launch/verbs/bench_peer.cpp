@@ -13,6 +13,7 @@
 
 #include "launch/logs/progress.h"
 #include "launch/verbs/bench_record.h"
+#include "launch/verbs/bench_stats.h"
 #include "launch/verbs/peer_output.h"
 #include "launch/verbs/verbs.h"
 
@@ -69,18 +70,6 @@ double idle_share() {
   return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
 }
 
-double median_of(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-double quantile(std::vector<double> v, double share) {  // between neighbours
-  std::sort(v.begin(), v.end());
-  const double at = share * static_cast<double>(v.size() - 1), low = std::floor(at);
-  const auto i = static_cast<size_t>(low);
-  return i + 1 < v.size() ? v[i] + (at - low) * (v[i + 1] - v[i]) : v[i];
-}
-
 class Duel {
  public:
   Duel(const Command& command, const PeerArgs& args) : args_(args), config_(command.loaded.config) {
@@ -125,7 +114,7 @@ class Duel {
     const auto skip = static_cast<ptrdiff_t>(std::min<size_t>(rates.size() - 1, static_cast<size_t>(args_.skip)));
     rates.erase(rates.begin(), rates.begin() + skip);
     steps_ = rates.size();
-    return median_of(rates);
+    return quantile(rates, 0.5);
   }
   const std::string& own_command() const { return own_; }
   const std::string& format() const { return format_; }

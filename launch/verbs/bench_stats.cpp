@@ -24,4 +24,11 @@ Spread spread_of(std::vector<double> v) {
   return s;
 }
 
+double quantile(std::vector<double> v, double share) {
+  std::sort(v.begin(), v.end());
+  const double place = share * static_cast<double>(v.size() - 1), low = std::floor(place);
+  const auto i = static_cast<size_t>(low);
+  return i + 1 < v.size() ? v[i] + (place - low) * (v[i + 1] - v[i]) : v[i];
+}
+
 }  // namespace gt

@@ -9,5 +9,7 @@ struct Spread {
   double median = 0, p10 = 0, p90 = 0, mad = 0;
 };
 Spread spread_of(std::vector<double> measured);
+// What a `share` of the numbers lies below; between two of them, on the line that joins them. Not of nothing.
+double quantile(std::vector<double> measured, double share);
 
 }  // namespace gt

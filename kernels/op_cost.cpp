@@ -103,6 +103,7 @@ OpCost op_cost(const Dropout& a) { return apart(all({a.x, a.out})); }
 OpCost op_cost(const Sum& a) { return apart(of(a.x)); }
 OpCost op_cost(const SumSquares& a) { return apart(of(a.x)); }
 OpCost op_cost(const ClipFactor& a) { return apart(all({a.norm_squares, a.scalars, a.norm, a.guard})); }
+OpCost op_cost(const JudgeStep& a) { return apart(all({a.losses, a.counts, a.norm, a.limits, a.scalars})); }
 OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
 // Two codes of 8 bits take the place of the 16 bits that are counted where x is made; unless this is where it is made.
 // Only to look how large x is, is the business of whoever made it.

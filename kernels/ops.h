@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "kernels/core/dropout.h"
+#include "kernels/core/step_limits.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
@@ -135,6 +136,7 @@ enum StepScalar : int {
   kGradShare,  // weight of the gradient in a first moment that is no average: SGD's 1 - dampening
   kStepLow,    // number of the applied step, from 1, modulo 2^16, and
   kStepHigh,   // what is above: both are whole numbers that f32 holds exactly
+  kLeftOut,    // not 0: gradients are finite, and the step was judged bad
   kNumScalars = 16
 };
 // From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
@@ -147,6 +149,10 @@ struct ClipFactor {
   double slack = 1e-6;
   Tensor guard;
 };
+// Before the update: a bad step (step_limits.h; limits f64 [kNumLimits]) by losses f64 [n], sums over microbatches, and
+// norm f32 [1] sets scalars[kSkip] and scalars[kLeftOut] to 1; both stay as they are where it is skipped already. counts
+// f64 [n], targets of each microbatch: the loss is the mean of their means; empty: the mean over limits[kTargets].
+struct JudgeStep { Tensor losses, counts, norm, limits, scalars; };
 
 // Optimizer steps over a flat range. master and state f32 [count], grad G; value: same count in the compute dtype, or
 // empty when master is the value; value = round(master). A master of a half type (AMP O3: there are no masters) is the
@@ -273,6 +279,7 @@ struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
   X(sum, Sum, kHigh)                                  \
   X(sum_squares, SumSquares, kHigh)                   \
   X(clip_factor, ClipFactor, kHigh)                   \
+  X(judge_step, JudgeStep, kHigh)                     \
   X(adamw, AdamW, kHigh)                              \
   X(sgd, Sgd, kHigh)                                  \
   X(lion, Lion, kHigh)                                \

@@ -120,6 +120,7 @@ struct Twin {
     d.synchronize = [](Stream s) { cut(), behind->device->synchronize(s); };
     d.record = [](Event e, Stream s) { cut(), behind->device->record(e, s); };
     d.wait = [](Event e, Stream s) { cut(), behind->device->wait(e, s); };
+    d.await = [](Event e) { cut(), behind->device->await(e); };
     return d;
   }
   static void* raw_stream(Stream s) {

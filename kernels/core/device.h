@@ -35,6 +35,7 @@ struct DeviceApi {
   void (*drop_event)(Event) = nullptr;
   void (*record)(Event, Stream) = nullptr;
   void (*wait)(Event, Stream) = nullptr;   // work queued on the stream from now on runs after the event
+  void (*await)(Event) = nullptr;          // the host waits for it
   bool (*done)(Event) = nullptr;
 
   // Graphs, of devices that have them; kernels/replay.h makes use of it. capture: `queue(what)` calls ops and `zero` on

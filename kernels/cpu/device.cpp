@@ -85,6 +85,7 @@ Event make_event(int) { return nullptr; }
 void drop_event(Event) {}
 void record(Event, Stream) {}
 void wait(Event, Stream) {}
+void await(Event) {}
 bool done(Event) { return true; }
 int count() { return 1; }
 
@@ -117,6 +118,7 @@ const DeviceApi kDevice{.name = "cpu",
                         .drop_event = drop_event,
                         .record = record,
                         .wait = wait,
+                        .await = await,
                         .done = done,
                         .count = count,
                         .describe = describe,

@@ -148,6 +148,8 @@ void wait(Event e, Stream s) {
   check(cudaStreamWaitEvent(c.stream, static_cast<cudaEvent_t>(e), 0), "waiting for an event");
 }
 
+void await(Event e) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(e)), "waiting for an event on the host"); }
+
 bool done(Event e) {
   const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(e));
   if (status == cudaErrorNotReady) {
@@ -198,6 +200,7 @@ const DeviceApi& device_api() {
                                   .drop_event = drop_event,
                                   .record = record,
                                   .wait = wait,
+                                  .await = await,
                                   .done = done,
                                   .capture = capture,
                                   .launch = launch,

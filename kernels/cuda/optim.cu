@@ -78,6 +78,12 @@ __global__ void clip_factor_kernel(const double* squares, int64_t scopes, const 
   norm[0] = static_cast<float>(total);
 }
 
+__global__ void judge_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
+                                  const double* limits, float* scalars) {
+  const double loss = mean_loss(losses, counts, n, limits[kTargets]);
+  if (scalars[kSkip] == 0 && is_bad_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kLeftOut] = 1;
+}
+
 struct StepScalars {
   float lr, beta1, beta2, bias1, bias2, multiplier, share;
   __device__ explicit StepScalars(const float* s)
@@ -241,6 +247,21 @@ void clip_factor(const ClipFactor& a, Stream s) {
                                             a.guard ? a.guard.as<double>() : nullptr, a.guard ? a.guard.numel() : 0,
                                             a.scalars.as<float>(), a.norm.as<float>(), a.clip, a.denominator, a.slack);
   leave(c, "clip_factor");
+}
+
+void judge_step(const JudgeStep& a, Stream s) {
+  Context& c = enter(s, "judge_step");
+  for (const Tensor* t : {&a.losses, &a.limits}) want("judge_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
+  if (a.counts) want("judge_step", "counts", a.counts, DType::kF64);
+  want("judge_step", "scalars", a.scalars, DType::kF32);
+  GT_CHECK(a.scalars.numel() >= kNumScalars && a.limits.numel() == kNumLimits &&
+               (!a.counts || a.counts.numel() == a.losses.numel()),
+           "judge_step: losses ", to_string(a.losses.shape), " counts ", to_string(a.counts.shape), " limits ",
+           to_string(a.limits.shape), " scalars ", to_string(a.scalars.shape));
+  judge_step_kernel<<<1, 1, 0, c.stream>>>(a.losses.as<double>(), a.counts ? a.counts.as<double>() : nullptr,
+                                           a.losses.numel(), a.norm.as<float>(), a.limits.as<double>(),
+                                           a.scalars.as<float>());
+  leave(c, "judge_step");
 }
 
 void adamw(const AdamW& a, Stream s) {

@@ -65,6 +65,7 @@ Event make_event(int) { return nullptr; }
 void drop_event(Event) {}
 void record(Event, Stream) {}
 void wait(Event, Stream) {}
+void await(Event) {}
 bool done(Event) { return true; }
 int count() { return 1; }
 std::string describe(int) { return "null device: computes nothing, has no memory"; }
@@ -108,6 +109,7 @@ const DeviceApi kDevice{.name = "null",
                         .drop_event = drop_event,
                         .record = record,
                         .wait = wait,
+                        .await = await,
                         .done = done,
                         .count = count,
                         .describe = describe,

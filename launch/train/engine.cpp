@@ -106,6 +106,9 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   host_sums_ = HostArray<double>(static_cast<size_t>(sums), *backend.device);
   said_ = HostArray<double>(static_cast<size_t>(sums - losses_at()), *backend.device);
   host_scalars_ = HostArray<float>(kNumScalars, *backend.device);
+  limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
+  host_limits_ = HostArray<double>(kNumLimits, *backend.device);
+  read_ = backend.device->make_event(compute.device.index);
   read_scalars_ = HostArray<float>(kNumScalars + 1, *backend.device);
   if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
@@ -115,7 +118,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   counts_.resize(static_cast<size_t>(m));
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() { backend_.device->drop_event(read_); }
 
 void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   applied_ = t;
@@ -125,7 +128,7 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   lr_ = make_lr_schedule(lr_options_);
 }
 
-// What is written here for the device to copy it has read when the step waits for its results (fetch).
+// What is written here for the device to copy it has read when the host has the step's results (await_results).
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float* host = host_scalars_.data();
@@ -134,8 +137,15 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   host[kLossSeed] =
       static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
+  const StepLimits limits = limits_of_step_ ? limits_of_step_() : StepLimits{};
+  const auto limit = [&](StepLimit l, double x) { host_limits_[static_cast<size_t>(l)] = x; };
+  limit(kTargets, static_cast<double>(target_tokens));
+  limit(kLossMiddle, limits.loss_middle), limit(kLossSpread, limits.loss_spread);
+  limit(kNormMiddle, limits.norm_middle), limit(kNormSpread, limits.norm_spread);
+  limit(kMostSpreads, limits.most);
+  if (compute_.device.kind == DeviceKind::kNull) return;
+  backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
+  backend_.device->copy(limits_.data(), host_limits_.data(), host_limits_.bytes(), compute_);
 }
 
 void Engine::fix_blocks(std::span<const double> keep) {
@@ -199,7 +209,6 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   if (probe_) probe_();
 
   put_wishes(stop, save_ready, save_due);
-  left_out_ = fetched_ = false;
   queue_update([&] {
     const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
     store_->norm_squares(norms);
@@ -213,7 +222,8 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                                .slack = options_.clip_slack,
                                .guard = replicas},
                               compute_);
-    if (judge_) judge_step(target_tokens);
+    if (limits_of_step_) judge(norm);
+    queue_fetch();
     end_phase(Phase::kNorms);
     optimizer_->step(*store_, scalars, compute_);
     end_phase(Phase::kOptimizer);
@@ -293,39 +303,35 @@ void Engine::share(Tensor losses) {
   mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
 }
 
-// Sums of the world and scalars of the step to the host, which waits for them: once a step, in the middle of it where
-// there is a judge.
-void Engine::fetch() {
-  if (std::exchange(fetched_, true) || compute_.device.kind == DeviceKind::kNull) return;
+void Engine::judge(Tensor norm) {
+  const auto losses = static_cast<int64_t>(microbatch_losses().size());
+  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
+  backend_.ops->judge_step({.losses = sums.slice(losses_at(), losses),
+                            .counts = options_.mean_of_microbatches ? sums.slice(sums.numel() - losses, losses) : Tensor{},
+                            .norm = norm,
+                            .limits = limits_.tensor({kNumLimits}, DType::kF64),
+                            .scalars = scalars_.tensor({kNumScalars}, DType::kF32)},
+                           compute_);
+}
+
+// Sums of the world and scalars of the step on their way to the host, before the update: while the device updates, the
+// host has the step's results and queues the next step, for which the device need not wait.
+void Engine::queue_fetch() {
+  if (compute_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(host_sums_.data(), sums_.data(), host_sums_.bytes(), compute_);
   backend_.device->copy(read_scalars_.data(), scalars_.data(), read_scalars_.bytes(), compute_);
-  backend_.device->synchronize(compute_);
+  backend_.device->record(read_, compute_);
 }
 
-double Engine::mean_loss(int64_t target_tokens) const {
-  const std::span<const double> losses = microbatch_losses();
-  double loss = 0;
-  if (options_.mean_of_microbatches) {
-    const auto counts = std::span<const double>(host_sums_).last(losses.size());
-    for (size_t k = 0; k < losses.size(); ++k) loss += losses[k] / std::max(counts[k], 1.);
-    return loss / static_cast<double>(losses.size());
-  }
-  for (const double x : losses) loss += x;
-  return loss / static_cast<double>(std::max<int64_t>(target_tokens, 1));
+// Once a step.
+void Engine::await_results() {
+  if (compute_.device.kind != DeviceKind::kNull) backend_.device->await(read_);
 }
 
-// The host waits for the norm here; a device of its own idles for as long as the judgement takes.
-void Engine::judge_step(int64_t target_tokens) {
-  fetch();
-  // A replica that is not finite skips the step as well, and no norm tells.
-  const bool overflow = read_scalars_[kSkip] != 0;
-  const double norm = static_cast<double>(read_scalars_[kNumScalars]);
-  left_out_ = judge_(mean_loss(target_tokens), overflow ? std::numeric_limits<double>::quiet_NaN() : norm) && !overflow;
-  if (!left_out_) return;
-  read_scalars_[kSkip] = 1;
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(scalars_.data() + kSkip * size_of(DType::kF32), &read_scalars_[kSkip], sizeof(float),
-                          compute_);
+double Engine::loss_of_step(int64_t target_tokens) const {
+  const std::span<const double> losses = microbatch_losses(), sums = host_sums_;
+  const double* counts = options_.mean_of_microbatches ? sums.last(losses.size()).data() : nullptr;
+  return mean_loss(losses.data(), counts, static_cast<int64_t>(losses.size()), static_cast<double>(target_tokens));
 }
 
 std::span<const double> Engine::microbatch_losses() const {
@@ -334,10 +340,10 @@ std::span<const double> Engine::microbatch_losses() const {
 }
 
 StepResult Engine::read_back(int64_t target_tokens) {
-  fetch();
+  await_results();
   const HostArray<float>& scalars = read_scalars_;
   StepResult r;
-  r.loss = mean_loss(target_tokens);
+  r.loss = loss_of_step(target_tokens);
   const auto shared =
       std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
   r.stop = shared[kStop] > 0;
@@ -352,7 +358,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.blocks = static_cast<int>(options_.model.layers - std::count(keep_.begin(), keep_.end(), 0.));
   r.theta = theta_at(options_.layer_drop, applied_);
   r.skipped = scalars[kSkip] != 0;
-  r.overflow = r.skipped && !left_out_;
+  r.overflow = r.skipped && scalars[kLeftOut] == 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
   r.phases = phases_;
@@ -393,8 +399,8 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     backend_.device->zero(sums_.data(), losses_at() * size_of(DType::kF64), compute_);
     put_wishes(false, false, false);
     share(losses);
-    fetched_ = false;
-    fetch();
+    queue_fetch();
+    await_results();
     for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(losses_at() + i)];
   }
   return total;
@@ -445,7 +451,7 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
-      seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
+      limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;
   if (update_) plan.memory.graphs += update_->held().bytes;

@@ -16,6 +16,7 @@
 #include "launch/logs/step_times.h"
 #include "launch/train/fp8_ranges.h"
 #include "launch/train/quant_ranges.h"
+#include "launch/train/step_guard.h"
 #include "model/gpt.h"
 #include "model/layer_drop.h"
 #include "optim/loss_scaler.h"
@@ -89,7 +90,7 @@ struct StepResult {
   int blocks = 0;                             // of the model, that ran: not what layer_drop left out
   double theta = 1;                           // of layer_drop
   bool skipped = false;                       // nothing was written
-  bool overflow = false;                      // because gradients are not finite
+  bool overflow = false;                      // because gradients are not finite; else the step was judged bad
   bool stop = false;                          // some rank asked for a stop
   int save_ready = 0;                         // ranks that said so
   bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
@@ -121,9 +122,10 @@ class Engine {
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
 
-  // Asked before the update of every step, with numbers that are equal on every rank: (loss, gradient norm before
-  // clipping). True: the update is left out, like one whose gradients are not finite.
-  void set_judge(std::function<bool(double, double)> judge) { judge_ = std::move(judge); }
+  // Asked at the beginning of every step, on every rank alike: what its loss and its gradient norm before clipping are
+  // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so that
+  // it finds the update queued behind the norms.
+  void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
   // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
@@ -165,9 +167,10 @@ class Engine {
   void prepare_scalars(int64_t target_tokens);
   void choose_blocks();
   void prepare_seeds(std::span<const MicroBatch>);
-  void judge_step(int64_t target_tokens);
-  void fetch();
-  double mean_loss(int64_t target_tokens) const;
+  void judge(Tensor norm);
+  void queue_fetch();
+  void await_results();
+  double loss_of_step(int64_t target_tokens) const;
   void put_wishes(bool stop, bool save_ready, bool save_due);
   void put_stage_times(double* out);
   void share(Tensor losses);
@@ -198,24 +201,24 @@ class Engine {
   std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
   double update_scale_ = 0;            // that it was recorded with
   ReplayCounts replays_;               // of it
-  Buffer scalars_, sums_, losses_;
+  Buffer scalars_, sums_, losses_, limits_;
   Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // written for the device
   HostArray<double> said_;                      // likewise, of sums_ what is behind the norms
+  HostArray<double> host_limits_;               // likewise, by StepLimit
   HostArray<double> host_sums_;                 // read from the device
   HostArray<float> read_scalars_;               // likewise: scalars and norm
-  bool fetched_ = false;                        // they are those of this step
+  Event read_;                                  // both are those of the step
   std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
   enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
   double own_times_[kNumStageTimes] = {};
   PhaseEnds phases_{};
-  std::function<bool(double, double)> judge_;
+  std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
   std::vector<double> keep_;     // by block of the model: GptStage::keep_blocks; empty: all, always
   std::vector<uint8_t> unused_;  // by scope of the model: ParamStore::begin_step
   bool fixed_blocks_ = false;
-  bool left_out_ = false;  // the judge's doing
   int64_t applied_ = 0, schedule_ahead_ = 0;
   LrOptions lr_options_;  // with where this start begins
 };

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/step_limits.h"
 
 namespace gt {
 namespace {
@@ -48,14 +49,28 @@ double SpikeWindow::at(int64_t k) const {
   return values_[static_cast<size_t>((count_ - held() + k) % kSize)];
 }
 
-double SpikeWindow::median() const { return median_of(values_); }
+double SpikeWindow::median() const { return full() ? median_of(values_) : 0; }
 
-double SpikeWindow::z(double value) const {
-  if (!full()) return 0;
+double SpikeWindow::spread() const {
+  if (!full()) return std::numeric_limits<double>::infinity();
   const double m = median();
   Values far;
   for (size_t k = 0; k < far.size(); ++k) far[k] = std::abs(values_[k] - m);
-  return (value - m) / std::max({1.4826 * median_of(far), 1e-3 * std::abs(m), 1e-12});
+  return std::max({1.4826 * median_of(far), 1e-3 * std::abs(m), 1e-12});
+}
+
+double SpikeWindow::z(double value) const { return full() ? spreads_above(value, median(), spread()) : 0; }
+
+StepLimits StepGuard::limits() const {
+  StepLimits limits{losses_.median(), losses_.spread(), norms_.median(), norms_.spread(), options_.spike_z};
+  if (may_relearn()) limits.norm_spread = StepLimits::kInfinity;
+  if (options_.action == SpikeAction::kWarn || options_.action == SpikeAction::kOff) limits.most = StepLimits::kInfinity;
+  return limits;
+}
+
+bool StepGuard::may_relearn() const {
+  return consecutive_ + 1 >= options_.bad_steps && norms_only_ && options_.clipped &&
+         options_.action == SpikeAction::kSkip;
 }
 
 bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
@@ -85,9 +100,8 @@ bool StepGuard::judge_bad() {
   good_ = 0;
   if (finite_ && options_.action == SpikeAction::kWarn) return false;
   norms_only_ = norms_only_ && finite_ && loss_z_ <= options_.spike_z;
-  ++consecutive_;
-  const bool too_many = consecutive_ >= options_.bad_steps;
-  relearns_ = too_many && norms_only_ && options_.clipped && options_.action == SpikeAction::kSkip;
+  relearns_ = may_relearn();
+  const bool too_many = ++consecutive_ >= options_.bad_steps;
   if (relearns_) {
     norms_ = SpikeWindow();
     accept();

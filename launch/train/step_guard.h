@@ -7,6 +7,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace gt {
@@ -22,13 +23,20 @@ struct GuardOptions {
   bool clipped = true;        // the update is bounded whatever the gradient norm
 };
 
-// The last 128 values of accepted steps. z of a new one: (value - median) / max(1.4826 x median of |v - median|,
-// 0.001 |median|, 1e-12); 0 until the window is full.
+// What a step is judged by before its update (kernels/core/step_limits.h). Nothing is far by default.
+struct StepLimits {
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  double loss_middle = 0, loss_spread = 1, norm_middle = 0, norm_spread = 1;
+  double most = kInfinity;  // spreads above the middle that are not bad yet; -infinity: every step is bad
+};
+
+// The last 128 values of accepted steps. z of a new one: (value - median) / spread; 0 until the window is full.
 class SpikeWindow {
  public:
   static constexpr int kSize = 128;
   double z(double value) const;
-  double median() const;  // of a full window
+  double median() const;  // of a full window; 0 before
+  double spread() const;  // max(1.4826 x median of |v - median|, 0.001 |median|, 1e-12); infinite before
   void add(double value) { values_[static_cast<size_t>(count_++ % kSize)] = value; }
   bool full() const { return count_ >= kSize; }
   int64_t held() const { return count_ < kSize ? count_ : kSize; }
@@ -43,8 +51,10 @@ class StepGuard {
  public:
   explicit StepGuard(const GuardOptions& options) : options_(options) {}
 
-  // Before the update of a step. True: leave it out. `overflow_is_normal`: a loss scaler looks for the scale, a
-  // gradient that is not finite under a finite loss is its business.
+  // Of the step to come: by these its update is left out exactly if judge() says so of its loss and norm.
+  StepLimits limits() const;
+  // A step and its update, left out or not, are over. True: it was to be left out. `overflow_is_normal`: a loss scaler
+  // looks for the scale, a gradient that is not finite under a finite loss is its business.
   bool judge(double loss, double grad_norm, bool overflow_is_normal = false);
 
   // Of the last judged step.
@@ -69,6 +79,7 @@ class StepGuard {
   static constexpr int64_t kGoodSteps = 1000;  // that many in a row and the rollbacks are forgotten
   void accept();
   bool judge_bad();
+  bool may_relearn() const;  // if the next step is bad by its norm alone, it is taken
 
   const GuardOptions options_;
   SpikeWindow losses_, norms_;

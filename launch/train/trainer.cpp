@@ -151,6 +151,7 @@ void Trainer::one_step() {
   if (engine_->options().layer_drop) state_.pld_theta = r.theta;
   state_.lr_value = r.lr;
   last_loss_ = r.loss;
+  judge(r);
   skips_->after(r, state_.step, *engine_);
   state_.skips_in_a_row = skips_->in_a_row();
   if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);

@@ -63,6 +63,7 @@ class Trainer {
   LoaderConfig loader_config() const;
   void open_loader();
   void watch_steps();
+  void judge(const StepResult&);
   void go_on_from(const TrainState&);
   void react_to_bad_step();
   std::string name_bad_values();

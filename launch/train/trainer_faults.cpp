@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "checkpoint/steps.h"
 #include "checkpoint/world.h"
@@ -36,14 +37,13 @@ std::string first_bad_value(const std::vector<ShardView>& views, const char* wha
   return "";
 }
 
+StepLimits leave_out() { return {.most = -StepLimits::kInfinity}; }  // whatever it is: no update
+
 }  // namespace
 
 void Trainer::watch_steps() {
   if (run_.range_test) return;  // it wants to see the loss diverge
-  engine_->set_judge([this](double loss, double norm) {
-    const LossScaler& scaler = engine_->loss_scaler();
-    return guard_.judge(loss, norm, scaler.options().dynamic || scaler.scale() != 1);
-  });
+  engine_->set_limits([this] { return guard_.limits(); });
   if (!config_.fault.inject.empty())
     engine_->set_probe([this] {
       const int64_t batch = loader_->consumed() / config_.train.global_batch;
@@ -52,10 +52,20 @@ void Trainer::watch_steps() {
     });
 }
 
+// The device has judged the step by the guard's limits already; now the guard learns of it.
+void Trainer::judge(const StepResult& r) {
+  if (run_.range_test) return;
+  // A replica that is not finite skips the step as well, and no norm tells.
+  const double norm = r.overflow ? std::numeric_limits<double>::quiet_NaN() : r.grad_norm;
+  const bool left_out = guard_.judge(r.loss, norm, engine_->loss_scaler().options().dynamic || r.loss_scale != 1);
+  GT_CHECK(left_out == r.skipped, "step ", state_.step, ": loss ", r.loss, " and norm ", norm, " were ",
+           r.skipped ? "left out" : "taken", " against the guard's judgement: ", guard_.reason());
+}
+
 // Collective. Runs the step again, writes nothing, looks at the result of every op: which is the first that is not
 // finite? Of several ranks the one that made such a value of finite ones, in the least microbatch, at the earliest time.
 std::string Trainer::name_first_bad_op() {
-  engine_->set_judge([](double, double) { return true; });  // no update
+  engine_->set_limits(leave_out);
   LossScaler& scaler = engine_->loss_scaler();
   const LossScaleState scale = scaler.state();
   if (scaler.options().dynamic) scaler.restore(scale_before_);
@@ -163,7 +173,7 @@ void Trainer::check_replicas() {
 StepResult Trainer::step_twice() {
   LossScaler& scaler = engine_->loss_scaler();
   const LossScaleState scale = scaler.state();
-  engine_->set_judge([](double, double) { return true; });
+  engine_->set_limits(leave_out);
   engine_->set_probe({});
   engine_->step(microbatches_, targets_);
   if (scaler.options().dynamic) scaler.restore(scale);

@@ -54,6 +54,35 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
   if (guards > 0) c.in(&ClipFactor::guard, "guard", {guards}, values(std::move(guard)), DType::kF64);
 }
 
+// Three microbatches with a mean of 2 a target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
+void add_judge(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
+               bool counted = false) {
+  auto& c = add_case<JudgeStep>(to, std::move(name));
+  std::vector<double> before(kNumScalars, 0.7);
+  before[kSkip] = skip, before[kLeftOut] = 0;
+  c.in(&JudgeStep::losses, "losses", {3}, values({first_loss, 8, 8}), DType::kF64);
+  if (counted) c.in(&JudgeStep::counts, "counts", {3}, values({4, 4, 0}), DType::kF64);
+  c.in(&JudgeStep::norm, "norm", {1}, values({norm}));
+  c.in(&JudgeStep::limits, "limits", {kNumLimits}, values({12, 1, 0.25, 1, 0.25, most}), DType::kF64);
+  c.inout(&JudgeStep::scalars, "scalars", {kNumScalars}, values(std::move(before)));
+  c.non_finite = true;
+}
+
+void add_judges(OpCases& to) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  add_judge(to, "at the limit", 4);
+  add_judge(to, "the loss is far", 3.9);
+  add_judge(to, "the norm is far", 4, 2.1);
+  add_judge(to, "far, and skipped already", 3.9, 1, 8, 1);
+  add_judge(to, "no limit", inf, 1e30);
+  add_judge(to, "everything is left out", -inf);
+  add_judge(to, "no limit, the loss is no number", inf, 1, nan);
+  add_judge(to, "no limit, the loss is infinite", inf, 1, -inf);
+  add_judge(to, "no limit, the norm is infinite", inf, inf);
+  add_judge(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
+  add_judge(to, "a mean of means, far", 11.9, 1, 8, 0, true);
+}
+
 }  // namespace
 
 void add_step_cases(OpCases& to) {
@@ -78,6 +107,7 @@ void add_step_cases(OpCases& to) {
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});
   timed.big = true;
+  add_judges(to);
 }
 
 }  // namespace gt::test

@@ -200,4 +200,18 @@ void clip_factor(const ClipFactor& p, Stream) {
   set(p.norm, 0, total);
 }
 
+void judge_step(const JudgeStep& p, Stream) {
+  const int64_t n = p.losses.numel();
+  double loss = 0;
+  for (int64_t i = 0; i < n; ++i) loss += get(p.losses, i) / (p.counts ? std::max(get(p.counts, i), 1.) : 1);
+  loss /= p.counts ? static_cast<double>(n) : std::max(get(p.limits, kTargets), 1.);
+  const auto bad = [&](double x, int middle) {
+    const double far = (x - get(p.limits, middle)) / get(p.limits, middle + 1);
+    return !std::isfinite(x) || far > get(p.limits, kMostSpreads);
+  };
+  if (get(p.scalars, kSkip) != 0 || !(bad(loss, kLossMiddle) || bad(get(p.norm, 0), kNormMiddle))) return;
+  set(p.scalars, kSkip, 1);
+  set(p.scalars, kLeftOut, 1);
+}
+
 }  // namespace gt::test::reference

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/rng.h"
+#include "kernels/core/step_limits.h"
 #include "launch/train/inject.h"
 #include "launch/train/step_guard.h"
 #include "tests/launch/process.h"
@@ -109,6 +111,31 @@ TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, 
     for (int k = 0; k < 3; ++k) CHECK(guard->judge(2, 70));
     CHECK(guard->wants_rollback());
   }
+}
+
+TEST_CASE("by the limits a device leaves out just the steps that the guard wants left out", "[R24]") {
+  for (const SpikeAction action : {SpikeAction::kSkip, SpikeAction::kRollback, SpikeAction::kWarn, SpikeAction::kOff})
+    for (const bool clipped : {true, false}) {
+      StepGuard g({.action = action, .clipped = clipped});
+      uint64_t x = 7;
+      int left_out = 0, relearned = 0;
+      for (int step = 0; step < 4000; ++step) {
+        x = splitmix64(x);
+        const auto odds = static_cast<double>(x % 1000) / 1000;
+        double loss = 2 + 0.1 * odds, norm = 1 + 0.2 * odds;
+        if (step > 150 && step % 200 < 5) norm = 40;  // longer than the guard puts up with
+        if (x % 61 == 0) loss = 9;
+        if (x % 67 == 0) loss = kNan;
+        if (x % 71 == 0) norm = std::numeric_limits<double>::infinity();
+        const StepLimits l = g.limits();
+        const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
+        const bool bad = is_bad_step(loss, norm, limits);
+        REQUIRE(bad == g.judge(loss, norm));
+        left_out += bad, relearned += g.relearns();
+      }
+      CHECK(left_out > (action == SpikeAction::kWarn || action == SpikeAction::kOff ? 50 : 100));
+      CHECK((relearned > 0) == (action == SpikeAction::kSkip && clipped));
+    }
 }
 
 TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive the state of an older checkpoint",

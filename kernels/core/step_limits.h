@@ -1,0 +1,37 @@
+// When a step is bad, decided alike by every device and by the host.
+#pragma once
+#include <cstdint>
+
+namespace gt {
+
+// What a step is judged by, f64 [kNumLimits]. Its loss or norm is bad when it is not finite or far above what is usual:
+// (value - middle) / spread > most. most -inf: every value is far, +inf: none.
+enum StepLimit : int {
+  kTargets,  // that carry loss; by how much the sum of losses is divided
+  kLossMiddle,
+  kLossSpread,
+  kNormMiddle,
+  kNormSpread,
+  kMostSpreads,
+  kNumLimits
+};
+
+// Mean over all targets; with counts, not null, over n microbatches of their means. Sums in order; divisors of at least 1.
+constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets) {
+  const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
+  double loss = 0;
+  for (int64_t i = 0; i < n; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);
+  return loss / (counts == nullptr ? at_least_1(targets) : static_cast<double>(n));
+}
+
+constexpr double spreads_above(double value, double middle, double spread) { return (value - middle) / spread; }
+
+constexpr bool is_bad_step(double loss, double norm, const double* limits) {
+  const auto bad = [&](double x, StepLimit middle, StepLimit spread) {
+    const bool finite = x - x == 0;
+    return !finite || spreads_above(x, limits[middle], limits[spread]) > limits[kMostSpreads];
+  };
+  return bad(loss, kLossMiddle, kLossSpread) || bad(norm, kNormMiddle, kNormSpread);
+}
+
+}  // namespace gt

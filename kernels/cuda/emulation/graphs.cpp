@@ -3,7 +3,7 @@
 // one in the end, and an event from outside is none to wait for. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds,
 // as after a call that is not allowed; once: the first of the process does not. GPTTRAIN_EMULATED_GRAPHS=FILE: how many
 // graphs were made, launched, and of how many pieces of work; how many pieces of work were queued one by one; how often
-// the host waited for a stream.
+// the host waited for a stream or an event.
 #include "kernels/cuda/emulation/graphs.h"
 
 #include <atomic>
@@ -145,7 +145,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  ++counts.waits;
+  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
   return *ms = static_cast<float>((mark_of(b).reading - mark_of(a).reading) / 1e3), cudaSuccess;
 }

@@ -37,6 +37,10 @@ struct DeviceApi {
   void (*wait)(Event, Stream) = nullptr;   // work queued on the stream from now on runs after the event
   void (*await)(Event) = nullptr;          // the host waits for it
   bool (*done)(Event) = nullptr;
+  // Of devices that compute behind the host's back: events that keep the time (StreamClock). seconds_between: from when
+  // one came to when the other did, of two that are done; at least 0.5 us are told apart.
+  Event (*make_timer)(int index) = nullptr;
+  double (*seconds_between)(Event from, Event to) = nullptr;
 
   // Graphs, of devices that have them; kernels/replay.h makes use of it. capture: `queue(what)` calls ops and `zero` on
   // this stream; none of it runs, it becomes a graph. nullptr with the reason in *why: there is none, and still nothing
@@ -50,6 +54,9 @@ struct DeviceApi {
   std::string (*describe)(int index) = nullptr;  // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
   void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
 };
+
+// Whether calls return before their work is done.
+inline bool computes_behind(const DeviceApi& d) { return d.seconds_between != nullptr; }
 
 // True when every entry is filled that every device has.
 bool complete(const DeviceApi&);

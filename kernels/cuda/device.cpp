@@ -136,6 +136,20 @@ Event make_event(int index) {
   return e;
 }
 
+Event make_timer(int index) {
+  check(cudaSetDevice(index), "selecting a device");
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreate(&e), "making an event that keeps the time");
+  return e;
+}
+
+double seconds_between(Event from, Event to) {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to)),
+        "reading the time between two events");
+  return static_cast<double>(ms) * 1e-3;
+}
+
 void drop_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
 
 void record(Event e, Stream s) {
@@ -202,6 +216,8 @@ const DeviceApi& device_api() {
                                   .wait = wait,
                                   .await = await,
                                   .done = done,
+                                  .make_timer = make_timer,
+                                  .seconds_between = seconds_between,
                                   .capture = capture,
                                   .launch = launch,
                                   .drop_graph = drop_graph,

@@ -167,9 +167,11 @@ void SamplesSink::step(const StepRecord& r) {
   if (times_) {
     const Timers& t = r.longest;
     const double inner = t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime];
-    p.always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
-    p.always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
-    p.always("elapsed_time_ms_backward_inner", 1e3 * inner);
+    if (t[kMicrobatchTime] == 0) {  // else nobody knows where the forward ends
+      p.always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
+      p.always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
+      p.always("elapsed_time_ms_backward_inner", 1e3 * inner);
+    }
     p.always("elapsed_time_ms_backward_allreduce", 1e3 * t[kReduceTime]);
     p.always("elapsed_time_ms_step", 1e3 * (t[kNormsTime] + t[kOptimizerTime] + t[kGatherTime]));
   }

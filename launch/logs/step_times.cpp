@@ -7,7 +7,8 @@
 namespace gt {
 
 double StepTimes::busy(int stage) const {
-  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) + at(stage, kWeightGradTime);
+  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) +
+         at(stage, kWeightGradTime) + at(stage, kMicrobatchTime);
 }
 
 Timers StepTimes::mean() const {
@@ -51,8 +52,7 @@ double StepTimes::mean_exposed() const {
 }
 
 void StepBreakdown::add(const StepTimes& times, double step_seconds) {
-  constexpr int kIgnored = 2;
-  if (steps_++ < kIgnored) return;
+  if (steps_++ < left_out_) return;
   sums_.resize(static_cast<size_t>(times.stages() * kNumStageTimes));
   for (int k = 0; k < times.stages(); ++k)
     for (int t = 0; t < kNumStageTimes; ++t)
@@ -63,7 +63,7 @@ void StepBreakdown::add(const StepTimes& times, double step_seconds) {
 std::string StepBreakdown::table() const {
   if (sums_.empty()) return "";
   const StepTimes sums(sums_);
-  const double to_ms = 1e3 / static_cast<double>(steps_ - 2);
+  const double to_ms = 1e3 / static_cast<double>(steps_ - left_out_);
   std::vector<double> other(static_cast<size_t>(sums.stages()), seconds_);
   std::string out = fmt::format("{:<18}", "ms a step");
   for (int k = 0; k < sums.stages(); ++k) out += fmt::format("{:>9}", fmt::format("stage{}", k));

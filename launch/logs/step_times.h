@@ -13,16 +13,19 @@ namespace gt {
 // the new values, where ZeRO shares them out.
 enum class Phase : uint8_t { kPipeline, kReduce, kNorms, kOptimizer, kGather };
 constexpr int kNumPhases = 5;
-// Where the first phase began and each ended: seconds of std::chrono::steady_clock.
+// Where the first phase began and each ended on the rank's stream: seconds of std::chrono::steady_clock.
 using PhaseEnds = std::array<double, kNumPhases + 1>;
 
 // Where the seconds of a step went, a mean over the replicas of each pipeline rank; equal on every rank. Times up to
-// kPipeline are of this step; the rest are of the step before, because they travel with the sums in its middle.
+// kPipeline are of this step; the rest are of the step before, because they travel with the sums in its middle. On a
+// device that computes behind the host's back each is of one step earlier; collectives inside compute actions are not
+// told apart there (kTpTime, gathers and reductions).
 enum StageTime : int {
   kForwardTime,
   kBackwardTime,
   kInputGradTime,
   kWeightGradTime,  // inside F, B, I, W, but for collectives
+  kMicrobatchTime,  // the same of microbatches whose forward and backward are one graph of the device
   kWaitTime,        // blocked on neighbours
   kTpTime,          // inside F, B, I, W: in collectives of the tensor-parallel group
   kPipelineTime,    // from the begin of the pipeline's part to the end of the last compute action
@@ -33,9 +36,9 @@ enum StageTime : int {
   kNumStageTimes
 };
 // What logs call them; kPipelineTime contains others and has no name.
-constexpr const char* kTimerNames[kNumStageTimes] = {"forward",   "backward",   "backward_input",  "backward_weight",
-                                                     "p2p_wait",  "tp_exposed", nullptr,           "dp_exposed",
-                                                     "grad_norm", "optimizer",  "zero_gather_wait"};
+constexpr const char* kTimerNames[kNumStageTimes] = {
+    "forward",    "backward", "backward_input",     "backward_weight",  "microbatch",      "p2p_wait",
+    "tp_exposed", nullptr,    "dp_exposed", "grad_norm",        "optimizer",       "zero_gather_wait"};
 using Timers = std::array<double, kNumStageTimes>;
 
 class StepTimes {
@@ -59,13 +62,15 @@ class StepTimes {
 };
 
 // Sums the times of a run's steps and prints them as a table of milliseconds a step: a row a timer, a column a pipeline
-// rank. The first two steps are left out.
+// rank. The first steps, which are slower, are left out.
 class StepBreakdown {
  public:
+  explicit StepBreakdown(int left_out = 2) : left_out_(left_out) {}
   void add(const StepTimes&, double step_seconds);
-  std::string table() const;  // "" before the third step
+  std::string table() const;  // "" before the first step that counts
 
  private:
+  int left_out_;
   int64_t steps_ = 0;
   double seconds_ = 0;
   std::vector<double> sums_;  // [pipeline rank][StageTime]

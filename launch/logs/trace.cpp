@@ -12,10 +12,16 @@ namespace {
 
 int64_t ns(double seconds) { return static_cast<int64_t>(std::llround(seconds * 1e9)); }
 
-bool computes(TraceKind k) { return k <= TraceKind::kBackwardWeight; }
 bool receives(TraceKind k) { return k == TraceKind::kRecvForward || k == TraceKind::kRecvBackward; }
 
-Action action_of(const TraceEntry& e) { return {static_cast<Act>(e.kind), e.stage, e.microbatch}; }
+Action action_of(const TraceEntry& e) {
+  return {e.kind == TraceKind::kMicrobatch ? Act::kBackward : static_cast<Act>(e.kind), e.stage, e.microbatch};
+}
+
+TraceKind kind_of(const ActionTime& t) {
+  if (t.action.act == t.last) return static_cast<TraceKind>(t.last);
+  return t.action.act == Act::kForward ? TraceKind::kMicrobatch : TraceKind::kBackward;
+}
 
 }  // namespace
 
@@ -57,7 +63,7 @@ void TraceRecorder::add(int64_t step, const ActionTime& t, double started) {
   e.step = static_cast<int32_t>(step);
   e.stage = t.action.stage;
   e.microbatch = t.action.microbatch;
-  e.kind = static_cast<TraceKind>(t.action.act);
+  e.kind = kind_of(t);
   e.live = t.live;
   add(e);
 }

@@ -1,6 +1,6 @@
 // What one rank did in the steps that are traced: entries of fixed size in memory that is allocated beforehand, so that
-// a traced step costs a few copies and an untraced one nothing. Host clocks: on a device that computes behind the
-// host's back they show when work was queued. Knows no file format (trace_json.h) and no other rank (trace_session.h).
+// a traced step costs a few copies and an untraced one nothing. Actions and phases are where the device computed them,
+// calls of collectives where the host made them. Knows no file format (trace_json.h) and no other rank (trace_session.h).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -32,7 +32,9 @@ enum class TraceKind : uint8_t {
   kDataWait,
   kTpCall,
   kDpCall,  // the rank's thread inside a call or wait of that group; dp: inside a compute action
+  kMicrobatch,  // forward and backward as one graph of the device
 };
+constexpr bool computes(TraceKind k) { return k <= TraceKind::kBackwardWeight || k == TraceKind::kMicrobatch; }
 
 // 48 bytes that travel between ranks as they are.
 struct TraceEntry {

@@ -41,13 +41,13 @@ const Look& look_of(TraceKind k) {
       {"data", "data_wait", "bad", Track::kLoader},
       {"", "tp_exposed", "rail_load", Track::kTp},
       {"", "dp_exposed", "rail_load", Track::kDp},
+      {"FB", "microbatch", "thread_state_running", Track::kCompute},
   };
   return kLooks[static_cast<size_t>(k)];
 }
 
 constexpr const char* kTracks[] = {"compute", "tp", "pp send", "pp recv", "dp", "copy", "loader", "host"};
 
-bool computes(TraceKind k) { return k <= TraceKind::kBackwardWeight; }
 bool sends(TraceKind k) { return k == TraceKind::kSendForward || k == TraceKind::kSendBackward; }
 bool receives(TraceKind k) { return k == TraceKind::kRecvForward || k == TraceKind::kRecvBackward; }
 bool down(TraceKind k) { return k == TraceKind::kSendForward || k == TraceKind::kRecvForward; }
@@ -156,7 +156,7 @@ class Writer {
   void work(const TraceEntry& e) {
     if (info_.tokens > 0) put(",\"tokens\":{}", info_.tokens);
     if (static_cast<size_t>(e.stage) >= info_.stage_flops.size()) return;
-    const double forwards = e.kind == TraceKind::kBackward ? 2 : 1;
+    const double forwards = e.kind == TraceKind::kMicrobatch ? 3 : e.kind == TraceKind::kBackward ? 2 : 1;
     put(",\"flops\":{:.0f}", forwards * info_.stage_flops[static_cast<size_t>(e.stage)]);
   }
 
@@ -168,7 +168,7 @@ class Writer {
 
   void counters(const RankTrace& t, const TraceEntry& e) {
     const int64_t end = e.begin + e.duration;
-    const bool releases = e.kind == TraceKind::kBackward || e.kind == TraceKind::kBackwardWeight;
+    const bool releases = e.kind != TraceKind::kForward && e.kind != TraceKind::kBackwardInput;
     counter(t, "in flight", e.begin, e.live);
     if (releases) counter(t, "in flight", end, e.live - 1);
     if (e.activation_bytes > 0) counter(t, "activation bytes", end, e.activation_bytes);

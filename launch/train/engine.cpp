@@ -53,7 +53,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       backend_(backend),
       compute_(compute),
       boundaries_(stage_boundaries(options, mesh.shape().pp)),
-      scaler_(options.loss_scale) {
+      scaler_(options.loss_scale),
+      clocks_{{{*backend.device, compute}}, {{*backend.device, compute}}} {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
@@ -184,7 +185,9 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
   const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  phases_[0] = now();
+  PhaseClock& phases = clock_of(++step_);
+  phases.clock.restart(), phases.complete = false;
+  phases.marks[0] = phases.clock.mark();
   prepare_scalars(target_tokens);
 
   choose_blocks();
@@ -223,13 +226,14 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                                .guard = replicas},
                               compute_);
     if (limits_of_step_) judge(norm);
-    queue_fetch();
     end_phase(Phase::kNorms);
+    queue_fetch();
     optimizer_->step(*store_, scalars, compute_);
     end_phase(Phase::kOptimizer);
     store_->publish();
   });
   end_phase(Phase::kGather);
+  phases.complete = true;
   return read_back(target_tokens);
 } catch (const std::exception& e) {
   abandon(e);
@@ -252,24 +256,57 @@ ReplayCounts Engine::replays() const {
   return sum;
 }
 
-void Engine::end_phase(Phase p) { phases_[static_cast<size_t>(p) + 1] = now(); }
+void Engine::end_phase(Phase p) {
+  PhaseClock& c = clock_of(step_);
+  c.marks[static_cast<size_t>(p) + 1] = c.clock.mark();
+}
 
 // This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
 void Engine::put_stage_times(double* out) {
-  std::fill_n(own_times_, kReduceTime, 0.);
+  if (!clock_of(step_).clock.behind()) measure_pipeline();
   const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
+  for (size_t i = 0; i < kNumStageTimes; ++i)
+    out[static_cast<size_t>(mesh_.coord(Axis::kPp)) * kNumStageTimes + i] = own_times_[i] / replicas;
+}
+
+// Of the step whose pipeline part ran last.
+void Engine::measure_pipeline() {
+  std::fill_n(own_times_, kReduceTime, 0.);
   for (const ActionTime& t : train_->timeline()) {
-    const int kind = t.action.act == Act::kForward         ? kForwardTime
-                     : t.action.act == Act::kBackward      ? kBackwardTime
-                     : t.action.act == Act::kBackwardInput ? kInputGradTime
-                                                           : kWeightGradTime;
+    const Act act = t.action.act;
+    const int kind = act == Act::kForward         ? (t.last == act ? kForwardTime : kMicrobatchTime)
+                     : act == Act::kBackward      ? kBackwardTime
+                     : act == Act::kBackwardInput ? (t.last == act ? kInputGradTime : kBackwardTime)
+                                                  : kWeightGradTime;
     own_times_[kind] += t.end - t.begin - t.inside.total();
     own_times_[kTpTime] += t.inside.tp;
   }
   own_times_[kWaitTime] = train_->wait_seconds();
   own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
-  for (size_t i = 0; i < kNumStageTimes; ++i)
-    out[static_cast<size_t>(mesh_.coord(Axis::kPp)) * kNumStageTimes + i] = own_times_[i] / replicas;
+}
+
+// Of the last step whose update is known to be over.
+void Engine::measure_update(StepResult& r) {
+  const PhaseClock& c = clock_of(clock_of(step_).clock.behind() ? step_ - 1 : step_);
+  if (!c.complete) return;
+  r.stream_seconds = c.clock.at(c.marks.back()) - c.clock.at(c.marks.front());
+  for (int p = kReduceTime; p <= kGatherTime; ++p)
+    own_times_[p] = c.length(static_cast<Phase>(p - kReduceTime + static_cast<int>(Phase::kReduce)));
+  for (const ActionTime& t : train_->transfers())
+    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
+      own_times_[kReduceTime] += t.end - t.begin;
+  for (const ActionTime& t : train_->timeline()) {
+    own_times_[kReduceTime] += t.inside.reductions;
+    own_times_[kGatherTime] += t.inside.gathers;
+  }
+}
+
+PhaseEnds Engine::phases() {
+  const PhaseClock& c = clock_of(step_);
+  if (c.clock.behind()) backend_.device->synchronize(compute_);
+  PhaseEnds ends{};
+  for (size_t i = 0; c.complete && i < ends.size(); ++i) ends[i] = c.clock.at(c.marks[i]);
+  return ends;
 }
 
 // One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
@@ -341,6 +378,11 @@ std::span<const double> Engine::microbatch_losses() const {
 
 StepResult Engine::read_back(int64_t target_tokens) {
   await_results();
+  if (PhaseClock& c = clock_of(step_); c.clock.behind()) {
+    c.clock.anchor(c.marks[static_cast<size_t>(Phase::kNorms) + 1], now());
+    train_->settle(c.clock);
+    measure_pipeline();  // of this step, for the others in the next one
+  }
   const HostArray<float>& scalars = read_scalars_;
   StepResult r;
   r.loss = loss_of_step(target_tokens);
@@ -361,18 +403,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.overflow = r.skipped && scalars[kLeftOut] == 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
-  r.phases = phases_;
-  for (int p = kReduceTime; p <= kGatherTime; ++p) {
-    const auto phase = static_cast<size_t>(p - kReduceTime) + static_cast<size_t>(Phase::kReduce);
-    own_times_[p] = phases_[phase + 1] - phases_[phase];
-  }
-  for (const ActionTime& t : train_->transfers())
-    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
-      own_times_[kReduceTime] += t.end - t.begin;
-  for (const ActionTime& t : train_->timeline()) {
-    own_times_[kReduceTime] += t.inside.reductions;
-    own_times_[kGatherTime] += t.inside.gathers;
-  }
+  measure_update(r);
   if (!r.skipped) {
     ++applied_;
     ranges_->end_step();

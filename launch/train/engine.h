@@ -2,6 +2,7 @@
 // executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
 // it.
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
 #include "kernels/core/host_array.h"
+#include "kernels/core/stream_clock.h"
 #include "kernels/replay.h"
 #include "launch/logs/step_times.h"
 #include "launch/train/fp8_ranges.h"
@@ -95,8 +97,8 @@ struct StepResult {
   int save_ready = 0;                         // ranks that said so
   bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
   double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
-  StepTimes times;                            // of all ranks
-  PhaseEnds phases{};                         // of this rank
+  double stream_seconds = 0;                  // of this rank's stream for the last step that is over; 0: none yet
+  StepTimes times;                            // of all ranks; see step_times.h for of which step
 };
 
 class Engine {
@@ -159,6 +161,7 @@ class Engine {
   // [k]: parameters of this rank that options().no_decay[k] found.
   const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
+  PhaseEnds phases();  // of the last step, on this rank; waits for its update where the device is behind
   // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
   ReplayCounts replays() const;
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
@@ -173,6 +176,8 @@ class Engine {
   double loss_of_step(int64_t target_tokens) const;
   void put_wishes(bool stop, bool save_ready, bool save_due);
   void put_stage_times(double* out);
+  void measure_pipeline();
+  void measure_update(StepResult&);
   void share(Tensor losses);
   void end_phase(Phase);
   template <class Work>
@@ -213,7 +218,19 @@ class Engine {
   std::vector<MicroBatch> seeded_;
   enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
   double own_times_[kNumStageTimes] = {};
-  PhaseEnds phases_{};
+  // Marks of the phases of this step and of the one before, whose update ends behind the host's back.
+  struct PhaseClock {
+    StreamClock clock;
+    std::array<size_t, kNumPhases + 1> marks{};
+    bool complete = false;
+    double length(Phase p) const {
+      const auto at = static_cast<size_t>(p);
+      return clock.at(marks[at + 1]) - clock.at(marks[at]);
+    }
+  };
+  PhaseClock clocks_[2];
+  size_t step_ = 0;  // of this engine
+  PhaseClock& clock_of(size_t step) { return clocks_[step % 2]; }
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
   std::vector<double> keep_;     // by block of the model: GptStage::keep_blocks; empty: all, always

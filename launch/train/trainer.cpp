@@ -154,7 +154,8 @@ void Trainer::one_step() {
   judge(r);
   skips_->after(r, state_.step, *engine_);
   state_.skips_in_a_row = skips_->in_a_row();
-  if (trace_) trace_->end_step(state_.step, engine_->executor(), r.phases, ready, waited_for_data);
+  if (trace_ && trace_->wants(state_.step))
+    trace_->end_step(state_.step, engine_->executor(), engine_->phases(), ready, waited_for_data);
   saver_->after_step(r.save_ready);
   log_trust_ratios();
   if (module_timer_) report_flops(now() - step_began);

@@ -55,6 +55,7 @@ void Trainer::start_logs() {
   if (mesh_->shape().pp > 1)
     predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
 
+  breakdown_ = StepBreakdown(computes_behind(*backend_->device) ? 4 : 2);
   info.command = run_.command;
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
@@ -155,8 +156,9 @@ StepRecord Trainer::record_of(const StepResult& r) {
 
 // Where the step's time went: shares, bubbles, waits, peaks.
 void Trainer::add_times(StepRecord& rec, const StepResult& r, double seconds) {
-  if (recent_rates_.size() > 1) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
-  if (mesh_->shape().world() > 1) rec.exposed_comm = r.times.mean_exposed() / seconds;
+  const bool behind = computes_behind(*backend_->device);
+  if (recent_rates_.size() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (mesh_->shape().world() > 1 && !behind) rec.exposed_comm = r.times.mean_exposed() / seconds;
   if (mesh_->shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 #include <vector>
 
 #include "data/loader.h"
+#include "kernels/core/host.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/gemm_plans.h"
@@ -43,7 +44,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
   const Stream stream = backend.device->open_stream(device.index(), threads);
   settle_gemm_plans(c, options, mesh, backend, device.index(), stream, "");
   const Length length(args, backend.kind);
-  std::vector<double> steps, updates;
+  std::vector<double> steps, updates, streams;
   double spent = 0, waited = 0;
   BenchRecord record;
   {
@@ -57,19 +58,22 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     l.dp_rank = mesh.coord(Axis::kDp);
     l.dp_size = mesh.size(Axis::kDp);
     Loader loader(*data, l, stream.device, *backend.device, stream);
+    const bool behind = computes_behind(*backend.device);
+    mesh.world().barrier();
+    double before = now();  // end to end: an update may go on behind the results of its step
     for (int64_t k = -length.warmup;; ++k) {
-      mesh.world().barrier();
       if (k == 0) waited = loader.wait_seconds();
       const bool last = mesh.rank() == 0 && k + 1 >= length.steps && spent >= length.seconds;
-      const auto begin = std::chrono::steady_clock::now();
       const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq, last);
+      const double begin = std::exchange(before, now());
       if (k < 0) continue;
-      steps.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      steps.push_back(before - begin);
       spent += steps.back();
+      streams.push_back(r.stream_seconds);
       updates.push_back(r.times.longest()[kOptimizerTime]);
       record.busy += r.busy_seconds;
       record.neighbours += r.wait_seconds;
-      record.exposed_comm += r.times.mean_exposed();
+      record.exposed_comm += behind ? BenchRecord::kNotMeasured : r.times.mean_exposed();
       record.bubble += std::max(0., steps.back() - r.times.mean_busy());
       if (r.stop) break;
     }
@@ -93,6 +97,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.steps = static_cast<int64_t>(steps.size());
     record.step = spread_of(std::move(steps));
     record.update = spread_of(std::move(updates));
+    if (computes_behind(*backend.device)) record.stream = spread_of(std::move(streams));
     record.flops = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
     record.fp8 = options.precision.fp8;
     record.ceilings = load_ceilings(record.device, options.precision.linear());

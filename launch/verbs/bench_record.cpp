@@ -60,6 +60,8 @@ std::string utc_now() {
   return text;
 }
 
+constexpr double kHostBound = 0.02;  // idle parts of a step below are not worth a word
+
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
 std::string ceilings_lines(const BenchRecord& b) {
@@ -85,6 +87,10 @@ std::string bench_text(const BenchRecord& b) {
       format_thousands(b.parameters), b.shape.tp, b.shape.pp, b.shape.dp, b.sequences, b.seq, b.threads, b.device,
       b.step.median, b.step.p10, b.step.p90, b.step.mad, b.steps, b.warmup, format_count(b.tokens() / b.step.median),
       b.flops.causal / b.step.median * 1e-9 / b.shape.world());
+  if (b.stream)
+    out += fmt::format("device    median {:.4f} s a step   p10 {:.4f}   p90 {:.4f}{}\n", b.stream->median,
+                       b.stream->p10, b.stream->p90,
+                       b.host_bound() > kHostBound ? fmt::format("   host-bound: idle {}", percent(b.host_bound())) : "");
   if (const double peak = peak_bf16_flops(b.device); !std::isnan(peak)) {
     out += fmt::format("mfu       {}   mfu_full {}   hfu {}   (of {} a device)\n",
                        percent(b.of_peak(b.flops.causal, peak)), percent(b.of_peak(b.flops.full, peak)),
@@ -122,6 +128,8 @@ std::string bench_json(const BenchRecord& b) {
          {"warmup", b.warmup},
          {"steps", b.steps},
          {"step_seconds", json_of(b.step)},
+         {"stream_seconds", b.stream ? json_of(*b.stream) : Json()},
+         {"host_bound", b.stream ? number(b.host_bound()) : Json()},
          {"optimizer_seconds", json_of(b.update)},
          {"tokens_per_second", number(b.tokens() / b.step.median)},
          {"flops_causal", b.flops.causal},

@@ -1,5 +1,6 @@
 // What `gpttrain bench` measured, as lines for people and as one JSON object. Unknown is null there.
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -15,12 +16,13 @@ struct BenchRecord {
   int threads = 1, sharers = 1;  // of a rank; ranks that share a device
   int64_t parameters = 0, sequences = 0, seq = 0, warmup = 0, steps = 0;
   Spread step, update;  // seconds of a step; of the optimizer's part on the slowest rank
+  std::optional<Spread> stream;  // seconds of a step on rank 0's stream, on a device that computes behind the host
   StepFlops flops;
   bool fp8 = false;
   std::optional<Ceilings> ceilings;                // of this device, if measured
   std::optional<StepRoofline> roof;                // with them
   double busy = 0, neighbours = 0, data_wait = 0;  // shares of the steps, rank 0: computing, waiting for each
-  double exposed_comm = 0, bubble = 0;             // of all ranks, a mean
+  double exposed_comm = 0, bubble = 0;             // of all ranks, a mean; exposed_comm NaN: not measured
   MemoryReport planned, measured;                  // rank 0
   std::optional<ReplayCounts> graphs;
 
@@ -28,6 +30,8 @@ struct BenchRecord {
   double devices() const { return static_cast<double>(shape.world()) / sharers; }
   // FLOPs over what the devices could do in a median step at `peak` each.
   double of_peak(double flops, double peak) const { return flops / (step.median * devices() * peak); }
+  // The part of a step in which the device has nothing to do because the host has not queued it.
+  double host_bound() const { return stream ? std::max(0., 1 - stream->median / step.median) : 0; }
   double sol() const { return roof ? roof->r / step.median : kNotMeasured; }    // R / measured
   double sol0() const { return roof ? roof->r0 / step.median : kNotMeasured; }  // with attention at products' rate
   static constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();

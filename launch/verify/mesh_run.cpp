@@ -130,7 +130,7 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
   begin(run, engine, backend, stream);
   RankRecord record = train(run, engine, backend, stream, plans.run);
   plans.ratios = engine.optimizer().trust_ratios(stream);
-  for (const ActionTime& t : engine.executor().timeline()) plans.run.computed.push_back(t.action);
+  plans.run.computed = engine.executor().computed();
   plans.run.slots = engine.executor().slots();
   plans.run.peak_live = engine.executor().peak_live();
   plans.run.data_parallel = mesh.group(Axis::kDp).counters();

@@ -1,7 +1,6 @@
 #include "parallel/pipeline/executor.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "kernels/core/memory.h"
 #include "parallel/pipeline/action_graphs.h"
@@ -11,8 +10,6 @@
 
 namespace gt {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Slot {  // what one microbatch in flight needs
   Arena arena;
@@ -134,21 +131,17 @@ struct PipelineExecutor::Impl {
     if (in_pieces) tp.all_gather(piece(t), t.view({t.numel()}), compute).wait(compute);
   }
   int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (in_pieces ? tp.size() : 1); }
-  double now() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
     if (!w.pending()) return;
-    const double begin = now();
+    const size_t begin = clock.mark();
     w.wait(compute);
-    const double end = now();
-    wait_seconds += end - begin;
-    moved.push_back({a, begin, end, bytes});
+    note_moved(a, begin, bytes, true);
   }
-  struct Begin {
-    double at;
-    Collectives before;
-  };
-  Begin begin_compute() const { return {now(), collectives()}; }
+  void note_moved(const Action& a, size_t begin, int64_t bytes, bool waited = false) {
+    moved.push_back({a, a.act, 0, 0, bytes});
+    moved_at.push_back({begin, clock.mark(), waited});
+  }
   Collectives collectives() const {  // so far
     const CommCounters& dp = mesh.group(Axis::kDp).counters();
     const double gathers = static_cast<double>(dp.of(CommOp::kAllGather).blocked_ns) * 1e-9;
@@ -156,21 +149,32 @@ struct PipelineExecutor::Impl {
     return {static_cast<double>(tp.counters().blocked_ns() + heads) * 1e-9, gathers,
             static_cast<double>(dp.blocked_ns()) * 1e-9 - gathers};
   }
-  void timed(const Action& a, const Begin& begin) {
-    const double end = now();
-    const Collectives after = collectives();
+  // Actions that were queued together, from mark `begin` and the collectives before it on.
+  void timed(std::span<const Action> actions, size_t begin, const Collectives& before) {
+    const Collectives after = clock.behind() ? before : collectives();
     int64_t bytes = 0;
     for (const auto& s : slots) bytes += s->arena.used();
-    times.push_back({a, begin.at, end, 0, live, bytes,
-                     {after.tp - begin.before.tp, after.gathers - begin.before.gathers,
-                      after.reductions - begin.before.reductions}});
-    busy_seconds += end - begin.at;
+    times.push_back({actions.front(), actions.back().act, 0, 0, 0, live, bytes,
+                     {after.tp - before.tp, after.gathers - before.gathers, after.reductions - before.reductions}});
+    times_at.push_back({begin, clock.mark(), false});
+    for (const Action& a : actions) computed.push_back(a);
   }
   template <class Call>
   void called(const Action& a, int64_t bytes, Call call) {
-    const double begin = now();
+    const size_t begin = clock.mark();
     call();
-    moved.push_back({a, begin, now(), bytes});
+    note_moved(a, begin, bytes);
+  }
+  void settle() {
+    started = clock.at(0);
+    busy_seconds = wait_seconds = 0;
+    const auto place = [&](ActionTime& t, const Marks& at) {
+      t.begin = clock.at(at.begin) - started, t.end = clock.at(at.end) - started;
+      return t.end - t.begin;
+    };
+    for (size_t i = 0; i < times.size(); ++i) busy_seconds += place(times[i], times_at[i]);
+    for (size_t i = 0; i < moved.size(); ++i)
+      if (const double took = place(moved[i], moved_at[i]); moved_at[i].waited) wait_seconds += took;
   }
   // Where a message's preamble is kept.
   size_t note(const Action& a, bool down, bool out) { return index(a, a.stage) * 4 + (down ? 0 : 2) + (out ? 0 : 1); }
@@ -205,9 +209,15 @@ struct PipelineExecutor::Impl {
   std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
   const GradHooks* hooks = nullptr;
-  Clock::time_point start;
-  std::vector<ActionTime> times, moved;
-  double busy_seconds = 0, wait_seconds = 0;
+  struct Marks {
+    size_t begin, end;  // of clock
+    bool waited;        // for a message
+  };
+  StreamClock clock;
+  std::vector<ActionTime> times, moved;  // their times follow when they are settled
+  std::vector<Marks> times_at, moved_at;
+  Program computed;
+  double started = 0, busy_seconds = 0, wait_seconds = 0;
   int live = 0, peak_live = 0;
 };
 
@@ -226,7 +236,8 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
       grads(Buffer(memory.gradient_bytes, c.device, a)),
       boundaries(b),
       preambles(schedule.ranks > 1 ? b.preamble_bytes() : 0,
-                4 * stages.size() * static_cast<size_t>(schedule.microbatches), a, c) {
+                4 * stages.size() * static_cast<size_t>(schedule.microbatches), a, c),
+      clock(a, c) {
   GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks,
            " ranks, the mesh has ", mesh.size(Axis::kPp), " pipeline ranks");
   GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ",
@@ -248,6 +259,8 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
   times.reserve(schedule.program[static_cast<size_t>(rank)].size());
   moved.reserve(4 * times.capacity() + slots.size() + outgoing.size());
+  times_at.reserve(times.capacity()), computed.reserve(times.capacity());
+  moved_at.reserve(moved.capacity());
   sized = memory.boundary_bytes > 0 || places.buffers == 0;
   if (sized && places.buffers > 0) {
     buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
@@ -273,11 +286,11 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   batches = microbatches;
   losses = out_losses;
   hooks = &step_hooks;
-  times.clear();
-  moved.clear();
-  busy_seconds = wait_seconds = 0;
+  times.clear(), times_at.clear(), computed.clear();
+  moved.clear(), moved_at.clear();
   live = peak_live = 0;
-  start = Clock::now();
+  clock.restart();
+  clock.mark();
   size_buffers();
   if (graphs) graphs->begin_run(microbatches);
   const Program& program = schedule.program[static_cast<size_t>(rank)];
@@ -292,6 +305,7 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   }
   drain_all();
   if (graphs) graphs->end_run();
+  if (!clock.behind()) settle();
   mesh.status().nowhere();
 }
 
@@ -323,18 +337,13 @@ size_t PipelineExecutor::Impl::together(const Program& program, size_t at) const
 
 void PipelineExecutor::Impl::compute_all(std::span<const Action> actions) {
   for (const Action& a : actions) prepare(a);
-  Begin begin = begin_compute();
+  const size_t begin = clock.mark();
+  const Collectives before = collectives();
   queue(actions, [&] {
-    for (const Action& a : actions) {
-      if (&a != &actions.front()) {
-        timed(*(&a - 1), begin);
-        begin = begin_compute();
-      }
-      work(a);
-    }
+    for (const Action& a : actions) work(a);
   });
   if (actions.front().act == Act::kForward && last(actions.front())) keep_loss(actions.front());
-  timed(actions.back(), begin);
+  timed(actions, begin, before);
   for (const Action& a : actions) conclude(a);
 }
 
@@ -589,9 +598,13 @@ const ReplayCounts& PipelineExecutor::replays() const {
   return impl_->graphs ? impl_->graphs->counts() : none;
 }
 HeldGraphs PipelineExecutor::graphs() const { return impl_->graphs ? impl_->graphs->held() : HeldGraphs{}; }
-double PipelineExecutor::started() const {
-  return std::chrono::duration<double>(impl_->start.time_since_epoch()).count();
+const Program& PipelineExecutor::computed() const { return impl_->computed; }
+void PipelineExecutor::settle(const StreamClock& clock) {
+  if (!impl_->clock.behind()) return;
+  impl_->clock.anchor(clock);
+  impl_->settle();
 }
+double PipelineExecutor::started() const { return impl_->started; }
 std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times; }
 std::span<const ActionTime> PipelineExecutor::transfers() const { return impl_->moved; }
 double PipelineExecutor::busy_seconds() const { return impl_->busy_seconds; }

@@ -8,6 +8,7 @@
 
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
+#include "kernels/core/stream_clock.h"
 #include "kernels/replay.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/preamble.h"
@@ -52,16 +53,18 @@ struct Collectives {
   double total() const { return tp + gathers + reductions; }
 };
 
-// One executed action, host clock, for bubble, timeline and trace. A compute action: from its begin to its end, with
-// what was alive while it ran. A send: the call, and once more where the executor had to wait for it. A receive: the
-// time blocked on it (none when it had arrived). G and T: the call of the hook.
+// One executed action, for bubble, timeline and trace: when its work was done on the stream (StreamClock). A compute
+// action: from its begin to its end, with what was alive while it ran; actions that were queued as one graph are one
+// entry, the first of them and the Act of the last. A send: the call, and once more where the executor had to wait for
+// it. A receive: the time blocked on it (none when it had arrived). G and T: the call of the hook.
 struct ActionTime {
   Action action;
+  Act last;                      // action.act when it was alone
   double begin, end;             // seconds since the start of the run
   int64_t bytes = 0;             // sent, or received when the wait was over
   int live = 0;                  // compute: microbatches in flight on this rank, this one included
   int64_t activation_bytes = 0;  // compute: used of all slots' arenas when it ended (B: before its release)
-  Collectives inside;            // compute: what of it was no computing
+  Collectives inside;            // compute: what of it was no computing; unknown, 0, where the device is behind
 };
 
 class PipelineExecutor {
@@ -86,6 +89,11 @@ class PipelineExecutor {
   int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
   const ReplayCounts& replays() const;           // of compute actions, since it was made
   HeldGraphs graphs() const;                     // that it holds now
+  const Program& computed() const;               // compute actions of the last run, in order
+
+  // Times of the last run. On a device that computes behind the host's back after settle(): the host knows that the run
+  // is over, `clock` is anchored.
+  void settle(const StreamClock& clock);
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
   std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, in order of time

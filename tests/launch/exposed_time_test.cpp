@@ -54,7 +54,8 @@ std::vector<std::vector<Seen>> run_delayed(const EngineOptions& o, MeshShape sha
             s.slept[op] = static_cast<double>(delays[rank]->slept_in[op] - before.slept_in[op]) * 1e-6;
           for (int t = 0; t < kNumStageTimes; ++t)
             s.timers[static_cast<size_t>(t)] = result.times.at(r.mesh.coord(Axis::kPp), static_cast<StageTime>(t));
-          s.whole = result.phases.back() - result.phases.front();
+          const PhaseEnds phases = r.engine.phases();
+          s.whole = phases.back() - phases.front();
           for (const ActionTime& t : r.engine.executor().timeline()) s.inside += t.end - t.begin;
         }
       },

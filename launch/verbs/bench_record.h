@@ -30,7 +30,7 @@ struct BenchRecord {
   double devices() const { return static_cast<double>(shape.world()) / sharers; }
   // FLOPs over what the devices could do in a median step at `peak` each.
   double of_peak(double flops, double peak) const { return flops / (step.median * devices() * peak); }
-  // The part of a step in which the device has nothing to do because the host has not queued it.
+  // The part of a step for which the device waits between two steps because the host has not queued the next one.
   double host_bound() const { return stream ? std::max(0., 1 - stream->median / step.median) : 0; }
   double sol() const { return roof ? roof->r / step.median : kNotMeasured; }    // R / measured
   double sol0() const { return roof ? roof->r0 / step.median : kNotMeasured; }  // with attention at products' rate

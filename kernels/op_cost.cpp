@@ -68,6 +68,8 @@ OpCost op_cost(const LayerNormGrad& a) {
                                    result(a.dbeta, a.accumulate_dw));
 }
 
+OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
+// The halves: logits read twice, for ranks that share a vocabulary exchange statistics between.
 OpCost op_cost(const CrossEntropyStats& a) {
   return moves(OpClass::kLoss, all({a.logits, a.targets, a.stats}), all({a.targets}));
 }

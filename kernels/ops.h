@@ -106,6 +106,13 @@ struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
 // dpos[first_pos + p] G (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
 struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
 
+// Cross-entropy where the whole vocabulary is here: what both halves below make of one part, in one pass over a row.
+// logits [n, V], of which columns >= vocab are padding; targets, seed, loss, dlogits as there. Logits of rows without
+// target are not read, nor is the seed without dlogits.
+struct CrossEntropy {
+  Tensor logits, targets, seed, loss, dlogits;
+  int64_t vocab = 0;
+};
 // Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
 // vocabulary, of which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of
 // the target or 0). A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
@@ -274,6 +281,7 @@ struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
   X(embedding_grad, EmbeddingGrad, kKeep)             \
   X(add_position, AddPosition, kKeep)                 \
   X(position_grad, PositionGrad, kKeep)               \
+  X(cross_entropy, CrossEntropy, kHigh)               \
   X(cross_entropy_stats, CrossEntropyStats, kHigh)    \
   X(cross_entropy_grad, CrossEntropyGrad, kHigh)      \
   X(sum, Sum, kHigh)                                  \

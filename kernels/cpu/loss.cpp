@@ -1,5 +1,5 @@
-// Vocabulary-parallel cross-entropy on the CPU: rows in parallel, two passes over a row, probabilities never stored. A row of
-// halves is widened into the thread's scratch for both.
+// Cross-entropy on the CPU, whole or vocabulary-parallel: rows in parallel, a row stays in cache while it is worked on. A
+// row of halves is widened into the thread's scratch.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -37,7 +37,55 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
   return n;
 }
 
+void zero(const Tensor& t, int64_t at, int64_t count) {
+  const int64_t size = size_of(t.dtype);
+  std::memset(t.data + at * size, 0, static_cast<size_t>(count * size));
+}
+
 }  // namespace
+
+// The arithmetic of the two halves below, exponentials once: the same bits.
+void cross_entropy(const CrossEntropy& p, Stream s) {
+  const char* op = "cross_entropy";
+  require_same(op, {"logits", p.logits}, {{"dlogits", p.dlogits}});
+  require_f32(op, {{"seed", p.seed}, {"loss", p.loss}});
+  require_dtype(op, DType::kI32, {{"targets", p.targets}});
+  const int64_t rows = p.targets.numel();
+  const Columns columns(p.logits, 0, p.vocab);
+  require_numel(op, rows * columns.all, {{"logits", p.logits}});
+  require_numel(op, rows, {{"loss", p.loss}});
+  if (p.dlogits) require_numel(op, rows * columns.all, {{"dlogits", p.dlogits}});
+  GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
+  CpuContext& context = cpu_context(s);
+  parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t at = r * columns.all, token = p.targets.as<int32_t>()[r];
+      float& loss = p.loss.as<float>()[r];
+      if (token < 0) {
+        loss = 0;
+        if (p.dlogits) zero(p.dlogits, at, columns.all);
+        continue;
+      }
+      const float* z = read(f, p.logits, at, columns.real, room);
+      const float hot = token < columns.real ? z[token] : 0.0f;
+      float max, sum;
+      if (!p.dlogits) {
+        f.softmax_stats(z, columns.real, &max, &sum);
+        loss = std::log(sum) + max - hot;
+        continue;
+      }
+      const float seed = p.seed.as<float>()[0];
+      float* d = target(p.dlogits, at, room);
+      f.softmax_exps(z, d, columns.real, &max, &sum);
+      loss = std::log(sum) + max - hot;
+      f.scale(d, seed / sum, d, columns.real);
+      if (token < columns.real) d[token] -= seed;
+      write(f, p.dlogits, at, columns.real, d);
+      zero(p.dlogits, at + columns.real, columns.all - columns.real);
+    }
+  });
+}
 
 void cross_entropy_stats(const CrossEntropyStats& p, Stream s) {
   require_float("cross_entropy_stats", {"logits", p.logits});
@@ -89,8 +137,7 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
         if (hot >= 0 && hot < columns.real) d[hot] -= seed;
         write(f, p.dlogits, at, columns.real, d);
       }
-      const int64_t size = size_of(p.dlogits.dtype);
-      std::memset(p.dlogits.data + (at + written) * size, 0, static_cast<size_t>((columns.all - written) * size));
+      zero(p.dlogits, at + written, columns.all - written);
     }
   });
 }

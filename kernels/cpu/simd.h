@@ -48,6 +48,7 @@ struct Simd {
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
   void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
   void (*multiply)(const float* a, const float* b, float* out, int64_t n);
+  void (*scale)(const float* x, float factor, float* out, int64_t n);
   // out[i] = the mask's scale where element first + i of this sample is kept, else 0.
   void (*drop_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
   // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
@@ -83,6 +84,8 @@ struct Simd {
 
   // max and the sum of e^(x - max); (-inf, 0) for n == 0.
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
+  // The same, and out = e^(x - max).
+  void (*softmax_exps)(const float* x, float* out, int64_t n, float* max, float* sum);
   void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
 
   double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums

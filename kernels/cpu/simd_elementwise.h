@@ -15,6 +15,11 @@ void axpy_n(float alpha, const float* x, float* y, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) { lanes.store(y + i, fma(s, lanes.load(x + i), lanes.load(y + i))); });
 }
 
+void scale_n(const float* x, float factor, float* out, int64_t n) {
+  const Vec f = splat(factor);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(x + i) * f); });
+}
+
 void exp_n(const float* x, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, exp(lanes.load(x + i))); });
 }

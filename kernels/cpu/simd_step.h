@@ -8,17 +8,34 @@ namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
-void softmax_stats_row(const float* x, int64_t n, float* max_out, float* sum_out) {
+float max_of_row(const float* x, int64_t n) {
   const Vec highest = fold(
       n, splat(kMinusInfinity),
       [=](Vec acc, int64_t i, auto lanes) { return max(acc, lanes.keep(lanes.load(x + i), kMinusInfinity)); },
       [](Vec a, Vec b) { return max(a, b); });
-  const float top = max_lanes(highest);
-  const Vec shift = splat(top);
+  return max_lanes(highest);
+}
+
+void softmax_stats_row(const float* x, int64_t n, float* max_out, float* sum_out) {
+  *max_out = max_of_row(x, n);
+  const Vec shift = splat(*max_out);
   const Vec total = fold(
       n, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return acc + lanes.keep(exp(lanes.load(x + i) - shift)); },
       [](Vec a, Vec b) { return a + b; });
-  *max_out = top;
+  *sum_out = sum_lanes(total);
+}
+
+void softmax_exps_row(const float* x, float* out, int64_t n, float* max_out, float* sum_out) {
+  *max_out = max_of_row(x, n);
+  const Vec shift = splat(*max_out);
+  const Vec total = fold(
+      n, Vec{},
+      [=](Vec acc, int64_t i, auto lanes) {
+        const Vec e = exp(lanes.load(x + i) - shift);
+        lanes.store(out + i, e);
+        return acc + lanes.keep(e);
+      },
+      [](Vec a, Vec b) { return a + b; });
   *sum_out = sum_lanes(total);
 }
 

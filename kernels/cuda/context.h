@@ -24,6 +24,7 @@ struct Context {
   bool sync_each_op = false;     // GPTTRAIN_CUDA_SYNC=1: wait after every op, so that an error names its op
   int shared_per_block = 0;      // bytes of shared memory that one block may opt in to
   bool attention_ready = false;  // the attention kernels' shared memory limits are raised on this device
+  bool loss_ready = false;       // the loss kernels' too
   std::unique_ptr<GemmPlans, void (*)(GemmPlans*)> gemm{nullptr, nullptr};  // made by the first product of this stream
 
   // Device memory of at least `bytes` for the op that is being queued: every op of the stream starts at the same place,

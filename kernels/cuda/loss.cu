@@ -1,5 +1,6 @@
-// Vocabulary-parallel cross-entropy: a block a row, online maximum and sum in f32 (Milakov & Gimelshein 2018, arXiv
-// 1805.02867), the gradient written over the logits where the caller wants that.
+// Cross-entropy: a block a row, online maximum and sum in f32 (Milakov & Gimelshein 2018, arXiv 1805.02867), the
+// gradient written over the logits where the caller wants that. Rows whose vocabulary is all here are read once: they
+// wait in shared memory between the pass that sums and the one that writes. A vocabulary in parts takes two kernels.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -11,106 +12,281 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 512, kWarps = kThreads / 32;
+// Blocks a multiprocessor should hold: as many as there is room for rows of 50304 halves, and as many as there can be.
+constexpr int kKeeping = 2, kStreaming = 4;
 
 struct MaxSum {
-  float max, sum;  // sum of exp(z - max)
+  float max, sum;  // sum of e^(z - max)
 };
 
-// e^(m - top) with -inf - -inf counted as an empty sum.
-__device__ inline float shift(float m, float top) { return m == -INFINITY ? 0.0f : expf(m - top); }
+// Where exponents are counted from: -inf - -inf would be no number.
+__device__ inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 __device__ inline MaxSum merge(MaxSum a, MaxSum b) {
-  const float top = fmaxf(a.max, b.max);
-  return {top, a.sum * shift(a.max, top) + b.sum * shift(b.max, top)};
+  const float top = fmaxf(a.max, b.max), base = base_of(top);
+  return {top, a.sum * exp_down(a.max - base) + b.sum * exp_down(b.max - base)};
 }
 
-template <int N>
-__device__ inline void take(MaxSum& s, const float (&z)[N], int count) {
+// Adds the pack that begins at column c; columns from `valid` on count as -inf.
+template <int V>
+__device__ inline void take(MaxSum& s, float (&z)[V], int c, int valid) {
+  if (c + V > valid)
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      if (c + j >= valid) z[j] = -INFINITY;
   float top = s.max;
 #pragma unroll
-  for (int j = 0; j < N; ++j)
-    if (j < count) top = fmaxf(top, z[j]);
-  float sum = s.sum * shift(s.max, top);
+  for (int j = 0; j < V; ++j) top = fmaxf(top, z[j]);
+  const float base = base_of(top);
+  float sum = s.sum * exp_down(s.max - base);
 #pragma unroll
-  for (int j = 0; j < N; ++j)
-    if (j < count) sum += z[j] == -INFINITY ? 0.0f : expf(z[j] - top);
+  for (int j = 0; j < V; ++j) sum += exp_down(z[j] - base);
   s = {top, sum};
 }
 
-template <int V, class T>
-__global__ void __launch_bounds__(kThreads) stats_kernel(const T* logits, const int32_t* targets, float* stats,
-                                                         int64_t cols, int64_t valid, int64_t first_col) {
-  const int64_t row = blockIdx.x;
-  const T* z = logits + row * cols;
-  MaxSum s{-INFINITY, 0};
-  for (int64_t c = int64_t{threadIdx.x} * V; c < valid; c += int64_t{kThreads} * V) {
-    float x[V];
-    load<V>(z + c, x);  // cols is a multiple of V: a pack that begins inside the row ends inside
-    take(s, x, static_cast<int>(min(int64_t{V}, valid - c)));
-  }
+// Of all threads' shares; every thread gets the same bits. The caller has a barrier before `warp` is used again.
+__device__ inline MaxSum block_merge(MaxSum s, MaxSum (&warp)[kWarps]) {
 #pragma unroll
   for (int m = 16; m > 0; m >>= 1)
     s = merge(s, MaxSum{__shfl_xor_sync(kAllLanes, s.max, m), __shfl_xor_sync(kAllLanes, s.sum, m)});
-  __shared__ MaxSum warp[kThreads / 32];
   if (threadIdx.x % 32 == 0) warp[threadIdx.x / 32] = s;
   __syncthreads();
+  float top = -INFINITY, sum = 0;
+#pragma unroll 4
+  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, warp[w].max);
+#pragma unroll 4
+  for (int w = 0; w < kWarps; ++w) sum += warp[w].sum * exp_down(warp[w].max - base_of(top));
+  return {top, sum};
+}
+
+// A pack of logits becomes a pack of (softmax - onehot) * scale; `hot` is the target's column, `factor` scale / sum.
+template <int V>
+__device__ inline void to_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor, float scale) {
+#pragma unroll
+  for (int j = 0; j < V; ++j) z[j] = exp_down(z[j] - base) * factor;
+  if (hot >= c && hot < c + V)
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      if (c + j == hot) z[j] -= scale;
+  if (c + V > valid)
+#pragma unroll
+    for (int j = 0; j < V; ++j)
+      if (c + j >= valid) z[j] = 0;
+}
+
+template <class T>
+struct Rows {
+  const T* logits;
+  const int32_t* targets;
+  const float* seed;
+  float* loss;
+  T* dlogits;
+  int cols, valid;
+  int kept;  // columns that stay in shared memory, a multiple of a pack; the others are read twice, then from L2
+};
+
+// Packs first, first + kThreads, ... below `end` of a row that begins at z.
+template <int V, class T, class F>
+__device__ inline void each_pack(const T* z, int first, int end, F f) {
+  for (int c = (first + static_cast<int>(threadIdx.x)) * V; c < end; c += kThreads * V) {
+    float x[V];
+    load<V>(z + c, x);
+    f(c, x);
+  }
+}
+
+// A thread works on the packs that it has copied itself, so that no barrier stands between copy and use. The copies are
+// under way all at once and used in four parts as they come. The product has written the last rows last: they are
+// first, for some are in L2 still.
+template <int V, class T>
+__global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T> p) {
+  extern __shared__ float4 memory[];
+  __shared__ MaxSum warp[kWarps];
+  T* kept = reinterpret_cast<T*>(memory);
+  const int64_t row = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const T* z = p.logits + row * p.cols;
+  const int target = p.targets[row];
+  if (target < 0) {
+    if (threadIdx.x == 0) p.loss[row] = 0;
+    if (p.dlogits == nullptr) return;
+    float nothing[V] = {};
+    for (int c = static_cast<int>(threadIdx.x) * V; c < p.cols; c += kThreads * V)
+      store<V>(p.dlogits + row * p.cols + c, nothing);
+    return;
+  }
+  constexpr int kParts = 4;
+  const int rounds = (p.kept / V + kThreads - 1) / kThreads;
+  if constexpr (V > 1) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int end = min(p.kept, rounds * (part + 1) / kParts * kThreads * V);
+      for (int c = (rounds * part / kParts * kThreads + static_cast<int>(threadIdx.x)) * V; c < end; c += kThreads * V)
+        copy_async16(kept + c, z + c);
+      commit_copies();
+    }
+  }
+  const int hot = target < p.valid ? target : -1;
+  const float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before anybody writes
+  MaxSum s{-INFINITY, 0};
+  const auto add = [&](int c, float(&x)[V]) { take(s, x, c, p.valid); };
+  each_pack<V>(z, p.kept / V, p.valid, add);
+  if constexpr (V > 1) {
+    const auto part_of = [&](int part) {
+      each_pack<V>(kept, rounds * part / kParts * kThreads, min(p.kept, rounds * (part + 1) / kParts * kThreads * V),
+                   add);
+    };
+    wait_copies<3>(), part_of(0);
+    wait_copies<2>(), part_of(1);
+    wait_copies<1>(), part_of(2);
+    wait_copies<0>(), part_of(3);
+  }
+  s = block_merge(s, warp);
+  if (threadIdx.x == 0) p.loss[row] = logf(s.sum) + s.max - z_target;
+  if (p.dlogits == nullptr) return;
+  const float scale = p.seed[0], factor = scale / s.sum, base = base_of(s.max);
+  T* d = p.dlogits + row * p.cols;
+  const auto put = [&](int c, float(&x)[V]) {
+    to_gradient(x, c, p.valid, hot, base, factor, scale);
+    store<V>(d + c, x);
+  };
+  if constexpr (V > 1) each_pack<V>(kept, 0, p.kept, put);
+  each_pack<V>(z, p.kept / V, p.cols, put);
+}
+
+template <int V, class T>
+__global__ void __launch_bounds__(kThreads, kStreaming)
+    stats_kernel(const T* logits, const int32_t* targets, float* stats, int cols, int valid, int64_t first_col) {
+  __shared__ MaxSum warp[kWarps];
+  const int64_t row = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
+  const T* z = logits + row * cols;
+  MaxSum s{-INFINITY, 0};
+  each_pack<V>(z, 0, valid, [&](int c, float(&x)[V]) { take(s, x, c, valid); });
+  s = block_merge(s, warp);
   if (threadIdx.x != 0) return;
-  for (int w = 1; w < kThreads / 32; ++w) s = merge(s, warp[w]);
   const int64_t t = targets[row] < 0 ? -1 : targets[row] - first_col;
   stats[row * 3] = s.max;
   stats[row * 3 + 1] = s.sum;
   stats[row * 3 + 2] = t >= 0 && t < valid ? to_float(z[t]) : 0.0f;
 }
 
-// Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order.
+// Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order. stats: [parts,
+// gridDim.x, 3].
 template <int V, class T>
-__global__ void __launch_bounds__(kThreads)
-    grad_kernel(const T* logits, const int32_t* targets, const float* stats, const float* seed, float* loss, T* dlogits,
-                int64_t n, int64_t cols, int64_t valid, int64_t first_col, int64_t parts) {
-  const int64_t row = blockIdx.x;
-  const int32_t target = targets[row];
+__global__ void __launch_bounds__(kThreads, kStreaming)
+    grad_kernel(const Rows<T> p, const float* stats, int64_t first_col, int parts) {
+  const int64_t row = blockIdx.x, n = gridDim.x;
+  const int32_t target = p.targets[row];
   float top = -INFINITY, sum = 0, z_target = 0;
-  for (int64_t p = 0; p < parts; ++p) top = fmaxf(top, stats[(p * n + row) * 3]);
-  for (int64_t p = 0; p < parts; ++p) {
-    const float* s = stats + (p * n + row) * 3;
-    sum += s[1] * shift(s[0], top);
+  for (int64_t part = 0; part < parts; ++part) top = fmaxf(top, stats[(part * n + row) * 3]);
+  const float base = base_of(top);
+  for (int64_t part = 0; part < parts; ++part) {
+    const float* s = stats + (part * n + row) * 3;
+    sum += s[1] * exp_down(s[0] - base);
     z_target += s[2];
   }
-  if (threadIdx.x == 0 && loss != nullptr) loss[row] = target < 0 ? 0.0f : logf(sum) + top - z_target;
-  if (dlogits == nullptr) return;
-  const float scale = target < 0 ? 0.0f : seed[0];
-  const float inverse = 1.0f / sum;
-  const int64_t hot = target < 0 ? -1 : target - first_col;
-  for (int64_t c = int64_t{threadIdx.x} * V; c < cols; c += int64_t{kThreads} * V) {
-    float x[V];
-    load<V>(logits + row * cols + c, x);
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float p = expf(x[j] - top) * inverse - (c + j == hot ? 1.0f : 0.0f);
-      x[j] = target < 0 || c + j >= valid ? 0.0f : p * scale;
-    }
-    store<V>(dlogits + row * cols + c, x);
-  }
+  if (threadIdx.x == 0 && p.loss != nullptr) p.loss[row] = target < 0 ? 0.0f : logf(sum) + top - z_target;
+  if (p.dlogits == nullptr) return;
+  const float scale = p.seed[0], factor = scale / sum;
+  const int64_t column = target - first_col;
+  const int hot = column >= 0 && column < p.valid ? static_cast<int>(column) : -1;
+  const int valid = target < 0 ? 0 : p.valid;
+  T* d = p.dlogits + row * p.cols;
+  each_pack<V>(p.logits + row * p.cols, 0, p.cols, [&](int c, float(&x)[V]) {
+    to_gradient(x, c, valid, hot, base, factor, scale);
+    store<V>(d + c, x);
+  });
+}
+
+// f(std::integral_constant of the pack): 16 bytes where rows and addresses allow.
+template <class T, class F>
+void by_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f) {
+  if (cols % kPack<T> == 0 && aligned16(pointers)) return f(std::integral_constant<int, kPack<T>>{});
+  f(std::integral_constant<int, 1>{});
+}
+
+// Of logits [n, columns], with the dimensions of the others.
+template <class Args>
+int64_t columns_of(const char* op, const Args& a, int64_t n) {
+  const int64_t cols = a.logits.numel() / n;
+  GT_CHECK(cols * n == a.logits.numel() && cols < (int64_t{1} << 30), op, ": logits ", to_string(a.logits.shape),
+           " for ", n, " targets");
+  want(op, "targets", a.targets, DType::kI32);
+  return cols;
+}
+
+template <class Args>
+void check_results(const char* op, const Args& a, int64_t n) {
+  GT_CHECK(!a.dlogits || (a.seed && a.dlogits.numel() == a.logits.numel()), op,
+           ": dlogits needs seed and the shape of logits");
+  GT_CHECK(a.loss.numel() == n, op, ": loss ", to_string(a.loss.shape), " for ", n, " targets");
+  want(op, "loss", a.loss, DType::kF32);
+  if (a.dlogits) want(op, "dlogits", a.dlogits, a.logits.dtype);
+  if (a.dlogits) want(op, "seed", a.seed, DType::kF32);
+}
+
+template <class T, class Args>
+Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
+  return {a.logits.template as<T>(),   a.targets.template as<int32_t>(),
+          a.seed.template as<float>(), a.loss.template as<float>(),
+          a.dlogits.template as<T>(),  static_cast<int>(cols),
+          static_cast<int>(valid),     0};
+}
+
+// Bytes of a row that a block may keep on this device.
+int room(const Context& c) {
+  return std::max(0, c.shared_per_block - static_cast<int>(sizeof(MaxSum) * kWarps)) / 16 * 16;
+}
+
+// Rows may take all that a block can have, and two blocks the cache's share too.
+template <class T>
+void raise_limit(const Context& c) {
+  using K = void (*)(Rows<T>);
+  const auto* kernel = reinterpret_cast<const void*>(static_cast<K>(whole_kernel<kPack<T>, T>));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(c)), "cross_entropy");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "cross_entropy");
 }
 
 }  // namespace
+
+void cross_entropy(const CrossEntropy& a, Stream s) {
+  const int64_t n = a.targets.numel();
+  if (n == 0) return;
+  Context& c = enter(s, "cross_entropy");
+  const int64_t cols = columns_of("cross_entropy", a, n);
+  check_results("cross_entropy", a, n);
+  if (!c.loss_ready) {
+    raise_limit<float>(c), raise_limit<__nv_bfloat16>(c), raise_limit<__half>(c);
+    c.loss_ready = true;
+  }
+  by_dtype("cross_entropy", "logits", a.logits.dtype, [&](auto t) {
+    using T = decltype(t);
+    Rows<T> rows = rows_of<T>(a, cols, std::clamp<int64_t>(a.vocab, 0, cols));
+    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, [&](auto pack) {
+      constexpr int kV = decltype(pack)::value;
+      const int fits = room(c) / static_cast<int>(sizeof(T));
+      if (kV > 1) rows.kept = std::min(fits, static_cast<int>(ceil_div(rows.valid, kV)) * kV);
+      whole_kernel<kV, T><<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);
+    });
+  });
+  leave(c, "cross_entropy");
+}
 
 void cross_entropy_stats(const CrossEntropyStats& a, Stream s) {
   const int64_t n = a.targets.numel();
   if (n == 0) return;
   Context& c = enter(s, "cross_entropy_stats");
-  const int64_t cols = a.logits.numel() / n;
-  GT_CHECK(cols * n == a.logits.numel() && a.stats.numel() == 3 * n, "cross_entropy_stats: logits ",
-           to_string(a.logits.shape), " targets ", to_string(a.targets.shape), " stats ", to_string(a.stats.shape));
-  want("cross_entropy_stats", "targets", a.targets, DType::kI32);
+  const int64_t cols = columns_of("cross_entropy_stats", a, n);
+  GT_CHECK(a.stats.numel() == 3 * n, "cross_entropy_stats: stats ", to_string(a.stats.shape), " for ", n, " targets");
   want("cross_entropy_stats", "stats", a.stats, DType::kF32);
-  const int64_t valid = std::clamp<int64_t>(a.vocab - a.first_col, 0, cols);
+  const auto valid = static_cast<int>(std::clamp<int64_t>(a.vocab - a.first_col, 0, cols));
   by_dtype("cross_entropy_stats", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
-    auto* kernel = cols % kPack<T> == 0 && aligned16({a.logits.data}) ? stats_kernel<kPack<T>, T> : stats_kernel<1, T>;
-    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.logits.as<T>(), a.targets.as<int32_t>(),
-                                                                a.stats.as<float>(), cols, valid, a.first_col);
+    by_pack<T>(cols, {a.logits.data}, [&](auto pack) {
+      stats_kernel<decltype(pack)::value, T><<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
+          a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(), static_cast<int>(cols), valid, a.first_col);
+    });
   });
   leave(c, "cross_entropy_stats");
 }
@@ -119,22 +295,19 @@ void cross_entropy_grad(const CrossEntropyGrad& a, Stream s) {
   const int64_t n = a.targets.numel();
   if (n == 0) return;
   Context& c = enter(s, "cross_entropy_grad");
-  const int64_t cols = a.logits.numel() / n;
-  GT_CHECK(a.stats.numel() == a.parts * n * 3 && cols * n == a.logits.numel(), "cross_entropy_grad: stats ",
-           to_string(a.stats.shape), " for ", a.parts, " parts of ", n, " rows, logits ", to_string(a.logits.shape));
-  GT_CHECK(!a.dlogits || (a.seed && a.dlogits.numel() == a.logits.numel()),
-           "cross_entropy_grad: dlogits needs seed and the shape of logits");
-  want("cross_entropy_grad", "targets", a.targets, DType::kI32);
+  const int64_t cols = columns_of("cross_entropy_grad", a, n);
+  check_results("cross_entropy_grad", a, n);
+  GT_CHECK(a.stats.numel() == a.parts * n * 3, "cross_entropy_grad: stats ", to_string(a.stats.shape), " for ", a.parts,
+           " parts of ", n, " rows");
   want("cross_entropy_grad", "stats", a.stats, DType::kF32);
-  if (a.dlogits) want("cross_entropy_grad", "dlogits", a.dlogits, a.logits.dtype);
   const int64_t valid = std::clamp<int64_t>(a.vocab - a.first_col, 0, cols);
   by_dtype("cross_entropy_grad", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
-    const bool wide = cols % kPack<T> == 0 && aligned16({a.logits.data, a.dlogits.data});
-    auto* kernel = wide ? grad_kernel<kPack<T>, T> : grad_kernel<1, T>;
-    kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
-        a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(), a.seed.as<float>(), a.loss.as<float>(),
-        a.dlogits.as<T>(), n, cols, valid, a.first_col, a.parts);
+    const Rows<T> rows = rows_of<T>(a, cols, valid);
+    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, [&](auto pack) {
+      grad_kernel<decltype(pack)::value, T><<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
+          rows, a.stats.as<float>(), a.first_col, static_cast<int>(a.parts));
+    });
   });
   leave(c, "cross_entropy_grad");
 }

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace gt::cuda {
@@ -111,6 +112,43 @@ __device__ inline void store_at_once(T* p, const float (&in)[V]) {
   }
 #endif
   store<V>(p, in);
+}
+
+// 16 bytes from global to shared memory without a register between, both at multiples of 16 bytes. They are there for
+// this thread (for others behind a barrier too) once wait_copies says so: all but the last N commits.
+__device__ inline void copy_async16(void* shared, const void* global) {
+#ifdef __CUDA_ARCH__
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
+      "l"(__cvta_generic_to_global(global))
+      : "memory");
+#else
+  __builtin_memcpy(shared, global, 16);
+#endif
+}
+__device__ inline void commit_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N>
+__device__ inline void wait_copies() {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+// e^x in one instruction of the special function unit, relative error below 2^-20 for x from -10 to 0; results below
+// the smallest normal number are 0.
+__device__ inline float exp_down(float x) {
+  constexpr float kLog2e = 1.4426950408889634f;
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * kLog2e));
+  return y;
+#else
+  return std::exp2(x * kLog2e);
+#endif
 }
 
 }  // namespace gt::cuda

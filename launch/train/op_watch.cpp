@@ -67,6 +67,9 @@ void list(const Embedding& a, Operands& o) { o.in("table", a.table).out("out", a
 void list(const EmbeddingGrad& a, Operands& o) { o.in("dout", a.dout).out("dtable", a.dtable); }
 void list(const AddPosition& a, Operands& o) { o.in("x", a.x).in("pos", a.pos).out("x", a.x); }
 void list(const PositionGrad& a, Operands& o) { o.in("dout", a.dout).out("dpos", a.dpos); }
+void list(const CrossEntropy& a, Operands& o) {
+  o.in("logits", a.logits).in("seed", a.seed).out("loss", a.loss).out("dlogits", a.dlogits);
+}
 // The statistics of a rank whose columns are all padding are -inf by rights.
 void list(const CrossEntropyStats& a, Operands& o) { o.in("logits", a.logits); }
 void list(const CrossEntropyGrad& a, Operands& o) {

@@ -104,17 +104,31 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
 }
 
 namespace {
-// Per-token (max, sum exp, target logit) of every rank, in rank order.
-void gather_stats(Tape& t, Tensor stats, const CrossEntropyStats& mine, ProcessGroup& g) {
-  t.ops().cross_entropy_stats(mine, t.stream());
-  if (g.size() > 1) g.all_gather(mine.stats, stats, t.stream()).wait(t.stream());
+// Losses of rows, and where dlogits is given their gradient. Several ranks exchange (max, sum exp, target logit) of
+// every row, in rank order, between two passes over the logits; one alone makes one pass.
+void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
+  if (g.size() == 1) return t.ops().cross_entropy(a, t.stream());
+  const int64_t rows = a.targets.numel(), first_col = a.logits.shape.cols() * g.rank();
+  const Tensor stats = t.scratch({g.size(), rows, 3}, DType::kF32), mine = stats.slice(g.rank(), 1);
+  t.ops().cross_entropy_stats(
+      {.logits = a.logits, .targets = a.targets, .stats = mine, .first_col = first_col, .vocab = a.vocab}, t.stream());
+  g.all_gather(mine, stats, t.stream()).wait(t.stream());
+  t.ops().cross_entropy_grad({.logits = a.logits,
+                              .targets = a.targets,
+                              .stats = stats,
+                              .seed = a.seed,
+                              .loss = a.loss,
+                              .dlogits = a.dlogits,
+                              .parts = g.size(),
+                              .first_col = first_col,
+                              .vocab = a.vocab},
+                             t.stream());
 }
 }  // namespace
 
 Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk,
                        ProcessGroup& g) {
-  const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0],
-                first_col = columns * g.rank();
+  const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0];
   const bool train = t.recording();
   Var loss = t.output({1}, DType::kF64);
   Tensor dx = train ? t.scratch({n, hidden}, x.value.dtype) : Tensor{};
@@ -124,23 +138,16 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
   for (int64_t at = 0; at < n; at += chunk) {
     const int64_t rows = std::min(chunk, n - at);
     const Arena::Mark chunk_mark = t.activations().mark();
-    Tensor logits = t.scratch({rows, columns}, x.value.dtype), stats = t.scratch({g.size(), rows, 3}, DType::kF32);
-    const Tensor xs = x.value.slice(at, rows), ts = targets.slice(at, rows);
+    const Tensor logits = t.scratch({rows, columns}, x.value.dtype), xs = x.value.slice(at, rows);
     t.ops().gemm({.a = xs, .b = w.value, .out = logits, .trans_b = true, .b_version = w.version}, t.stream());
-    gather_stats(
-        t, stats,
-        {.logits = logits, .targets = ts, .stats = stats.slice(g.rank(), 1), .first_col = first_col, .vocab = vocab},
-        g);
-    t.ops().cross_entropy_grad({.logits = logits,
-                                .targets = ts,
-                                .stats = stats,
-                                .seed = mb.loss_seed,
-                                .loss = token_loss.slice(at, rows),
-                                .dlogits = train ? logits : Tensor{},
-                                .parts = g.size(),
-                                .first_col = first_col,
-                                .vocab = vocab},
-                               t.stream());
+    cross_entropy(t,
+                  {.logits = logits,
+                   .targets = targets.slice(at, rows),
+                   .seed = mb.loss_seed,
+                   .loss = token_loss.slice(at, rows),
+                   .dlogits = train ? logits : Tensor{},
+                   .vocab = vocab},
+                  g);
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
       auto [dw, acc] = grad_dst(w);

@@ -200,12 +200,40 @@ TEST_CASE("cpu simd: cross-entropy split among threads gives the same bits") {
   const int64_t n = 67, cols = 1001;
   const Tensor logits = t.f32({n, cols}, -9, 9), targets = t.ids(n, -1, 990), stats = t.f32({1, n, 3});
   const Tensor seed = t.f32({1}, 0.5f, 1), loss = t.f32({n}), d = t.f32({n, cols});
+  expect_same_for_all_threads("cross_entropy", {loss, d}, [&](auto& ops, Stream s) {
+    ops.cross_entropy({logits, targets, seed, loss, d, 990}, s);
+  });
   expect_same_for_all_threads("cross_entropy_stats", {stats}, [&](auto& ops, Stream s) {
     ops.cross_entropy_stats({logits, targets, stats.view({n, 3}), 0, 990}, s);
   });
   expect_same_for_all_threads("cross_entropy_grad", {loss, d}, [&](auto& ops, Stream s) {
     ops.cross_entropy_grad({logits, targets, stats, seed, loss, d, 1, 0, 990}, s);
   });
+}
+
+TEST_CASE("cpu simd: cross-entropy in one pass has the bits of its two halves") {
+  Tensors t;
+  const int64_t n = 9, cols = 1001;
+  const Tensor targets = t.ids(n, -1, 990), stats = t.f32({1, n, 3}), seed = t.f32({1}, 0.5f, 1);
+  const Tensor loss = t.f32({n}), halves_loss = t.f32({n}), wide = t.f32({n, cols}, -9, 9);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Tensor logits = t.raw({n, cols}, type), d = t.raw({n, cols}, type), halves = t.raw({n, cols}, type);
+    on_every_isa([&] {
+      INFO(name_of(type));
+      const OpTable& ops = *cpu_backend().ops;
+      ops.cast({wide, logits}, {});
+      ops.cross_entropy_stats({logits, targets, stats.view({n, 3}), 0, 990}, {});
+      ops.cross_entropy_grad({logits, targets, stats, seed, halves_loss, halves, 1, 0, 990}, {});
+      ops.cross_entropy({logits, targets, seed, loss, {}, 990}, {});
+      const bool loss_alone = snapshot({loss}) == snapshot({halves_loss});
+      CHECK(loss_alone);
+      for (const Tensor& to : {d, logits}) {  // in place last
+        ops.cross_entropy({logits, targets, seed, loss, to, 990}, {});
+        const bool same = snapshot({loss, to}) == snapshot({halves_loss, halves});
+        CHECK(same);
+      }
+    });
+  }
 }
 
 TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same bits") {
@@ -364,6 +392,8 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
           "[4, 8] is f16; gradients of parameters are f32 or bf16");
   refused([&](auto& ops, Stream s) { ops.add_position({f, x, 4}, s); }, "add_position", "pos [4, 8] is bf16");
   refused([&](auto& ops, Stream s) { ops.position_grad({x, h, 4}, s); }, "position_grad", "dpos [4, 8] is f16");
+  refused([&](auto& ops, Stream s) { ops.cross_entropy({x, ids, c, n, f, 8}, s); }, "cross_entropy",
+          "dlogits [4, 8] is f32 beside logits of bf16");
   refused([&](auto& ops, Stream s) { ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s); },
           "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
   const Tensor scalars = t.f32({kNumScalars});

@@ -291,7 +291,24 @@ TEST_CASE("finite differences: embedding and positions") {
   });
 }
 
-TEST_CASE("finite differences: cross-entropy, whole and over a vocabulary in three parts") {
+TEST_CASE("finite differences: cross-entropy in one pass") {
+  expect_gradients([](Problem& p) {
+    const int64_t rows = 6, vocab = 13, cols = 16;
+    const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10}), loss = p.empty({rows}), total = p.empty({1});
+    const Tensor seed = p.weight_of(total), logits = p.random({rows, cols}, 2), dlogits = p.gradient_of("logits", logits);
+    const auto losses = [=, &p](const Tensor& into) {
+      p.ops.cross_entropy(
+          {.logits = logits, .targets = targets, .seed = seed, .loss = loss, .dlogits = into, .vocab = vocab}, {});
+      double sum = 0;
+      for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);
+      set(total, 0, sum);
+    };
+    p.forward = [losses] { losses({}); };
+    p.backward = [losses, dlogits] { losses(dlogits); };
+  });
+}
+
+TEST_CASE("finite differences: cross-entropy in two halves, whole and over a vocabulary in three parts") {
   for (const int64_t parts : {1, 3}) {
     INFO("parts " << parts);
     expect_gradients([=](Problem& p) {

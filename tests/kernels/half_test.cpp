@@ -174,6 +174,9 @@ TEST_CASE("half: tables, cross-entropy and sums have the bits of f32, rounded on
     using P = PositionGrad;
     Twin<P>(ops.position_grad, {x, dpos, 20, 5, true}, {&P::dout}, {&P::dpos}).check("position_grad");
     const Tensor stats = m.draw({60, 3}, kF32), seed = m.draw({1}, kF32), loss = m.draw({60}, kF32);
+    using W = CrossEntropy;
+    Twin<W>(ops.cross_entropy, {x, ids, seed, loss, dlogits, 1000}, {&W::logits, &W::seed}, {&W::loss, &W::dlogits})
+        .check("cross_entropy");
     using S = CrossEntropyStats;
     Twin<S>(ops.cross_entropy_stats, {x, ids, stats, 0, 1000}, {&S::logits}, {&S::stats}).check("cross_entropy_stats");
     using C = CrossEntropyGrad;

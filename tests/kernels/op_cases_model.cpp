@@ -173,7 +173,47 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }
 
+// The whole vocabulary in one pass. `big` or not, padded or not; `skew`: addresses that are no multiples of 16 bytes.
+void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = DType::kF32, bool big = false,
+                             int skew = 0) {
+  using W = CrossEntropy;
+  const char* names[] = {"", ", dlogits is logits", ", loss alone"};
+  auto& c = add_case<W>(to, describe(l, t) + names[static_cast<int>(d)] + (skew > 0 ? ", skewed" : ""));
+  c.args.vocab = l.vocab;
+  const Shape s{l.rows, l.cols};
+  if (d == Dlogits::kOntoLogits) {
+    c.inout(&W::logits, "logits", s, normal(l.scale), t).alias(&W::dlogits, &W::logits);
+  } else {
+    c.in(&W::logits, "logits", s, normal(l.scale), t);
+    if (d == Dlogits::kSeparate) c.out(&W::dlogits, "dlogits", s, t);
+  }
+  c.in(&W::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32);
+  c.in(&W::seed, "seed", {1}, values({0.37})).out(&W::loss, "loss", {l.rows});
+  c.tolerance = unit_of(t), c.skew = skew;
+  c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
+}
+
+// A row of 50304 halves fits in the shared memory of sm_89's blocks and sm_90's, one of f32 in sm_90's; one of the last
+// length in none, so part of it is read again.
+void add_whole_cross_entropies(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Logits& l : {Logits{1, 7, 0, 7}, {5, 33, 0, 33}, {9, 64, 0, 50}, {9, 4096, 0, 4090}, {130, 300, 0, 300},
+                            {3, 8192, 0, 8120}, {0, 33, 0, 33}})
+      for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone})
+        add_whole_cross_entropy(to, l, d, t);
+    add_whole_cross_entropy(to, {5, 136, 0, 131}, Dlogits::kOntoLogits, t, false, 1);
+    add_whole_cross_entropy(to, {3, 50304, 0, 50257}, Dlogits::kOntoLogits, t);
+    add_whole_cross_entropy(to, {3, 131072, 0, 130993}, Dlogits::kOntoLogits, t);
+    add_whole_cross_entropy(to, {2, 131072, 0, 130993}, Dlogits::kNone, t);
+  }
+  add_whole_cross_entropy(to, {5, 40, 0, 40, 1, 60}, Dlogits::kOntoLogits);  // large: exp would overflow
+  add_whole_cross_entropy(to, {512, 50304, 0, 50257}, Dlogits::kOntoLogits, DType::kF32, true);
+  for (const int64_t vocab : {32000, 50257, 128256})
+    add_whole_cross_entropy(to, {512, (vocab + 127) / 128 * 128, 0, vocab}, Dlogits::kOntoLogits, DType::kBF16, true);
+}
+
 void add_cross_entropy(OpCases& to) {
+  add_whole_cross_entropies(to);
   const Logits shapes[] = {
       {1, 7, 0, 7},       {5, 33, 0, 33},     {9, 129, 0, 129},      {9, 64, 0, 50},      // alone; with padding
       {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // parts, padding at the end

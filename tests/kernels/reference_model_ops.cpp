@@ -137,6 +137,22 @@ void position_grad(const PositionGrad& p, Stream) {
   }
 }
 
+void cross_entropy(const CrossEntropy& p, Stream) {
+  const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto target = static_cast<int64_t>(get(p.targets, i));
+    const auto z = [&](int64_t j) { return get(p.logits, i * cols + j); };
+    double top = -kInfinity, total = 0;
+    for (int64_t j = 0; j < p.vocab; ++j) top = std::max(top, z(j));
+    for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
+    set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z(target));
+    for (int64_t j = 0; p.dlogits && j < cols; ++j) {
+      const double d = (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * get(p.seed, 0);
+      set(p.dlogits, i * cols + j, target < 0 || j >= p.vocab ? 0 : d);
+    }
+  }
+}
+
 void cross_entropy_stats(const CrossEntropyStats& p, Stream) {
   const int64_t rows = p.logits.shape.rows(), cols = p.logits.shape.cols();
   const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // the columns after these are padding

@@ -207,7 +207,7 @@ struct TypeTrace {
     traced.push_back(cat("attention ", kind(a.qkv), " -> ", kind(a.out)));
   }
   static void before(const char*, const Embedding& e) { traced.push_back(cat("embedding ", kind(e.out))); }
-  static void before(const char*, const CrossEntropyGrad& c) {
+  static void before(const char*, const CrossEntropy& c) {
     traced.push_back(cat("loss ", kind(c.logits), " -> ", kind(c.loss)));
   }
   static void before(const char*, const Cast& c) {

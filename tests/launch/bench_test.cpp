@@ -92,7 +92,7 @@ TEST_CASE("a bench of several ranks ends after the same step on all") {
 TEST_CASE("bench ops times every op of a step, bench gemm its products", "[PB1]") {
   TempDir dir;
   const Outcome ops = must("bench ops" + tiny(), dir);
-  for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy_grad", "adamw", "embedding_grad",
+  for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy", "adamw", "embedding_grad",
                          "attn.qkv weight gradient", "all ops", "gpttrain bench ceilings"}) {
     INFO(op);
     CHECK(ops.says(op));

@@ -132,6 +132,21 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
         }
 }
 
+TEST_CASE("the loss is one op a chunk where the vocabulary is whole, two where ranks share it", "[PK5]") {
+  EngineOptions o = small();
+  o.model.loss_chunk = 20;
+  const int chunks = o.microbatches * 2;
+  const auto count = [&](MeshShape shape, bool train) {
+    run_world(o, shape, train);
+    auto& c = Count::calls;
+    return std::vector<int>{c["cross_entropy"], c["cross_entropy_stats"], c["cross_entropy_grad"]};
+  };
+  for (const bool train : {true, false}) {
+    CHECK(count({}, train) == std::vector<int>{chunks, 0, 0});
+    CHECK(count({.tp = 2}, train) == std::vector<int>{0, 2 * chunks, 2 * chunks});
+  }
+}
+
 TEST_CASE("a schedule costs the FLOPs of the model, whatever its chunks and the split of its backward") {
   for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 4, .dp = 2, .tp = 2}})
     for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {

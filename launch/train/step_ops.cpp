@@ -149,6 +149,9 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   mb.seq = options.model.seq;
   const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
   engine.adopt();  // codes of weights are there from the first step on
+  if (options.precision.fp8_delayed)
+    for (GptStage* stage : engine.stages())
+      for (Fp8Range* range : stage->fp8_ranges()) range->scale.known = true;
   Recorder record(engine.store());
   engine.step(batch, options.micro_batch * options.model.seq);
   return record.take();
@@ -158,7 +161,8 @@ std::vector<OpCall> by_class(std::vector<OpCall> calls) {
   std::vector<OpCall> out;
   std::map<std::string, size_t> seen;
   for (OpCall& c : calls) {
-    const std::string look = cat(c.op, "|", c.what, "|", shape_text(c.args), "|", c.cost.bytes);
+    const std::string look =
+        cat(c.op, "|", c.what, "|", shape_text(c.args), "|", c.cost.bytes, "|", c.cost.fused_bytes);
     const auto [it, fresh] = seen.try_emplace(look, out.size());
     if (fresh)
       out.push_back(std::move(c));

@@ -25,7 +25,8 @@ struct OpCall {
   int64_t calls = 0;  // in the step
 };
 
-// In the order of their first calls. Blocks are alike: "layers.3.attn.qkv" counts as "attn.qkv".
+// In the order of their first calls, as from the second step on, when scales of delayed 8 bits are known. Blocks are
+// alike: "layers.3.attn.qkv" counts as "attn.qkv".
 std::vector<OpCall> step_ops(const EngineOptions&, const MeshShape&, int rank);
 
 // The same with calls as one that look alike in a table and cost the same - their tensors lie otherwise, or are other

@@ -48,13 +48,16 @@ void Fp8Weights::encode(std::span<const Scope> scopes) const {
   const auto largest = [&](int64_t at, int64_t n) {
     return largest_.tensor({n}, DType::kF32, at * size_of(DType::kF32));
   };
-  for (const Scope& s : scopes)
-    each_weight(*s.state, s.values, [&](Parameter&, Tensor w) {
-      backend_.ops->max_abs({.x = w, .out = largest(count++, 1)}, compute_);
-    });
-  if (count == 0) return;
-  if (mesh_.size(Axis::kTp) > 1)
+  const auto measure = [&](Tensor w, int64_t i) {
+    backend_.ops->max_abs({.x = w, .out = largest(i, 1)}, compute_);
+  };
+  const bool shared = mesh_.size(Axis::kTp) > 1;
+  if (shared) {
+    for (const Scope& s : scopes)
+      each_weight(*s.state, s.values, [&](Parameter&, Tensor w) { measure(w, count++); });
+    if (count == 0) return;
     mesh_.group(Axis::kTp).all_reduce(largest(0, count), ReduceOp::kMax, compute_).wait(compute_);
+  }
   count = 0;
   for (const Scope& s : scopes) {
     std::byte *factor = s.room, *codes = s.room + align_up(count_of(s.state->spec) * kFactorBytes);
@@ -65,6 +68,7 @@ void Fp8Weights::encode(std::span<const Scope> scopes) const {
                  {factor, {1}, DType::kF32, w.device}};
       factor += kFactorBytes;
       codes += 2 * code_bytes(p);
+      if (!shared) measure(w, count);  // nobody is asked between: the weight is in cache when it is read again
       backend_.ops->quantize_fp8({.x = w,
                                   .amax = largest(count++, 1),
                                   .rows = p.codes.rows,

@@ -37,6 +37,19 @@ OpCost attention_cost(const Args& a, double products, double counted, double byt
   return c;
 }
 
+double value_bytes(const SegmentTable& t) {
+  int64_t sum = 0;
+  for (const Segment& s : t.segments()) sum += s.value != nullptr ? s.count * size_of(t.value) : 0;
+  return static_cast<double>(sum);
+}
+// Of a step over segments: gradients are read, masters and moments read and written, values written.
+OpCost step_cost(const SegmentTable& t) {
+  int64_t sum = t.elements * (size_of(t.grad) + 2 * size_of(t.master));
+  for (const Segment& s : t.segments())
+    sum += s.count * 2 * size_of(DType::kF32) * ((s.m != nullptr ? 1 : 0) + (s.v != nullptr ? 1 : 0));
+  return moves(OpClass::kOptimizer, static_cast<double>(sum) + value_bytes(t));
+}
+
 }  // namespace
 
 const char* name_of(OpClass c) {
@@ -103,7 +116,7 @@ OpCost op_cost(const SumRows& a) { return apart(of(a.x) + result(a.out, a.accumu
 OpCost op_cost(const Cast& a) { return apart(all({a.src, a.dst})); }
 OpCost op_cost(const Dropout& a) { return apart(all({a.x, a.out})); }
 OpCost op_cost(const Sum& a) { return apart(of(a.x)); }
-OpCost op_cost(const SumSquares& a) { return apart(of(a.x)); }
+OpCost op_cost(const SumSquares& a) { return apart(static_cast<double>(a.table.elements * size_of(a.table.grad))); }
 OpCost op_cost(const ClipFactor& a) { return apart(all({a.norm_squares, a.scalars, a.norm, a.guard})); }
 OpCost op_cost(const JudgeStep& a) { return apart(all({a.losses, a.counts, a.norm, a.limits, a.scalars})); }
 OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
@@ -125,17 +138,19 @@ OpCost op_cost(const FakeQuantGrad& a) {
   return moves(OpClass::kElementwise, all({a.x, a.limits, a.dout}) + result(a.dx, a.accumulate));
 }
 
-OpCost op_cost(const AdamW& a) {
-  return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m, a.v}) + of(a.value));
-}
-OpCost op_cost(const Sgd& a) { return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m}) + of(a.value)); }
-OpCost op_cost(const Lion& a) {
-  return moves(OpClass::kOptimizer, of(a.grad) + 2 * all({a.master, a.m}) + of(a.value));
-}
+OpCost op_cost(const AdamW& a) { return step_cost(a.table); }
+OpCost op_cost(const Sgd& a) { return step_cost(a.table); }
+OpCost op_cost(const Lion& a) { return step_cost(a.table); }
 OpCost op_cost(const LambMoments& a) {
-  return moves(OpClass::kOptimizer, all({a.master, a.grad}) + 2 * all({a.m, a.v}));
+  const SegmentTable& t = a.table;
+  return moves(OpClass::kOptimizer,
+               static_cast<double>(t.elements * (size_of(t.master) + size_of(t.grad) + 4 * size_of(DType::kF32))));
 }
-OpCost op_cost(const LambApply& a) { return moves(OpClass::kOptimizer, 2 * of(a.master) + all({a.m, a.v, a.value})); }
+OpCost op_cost(const LambApply& a) {
+  const SegmentTable& t = a.table;
+  return moves(OpClass::kOptimizer,
+               static_cast<double>(t.elements * (2 * size_of(t.master) + 2 * size_of(DType::kF32))) + value_bytes(t));
+}
 OpCost op_cost(const StochasticRound& a) { return moves(OpClass::kOptimizer, all({a.src, a.dst}), of(a.dst)); }
 
 }  // namespace gt

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "kernels/core/dropout.h"
+#include "kernels/core/segments.h"
 #include "kernels/core/step_limits.h"
 #include "kernels/core/tensor.h"
 
@@ -125,10 +126,11 @@ struct CrossEntropyGrad {
   int64_t parts = 1, first_col = 0, vocab = 0;
 };
 
-// out[0] f64 (+)= sum of x / sum of squares of x, each element as f64, fixed blocks in order. inf and nan come
-// through.
+// out[0] f64 (+)= sum of x, each element as f64, fixed blocks in order. inf and nan come through.
 struct Sum { Tensor x, out; bool accumulate = false; };
-struct SumSquares { Tensor x, out; bool accumulate = false; };
+// out[group] f64 = sum of squares of the gradients of a group's counted segments, each by fixed blocks, in their order.
+// Entries of groups that the table has nothing of are left alone. Gradients: G.
+struct SumSquares { SegmentTable table; Tensor out; };
 
 // Device-resident scalars of one optimizer step, f32 [kNumScalars]: a captured step replays with new values.
 enum StepScalar : int {
@@ -161,60 +163,64 @@ struct ClipFactor {
 // f64 [n], targets of each microbatch: the loss is the mean of their means; empty: the mean over limits[kTargets].
 struct JudgeStep { Tensor losses, counts, norm, limits, scalars; };
 
-// Optimizer steps over a flat range. master and state f32 [count], grad G; value: same count in the compute dtype, or
-// empty when master is the value; value = round(master). A master of a half type (AMP O3: there are no masters) is the
-// value: widened, stepped in f32 and rounded back. All read scalars, g = grad * scalars[kGradMultiplier], lr,
-// beta1 (b1) and beta2 (b2) there, and write nothing when scalars[kSkip] != 0.
+// Optimizer steps over the segments of a table (kernels/core/segments.h), all that a rank trains in one call. Masters
+// f32, moments f32, grad G; value of the compute dtype, or nullptr when the master is the value; value = round(master).
+// A master of a half type (AMP O3: there are no masters) is the value: widened, stepped in f32 and rounded back. All
+// read scalars, g = grad * scalars[kGradMultiplier], lr, beta1 (b1) and beta2 (b2) there and the segment's weight_decay,
+// and write nothing when scalars[kSkip] != 0.
 
 // AdamW (Loshchilov & Hutter 2019), decoupled decay:
 //   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
 //   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master)
 // adam_l2: g += weight_decay * master before the moments, no decoupled decay (Adam, Kingma & Ba 2015).
 struct AdamW {
-  Tensor master, grad, m, v, value, scalars;
-  float eps = 1e-8f, weight_decay = 0;
+  SegmentTable table;
+  Tensor scalars;
+  float eps = 1e-8f;
   bool adam_l2 = false;
 };
 
 // Momentum as PyTorch has it: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
-// master -= lr * (nesterov ? g + b1 m : m). Without m: master -= lr * g.
+// master -= lr * (nesterov ? g + b1 m : m). Segments without m: master -= lr * g.
 struct Sgd {
-  Tensor master, grad, m, value, scalars;
-  float weight_decay = 0;
+  SegmentTable table;
+  Tensor scalars;
   bool nesterov = false;
 };
 
 // Lion (Chen et al. 2023): u = sign(b1 m + (1-b1) g), sign(0) = 0; master -= lr * (u + weight_decay * master);
 // m = b2 m + (1-b2) g.
 struct Lion {
-  Tensor master, grad, m, value, scalars;
-  float weight_decay = 0;
+  SegmentTable table;
+  Tensor scalars;
 };
 
 // LAMB (You et al. 2020) and the forms that apex and DeepSpeed gave it, in two passes, for the step of a tensor needs
 // the norms of all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
 //   u = m c1 / (sqrt(v c2) + eps) + weight_decay * master    (eps_inside_sqrt: sqrt(v c2 + eps))
-//   ratio = adapt and both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
+//   ratio = both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
 struct LambRule {
-  float eps = 1e-6f, weight_decay = 0;
+  float eps = 1e-6f;
   bool l2 = false;              // g += weight_decay * master before the moments, u without decay (apex's L2 mode)
   bool grad_averaging = true;   // m = b1 m + (1-b1) g; else m = b1 m + g (apex)
   bool corrected = true;        // bias corrections inside u; else the step is scaled by sqrt(bc2) / bc1 (DeepSpeed)
   bool eps_inside_sqrt = false;
-  bool adapt = true;
+  bool adapt_undecayed = true;  // false: the ratio is 1 where weight_decay is 0 (apex)
   float min_norm = 0, max_norm = __builtin_inff(), min_ratio = 0, max_ratio = __builtin_inff();
 };
-// First pass: m, v as AdamW. norms f64 [2] (+)= the sums of squares of master (before the step) and of u over this
-// range, by fixed blocks in order; 0 in a skipped step; empty: not wanted.
+// First pass: m, v as AdamW. norms f64 [groups, 2] = the sums of squares of master (before the step) and of u over a
+// group's counted segments, by fixed blocks in order; 0 in a skipped step. Groups that the table has nothing of are left
+// alone.
 struct LambMoments {
-  Tensor master, grad, m, v, scalars, norms;
+  SegmentTable table;
+  Tensor scalars, norms;
   LambRule rule;
-  bool accumulate = false;
 };
-// Second pass: master -= lr * ratio * u, the ratio from norms [2] of the whole tensor, whatever range this is. ratio
-// f32 [1], may be empty: it is written there.
+// Second pass: master -= lr * ratio * u, the ratio from norms [groups, 2], in which a group is a whole tensor, whatever
+// of it the table has. ratio f32 [groups], may be empty: it is written there for the groups of the table.
 struct LambApply {
-  Tensor master, m, v, value, scalars, norms, ratio;
+  SegmentTable table;
+  Tensor scalars, norms, ratio;
   LambRule rule;
 };
 

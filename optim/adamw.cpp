@@ -1,33 +1,24 @@
 // AdamW (Loshchilov & Hutter 2019) and Adam with L2 decay (Kingma & Ba 2015): two flat f32 moments a scope.
 #include "optim/families.h"
 #include "optim/flat_state.h"
+#include "optim/updates.h"
 
 namespace gt {
 namespace {
 
 class Adam : public Optimizer {
  public:
-  Adam(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
-       Stream stream)
+  Adam(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend, Stream stream)
       : options_(o),
         decoupled_(o.type == "adamw"),
         ops_(*backend.ops),
-        updates_(o, store, mesh, backend, stream),
         m_(store, backend, stream),
-        v_(store, backend, stream) {}
+        v_(store, backend, stream),
+        updates_(o, store, {&m_, &v_}, mesh, backend, stream) {}
 
-  void step(ParamStore& store, Tensor scalars, Stream stream) override {
-    updates_.each(store, scalars, stream, [&](const UpdateSlice& u) {
-      ops_.adamw({.master = u.master,
-                  .grad = u.grad,
-                  .m = m_.of(u),
-                  .v = v_.of(u),
-                  .value = u.value,
-                  .scalars = scalars,
-                  .eps = options_.eps,
-                  .weight_decay = u.range.decay ? options_.weight_decay : 0,
-                  .adam_l2 = !decoupled_},
-                 stream);
+  void step(Tensor scalars, Stream stream) override {
+    updates_.each(scalars, stream, [&](const SegmentTable& t) {
+      ops_.adamw({.table = t, .scalars = scalars, .eps = options_.eps, .adam_l2 = !decoupled_}, stream);
     });
   }
 
@@ -38,7 +29,8 @@ class Adam : public Optimizer {
     return out;
   }
 
-  int64_t state_bytes() const override { return m_.bytes() + v_.bytes() + updates_.bytes(); }
+  int64_t state_bytes() const override { return m_.bytes() + v_.bytes(); }
+  int64_t work_bytes() const override { return updates_.bytes(); }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override { fill_adam_scalars(options_, t, p, s); }
 
@@ -46,8 +38,8 @@ class Adam : public Optimizer {
   OptimizerOptions options_;
   bool decoupled_;
   const OpTable& ops_;
-  Updates updates_;
   FlatState m_, v_;
+  Updates updates_;
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
-#include "optim/updates.h"
 #include "parallel/zero/param_store.h"
 
 namespace gt {
@@ -21,13 +20,10 @@ class FlatState {
     }
   }
 
-  // The state of a range, or of `count` elements of it from `first` on.
-  Tensor of(const UpdateRange& r) const { return of(r, 0, r.value.numel()); }
+  // The state of `count` elements of a range from `first` on.
   Tensor of(const UpdateRange& r, int64_t first, int64_t count) const {
     return buffers_[static_cast<size_t>(r.scope)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
   }
-
-  Tensor of(const UpdateSlice& u) const { return of(u.range, u.at, u.count()); }
 
   // Views named "optim/<name>/<parameter>".
   void append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {

@@ -42,12 +42,15 @@ struct TrustRatio {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // One update of every range of the store. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h StepScalar); a
-  // non-zero kSkip writes nothing. Collective over the pipeline stage for optimizers that need whole tensors (LAMB).
-  virtual void step(ParamStore&, Tensor scalars, Stream) = 0;
+  // One update of every range of the store that it was made for. `scalars`: f32 [kNumScalars] on the device
+  // (kernels/ops.h StepScalar); a non-zero kSkip writes nothing. Collective over the pipeline stage for optimizers that
+  // need whole tensors (LAMB).
+  virtual void step(Tensor scalars, Stream) = 0;
   // Views of all state, group names "optim/<state>".
   virtual std::vector<ShardView> state_views(const ParamStore&) const = 0;
   virtual int64_t state_bytes() const = 0;
+  // Device memory besides: tables of what is updated, scratch.
+  virtual int64_t work_bytes() const = 0;
   // Scalars of applied step t = 1, 2, …: lr, decays of the moments (the point's, or the optimizer's own where the
   // schedule leaves them) and what follows from them.
   virtual void fill_scalars(int64_t t, const LrPoint&, float* scalars) const = 0;

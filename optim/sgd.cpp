@@ -1,9 +1,10 @@
 // SGD with momentum in PyTorch's form (Sutskever et al. 2013 differ in where the learning rate enters): at most one
 // flat f32 buffer a scope, none without momentum.
-#include <optional>
+#include <memory>
 
 #include "optim/families.h"
 #include "optim/flat_state.h"
+#include "optim/updates.h"
 
 namespace gt {
 namespace {
@@ -12,21 +13,14 @@ class SgdOptimizer : public Optimizer {
  public:
   SgdOptimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
                Stream stream)
-      : options_(o), ops_(*backend.ops),
-        updates_(o, store, mesh, backend, stream) {
-    if (o.momentum != 0 || o.momentum_varies) momentum_.emplace(store, backend, stream);
-  }
+      : options_(o),
+        ops_(*backend.ops),
+        momentum_(o.momentum != 0 || o.momentum_varies ? std::make_unique<FlatState>(store, backend, stream) : nullptr),
+        updates_(o, store, {momentum_.get()}, mesh, backend, stream) {}
 
-  void step(ParamStore& store, Tensor scalars, Stream stream) override {
-    updates_.each(store, scalars, stream, [&](const UpdateSlice& u) {
-      ops_.sgd({.master = u.master,
-                .grad = u.grad,
-                .m = momentum_ ? momentum_->of(u) : Tensor{},
-                .value = u.value,
-                .scalars = scalars,
-                .weight_decay = u.range.decay ? options_.weight_decay : 0,
-                .nesterov = options_.nesterov},
-               stream);
+  void step(Tensor scalars, Stream stream) override {
+    updates_.each(scalars, stream, [&](const SegmentTable& t) {
+      ops_.sgd({.table = t, .scalars = scalars, .nesterov = options_.nesterov}, stream);
     });
   }
 
@@ -36,7 +30,8 @@ class SgdOptimizer : public Optimizer {
     return out;
   }
 
-  int64_t state_bytes() const override { return (momentum_ ? momentum_->bytes() : 0) + updates_.bytes(); }
+  int64_t state_bytes() const override { return momentum_ ? momentum_->bytes() : 0; }
+  int64_t work_bytes() const override { return updates_.bytes(); }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override {
     s[kLr] = static_cast<float>(p.lr);
@@ -48,14 +43,14 @@ class SgdOptimizer : public Optimizer {
  private:
   OptimizerOptions options_;
   const OpTable& ops_;
+  std::unique_ptr<FlatState> momentum_;  // nullptr: no momentum
   Updates updates_;
-  std::optional<FlatState> momentum_;
 };
 
 }  // namespace
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
-                                     const Backend& backend, Stream stream) {
+                                    const Backend& backend, Stream stream) {
   return std::make_unique<SgdOptimizer>(o, store, mesh, backend, stream);
 }
 

@@ -4,13 +4,99 @@
 
 namespace gt {
 
-Updates::Updates(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
-                 Stream stream)
-    : ops_(*backend.ops) {
-  if (!o.rounding_seed) return;
-  room_ = Buffer(kRoom * size_of(DType::kF32), stream.device, *backend.device);
-  for (const Parameter* p : store.tensors())
-    places_.push_back(place_of(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
+Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
+                 const Mesh& mesh, const Backend& backend, Stream stream, Cut cut)
+    : ops_(*backend.ops), weight_decay_(o.weight_decay), cut_(cut), moments_(moments) {
+  if (o.rounding_seed) {
+    room_ = Buffer(kRoom * size_of(DType::kF32), stream.device, *backend.device);
+    for (const Parameter* p : store.tensors())
+      places_.push_back(place_of(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
+  }
+  for (const DType master : {DType::kF32, DType::kBF16, DType::kF16}) add_tables(store, master, false);
+  in_place_ = tables_.tables().size();
+  if (o.rounding_seed) {
+    if (cut.by_tensor) add_tables(store, DType::kBF16, true);
+    add_slices(store);
+  }
+  tables_.upload(most_segments(store, mesh), stream, *backend.device);
+}
+
+template <class F>
+void Updates::each_part(const ParamStore& store, F f) const {
+  if (cut_.by_tensor) {
+    for (const UpdatePiece& p : store.pieces())
+      f(Part{store.ranges()[static_cast<size_t>(p.range)], p.at, p.count, p.tensor, p.owned});
+  } else {
+    for (const UpdateRange& r : store.ranges()) f(Part{r, 0, r.value.numel(), 0, true});
+  }
+}
+
+// Tables of what has masters of this type, and is rounded at random or is not.
+void Updates::add_tables(const ParamStore& store, DType master, bool random) {
+  const auto meant = [&](const UpdateRange& r) { return r.master.dtype == master && at_random(r) == random; };
+  DType value = DType::kF32;  // beside the masters; where ranges have any it is of one type
+  for (const UpdateRange& r : store.ranges())
+    if (meant(r) && r.rounded()) value = r.value.dtype;
+  int64_t elements = cut_.elements;  // of the last table
+  int tensor = -1;
+  each_part(store, [&](const Part& p) {
+    if (!meant(p.range)) return;
+    GT_CHECK(!p.range.rounded() || p.range.value.dtype == value, "values of ", name_of(p.range.value.dtype), " and ",
+             name_of(value));
+    if (tensor < 0 || (elements >= cut_.elements && p.tensor != tensor)) {
+      tables_.open(master, p.range.grad.dtype, value);
+      elements = 0;
+    }
+    Segment s = segment_of(p);
+    s.master = p.range.master.slice(p.at, p.count).data;
+    if (p.range.rounded()) s.value = p.range.value.slice(p.at, p.count).data;
+    tables_.add(s);
+    elements += p.count;
+    tensor = p.tensor;
+  });
+}
+
+void Updates::add_slices(const ParamStore& store) {
+  for (const UpdatePiece& p : store.pieces()) {
+    const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
+    if (!at_random(r)) continue;
+    for (int64_t done = 0; done < p.count; done += kRoom) {
+      const int64_t at = p.at + done, n = std::min(kRoom, p.count - done);
+      tables_.open(DType::kF32, r.grad.dtype, DType::kF32);
+      Segment s = segment_of({r, at, n, p.tensor, p.owned});
+      s.master = room_.data();
+      tables_.add(s);
+      slices_.push_back({r.value.slice(at, n), p.tensor, p.begin + done});
+    }
+  }
+}
+
+Segment Updates::segment_of(const Part& p) const {
+  const auto moment = [&](size_t k) -> float* {
+    const FlatState* state = k < moments_.size() ? moments_[k] : nullptr;
+    return state != nullptr ? state->of(p.range, p.at, p.count).as<float>() : nullptr;
+  };
+  Segment s;
+  s.grad = p.range.grad.slice(p.at, p.count).data;
+  s.m = moment(0);
+  s.v = moment(1);
+  s.count = p.count;
+  s.group = p.tensor;
+  s.weight_decay = p.range.decay ? weight_decay_ : 0;
+  s.counted = p.counted;
+  return s;
+}
+
+// The same on all ranks of a stage, whatever their shards begin and end with: memory plans are.
+int64_t Updates::most_segments(const ParamStore& store, const Mesh& mesh) const {
+  const auto tensors = static_cast<int64_t>(store.tensors().size());
+  // A tensor at most once a shard, in two pieces where tensor ranks begin to share it.
+  const int64_t pieces = 2 * (tensors + int64_t{store.num_scopes()} * mesh.size(Axis::kDp));
+  int64_t most = cut_.by_tensor ? pieces : tensors;
+  if (places_.empty()) return most;
+  most += 2 * pieces;
+  for (int k = 0; k < store.num_scopes(); ++k) most += store.state_elements(k) / kRoom;
+  return most;
 }
 
 Updates::Place Updates::place_of(const Parameter& p, uint64_t seed, int tp_rank, int tp_size) {
@@ -33,12 +119,18 @@ Updates::Place Updates::place_of(const Parameter& p, uint64_t seed, int tp_rank,
   return place;
 }
 
-void Updates::round(const Place& place, int64_t begin, Tensor wide, Tensor value, Tensor scalars, Stream stream) const {
+void Updates::widen(const Slice& s, Stream stream) const {
+  ops_.cast({.src = s.value, .dst = room(s.value.numel())}, stream);
+}
+
+void Updates::round(const Slice& s, Tensor scalars, Stream stream) const {
+  const Tensor wide = room(s.value.numel());
+  const Place& place = places_[static_cast<size_t>(s.tensor)];
   for (const Run& r : place.runs) {
-    const int64_t from = std::max(begin, r.begin), to = std::min(begin + wide.numel(), r.begin + r.count);
+    const int64_t from = std::max(s.begin, r.begin), to = std::min(s.begin + wide.numel(), r.begin + r.count);
     if (from >= to) continue;
-    ops_.stochastic_round({.src = wide.slice(from - begin, to - from),
-                           .dst = value.slice(from - begin, to - from),
+    ops_.stochastic_round({.src = wide.slice(from - s.begin, to - from),
+                           .dst = s.value.slice(from - s.begin, to - from),
                            .scalars = scalars,
                            .key = place.key,
                            .base = r.base,

@@ -1,56 +1,57 @@
-// What an optimizer's rule is applied to. Mostly the ranges of the store as they are. Where bf16 values have no masters
-// and are rounded at random: slices of one tensor each, widened into scratch before the rule and rounded out of it
-// behind. What is drawn belongs to the logical element and the step, so no layout changes it.
+// What an optimizer's rule is applied to, as tables of segments that are written to the device once: one for all that
+// is stepped where it lies. Where bf16 values have no masters and are rounded at random, one for every slice of a
+// tensor, which is widened into scratch before the rule and rounded out of it behind. What is drawn belongs to the
+// logical element and the step, so no layout changes it.
 #pragma once
 #include <algorithm>
+#include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "kernels/ops.h"
+#include "optim/flat_state.h"
 #include "optim/optimizer.h"
 
 namespace gt {
 
-struct UpdateSlice {
-  const UpdateRange& range;
-  int64_t at;            // first element in the range
-  Tensor master, grad;   // master: what the rule reads and writes
-  Tensor value;          // to be written beside it; may be empty
-  int64_t count() const { return master.numel(); }
-};
-
 class Updates {
  public:
-  Updates(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+  struct Cut {
+    bool by_tensor =
+        false;  // groups are tensors, by their numbers in the store; what another rank counts is not counted
+    int64_t elements = std::numeric_limits<int64_t>::max();  // a table ends with the tensor that brings it to so many
+  };
+  // moments: what segments have as m and v, in this order; nullptr: nothing.
+  Updates(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
+          const Backend&, Stream, Cut);
+  Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
+          const Mesh& mesh, const Backend& backend, Stream stream)
+      : Updates(o, store, moments, mesh, backend, stream, Cut{}) {}
 
-  // rule(UpdateSlice) for everything that this rank updates.
+  // rule(const SegmentTable&) until all that this rank updates has been given.
   template <class Rule>
-  void each(const ParamStore& store, Tensor scalars, Stream stream, Rule rule) const {
-    for (const UpdateRange& r : store.ranges())
-      if (!at_random(r)) rule(UpdateSlice{r, 0, r.master, r.grad, r.rounded()});
-    for (const UpdatePiece& p : store.pieces())
-      if (at_random(store.ranges()[static_cast<size_t>(p.range)])) each_of(store, p, scalars, stream, rule);
+  void each(Tensor scalars, Stream stream, Rule rule) const {
+    for (const SegmentTable& t : in_place()) rule(t);
+    each_slice(scalars, stream, rule);
   }
-
-  // The same for one piece.
+  // What is stepped where it lies: one table for every type of masters, or of tensors as they were cut.
+  std::span<const SegmentTable> in_place() const { return tables_.tables().first(in_place_); }
+  // What is rounded at random, by tensor, where it lies: for a pass that only reads masters.
+  std::span<const SegmentTable> unrounded() const {
+    return tables_.tables().subspan(in_place_, tables_.tables().size() - in_place_ - slices_.size());
+  }
+  // The same in slices: widened, given to the rule, rounded.
   template <class Rule>
-  void each_of(const ParamStore& store, const UpdatePiece& p, Tensor scalars, Stream stream, Rule rule) const {
-    const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-    const auto slice = [&](int64_t at, int64_t n, Tensor master, Tensor value) {
-      return UpdateSlice{r, at, master, r.grad.slice(at, n), value};
-    };
-    if (!at_random(r))
-      return rule(slice(p.at, p.count, r.master.slice(p.at, p.count),
-                        r.rounded() ? r.value.slice(p.at, p.count) : Tensor{}));
-    for (int64_t done = 0; done < p.count; done += kRoom) {
-      const int64_t at = p.at + done, n = std::min(kRoom, p.count - done);
-      const Tensor value = r.value.slice(at, n), wide = room_.tensor({n}, DType::kF32);
-      ops_.cast({.src = value, .dst = wide}, stream);
-      rule(slice(at, n, wide, {}));
-      round(places_[static_cast<size_t>(p.tensor)], p.begin + done, wide, value, scalars, stream);
+  void each_slice(Tensor scalars, Stream stream, Rule rule) const {
+    const std::span<const SegmentTable> tables = tables_.tables().last(slices_.size());
+    for (size_t k = 0; k < slices_.size(); ++k) {
+      widen(slices_[k], stream);
+      rule(tables[k]);
+      round(slices_[k], scalars, stream);
     }
   }
 
-  int64_t bytes() const { return room_.bytes(); }
+  int64_t bytes() const { return room_.bytes() + tables_.bytes(); }
 
  private:
   static constexpr int64_t kRoom = 1 << 16;  // elements widened at a time
@@ -63,14 +64,39 @@ class Updates {
     uint64_t key;  // of the tensor's stream
     std::vector<Run> runs;
   };
+  struct Slice {
+    Tensor value;
+    int tensor;     // in places_
+    int64_t begin;  // its first element in what this rank holds of the tensor
+  };
   static Place place_of(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
-  // wide, value: elements of the tensor from `begin` on.
-  void round(const Place&, int64_t begin, Tensor wide, Tensor value, Tensor scalars, Stream) const;
+  // Some of a range, whose tensors have one rule and, cut by tensor, of one of them.
+  struct Part {
+    const UpdateRange& range;
+    int64_t at, count;
+    int tensor;
+    bool counted;
+  };
+  template <class F>
+  void each_part(const ParamStore&, F) const;
+  void add_tables(const ParamStore&, DType master, bool random);
+  void add_slices(const ParamStore&);
+  Segment segment_of(const Part&) const;
+  int64_t most_segments(const ParamStore&, const Mesh&) const;
+  void widen(const Slice&, Stream) const;
+  void round(const Slice&, Tensor scalars, Stream) const;
   bool at_random(const UpdateRange& r) const { return !places_.empty() && r.master.dtype == DType::kBF16; }
+  Tensor room(int64_t count) const { return room_.tensor({count}, DType::kF32); }
 
   const OpTable& ops_;
+  const float weight_decay_;
+  const Cut cut_;
+  std::vector<const FlatState*> moments_;
   std::vector<Place> places_;  // by store.tensors(); empty: nothing is rounded at random
   Buffer room_;
+  std::vector<Slice> slices_;
+  SegmentTables tables_;  // in_place(), unrounded(), slices
+  size_t in_place_ = 0;
 };
 
 }  // namespace gt

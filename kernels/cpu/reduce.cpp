@@ -6,6 +6,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/segments.h"
 #include "kernels/cpu/simd.h"
 
 namespace gt::cpu {
@@ -13,30 +14,42 @@ namespace {
 
 constexpr int64_t kSumBlock = 4096;  // elements summed together: part of the result's bits
 
-template <class P>
-void sum_blocks(const char* op, const P& p, Stream s, double (*sum_block)(const float*, int64_t)) {
-  require_float(op, {"x", p.x});
-  require_dtype(op, DType::kF64, {{"out", p.out}});
-  require_numel(op, 1, {{"out", p.out}});
+}  // namespace
+
+void sum(const Sum& p, Stream s) {
+  require_float("sum", {"x", p.x});
+  require_dtype("sum", DType::kF64, {{"out", p.out}});
+  require_numel("sum", 1, {{"out", p.out}});
   const int64_t n = p.x.numel(), blocks = (n + kSumBlock - 1) / kSumBlock;
   double* partial = cpu_context(s).scratch<double>(blocks);
   parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
     float room[kSumBlock];
     for (int64_t b = begin; b < end; ++b) {
       const int64_t at = b * kSumBlock, count = std::min(kSumBlock, n - at);
-      partial[b] = sum_block(read(f, p.x, at, count, room), count);
+      partial[b] = f.sum(read(f, p.x, at, count, room), count);
     }
   });
   double total = 0;
   for (int64_t b = 0; b < blocks; ++b) total += partial[b];
-  double* out = p.out.template as<double>();
+  double* out = p.out.as<double>();
   *out = p.accumulate ? *out + total : total;
 }
 
-}  // namespace
-
-void sum(const Sum& p, Stream s) { sum_blocks("sum", p, s, simd().sum); }
-void sum_squares(const SumSquares& p, Stream s) { sum_blocks("sum_squares", p, s, simd().sum_squares); }
+void sum_squares(const SumSquares& p, Stream stream) {
+  require_gradients("sum_squares", p.table);
+  require_dtype("sum_squares", DType::kF64, {{"out", p.out}});
+  constexpr int64_t kBlocks = kSegmentTile / kSumBlock;  // of a tile
+  double* partial = cpu_context(stream).scratch<double>(kBlocks * p.table.tiles);
+  parallel_parts(stream, p.table, 4 * kSumBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
+    float room[kSumBlock];
+    const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
+    for (int64_t i = begin; i < end; i += kSumBlock) {
+      const int64_t n = std::min(kSumBlock, end - i);
+      partial[s.first_tile * kBlocks + i / kSumBlock] = f.sum_squares(read(f, x, i, n, room), n);
+    }
+  });
+  sum_groups<1>(p.table, kSumBlock, partial, p.out.as<double>());
+}
 
 void clip_factor(const ClipFactor& p, Stream) {
   require_dtype("clip_factor", DType::kF64, {{"norm_squares", p.norm_squares}, {"guard", p.guard}});

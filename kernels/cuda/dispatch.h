@@ -38,16 +38,6 @@ void by_gradient(const char* op, const char* tensor, DType t, F&& f) {
   fail(Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t), "; gradients of parameters are f32 or bf16");
 }
 
-// The types of an optimizer's master and of the value beside it: a master of a half type stands alone.
-template <class F>
-void by_master(const char* op, const Tensor& master, const Tensor& value, F&& f) {
-  if (master.dtype == DType::kF32)
-    return by_dtype(op, "value", value ? value.dtype : DType::kF32, [&](auto u) { f(float{}, u); });
-  GT_REQUIRE(!value, Exit::kUsage, "cuda ", op, ": master is ", name_of(master.dtype),
-             " and there is a value beside it; a master of a half type is the value itself");
-  by_dtype(op, "master", master.dtype, [&](auto m) { f(m, float{}); });
-}
-
 inline void want(const char* op, const char* tensor, const Tensor& t, DType dtype) {
   GT_REQUIRE(t.dtype == dtype, Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t.dtype), "; ", name_of(dtype),
              " is supported");

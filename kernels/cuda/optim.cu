@@ -1,10 +1,11 @@
 // Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion, stochastic rounding. Scalars of a step are read on
-// the device.
+// the device, and so is the table of what is stepped: one launch, whatever the parameters lie in.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/segments.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -13,16 +14,15 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kBlockElements = 32768;  // of one partial sum: part of the definition of the result
 
 __device__ inline double block_sum(double x) {
   __shared__ double shared[kThreads / 32];
   return group_sum<kThreads / 32>(x, shared);
 }
 
+// Of elements [begin, end) of x, in double; every thread gets the sum.
 template <int V, bool Squares, class T>
-__global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* partial, int64_t n) {
-  const int64_t begin = int64_t{blockIdx.x} * kBlockElements, end = min(n, begin + kBlockElements);
+__device__ inline double sum_of_block(const T* x, int64_t begin, int64_t end) {
   double s = 0;
 #pragma unroll 4
   for (int64_t i = begin + int64_t{threadIdx.x} * V; i + V <= end; i += int64_t{kThreads} * V) {
@@ -36,8 +36,24 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* parti
     const double v = to_float(x[rest]);
     s += Squares ? v * v : v;
   }
-  s = block_sum(s);
+  return block_sum(s);
+}
+
+template <int V, class T>
+__global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* partial, int64_t n) {
+  const int64_t begin = int64_t{blockIdx.x} * kSegmentTile;
+  const double s = sum_of_block<V, false>(x, begin, min(n, begin + kSegmentTile));
   if (threadIdx.x == 0) partial[blockIdx.x] = s;
+}
+
+// A block a tile.
+template <class T>
+__global__ void __launch_bounds__(kThreads) squares_kernel(const Segment* table, int segments, double* partial) {
+  const Segment& s = segment_of(table, segments, blockIdx.x);
+  const T* x = reinterpret_cast<const T*>(s.grad);
+  const int64_t begin = (int64_t{blockIdx.x} - s.first_tile) * kSegmentTile, end = min(s.count, begin + kSegmentTile);
+  const double sum = aligned16(x) ? sum_of_block<kPack<T>, true>(x, begin, end) : sum_of_block<1, true>(x, begin, end);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -47,22 +63,6 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < parts; i += kThreads) s += partial[i];
   s = block_sum(s);
   if (threadIdx.x == 0) out[0] = accumulate ? out[0] + s : s;
-}
-
-template <bool Squares>
-void sum_of(const char* op, const Tensor& x, const Tensor& out, bool accumulate, Stream s) {
-  want(op, "out", out, DType::kF64);
-  Context& c = enter(s, op);
-  const int64_t parts = ceil_div(x.numel(), kBlockElements);
-  auto* partial = reinterpret_cast<double*>(c.scratch(std::max<int64_t>(parts, 1) * 8));
-  if (parts > 0)
-    by_dtype(op, "x", x.dtype, [&](auto t) {
-      using T = decltype(t);
-      auto* kernel = aligned16({x.data}) ? sum_kernel<kPack<T>, Squares, T> : sum_kernel<1, Squares, T>;
-      kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(x.as<T>(), partial, x.numel());
-    });
-  sum_partials_kernel<<<1, kThreads, 0, c.stream>>>(partial, parts, out.as<double>(), accumulate);
-  leave(c, op);
 }
 
 __global__ void clip_factor_kernel(const double* squares, int64_t scopes, const double* guard, int64_t guards,
@@ -96,12 +96,16 @@ struct StepScalars {
         share(s[kGradShare]) {}
 };
 
-// V elements of every tensor from element i on. Each rule loads what it needs, stores its state and leaves the new
-// masters in p.
+// V elements of every tensor from element i on. Each rule, bound to a segment, loads what it needs, stores its state
+// and leaves the new masters in p.
 struct AdamRule {
-  float *m, *v;
-  float eps, weight_decay;
+  float eps;
   bool l2;
+  float* m = nullptr;
+  float* v = nullptr;
+  float weight_decay = 0;
+  __device__ void bind(const Segment& s) { m = s.m, v = s.v, weight_decay = s.weight_decay; }
+  __device__ bool aligned() const { return aligned16(m, v); }
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V], m2[V];
@@ -121,9 +125,11 @@ struct AdamRule {
 };
 
 struct SgdRule {
-  float* m;  // may be null
-  float weight_decay;
   bool nesterov;
+  float* m = nullptr;  // of a segment without momentum it stays so
+  float weight_decay = 0;
+  __device__ void bind(const Segment& s) { m = s.m, weight_decay = s.weight_decay; }
+  __device__ bool aligned() const { return aligned16(m); }
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V];
@@ -143,8 +149,10 @@ struct SgdRule {
 };
 
 struct LionRule {
-  float* m;
-  float weight_decay;
+  float* m = nullptr;
+  float weight_decay = 0;
+  __device__ void bind(const Segment& s) { m = s.m, weight_decay = s.weight_decay; }
+  __device__ bool aligned() const { return aligned16(m); }
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V];
@@ -159,58 +167,64 @@ struct LionRule {
   }
 };
 
-template <int V, class M, class G, class U, class Rule>
-__device__ inline void update_at(const Rule& rule, const StepScalars& k, M* master, const G* grad, U* value,
-                                 int64_t i) {
+// Tensors of a segment, in their types.
+template <class M, class G, class U>
+struct Typed {
+  M* master;
+  const G* grad;
+  U* value;
+  __device__ explicit Typed(const Segment& s)
+      : master(reinterpret_cast<M*>(s.master)),
+        grad(reinterpret_cast<const G*>(s.grad)),
+        value(reinterpret_cast<U*>(s.value)) {}
+  __device__ bool aligned() const { return aligned16(master, grad, value); }
+};
+
+template <int V, class T, class Rule>
+__device__ inline void update_at(const Rule& rule, const StepScalars& k, const T& t, int64_t i) {
   float p[V], g[V];
-  load<V>(master + i, p);
-  load<V>(grad + i, g);
+  load<V>(t.master + i, p);
+  load<V>(t.grad + i, g);
 #pragma unroll
   for (int j = 0; j < V; ++j) g[j] *= k.multiplier;
   rule.template operator()<V>(k, i, p, g);
-  store<V>(master + i, p);
-  if (value != nullptr) store<V>(value + i, p);
+  store<V>(t.master + i, p);
+  if (t.value != nullptr) store<V>(t.value + i, p);
 }
 
-template <int V, class M, class G, class U, class Rule>
+// A block a part of a tile.
+template <class M, class G, class U, class Rule>
 __global__ void __launch_bounds__(kThreads)
-    update_kernel(Rule rule, const float* scalars, M* master, const G* grad, U* value, int64_t n) {
+    update_kernel(Rule rule, const float* scalars, const Segment* table, int segments) {
   if (scalars[kSkip] != 0.0f) return;
+  const Segment& s = segment_of(table, segments, blockIdx.x / kPartsOfTile);
+  const PartOfSegment part(s, blockIdx.x);
+  if (part.begin >= part.end) return;
+  const Typed<M, G, U> t(s);
+  rule.bind(s);
   const StepScalars k(scalars);
-  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads,
-                packs = n / V;
-  for (int64_t i = first; i < packs; i += step) update_at<V>(rule, k, master, grad, value, i * V);
-  if (packs * V + first < n) update_at<1>(rule, k, master, grad, value, packs * V + first);
+  int64_t i = part.begin + int64_t{threadIdx.x} * 4;
+  if (t.aligned() && rule.aligned()) {
+    for (; i + 4 <= part.end; i += kThreads * 4) update_at<4>(rule, k, t, i);
+    i = part.begin + (part.end - part.begin) / 4 * 4 + threadIdx.x;
+  } else {
+    i = part.begin + threadIdx.x;
+  }
+  for (; i < part.end; i += kThreads) update_at<1>(rule, k, t, i);
 }
 
-// state: what the rule reads besides, for its checks and alignment; empty tensors are skipped.
-template <class Args, class Rule>
-void update(const char* op, const Args& a, std::initializer_list<const Tensor*> state, const Rule& rule, Stream s) {
-  const int64_t n = a.master.numel();
-  if (n == 0) return;
+template <class Rule>
+void update(const char* op, const SegmentTable& table, const Tensor& scalars, const Rule& rule, Stream s) {
+  want(op, "scalars", scalars, DType::kF32);
+  if (table.count == 0) return;
   Context& c = enter(s, op);
-  bool wide = aligned16({a.master.data, a.grad.data, a.value.data});
-  const auto check_range = [&](const Tensor& t) {
-    GT_CHECK(t.numel() == n, op, ": ranges of ", n, " and ", t.numel(), " elements");
-    wide = wide && aligned16({t.data});
-  };
-  check_range(a.grad);
-  for (const Tensor* t : state) {
-    if (!*t) continue;
-    want(op, "state", *t, DType::kF32);
-    check_range(*t);
-  }
-  GT_CHECK(!a.value || a.value.numel() == n, op, ": value has ", a.value.numel(), " elements, master ", n);
-  by_master(op, a.master, a.value, [&](auto t, auto u) {
-    by_gradient(op, "grad", a.grad.dtype, [&](auto g) {
+  by_master(table, [&](auto t, auto u) {
+    by_gradient(op, "grad", table.grad, [&](auto g) {
       using M = decltype(t);
       using U = decltype(u);
       using G = decltype(g);
-      const int64_t blocks = std::min<int64_t>(ceil_div(ceil_div(n, wide ? 4 : 1), kThreads), 1 << 20);
-      auto* kernel = wide ? update_kernel<4, M, G, U, Rule> : update_kernel<1, M, G, U, Rule>;
-      kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(
-          rule, a.scalars.template as<float>(), a.master.template as<M>(), a.grad.template as<G>(),
-          a.value.template as<U>(), n);
+      update_kernel<M, G, U, Rule><<<static_cast<unsigned>(table.tiles * kPartsOfTile), kThreads, 0, c.stream>>>(
+          rule, scalars.as<float>(), table.device.as<const Segment>(), table.count);
     });
   });
   leave(c, op);
@@ -233,9 +247,37 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void sum(const Sum& a, Stream s) { sum_of<false>("sum", a.x, a.out, a.accumulate, s); }
+void sum(const Sum& a, Stream s) {
+  want("sum", "out", a.out, DType::kF64);
+  Context& c = enter(s, "sum");
+  const int64_t parts = ceil_div(a.x.numel(), kSegmentTile);
+  auto* partial = reinterpret_cast<double*>(c.scratch(std::max<int64_t>(parts, 1) * 8));
+  if (parts > 0)
+    by_dtype("sum", "x", a.x.dtype, [&](auto t) {
+      using T = decltype(t);
+      auto* kernel = aligned16({a.x.data}) ? sum_kernel<kPack<T>, T> : sum_kernel<1, T>;
+      kernel<<<static_cast<unsigned>(parts), kThreads, 0, c.stream>>>(a.x.as<T>(), partial, a.x.numel());
+    });
+  sum_partials_kernel<<<1, kThreads, 0, c.stream>>>(partial, parts, a.out.as<double>(), a.accumulate);
+  leave(c, "sum");
+}
 
-void sum_squares(const SumSquares& a, Stream s) { sum_of<true>("sum_squares", a.x, a.out, a.accumulate, s); }
+void sum_squares(const SumSquares& a, Stream s) {
+  constexpr const char* kOp = "sum_squares";
+  require_gradients(kOp, a.table);
+  want(kOp, "out", a.out, DType::kF64);
+  if (a.table.count == 0) return;
+  Context& c = enter(s, kOp);
+  auto* partial = reinterpret_cast<double*>(c.scratch(int64_t{a.table.tiles} * 8));
+  const auto* segments = a.table.device.as<const Segment>();
+  by_gradient(kOp, "grad", a.table.grad, [&](auto t) {
+    squares_kernel<decltype(t)>
+        <<<static_cast<unsigned>(a.table.tiles), kThreads, 0, c.stream>>>(segments, a.table.count, partial);
+  });
+  sum_groups_kernel<1><<<static_cast<unsigned>(a.table.count), kThreads, 0, c.stream>>>(segments, a.table.count,
+                                                                                        partial, a.out.as<double>());
+  leave(c, kOp);
+}
 
 void clip_factor(const ClipFactor& a, Stream s) {
   Context& c = enter(s, "clip_factor");
@@ -265,11 +307,18 @@ void judge_step(const JudgeStep& a, Stream s) {
 }
 
 void adamw(const AdamW& a, Stream s) {
-  update("adamw", a, {&a.m, &a.v}, AdamRule{a.m.as<float>(), a.v.as<float>(), a.eps, a.weight_decay, a.adam_l2}, s);
+  require_segments("adamw", a.table, true, true);
+  update("adamw", a.table, a.scalars, AdamRule{a.eps, a.adam_l2}, s);
 }
 
 void sgd(const Sgd& a, Stream s) {
-  update("sgd", a, {&a.m}, SgdRule{a.m ? a.m.as<float>() : nullptr, a.weight_decay, a.nesterov}, s);
+  require_segments("sgd", a.table, false, false);
+  update("sgd", a.table, a.scalars, SgdRule{a.nesterov}, s);
+}
+
+void lion(const Lion& a, Stream s) {
+  require_segments("lion", a.table, true, false);
+  update("lion", a.table, a.scalars, LionRule{}, s);
 }
 
 void stochastic_round(const StochasticRound& a, Stream s) {
@@ -286,7 +335,5 @@ void stochastic_round(const StochasticRound& a, Stream s) {
       a.src.as<float>(), a.dst.as<uint16_t>(), a.scalars.as<float>(), n, a);
   leave(c, kOp);
 }
-
-void lion(const Lion& a, Stream s) { update("lion", a, {&a.m}, LionRule{a.m.as<float>(), a.weight_decay}, s); }
 
 }  // namespace gt::cuda

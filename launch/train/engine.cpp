@@ -214,8 +214,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
   put_wishes(stop, save_ready, save_due);
   queue_update([&] {
     const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
-    store_->norm_squares(norms);
-    store_->replica_squares(replicas);
+    store_->norm_squares(sums.slice(0, losses_at()));
     share(losses);
     backend_.ops->clip_factor({.norm_squares = norms,
                                .scalars = scalars,
@@ -228,7 +227,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
     if (limits_of_step_) judge(norm);
     end_phase(Phase::kNorms);
     queue_fetch();
-    optimizer_->step(*store_, scalars, compute_);
+    optimizer_->step(scalars, compute_);
     end_phase(Phase::kOptimizer);
     store_->publish();
   });
@@ -482,7 +481,8 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
-      limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes();
+      limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() + store_->table_bytes() +
+      optimizer_->work_bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;
   if (update_) plan.memory.graphs += update_->held().bytes;

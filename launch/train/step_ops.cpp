@@ -19,6 +19,22 @@ void forget(Args& a) {
   if constexpr (requires { a.drop.mask; }) forget(a.drop.mask);
   if constexpr (requires { a.b_version; }) a.b_version = a.b_version > 0;
   if constexpr (std::is_same_v<Args, StochasticRound>) a.key = 0, a.base = a.first = 0;
+  if constexpr (OverSegments<Args>) a.table.device = {}, a.table.host = nullptr;
+}
+
+template <class Args>
+std::vector<Segment> segments_of(const Args& a) {
+  std::vector<Segment> out;
+  if constexpr (OverSegments<Args>) out.assign(a.table.segments().begin(), a.table.segments().end());
+  const auto forget_place = [](auto*& p) {
+    if (p != nullptr) p = reinterpret_cast<std::decay_t<decltype(p)>>(0x100 | (reinterpret_cast<uintptr_t>(p) & 0xff));
+  };
+  for (Segment& s : out)
+    forget_place(s.master), forget_place(s.grad), forget_place(s.m), forget_place(s.v), forget_place(s.value);
+  return out;
+}
+bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits<Segment>);
 }
 
 // Addresses become numbers of tensors.
@@ -55,13 +71,15 @@ class Recorder {
   template <class Args>
   void add(const char* op, const Args& args) {
     const Args plain = without_places(args);
+    std::vector<Segment> segments = segments_of(args);
     std::string what = name(args);
     const auto same = [&](const OpCall& c) {
       const Args* other = std::get_if<Args>(&c.args);
-      return other != nullptr && c.what == what && same_bits(*other, plain);
+      return other != nullptr && c.what == what && same_bits(*other, plain) && same_segments(c.segments, segments);
     };
     auto it = std::find_if(calls_.begin(), calls_.end(), same);
-    if (it == calls_.end()) it = calls_.insert(calls_.end(), {op, std::move(what), plain, op_cost(args), 0});
+    if (it == calls_.end())
+      it = calls_.insert(calls_.end(), {op, std::move(what), plain, std::move(segments), op_cost(args), 0});
     ++it->calls;
   }
   std::vector<OpCall> take() { return std::move(calls_); }
@@ -70,7 +88,7 @@ class Recorder {
   // The module whose weight or gradient a call touches, and for products which of the three it is.
   template <class Args>
   std::string name(const Args& args) const {
-    if (op_cost(args).kind == OpClass::kOptimizer || std::is_same_v<Args, SumSquares>) return "";
+    if (op_cost(args).kind == OpClass::kOptimizer) return "";
     std::string module;
     bool gradient = false;
     fields::each_tensor(args, [&](const Tensor& t) {
@@ -124,6 +142,9 @@ std::string text_of(std::monostate) { return ""; }
 template <class Args>
 std::string text_of(const Args& args) {
   std::string out;
+  if constexpr (OverSegments<Args>)
+    return fmt::format("[{}] in {} {}, {}", args.table.elements, args.table.count,
+                       args.table.count == 1 ? "segment" : "segments", name_of(args.table.grad));
   fields::each_tensor(args, [&](const Tensor& t) {
     if (out.empty() && t) out = cat(to_string(t.shape), " ", name_of(t.dtype));
   });

@@ -21,6 +21,9 @@ struct OpCall {
   // Addresses stand for tensors: equal ones are one tensor, the low 8 bits are those of the step. No tensor: nullptr.
   // Streams of random numbers, versions and what else changes no work are taken out.
   OpArgs args;
+  // Of an op over a table its segments, which `args` leaves out. No tensor: nullptr; of other addresses the low 8 bits
+  // are those of the step.
+  std::vector<Segment> segments;
   OpCost cost;        // of one call
   int64_t calls = 0;  // in the step
 };

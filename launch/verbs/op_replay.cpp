@@ -11,6 +11,8 @@
 namespace gt {
 namespace {
 
+const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
+
 // Values of tensors for which normal numbers would be none that training has.
 class Values {
  public:
@@ -45,7 +47,6 @@ template <class Args>
 void settle(Args& a, const Values& v) {
   if constexpr (requires { a.scalars; })  // rate, beta1, two corrections, gradient's factor, not skipped, ..., beta2
     v.put(a.scalars, {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0});
-  if constexpr (requires { a.v; }) v.put(a.v, {1e-4f, 3e-4f, 2e-5f});
   if constexpr (requires { a.rstd; }) v.put(a.rstd, {1});
   if constexpr (requires { a.lse; }) v.put(a.lse, {7});
   if constexpr (requires { a.stats; }) v.put(a.stats, {1});
@@ -92,11 +93,37 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
             else
               values.zero(t);
           });
+          if constexpr (OverSegments<std::decay_t<decltype(args)>>) args.table = table_for(args.table, call.segments);
           settle(args, values);
         }
       },
       args_);
   bench.backend().device->synchronize(bench.stream());
+}
+
+// Segments like those of the step, every tensor of theirs on memory of its own.
+SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments) {
+  const Values values(bench_);
+  const auto give = [&](auto*& p, int64_t count, DType type, bool positive) {
+    if (p == nullptr) return;
+    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) & 0xff);
+    held_.emplace_back(offset + count * size_of(type), bench_.stream().device, *bench_.backend().device);
+    const Tensor t = held_.back().tensor({count}, type, offset);
+    bench_.fill_normal(t);
+    if (positive) values.put(t, kSecondMoments);
+    p = reinterpret_cast<std::decay_t<decltype(p)>>(t.data);
+  };
+  tables_.open(like.master, like.grad, like.value);
+  for (Segment& s : segments) {
+    give(s.master, s.count, like.master, false);
+    give(s.grad, s.count, like.grad, false);
+    give(s.m, s.count, DType::kF32, false);
+    give(s.v, s.count, DType::kF32, true);
+    give(s.value, s.count, like.value, false);
+    tables_.add(s);
+  }
+  tables_.upload(static_cast<int64_t>(segments.size()), bench_.stream(), *bench_.backend().device);
+  return tables_.tables().front();
 }
 
 void OpReplay::operator()() const {

@@ -20,8 +20,10 @@ class OpReplay {
   void operator()() const;
 
  private:
+  SegmentTable table_for(const SegmentTable& like, std::vector<Segment>);
   const DeviceBench& bench_;
   std::vector<Buffer> held_;
+  SegmentTables tables_;
   OpArgs args_;
 };
 

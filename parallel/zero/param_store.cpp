@@ -41,6 +41,7 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
   for (int k = 0; k < num_scopes(); ++k) add_ranges(k);
   cut_pieces();
+  list_squares();
 }
 
 // A module of half and f32 parameters is two scopes, so that each is gathered in one type; they are used as one.
@@ -262,25 +263,30 @@ void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }
 
-// Adds the squares of what this tensor rank counts, or does not count, of a scope's own shard.
-void ParamStore::add_squares(const ScopeState& s, bool of_counted, Tensor out) {
+// What this tensor rank counts, or does not count, of a scope's own shard.
+void ParamStore::list_squares(const ScopeState& s, bool of_counted, int group) {
   if (s.tied_copy()) return;  // counted once, by the owner
   for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))])
     for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
       if (counted == of_counted && piece.count > 0)
-        backend_.ops->sum_squares({.x = s.grads_at(piece.at, piece.at + piece.count), .out = out, .accumulate = true},
-                                  compute_);
+        norms_.add(
+            {.grad = s.grads_at(piece.at, piece.at + piece.count).data, .count = piece.count, .group = group});
 }
 
-void ParamStore::replica_squares(Tensor out) {
+void ParamStore::list_squares() {
+  norms_.open(options_.grad, options_.grad, options_.grad);
+  for (int index = 0; index < total_scopes_; ++index)
+    for (const auto& s : scopes_)
+      if (s->spec.index == index) list_squares(*s, true, index);
+  for (const auto& s : scopes_) list_squares(*s, false, total_scopes_);
+  const auto tensors = static_cast<int64_t>(parameters().size());
+  norms_.upload(2 * tensors, compute_, *backend_.device);
+}
+
+void ParamStore::norm_squares(Tensor out) {
+  GT_CHECK(out.numel() == total_scopes_ + 1 && out.dtype == DType::kF64, "one f64 entry per scope, and one");
   backend_.device->zero(out.data, out.bytes(), compute_);
-  for (auto& s : scopes_) add_squares(*s, false, out);
-}
-
-void ParamStore::norm_squares(Tensor norms) {
-  GT_CHECK(norms.numel() == total_scopes_ && norms.dtype == DType::kF64, "one f64 entry per scope of the model");
-  backend_.device->zero(norms.data, norms.bytes(), compute_);
-  for (auto& s : scopes_) add_squares(*s, true, norms.slice(s->spec.index, 1));
+  backend_.ops->sum_squares({.table = norms_.tables().front(), .out = out}, compute_);
 }
 
 // Values of what this rank updates become their masters, to nearest even; the optimizer's step does the same.

@@ -104,12 +104,10 @@ class ParamStore {
 
   // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every
   // stage; of elements that several tp ranks hold the first of them; not a tied copy), 0 for scopes of other ranks: out
-  // f64 [total_scopes]. Summed over the world it is the global norm squared, with entries in the model's order whatever
-  // the layout.
+  // f64 [total_scopes + 1]. Summed over the world it is the global norm squared, with entries in the model's order
+  // whatever the layout. The last entry is the sum of squares of what the others leave out because another tensor rank
+  // counts it. Only good for knowing that it is finite: a replica that is not would part from its owner.
   void norm_squares(Tensor out);
-  // The sum of squares of what norm_squares() leaves out because another tensor rank counts it: out f64 [1]. Only good
-  // for knowing that it is finite: a replica that is not would part from its owner.
-  void replica_squares(Tensor out);
   // After finish_reduction(): the parameter that a backward met first among those whose gradients are not finite on
   // this rank's shard, and its place in the order of a backward of the whole model (0: the first it meets).
   struct BadGradient {
@@ -145,6 +143,7 @@ class ParamStore {
   int64_t master_bytes() const;       // f32 masters of half values
   int64_t value_bytes() const;        // kept, and at most gathered so far
   int64_t grad_bytes() const;         // kept, and at most on their way so far
+  int64_t table_bytes() const { return norms_.bytes(); }  // of what norm_squares() adds up
   ZeroMemory temporary_bytes() const; // of those, what is not kept
 
  private:
@@ -156,7 +155,8 @@ class ParamStore {
   void derive_values(ScopeState&);
   void add_ranges(int scope);
   void cut_pieces();
-  void add_squares(const ScopeState&, bool of_counted, Tensor out);
+  void list_squares();
+  void list_squares(const ScopeState&, bool of_counted, int group);
   const std::vector<ScopeState*>& used_order();
   const Mesh& mesh_;
   ZeroOptions options_;
@@ -173,6 +173,7 @@ class ParamStore {
   std::vector<UpdateRange> ranges_;
   std::vector<UpdatePiece> pieces_;
   std::vector<const Parameter*> tensors_;
+  SegmentTables norms_;  // one: gradients by scope of the model, then what other tensor ranks count
 };
 
 }  // namespace gt

@@ -23,9 +23,13 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
           if (piece.count > 0)
             out.push_back({.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
                            .data = flat_state[k].slice(piece.at - from, piece.count),
-                           .full = p.full_shape, .local = p.local_shape, .shard = p.shard,
-                           .tp_rank = mesh_.coord(Axis::kTp), .tp_size = mesh_.size(Axis::kTp),
-                           .pad_rows = p.pad_rows, .begin = piece.begin,
+                           .full = p.full_shape,
+                           .local = p.local_shape,
+                           .shard = p.shard,
+                           .tp_rank = mesh_.coord(Axis::kTp),
+                           .tp_size = mesh_.size(Axis::kTp),
+                           .pad_rows = p.pad_rows,
+                           .begin = piece.begin,
                            .save = r == dp && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
       }
   }
@@ -34,20 +38,29 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
 
 std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
   constexpr int64_t kMostParameters = 1 << 16;  // of a scope
-  const Buffer room(size_of(DType::kF64), compute_.device, *backend_.device);
-  std::optional<BadGradient> found;
+  std::vector<BadGradient> all;
+  SegmentTables tables;
+  tables.open(options_.grad, options_.grad, options_.grad);
   for (const auto& s : scopes_)
     for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
-      if (s->tied_copy()) continue;  // its owner has the sum
-      const int64_t place = (total_scopes_ - s->spec.index) * kMostParameters - s->place[static_cast<size_t>(g.tensor)];
-      double squares = 0;
-      backend_.ops->sum_squares({.x = s->grads_at(g.at, g.at + g.count), .out = room.tensor({1}, DType::kF64)},
-                                compute_);
-      backend_.device->copy(&squares, room.data(), sizeof squares, compute_);
-      backend_.device->synchronize(compute_);
-      if (!std::isfinite(squares) && (!found || place < found->place))
-        found = {place, s->spec.params[static_cast<size_t>(g.tensor)]->name};
+      if (s->tied_copy() || g.count == 0) continue;  // of a copy its owner has the sum
+      const auto tensor = static_cast<size_t>(g.tensor);
+      tables.add({.grad = s->grads_at(g.at, g.at + g.count).data,
+                  .count = g.count,
+                  .group = static_cast<int32_t>(all.size())});
+      all.push_back(
+          {(total_scopes_ - s->spec.index) * kMostParameters - s->place[tensor], s->spec.params[tensor]->name});
     }
+  const auto count = static_cast<int64_t>(all.size());
+  tables.upload(count, compute_, *backend_.device);
+  const Buffer room(count * size_of(DType::kF64), compute_.device, *backend_.device);
+  std::vector<double> squares(all.size());
+  backend_.ops->sum_squares({.table = tables.tables().front(), .out = room.tensor({count}, DType::kF64)}, compute_);
+  backend_.device->copy(squares.data(), room.data(), count * size_of(DType::kF64), compute_);
+  backend_.device->synchronize(compute_);
+  std::optional<BadGradient> found;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (!std::isfinite(squares[i]) && (!found || all[i].place < found->place)) found = all[i];
   return found;
 }
 

@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
+#include "tests/kernels/host_table.h"
 
 using namespace gt;
 
@@ -143,37 +146,52 @@ void vocabulary(Bench& b) {
 // The updates of GPT-2 small's 124 M parameters, beside a loop over the same memory that does nothing else: it too
 // writes only what it has read.
 void step(Bench& b) {
-  const int64_t n = 124'439'808;
-  const auto bytes = [n](double a_parameter) { return a_parameter * static_cast<double>(n); };
+  constexpr int64_t n = 124'439'808;
+  const auto bytes = [](double a_parameter) { return a_parameter * static_cast<double>(n); };
   const Tensor w = b.tensor({n}), g = b.tensor({n}), m = b.tensor({n}), v = b.tensor({n}),
                scalars = b.tensor({kNumScalars});
   for (int64_t i = 0; i < n; ++i) v.as<float>()[i] = std::fabs(v.as<float>()[i]);
   float* s = scalars.as<float>();
   s[kLr] = 1e-4f, s[kBeta1] = 0.9f, s[kBiasCorrection1] = 0.5f, s[kBiasCorrection2] = 0.5f, s[kGradMultiplier] = 1,
   s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradShare] = 1;
-  const Tensor norms = b.tensor({2}, DType::kF64);
-  const LambRule rule{.weight_decay = 0.01f};
+  const LambRule rule{};
+  test::HostTables tables;
+  const auto cut = [&](std::span<const int64_t> sizes) {  // in segments of these sizes, again and again
+    std::vector<test::SegmentOf> list;
+    for (int64_t at = 0; at < n; at += list.back().grad.numel()) {
+      const int64_t count = std::min(n - at, sizes[list.size() % sizes.size()]);
+      list.push_back({w.slice(at, count), g.slice(at, count), m.slice(at, count), v.slice(at, count), {}, 0.1f,
+                      static_cast<int32_t>(list.size())});
+    }
+    return list;
+  };
+  constexpr int64_t c = 768, kWhole[] = {n}, kWeights[] = {3 * c * c, c * c, 4 * c * c, 4 * c * c};
+  constexpr int64_t kBlock[] = {c, c, 3 * c * c, 3 * c, c * c, c, c, c, 4 * c * c, 4 * c, 4 * c * c, c};
+  const SegmentTable one = tables.table(cut(kWhole)), blocks = tables.table(cut(kBlock));
+  const Tensor norms = b.tensor({2 * int64_t{blocks.count}}, DType::kF64);
   b.time("stream: m += w, 124 M", bytes(12), 0, 7, [&] { b.ops().add({m, w, m}, b.stream()); });
-  b.time("adamw, 124 M", bytes(28), 0, 7, [&] { b.ops().adamw({w, g, m, v, {}, scalars, 1e-8f, 0.1f}, b.stream()); });
-  b.time("lamb, both passes, one tensor of 124 M", bytes(40), 0, 7, [&] {
-    b.ops().lamb_moments({w, g, m, v, scalars, norms, rule}, b.stream());
-    b.ops().lamb_apply({w, m, v, {}, scalars, norms, {}, rule}, b.stream());
-  });
+  for (const SegmentTable& t : {one, blocks}) {
+    const auto time = [&](const char* op, double of_a_parameter, const std::function<void()>& call) {
+      b.time((std::string(op) + ", 124 M in " + std::to_string(t.count)).c_str(), bytes(of_a_parameter), 0, 7, call);
+    };
+    time("adamw", 28, [&] { b.ops().adamw({t, scalars, 1e-8f}, b.stream()); });
+    time("lion", 20, [&] { b.ops().lion({t, scalars}, b.stream()); });
+    time("sgd with momentum", 20, [&] { b.ops().sgd({t, scalars}, b.stream()); });
+    time("sum_squares", 4, [&] { b.ops().sum_squares({t, norms}, b.stream()); });
+    time("lamb, both passes", 40, [&] {
+      b.ops().lamb_moments({t, scalars, norms, rule}, b.stream());
+      b.ops().lamb_apply({t, scalars, norms, {}, rule}, b.stream());
+    });
+  }
   // As the optimizer does it on one rank: tensor by tensor, those of GPT-2 small's blocks.
+  std::vector<SegmentTable> tensors;
+  for (const test::SegmentOf& s : cut(kWeights)) tensors.push_back(tables.table({s}));
   b.time("lamb, both passes, tensors of a block", bytes(40), 0, 7, [&] {
-    constexpr int64_t kSizes[] = {3 * 768 * 768, 768 * 768, 4 * 768 * 768, 4 * 768 * 768};
-    for (int64_t at = 0, k = 0; at < n; ++k) {
-      const int64_t count = std::min(n - at, kSizes[k % 4]);
-      const Tensor wt = w.slice(at, count), gt = g.slice(at, count), mt = m.slice(at, count), vt = v.slice(at, count);
-      b.ops().lamb_moments({wt, gt, mt, vt, scalars, norms, rule}, b.stream());
-      b.ops().lamb_apply({wt, mt, vt, {}, scalars, norms, {}, rule}, b.stream());
-      at += count;
+    for (const SegmentTable& t : tensors) {
+      b.ops().lamb_moments({t, scalars, norms, rule}, b.stream());
+      b.ops().lamb_apply({t, scalars, norms, {}, rule}, b.stream());
     }
   });
-  b.time("lion, 124 M", bytes(20), 0, 7, [&] { b.ops().lion({w, g, m, {}, scalars, 0.1f}, b.stream()); });
-  b.time("sgd with momentum, 124 M", bytes(20), 0, 7, [&] { b.ops().sgd({w, g, m, {}, scalars, 0.1f}, b.stream()); });
-  const Tensor out{reinterpret_cast<std::byte*>(s), {1}, DType::kF64, {}};
-  b.time("sum_squares, 124 M", bytes(4), 0, 7, [&] { b.ops().sum_squares({g, out}, b.stream()); });
   b.drop();
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/core/open_stream.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/simd.h"
+#include "tests/kernels/host_table.h"
 #include "tests/kernels/reference_ops.h"
 #include "tests/support/test.h"
 
@@ -236,6 +237,20 @@ TEST_CASE("cpu simd: cross-entropy in one pass has the bits of its two halves") 
   }
 }
 
+namespace {
+// The same in two segments, the first of some tiles and a part of one.
+std::vector<SegmentOf> in_two(const SegmentOf& all) {
+  constexpr int64_t kFirst = 80'001;
+  std::vector<SegmentOf> out{all, all};
+  for (Tensor SegmentOf::*t : {&SegmentOf::master, &SegmentOf::grad, &SegmentOf::m, &SegmentOf::v}) {
+    const int64_t n = (all.*t).numel();
+    out[0].*t = (all.*t).slice(0, kFirst);
+    out[1].*t = (all.*t).slice(kFirst, n - kFirst);
+  }
+  return out;
+}
+}  // namespace
+
 TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same bits") {
   Tensors t;
   const int64_t n = 100'003;
@@ -244,13 +259,15 @@ TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same 
   const Tensor scalars = t.f32({kNumScalars});
   const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
   std::memcpy(scalars.data, values, sizeof values);
+  HostTables tables;
+  const SegmentTable table = tables.table(in_two({w, x, m, v, {}, 0.1f}));
   expect_same_for_all_threads("sum", {out}, [&](auto& ops, Stream s) { ops.sum({x, out}, s); });
-  expect_same_for_all_threads("sum_squares", {out}, [&](auto& ops, Stream s) { ops.sum_squares({x, out, true}, s); });
+  expect_same_for_all_threads("sum_squares", {out}, [&](auto& ops, Stream s) { ops.sum_squares({table, out}, s); });
   for (const bool l2 : {false, true}) {
     expect_same_for_all_threads("adamw", {w, m, v}, [&](auto& ops, Stream s) {
-      ops.adamw({w, x, m, v, {}, scalars, 1e-8f, 0.1f, l2}, s);
+      ops.adamw({table, scalars, 1e-8f, l2}, s);
     });
-    expect_same_for_all_threads("sgd", {w, m}, [&](auto& ops, Stream s) { ops.sgd({w, x, m, {}, scalars, 0.1f, l2}, s); });
+    expect_same_for_all_threads("sgd", {w, m}, [&](auto& ops, Stream s) { ops.sgd({table, scalars, l2}, s); });
   }
 }
 
@@ -261,12 +278,14 @@ TEST_CASE("cpu simd: Lion and LAMB split among threads give the same bits") {
   const Tensor scalars = t.f32({kNumScalars}), norms = t.raw({2}, DType::kF64), ratio = t.f32({1});
   const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
   std::memcpy(scalars.data, values, sizeof values);
-  expect_same_for_all_threads("lion", {w, m}, [&](auto& ops, Stream s) { ops.lion({w, x, m, {}, scalars, 0.1f}, s); });
+  HostTables tables;
+  const SegmentTable table = tables.table(in_two({w, x, m, v, {}, 0.1f}));
+  expect_same_for_all_threads("lion", {w, m}, [&](auto& ops, Stream s) { ops.lion({table, scalars}, s); });
   expect_same_for_all_threads("lamb_moments", {m, v, norms}, [&](auto& ops, Stream s) {
-    ops.lamb_moments({w, x, m, v, scalars, norms, {.weight_decay = 0.1f}, false}, s);
+    ops.lamb_moments({table, scalars, norms, {}}, s);
   });
   expect_same_for_all_threads("lamb_apply", {w, ratio}, [&](auto& ops, Stream s) {
-    ops.lamb_apply({w, m, v, {}, scalars, norms, ratio, {.weight_decay = 0.1f}}, s);
+    ops.lamb_apply({table, scalars, norms, ratio, {}}, s);
   });
 }
 
@@ -279,8 +298,10 @@ TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest
     const Tensor scalars = t.f32({kNumScalars}), want = t.raw({n}, type);
     const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
     std::memcpy(scalars.data, values, sizeof values);
+    HostTables tables;
+    const SegmentTable table = tables.table({{w, g, m, v, value, 0.1f}});
     on_every_isa([&] {
-      cpu_backend().ops->adamw({w, g, m, v, value, scalars, 1e-8f, 0.1f}, {});
+      cpu_backend().ops->adamw({table, scalars, 1e-8f}, {});
       for (int64_t i = 0; i < n; ++i) set(want, i, w.as<float>()[i]);
       CHECK(std::memcmp(want.data, value.data, static_cast<size_t>(value.bytes())) == 0);
     });
@@ -371,12 +392,21 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
     CHECK(said.starts_with(op));
     CHECK(said.find(what) != std::string::npos);
   };
-  refused([&](auto& ops, Stream s) { ops.layer_norm({x, {}, c, c, {}, f, n, n}, s); }, "layer_norm",
-          "out [4, 8] is f32 beside x of bf16");
-  refused([&](auto& ops, Stream s) { ops.layer_norm({x, {}, hc, c, {}, x, n, n}, s); }, "layer_norm",
-          "gamma [8] is f16 beside x of bf16");
-  refused([&](auto& ops, Stream s) { ops.layer_norm({x, f, c, c, x, x, n, n}, s); }, "layer_norm",
-          "delta [4, 8] is f32 beside x of bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.layer_norm({x, {}, c, c, {}, f, n, n}, s);
+      },
+      "layer_norm", "out [4, 8] is f32 beside x of bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.layer_norm({x, {}, hc, c, {}, x, n, n}, s);
+      },
+      "layer_norm", "gamma [8] is f16 beside x of bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.layer_norm({x, f, c, c, x, x, n, n}, s);
+      },
+      "layer_norm", "delta [4, 8] is f32 beside x of bf16");
   refused([&](auto& ops, Stream s) { ops.add({x, h, f}, s); }, "add", "bf16");
   refused([&](auto& ops, Stream s) { ops.add({x, f, x}, s); }, "add", "b [4, 8] is f32 beside out of bf16");
   refused([&](auto& ops, Stream s) { ops.axpy({t.ids(4, 0, 4), n, 1}, s); }, "axpy", "x [4] is i32");
@@ -388,16 +418,29 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
   const Tensor ids = t.ids(4, 0, 4), qkv = t.raw({4, 24}, DType::kBF16);
   refused([&](auto& ops, Stream s) { ops.attention({qkv, f, n, 1, 4, 1, 1, 8}, s); }, "attention", "out [4, 8] is f32");
   refused([&](auto& ops, Stream s) { ops.embedding({ids, x, f}, s); }, "embedding", "out [4, 8] is f32 beside table");
-  refused([&](auto& ops, Stream s) { ops.embedding_grad({ids, x, h}, s); }, "embedding_grad",
-          "[4, 8] is f16; gradients of parameters are f32 or bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.embedding_grad({ids, x, h}, s);
+      },
+      "embedding_grad", "[4, 8] is f16; gradients of parameters are f32 or bf16");
   refused([&](auto& ops, Stream s) { ops.add_position({f, x, 4}, s); }, "add_position", "pos [4, 8] is bf16");
   refused([&](auto& ops, Stream s) { ops.position_grad({x, h, 4}, s); }, "position_grad", "dpos [4, 8] is f16");
   refused([&](auto& ops, Stream s) { ops.cross_entropy({x, ids, c, n, f, 8}, s); }, "cross_entropy",
           "dlogits [4, 8] is f32 beside logits of bf16");
   refused([&](auto& ops, Stream s) { ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s); },
           "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
+
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s);
+      },
+      "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
   const Tensor scalars = t.f32({kNumScalars});
-  refused([&](auto& ops, Stream s) { ops.sgd({h, f, {}, x, scalars}, s); }, "sgd", "master is f16");
+  HostTables tables;
+  const SegmentTable beside = tables.table({{h, f, {}, {}, x}}), no_gradient = tables.table({{f, h}});
+  refused([&](auto& ops, Stream s) { ops.sgd({beside, scalars}, s); }, "sgd", "master is f16");
+  refused([&](auto& ops, Stream s) { ops.sgd({no_gradient, scalars}, s); }, "sgd", "grad is f16");
+  refused([&](auto& ops, Stream s) { ops.sum_squares({no_gradient, n}, s); }, "sum_squares", "grad is f16");
   const Tensor f8 = t.raw({4, 8}, DType::kF8E4M3);
   const std::string cast = message([&](auto& ops, Stream s) { ops.cast({f, f8}, s); });
   CHECK(cast.find("f8e4m3") != std::string::npos);

@@ -112,7 +112,8 @@ void OpCase::prepare(uint64_t seed) {
   }
   if (!big) derive_inputs(host_pointers(before_));
   after_ = before_;
-  if (!big) call(reference_ops(), host_pointers(after_), Stream{});
+  const Backend reference{DeviceKind::kCpu, &reference_ops(), cpu_backend().device};
+  if (!big) call(reference, host_pointers(after_), Stream{});
 }
 
 Images OpCase::run(const Backend& backend, Stream stream) const {
@@ -120,7 +121,7 @@ Images OpCase::run(const Backend& backend, Stream stream) const {
   const DeviceBlocks blocks(backend, stream, before_);
   std::vector<std::byte*> data;
   for (size_t i = 0; i < blocks_.size(); ++i) data.push_back(blocks.data(i) + begin(blocks_[i]));
-  call(*backend.ops, data, stream);
+  call(backend, data, stream);
   return blocks.download();
 }
 
@@ -177,7 +178,7 @@ double OpCase::time(const Backend& backend, Stream stream, int repeats) const {
   std::vector<double> seconds;
   for (int r = -2; r < repeats; ++r) {
     const auto start = std::chrono::steady_clock::now();
-    call(*backend.ops, data, stream);
+    call(backend, data, stream);
     backend.device->synchronize(stream);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     if (r >= 0) seconds.push_back(took.count());

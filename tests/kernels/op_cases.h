@@ -65,7 +65,7 @@ class OpCase {
   std::vector<Block> blocks_;
 
   // Points the argument struct's tensors at these addresses (one a block) and calls the op / the case's derive().
-  virtual void call(const OpTable& ops, const std::vector<std::byte*>& data, Stream stream) const = 0;
+  virtual void call(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const = 0;
   virtual void derive_inputs(const std::vector<std::byte*>& data) const = 0;
 
  private:
@@ -111,6 +111,19 @@ class CaseOf final : public OpCase {
   CaseOf& result(Field f, const char* label, Shape s, bool accumulate, DType t = DType::kF32) {
     return accumulate ? inout(f, label, s, normal(), t) : out(f, label, s, t);
   }
+  // One more segment of the op's table, and what the last one has; types in args.table.
+  CaseOf& segment(Segment numbers) {
+    segments_.push_back({numbers, {}});
+    return *this;
+  }
+  enum Part : size_t { kMaster, kGrad, kM, kV, kValue };
+  CaseOf& has(Part part, Access access, Fill fill, DType t = DType::kF32) {
+    static constexpr const char* kNames[] = {"master", "grad", "m", "v", "value"};
+    segments_.back().parts.emplace_back(part, blocks_.size());
+    blocks_.push_back({cat(kNames[part], " ", segments_.size() - 1), {segments_.back().numbers.count}, t, access,
+                       access == Access::kOut ? nullptr : std::move(fill)});
+    return *this;
+  }
   // f is the same tensor as the one bound to `of` before.
   CaseOf& alias(Field f, Field of) {
     for (const auto& [field, block] : std::vector(bound_)) {
@@ -120,8 +133,10 @@ class CaseOf final : public OpCase {
   }
 
  protected:
-  void call(const OpTable& ops, const std::vector<std::byte*>& data, Stream stream) const override {
-    (ops.*OpOf<Args>::kEntry)(bind(data, stream.device), stream);
+  void call(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const override {
+    Args a = bind(data, stream.device);
+    if constexpr (OverSegments<Args>) a.table = table(backend, data, stream);
+    (backend.ops->*OpOf<Args>::kEntry)(a, stream);
   }
   void derive_inputs(const std::vector<std::byte*>& data) const override {
     if (derive) derive(bind(data, Device{}));
@@ -140,6 +155,34 @@ class CaseOf final : public OpCase {
     }
     return a;
   }
+  // Made once for the same tensors: calls are timed.
+  SegmentTable table(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const
+      requires OverSegments<Args> {
+    if (made_ && made_for_ == data) return made_->tables().front();
+    made_ = std::make_unique<SegmentTables>();
+    made_for_ = data;
+    made_->open(args.table.master, args.table.grad, args.table.value);
+    for (const auto& [numbers, parts] : segments_) {
+      Segment s = numbers;
+      for (const auto& [part, block] : parts) {
+        if (part == kMaster) s.master = data[block];
+        if (part == kGrad) s.grad = data[block];
+        if (part == kM) s.m = reinterpret_cast<float*>(data[block]);
+        if (part == kV) s.v = reinterpret_cast<float*>(data[block]);
+        if (part == kValue) s.value = data[block];
+      }
+      made_->add(s);
+    }
+    made_->upload(static_cast<int64_t>(segments_.size()), stream, *backend.device);
+    return made_->tables().front();
+  }
+  struct Listed {
+    Segment numbers;
+    std::vector<std::pair<Part, size_t>> parts;
+  };
+  std::vector<Listed> segments_;
+  mutable std::unique_ptr<SegmentTables> made_;
+  mutable std::vector<std::byte*> made_for_;
   std::vector<std::pair<Field, size_t>> bound_;
 };
 

@@ -28,150 +28,178 @@ std::string text(const Step& s) {
          (s.master == DType::kF32 ? "" : cat(" master ", name_of(s.master))) + grad_suffix(s.grad);
 }
 
-// Master, gradient, scalars and value; the case's own state comes after.
+using Counts = std::vector<int64_t>;  // elements of each segment; 0: none
+
+std::string text(const Counts& counts) {
+  std::string out;
+  for (const int64_t n : counts) out += cat(out.empty() ? "[" : " ", n);
+  return out + "]";
+}
+
+// Segments under one rule. Of several, some have no weight decay and some no value beside the master, as norms and
+// biases of a half model, and groups do not begin at 0.
 template <class A>
-CaseOf<A>& step_case(OpCases& to, int64_t count, const Step& s, const std::string& what) {
-  auto& c = add_case<A>(to, cat("[", count, "]", what, text(s)));
-  c.inout(&A::master, "master", {count}, normal(), s.master);
+CaseOf<A>& step_case(OpCases& to, const Counts& counts, const Step& s, const std::string& what, int moments,
+                     float decay = 0.1f) {
+  using C = CaseOf<A>;
+  auto& c = add_case<A>(to, cat(text(counts), what, text(s)));
   c.in(&A::scalars, "scalars", {kNumScalars}, scalar_values(s.skip));
-  if constexpr (requires { &A::grad; }) c.in(&A::grad, "grad", {count}, normal(3), s.grad);
-  if constexpr (requires { &A::value; }) {
-    if (s.with_value && s.skip) c.inout(&A::value, "value", {count}, normal(), s.value);
-    if (s.with_value && !s.skip) c.out(&A::value, "value", {count}, s.value);
+  c.args.table.master = s.master, c.args.table.grad = s.grad, c.args.table.value = s.value;
+  int64_t total = 0;
+  for (size_t k = 0; k < counts.size(); ++k) {
+    if (counts[k] == 0) continue;
+    const bool many = counts.size() > 1;
+    c.segment({.count = counts[k],
+               .group = static_cast<int32_t>(many ? 1 + k / 2 : 0),
+               .weight_decay = many && k % 3 == 1 ? 0 : decay,
+               .counted = k % 4 == 3 ? 0 : 1});
+    c.has(C::kMaster, Access::kInOut, normal(), s.master).has(C::kGrad, Access::kIn, normal(3), s.grad);
+    if (moments > 0) c.has(C::kM, Access::kInOut, normal(0.3));
+    if (moments > 1) c.has(C::kV, Access::kInOut, positive());
+    if (s.with_value && k % 2 == 0) c.has(C::kValue, s.skip ? Access::kInOut : Access::kOut, normal(), s.value);
+    total += counts[k];
   }
   c.tolerance = s.skip ? 0 : s.value == DType::kF32 ? unit_of(s.master) : 1e-3;
-  c.flops = 14.0 * static_cast<double>(count);
+  c.flops = 14.0 * static_cast<double>(total);
   return c;
 }
 
-// `add(count, step)` for sizes and kinds of value; then what only some sizes need.
+const Counts& many_segments() {  // more than a tile, a tile, less than a vector, more than the largest part of one
+  static const Counts kCounts{70001, 32768, 3, 9000, 1, 768, 2304, 16390};
+  return kCounts;
+}
+
+// `add(counts, step)` for sizes and kinds of value; then what only some sizes need.
 template <class F>
 void sweep_sizes(F add) {
   for (const int64_t count : {0, 1, 7, 33, 129, 70001}) {
-    add(count, Step{});
-    add(count, Step{.with_value = false});
-    add(count, Step{.value = DType::kBF16});
-    add(count, Step{.skip = true});
+    add({count}, Step{});
+    add({count}, Step{.with_value = false});
+    add({count}, Step{.value = DType::kBF16});
+    add({count}, Step{.skip = true});
   }
+  add(many_segments(), Step{});
+  add(many_segments(), Step{.value = DType::kBF16, .grad = DType::kBF16});
+  add(many_segments(), Step{.skip = true, .value = DType::kF16});
 }
 template <class F>
 void bf16_gradients(F add) {
-  for (const int64_t count : {1, 33, 9001}) add(count, Step{.value = DType::kBF16, .grad = DType::kBF16});
-  add(129, Step{.with_value = false, .grad = DType::kBF16});
-  add(9001, Step{.with_value = false, .master = DType::kBF16, .grad = DType::kBF16});
-  add(129, Step{.with_value = false, .master = DType::kF16, .grad = DType::kBF16});
-  add(129, Step{.skip = true, .grad = DType::kBF16});
-  add(1000, Step{.value = DType::kF16, .grad = DType::kBF16}).skew = 1;
-  add(1 << 22, Step{.value = DType::kBF16, .grad = DType::kBF16}).big = true;
+  for (const int64_t count : {1, 33, 9001}) add({count}, Step{.value = DType::kBF16, .grad = DType::kBF16});
+  add({129}, Step{.with_value = false, .grad = DType::kBF16});
+  add({9001}, Step{.with_value = false, .master = DType::kBF16, .grad = DType::kBF16});
+  add({129}, Step{.with_value = false, .master = DType::kF16, .grad = DType::kBF16});
+  add({129}, Step{.skip = true, .grad = DType::kBF16});
+  add({1000}, Step{.value = DType::kF16, .grad = DType::kBF16}).skew = 1;
+  add({1 << 22}, Step{.value = DType::kBF16, .grad = DType::kBF16}).big = true;
 }
 template <class F>
 void odd_ones(F add) {
-  add(129, Step{.value = DType::kF16});
-  add(129, Step{.skip = true, .value = DType::kBF16});
-  add(1000, Step{.value = DType::kBF16}).skew = 1;
+  add({129}, Step{.value = DType::kF16});
+  add({129}, Step{.skip = true, .value = DType::kBF16});
+  add({1000}, Step{.value = DType::kBF16}).skew = 1;
+  add({1000, 40000, 33}, Step{.value = DType::kBF16}).skew = 1;
   for (const DType t : kHalves) {
-    add(9001, Step{.with_value = false, .master = t});
-    add(129, Step{.skip = true, .with_value = false, .master = t});
+    add({9001}, Step{.with_value = false, .master = t});
+    add({129}, Step{.skip = true, .with_value = false, .master = t});
   }
-  add(1 << 22, Step{.value = DType::kBF16}).big = true;
+  add({1 << 22}, Step{.value = DType::kBF16}).big = true;
 }
 
 void add_adamw(OpCases& to) {
-  const auto one = [&](int64_t count, const Step& s, bool l2, float decay) -> auto& {
-    auto& c = step_case<AdamW>(to, count, s, cat(l2 ? " l2" : "", decay == 0 ? " no decay" : ""));
-    c.args.weight_decay = decay, c.args.adam_l2 = l2;
-    return c.inout(&AdamW::m, "m", {count}, normal(0.3)).inout(&AdamW::v, "v", {count}, positive());
+  const auto one = [&](const Counts& counts, const Step& s, bool l2, float decay) -> auto& {
+    auto& c = step_case<AdamW>(to, counts, s, cat(l2 ? " l2" : "", decay == 0 ? " no decay" : ""), 2, decay);
+    c.args.adam_l2 = l2;
+    return c;
   };
-  for (const bool l2 : {false, true}) sweep_sizes([&](int64_t n, const Step& s) { one(n, s, l2, 0.1f); });
-  odd_ones([&](int64_t n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
-  bf16_gradients([&](int64_t n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
-  one(129, {}, false, 0);
+  for (const bool l2 : {false, true}) sweep_sizes([&](const Counts& n, const Step& s) { one(n, s, l2, 0.1f); });
+  odd_ones([&](const Counts& n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
+  bf16_gradients([&](const Counts& n, const Step& s) -> auto& { return one(n, s, false, 0.1f); });
+  one({129}, {}, false, 0);
 }
 
 void add_sgd(OpCases& to) {
-  const auto one = [&](int64_t count, const Step& s, bool momentum, bool nesterov) -> auto& {
-    auto& c = step_case<Sgd>(to, count, s, cat(momentum ? " momentum" : "", nesterov ? " nesterov" : ""));
-    c.args.weight_decay = 0.1f, c.args.nesterov = nesterov;
-    if (momentum) c.inout(&Sgd::m, "m", {count}, normal(0.3));
+  const auto one = [&](const Counts& counts, const Step& s, bool momentum, bool nesterov) -> auto& {
+    auto& c = step_case<Sgd>(to, counts, s, cat(momentum ? " momentum" : "", nesterov ? " nesterov" : ""), momentum);
+    c.args.nesterov = nesterov;
     return c;
   };
-  for (const bool nesterov : {false, true}) sweep_sizes([&](int64_t n, const Step& s) { one(n, s, true, nesterov); });
-  odd_ones([&](int64_t n, const Step& s) -> auto& { return one(n, s, true, false); });
-  bf16_gradients([&](int64_t n, const Step& s) -> auto& { return one(n, s, true, false); });
-  for (const int64_t n : {0, 33, 5000}) one(n, {}, false, false);
+  for (const bool nesterov : {false, true})
+    sweep_sizes([&](const Counts& n, const Step& s) { one(n, s, true, nesterov); });
+  odd_ones([&](const Counts& n, const Step& s) -> auto& { return one(n, s, true, false); });
+  bf16_gradients([&](const Counts& n, const Step& s) -> auto& { return one(n, s, true, false); });
+  for (const int64_t n : {0, 33, 5000}) one({n}, {}, false, false);
 }
 
 void add_lion(OpCases& to) {
-  const auto one = [&](int64_t count, const Step& s) -> auto& {
-    auto& c = step_case<Lion>(to, count, s, "");
-    c.args.weight_decay = 0.1f;
-    return c.inout(&Lion::m, "m", {count}, normal(0.3));
-  };
+  const auto one = [&](const Counts& counts, const Step& s) -> auto& { return step_case<Lion>(to, counts, s, "", 1); };
   sweep_sizes(one);
   odd_ones(one);
   bf16_gradients(one);
-  auto& zero = step_case<Lion>(to, 40, {}, " gradient and momentum zero");
-  zero.args.weight_decay = 0;
-  zero.inout(&Lion::m, "m", {40}, values({0, 0, 1, -1}));
+  using C = CaseOf<Lion>;
+  auto& zero = add_case<Lion>(to, "[40] gradient and momentum zero");
+  zero.in(&Lion::scalars, "scalars", {kNumScalars}, scalar_values(false)).segment({.count = 40});
+  zero.has(C::kMaster, Access::kInOut, normal()).has(C::kGrad, Access::kIn, values({0, 0, 3, -3}));
+  zero.has(C::kM, Access::kInOut, values({0, 0, 1, -1}));
 }
 
 struct NamedRule {
   const char* name;
   LambRule rule;
+  float decay = 0.1f;
 };
 const std::vector<NamedRule>& lamb_rules() {
   static const std::vector<NamedRule> kRules{
-      {" paper", {.weight_decay = 0.1f}},
-      {" clamped norm", {.weight_decay = 0.1f, .max_norm = 0.5f}},
-      {" apex l2", {.weight_decay = 0.1f, .l2 = true, .grad_averaging = false}},
-      {" no ratio", {.adapt = false}},
-      {" deepspeed", {.eps = 1e-8f, .corrected = false, .min_ratio = 0.01f, .max_ratio = 0.3f}},
-      {" eps inside", {.eps = 1e-3f, .weight_decay = 0.1f, .corrected = false, .eps_inside_sqrt = true}},
+      {" paper", {}},
+      {" clamped norm", {.max_norm = 0.5f}},
+      {" apex l2", {.l2 = true, .grad_averaging = false, .adapt_undecayed = false}},
+      {" no ratio", {.adapt_undecayed = false}, 0},
+      {" deepspeed", {.eps = 1e-8f, .corrected = false, .min_ratio = 0.01f, .max_ratio = 0.3f}, 0},
+      {" eps inside", {.eps = 1e-3f, .corrected = false, .eps_inside_sqrt = true}},
   };
   return kRules;
 }
 
 void add_lamb(OpCases& to) {
-  const auto first = [&](int64_t count, const Step& s, const NamedRule& r, bool norms, bool accumulate) -> auto& {
-    auto& c = step_case<LambMoments>(to, count,
-                                     {.skip = s.skip, .with_value = false, .master = s.master, .grad = s.grad},
-                                     cat(r.name, norms ? "" : " no norms", accumulate ? " accumulate" : ""));
-    c.args.rule = r.rule, c.args.accumulate = accumulate;
-    c.inout(&LambMoments::m, "m", {count}, normal(0.3)).inout(&LambMoments::v, "v", {count}, positive());
-    if (norms) c.result(&LambMoments::norms, "norms", {2}, accumulate, DType::kF64);
+  constexpr int64_t kGroups = 6;  // of many_segments(), and one more
+  const auto first = [&](const Counts& counts, const Step& s, const NamedRule& r) -> auto& {
+    auto& c = step_case<LambMoments>(
+        to, counts, {.skip = s.skip, .with_value = false, .master = s.master, .grad = s.grad}, r.name, 2, r.decay);
+    c.args.rule = r.rule;
+    if (counts.size() > 1 || counts.front() == 0)
+      c.inout(&LambMoments::norms, "norms", {kGroups, 2}, normal(), DType::kF64);
+    else
+      c.out(&LambMoments::norms, "norms", {1, 2}, DType::kF64);
     return c;
   };
-  const auto second = [&](int64_t count, const Step& s, const NamedRule& r) -> auto& {
-    auto& c = step_case<LambApply>(to, count, s, r.name);
+  const auto second = [&](const Counts& counts, const Step& s, const NamedRule& r,
+                          const std::vector<double>& norms = {2.5, 40}) -> auto& {
+    auto& c = step_case<LambApply>(to, counts, s, r.name, 2, r.decay);
     c.args.rule = r.rule;
-    c.in(&LambApply::m, "m", {count}, normal(0.3)).in(&LambApply::v, "v", {count}, positive());
-    c.in(&LambApply::norms, "norms", {2}, values({2.5, 40}), DType::kF64);
-    if (!s.skip) c.out(&LambApply::ratio, "ratio", {1});
+    const int64_t groups = counts.size() > 1 ? kGroups : 1;
+    c.in(&LambApply::norms, "norms", {groups, 2}, values(norms), DType::kF64);
+    if (!s.skip) c.inout(&LambApply::ratio, "ratio", {groups});
     return c;
   };
   const NamedRule paper = lamb_rules().front();
-  for (const int64_t count : {0, 1, 7, 33, 129, 4096, 70001})
-    for (const bool accumulate : {false, true}) first(count, {}, paper, true, accumulate);
+  for (const int64_t count : {0, 1, 7, 33, 129, 4096, 70001}) first({count}, {}, paper);
   for (const NamedRule& r : lamb_rules()) {
-    first(129, {}, r, false, false);
-    if (r.name != paper.name) first(5000, {}, r, true, false);
-    second(5001, {}, r);
+    if (r.name != paper.name) first({5000}, {}, r);
+    first(many_segments(), {}, r);
+    second({5001}, {}, r);
+    if (r.name != paper.name) second(many_segments(), {}, r, {2.5, 40, 3, 0.5, 0, 7, 1e-3});
   }
-  first(129, {.skip = true}, paper, true, true);
-  for (const DType t : kHalves) first(9001, {.master = t}, paper, true, false);
-  first(1000, {}, paper, true, false).skew = 1;
+  first({129}, {.skip = true}, paper);
+  first(many_segments(), {.skip = true}, paper);
+  for (const DType t : kHalves) first({9001}, {.master = t}, paper);
+  first({1000}, {}, paper).skew = 1;
   for (const DType master : {DType::kF32, DType::kBF16, DType::kF16})
-    first(9001, {.master = master, .grad = DType::kBF16}, paper, true, false);
-  first(1000, {.grad = DType::kBF16}, paper, true, true).skew = 1;
-  first(1 << 22, {}, paper, true, false).big = true;
-  sweep_sizes([&](int64_t n, const Step& s) { second(n, s, paper); });
-  odd_ones([&](int64_t n, const Step& s) -> auto& { return second(n, s, paper); });
-  for (const auto& [name, norms] : {std::pair{" zero weights", std::vector<double>{0, 3}},
-                                    {" zero update", std::vector<double>{3, 0}}}) {
-    auto& c = step_case<LambApply>(to, 65, {.with_value = false}, name);
-    c.in(&LambApply::m, "m", {65}, normal(0.3)).in(&LambApply::v, "v", {65}, positive());
-    c.in(&LambApply::norms, "norms", {2}, values(norms), DType::kF64).out(&LambApply::ratio, "ratio", {1});
-  }
+    first({9001}, {.master = master, .grad = DType::kBF16}, paper);
+  first({1000}, {.grad = DType::kBF16}, paper).skew = 1;
+  first({1 << 22}, {}, paper).big = true;
+  sweep_sizes([&](const Counts& n, const Step& s) { second(n, s, paper); });
+  odd_ones([&](const Counts& n, const Step& s) -> auto& { return second(n, s, paper); });
+  second({65}, {.with_value = false}, {" zero weights", {}}, {0, 3});
+  second({65}, {.with_value = false}, {" zero update", {}}, {3, 0});
 }
 
 void add_stochastic_round(OpCases& to) {
@@ -184,8 +212,10 @@ void add_stochastic_round(OpCases& to) {
     std::vector<double> v(kNumScalars, 0.0);
     v[kStepLow] = 65535, v[kStepHigh] = 3, v[kSkip] = skip ? 1 : 0;
     c.in(&R::src, "src", {count}, fill).in(&R::scalars, "scalars", {kNumScalars}, values(v));
-    if (skip) c.inout(&R::dst, "dst", {count}, normal(), DType::kBF16);
-    else c.out(&R::dst, "dst", {count}, DType::kBF16);
+    if (skip)
+      c.inout(&R::dst, "dst", {count}, normal(), DType::kBF16);
+    else
+      c.out(&R::dst, "dst", {count}, DType::kBF16);
     c.tolerance = 0;
     c.flops = 80.0 * static_cast<double>(count);
     return c;
@@ -197,7 +227,8 @@ void add_stochastic_round(OpCases& to) {
   one(129, {.base = 1 << 20, .first = 2, .cols = 7, .stride = 9}, normal(), true);
   one(1000, {.cols = 64, .stride = 128}, normal(), false).skew = 1;
   one(64, {.cols = 64, .stride = 64}, values({0, -0.0, 1, -1.5, 1e-40, -3e-39, 0x1p-130, 0x1.fffffep127}), false,
-      " edges").non_finite = true;
+      " edges")
+      .non_finite = true;
   one(1 << 22, {.cols = 1024, .stride = 4096}, normal(), false).big = true;
 }
 

@@ -10,33 +10,62 @@ namespace {
 
 constexpr double kUnwritten = std::numeric_limits<double>::quiet_NaN();
 
-template <class S>
-CaseOf<S>& sum_case(OpCases& to, int64_t count, std::string what, bool accumulate = false, Fill fill = normal(1, 0.2),
-                    DType t = DType::kF32) {
-  auto& c = add_case<S>(to, cat("[", count, "]", what, suffix(t)));
+CaseOf<Sum>& sum_case(OpCases& to, int64_t count, std::string what, bool accumulate = false, Fill fill = normal(1, 0.2),
+                      DType t = DType::kF32) {
+  auto& c = add_case<Sum>(to, cat("[", count, "]", what, suffix(t)));
   c.args.accumulate = accumulate;
-  c.in(&S::x, "x", {count}, std::move(fill), t).result(&S::out, "out", {1}, accumulate, DType::kF64);
+  c.in(&Sum::x, "x", {count}, std::move(fill), t).result(&Sum::out, "out", {1}, accumulate, DType::kF64);
   c.tolerance = 1e-12;  // every element as f64
   c.flops = static_cast<double>(count);
   return c;
 }
 
-template <class S>
 void add_sums(OpCases& to) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const int64_t count : {0, 1, 7, 33, 129, 5000, 100003}) {
-    sum_case<S>(to, count, "");
-    sum_case<S>(to, count, " accumulate", true);
+    sum_case(to, count, "");
+    sum_case(to, count, " accumulate", true);
   }
-  sum_case<S>(to, 5000, " unaligned").skew = 1;
+  sum_case(to, 5000, " unaligned").skew = 1;
   for (const DType t : kHalves) {
-    for (const int64_t count : {7, 5000, 100003}) sum_case<S>(to, count, "", false, normal(1, 0.2), t);
-    sum_case<S>(to, 5000, " unaligned", true, normal(1, 0.2), t).skew = 1;
+    for (const int64_t count : {7, 5000, 100003}) sum_case(to, count, "", false, normal(1, 0.2), t);
+    sum_case(to, 5000, " unaligned", true, normal(1, 0.2), t).skew = 1;
   }
-  sum_case<S>(to, 129, " with nan", false, values({1, 2, nan, 3})).non_finite = true;
-  sum_case<S>(to, 129, " with inf", true, values({1, 2, inf, 3})).non_finite = true;
-  sum_case<S>(to, 129, " beyond f32", false, values({3e38, 3e38, 2e38}));
-  sum_case<S>(to, 1 << 24, "").big = true;
+  sum_case(to, 129, " with nan", false, values({1, 2, nan, 3})).non_finite = true;
+  sum_case(to, 129, " with inf", true, values({1, 2, inf, 3})).non_finite = true;
+  sum_case(to, 129, " beyond f32", false, values({3e38, 3e38, 2e38}));
+  sum_case(to, 1 << 24, "").big = true;
+}
+
+// Segments, two a group but for the last one; entry 0 and the one behind the last group are not the op's.
+CaseOf<SumSquares>& squares_case(OpCases& to, const std::vector<int64_t>& counts, const std::string& what,
+                                 DType t = DType::kF32, Fill fill = normal(1, 0.2)) {
+  std::string sizes;
+  for (const int64_t n : counts) sizes += cat(sizes.empty() ? "[" : " ", n);
+  auto& c = add_case<SumSquares>(to, cat(sizes, "]", what, suffix(t)));
+  c.args.table.grad = t;
+  for (size_t k = 0; k < counts.size(); ++k) {
+    if (counts[k] == 0) continue;
+    c.segment({.count = counts[k], .group = static_cast<int32_t>(1 + k / 2), .counted = k % 4 == 2 ? 0 : 1});
+    c.has(CaseOf<SumSquares>::kGrad, Access::kIn, fill, t);
+    c.flops += 2 * static_cast<double>(counts[k]);
+  }
+  c.inout(&SumSquares::out, "out", {static_cast<int64_t>(2 + (counts.size() + 1) / 2)}, normal(), DType::kF64);
+  c.tolerance = 1e-12;  // every element as f64
+  return c;
+}
+
+void add_sums_of_squares(OpCases& to) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const DType t : kGradients) {
+    for (const int64_t count : {0, 1, 7, 33, 129, 5000, 100003}) squares_case(to, {count}, "", t);
+    squares_case(to, {40000, 1, 768, 100003, 32768, 5}, "", t);
+    squares_case(to, {5000, 33, 9}, " unaligned", t).skew = 1;
+    squares_case(to, {1 << 24, 768, 1 << 20}, "", t).big = true;
+  }
+  squares_case(to, {129, 7}, " with nan", DType::kF32, values({1, 2, nan, 3})).non_finite = true;
+  squares_case(to, {129, 7}, " with inf", DType::kF32, values({1, 2, inf, 3})).non_finite = true;
+  squares_case(to, {129}, " beyond f32", DType::kF32, values({3e38, 3e38, 2e38}));
 }
 
 void add_clip(OpCases& to, std::string name, std::vector<double> squares, float clip, float denominator,
@@ -86,8 +115,8 @@ void add_judges(OpCases& to) {
 }  // namespace
 
 void add_step_cases(OpCases& to) {
-  add_sums<Sum>(to);
-  add_sums<SumSquares>(to);
+  add_sums(to);
+  add_sums_of_squares(to);
   const double inf = std::numeric_limits<double>::infinity();
   add_clip(to, "one scope, clipped", {25}, 1, 1);
   add_clip(to, "three scopes, clipped", {25, 7.5, 1e-3}, 1, 1);

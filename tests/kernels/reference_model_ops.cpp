@@ -199,9 +199,13 @@ void sum(const Sum& p, Stream) {
 }
 
 void sum_squares(const SumSquares& p, Stream) {
-  double total = p.accumulate ? get(p.out, 0) : 0;
-  for (int64_t i = 0; i < p.x.numel(); ++i) total += get(p.x, i) * get(p.x, i);
-  set(p.out, 0, total);
+  for (const Segment& s : p.table.segments()) set(p.out, s.group, 0);
+  for (const Segment& s : p.table.segments()) {
+    const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
+    double total = get(p.out, s.group);
+    for (int64_t i = 0; i < s.count && s.counted != 0; ++i) total += get(x, i) * get(x, i);
+    set(p.out, s.group, total);
+  }
 }
 
 void clip_factor(const ClipFactor& p, Stream) {

@@ -96,8 +96,11 @@ const Backend& padded_logits_zero() {
 const Backend& forgotten_weight_decay() {
   static OpTable table = *cpu_backend().ops;
   table.adamw = [](const AdamW& a, Stream s) {
+    std::vector<Segment> segments(a.table.segments().begin(), a.table.segments().end());
+    for (Segment& g : segments) g.weight_decay = 0;
     AdamW wrong = a;
-    wrong.weight_decay = 0;
+    wrong.table.host = segments.data();
+    wrong.table.device.data = reinterpret_cast<std::byte*>(segments.data());
     cpu_backend().ops->adamw(wrong, s);
   };
   static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};

@@ -163,6 +163,10 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
     CHECK(bytes_of(calls, op) <= 1.02 * bytes);
     CHECK(bytes_of(calls, op) >= 0.95 * bytes);
   }
+  CHECK(find(calls, "adamw", "").calls == 1);
+  CHECK(find(calls, "adamw", "").cost.bytes == bytes_of(calls, "adamw"));
+  CHECK(find(calls, "sum_squares", "").calls == 1);
+  CHECK(find(calls, "sum_squares", "").cost.bytes == bytes_of(calls, "sum_squares"));
   const std::map<std::string, double> missing{
       {"sum_rows", L * (3 * act + act + 4 * act + act)},  // bias gradients read what their products have read
       {"sum_squares", 4 * P},                             // the gradients' norm is not the reduction's

@@ -270,6 +270,24 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
   }
 }
 
+TEST_CASE("the update of all parameters is a call, two of LAMB, and so is the gradients' norm, on any layout", "[PK9]") {
+  const std::map<std::string, std::vector<std::string>> ops{
+      {"adamw", {"adamw"}}, {"sgd", {"sgd"}}, {"lion", {"lion"}}, {"lamb", {"lamb_moments", "lamb_apply"}}};
+  for (const auto& [optimizer, calls] : ops)
+    for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
+      for (int stage = 0; stage <= 3; ++stage)
+        for (const int level : {0, 2}) {
+          INFO(optimizer << " at ZeRO " << stage << ", O" << level << ", " << shape.world() << " ranks");
+          EngineOptions o = small();
+          o.optim.type = optimizer;
+          o.zero.stage = stage;
+          o.precision = {.level = level};
+          run_world(o, shape, true);
+          for (const std::string& op : calls) CHECK(Count::calls[op] == shape.world());
+          CHECK(Count::calls["sum_squares"] == shape.world());
+        }
+}
+
 TEST_CASE("recorded nodes, arenas and pools of the plan do not depend on the rank's place in tp and dp") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   for (int stage : {0, 1}) {

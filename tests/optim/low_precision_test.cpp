@@ -45,7 +45,7 @@ struct Ones {
     optimizer->fill_scalars(t, {lr}, scalars.data());
     scalars[kGradMultiplier] = 1;
     scalars[kSkip] = skip ? 1 : 0;
-    optimizer->step(store, {reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}, {});
+    optimizer->step({reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}, {});
     store.publish();
   }
   std::vector<float> values() const {

@@ -45,7 +45,7 @@ struct Rig {
     optimizer->fill_scalars(t, point, scalars.data());
     scalars[kGradMultiplier] = multiplier;
     scalars[kSkip] = skip ? 1 : 0;
-    optimizer->step(store, scalar_tensor(), {});
+    optimizer->step(scalar_tensor(), {});
   }
 };
 

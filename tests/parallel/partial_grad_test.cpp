@@ -133,8 +133,8 @@ TEST_CASE("the norm counts a partial parameter once") {
         Toy toy(shape.tp);
         ParamStore store(toy.scopes, 2, {stage, 1, true}, mesh, cpu_backend(), {});
         fill(toy, store, mesh);
-        std::vector<double> norms(2);
-        store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {2}, DType::kF64, {}});
+        std::vector<double> norms(3);
+        store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {3}, DType::kF64, {}});
         const std::lock_guard lock(mutex);
         total += norms[0] + norms[1];
       });

@@ -94,7 +94,7 @@ TEST_CASE("a warm step of a store allocates nothing") {
         r.store.reduce_grads(0);
         r.store.reduce_tied();
         r.store.finish_reduction();
-        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes}, DType::kF64, {}});
+        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes + 1}, DType::kF64, {}});
         r.store.publish();
       };
       for (int k = 0; k < 16; ++k) step();  // the groups have a ring of calls to fill

@@ -82,8 +82,8 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
         Rank r(shape, f, z);
         for (size_t k = 0; k < perturbs.size(); ++k) {
           backward(r, perturbs[k]);
-          std::vector<double> norms(kScopes, 7.0);
-          r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes}, DType::kF64, {}});
+          std::vector<double> norms(kScopes + 1, 7.0);
+          r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes + 1}, DType::kF64, {}});
           const std::lock_guard lock(mutex);
           for (size_t s = 0; s < kScopes; ++s) totals[k][s] += norms[s];
         }

@@ -132,6 +132,12 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     args.drop = s.drop;
     args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.delta.value.dtype);
   }
+  // The delta's gradient is made here alone: so are its sums over rows, where it has the type that is summed.
+  if (s.drop || s.delta.value.dtype == args.dx.dtype) {
+    const GradDst dbias = bp.bias_dst(s.delta);
+    args.dbias = dbias.tensor;
+    args.accumulate_dbias = dbias.accumulate;
+  }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);
   pass_on_as(bp, s.delta, s.drop ? args.ddelta : args.dx);

@@ -4,13 +4,17 @@
 namespace gt::ops {
 namespace {
 
-// dW (+)= dy^T x and, if wanted, db (+)= column sums of dy.
+// db (+)= the sums over rows of dy, the gradient of y.
+void bias_gradient(Backprop& bp, Tensor dy, Parameter& b) {
+  auto [db, acc] = bp.dst(b);
+  bp.ops().sum_rows({.x = dy, .out = db, .accumulate = acc}, bp.stream());
+}
+
+// dW (+)= dy^T x and, if wanted, db.
 void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter* b) {
   auto [dw, acc] = bp.dst(w);
   bp.ops().gemm({.a = dy, .b = x, .out = dw, .trans_a = true, .accumulate = acc}, bp.stream());
-  if (b == nullptr) return;
-  auto [db, acc_b] = bp.dst(*b);
-  bp.ops().sum_rows({.x = dy, .out = db, .accumulate = acc_b}, bp.stream());
+  if (b != nullptr) bias_gradient(bp, dy, *b);
 }
 
 // y = x w^T + b
@@ -29,6 +33,7 @@ Var room(Tape& t, Shape s, DType d, Output where) {
 Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
   Var y = room(t, {x.value.shape.rows(), w.value.shape[0]}, x.value.dtype, where);
   forward(t, x.value, w, b, y.value);
+  t.sums_to(y, b);
   struct Saved { Var x, y; Parameter *w, *b; };
   t.record(Saved{x, y, &w, b},
            Rule<Saved>{
@@ -40,8 +45,10 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
                          {.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version},
                          bp.stream());
                    },
-               .weight = [](const Saved& s,
-                            Backprop& bp) { weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, s.b); }});
+               .weight =
+                   [](const Saved& s, Backprop& bp) {
+                     weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, bp.bias_done(s.y) ? nullptr : s.b);
+                   }});
   return y;
 }
 
@@ -71,6 +78,7 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                 .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
   forward(t, h.value, w_down, b_down, y.value);
   if (keep == Keep::kInputs) t.activations().rollback(kept);
+  t.sums_to(y, b_down);
   struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; Keep keep; };
   t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep},
            Rule<Saved>{
@@ -95,7 +103,8 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                      const bool again =
                          s.keep == Keep::kInputs;  // in place: the input rule, which has run, was the last to need pre
                      if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
-                     weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down, s.b_down);
+                     weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
+                                      bp.bias_done(s.y) ? nullptr : s.b_down);
                      weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up, s.b_up);
                    }});
   return y;
@@ -104,12 +113,12 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
 Var add_bias(Tape& t, Var x, Parameter& b) {
   t.ops().add_bias({.x = x.value, .bias = b.value, .out = x.value}, t.stream());
   Var y = t.output_of(x.value);
+  t.sums_to(y, &b);
   struct Saved { Var x, y; Parameter* b; };
   t.record(Saved{x, y, &b}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
       .weight = [](const Saved& s, Backprop& bp) {
-        auto [db, acc] = bp.dst(*s.b);
-        bp.ops().sum_rows({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
+        if (!bp.bias_done(s.y)) bias_gradient(bp, bp.grad(s.y), *s.b);
       }});
   return y;
 }

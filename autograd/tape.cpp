@@ -24,7 +24,8 @@ Var Tape::input(Tensor t, bool needs_grad) {
 
 Var Tape::transient(Shape s, DType t) {
   const int32_t home = new_slot();
-  slot(home) = {grads_.alloc(s, t), true};
+  slot(home).grad = grads_.alloc(s, t);
+  slot(home).owned = true;
   return {slot(home).grad, recording_ ? new_slot() : -1, home};
 }
 
@@ -52,12 +53,15 @@ int32_t Tape::new_slot() {
 
 void Tape::drop(Slot& s) {
   if (s.grad && s.owned) grads_.free(s.grad);
-  s = {};
+  s.grad = {};
+  s.owned = false;
 }
 
 void Tape::seed(const Var& y, Tensor dy) {
-  drop(slot(y.id));
-  slot(y.id) = {dy, false};
+  Slot& s = slot(y.id);
+  drop(s);
+  s.grad = dy;
+  s.summed = false;
 }
 
 void Tape::backward(size_t down_to, Pass pass) {
@@ -100,15 +104,21 @@ void Tape::reset() {
 
 GradDst Backprop::dst(const Var& x) {
   Tape::Slot& s = tape_.slot(x.id);
+  const auto own = [&](Tensor t) {
+    s.grad = t;
+    s.owned = true;
+  };
   if (!s.grad) {
-    s = {tape_.grads_.alloc(x.value.shape, x.value.dtype), true};
+    own(tape_.grads_.alloc(x.value.shape, x.value.dtype));
     return {s.grad, false};
   }
+  GT_CHECK(!s.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ",
+           s.bias->name, " already");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
-    Tensor own = tape_.grads_.alloc(x.value.shape, x.value.dtype);
-    ops().copy({.src = s.grad.view(x.value.shape), .dst = own}, stream());
+    const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
+    ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());
     tape_.drop(s);
-    s = {own, true};
+    own(copy);
   }
   return {s.grad, true};
 }
@@ -124,7 +134,18 @@ void Backprop::pass_on(const Var& x, Tensor dy) {
   // Which slot owns dy? Blocks of the pool are counted; a seed or a boundary buffer belongs to the caller.
   const bool pooled = tape_.grads_.owns(dy);
   if (pooled) tape_.grads_.retain(dy);
-  s = {dy.view(x.value.shape), pooled};
+  s.grad = dy.view(x.value.shape);
+  s.owned = pooled;
+}
+
+GradDst Backprop::bias_dst(const Var& x) {
+  if (!wants(x) || pass_ != Pass::kFull) return {};
+  Tape::Slot& s = tape_.slot(x.id);
+  // Gradients of a scope that its backward has not reached may have no room yet: opened now they would stand beside
+  // those of the scope that the backward is in.
+  if (s.bias == nullptr || s.grad || !s.bias->grad) return {};
+  s.summed = true;
+  return dst(*s.bias);
 }
 
 }  // namespace gt

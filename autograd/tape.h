@@ -57,6 +57,9 @@ class Tape {
     return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1};
   }
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
+  // The gradient of y, summed over rows, is that of this parameter: a bias that was added to all of them. The rule of
+  // the op that made y sees to it, unless whoever makes y's gradient does so on the way (Backprop::bias_dst).
+  void sums_to(const Var& y, Parameter* bias) { if (y.id >= 0) slot(y.id).bias = bias; }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 
   // `saved` is copied into the tape: trivially copyable, at most a few hundred bytes.
@@ -85,7 +88,7 @@ class Tape {
   friend class Backprop;
   using Fn = void (*)(const void*, Backprop&);
   struct Node { Fn input, weight; const void* saved; size_t host_mark, first_slot; Arena::Mark mark; };
-  struct Slot { Tensor grad; bool owned = false; };
+  struct Slot { Tensor grad; bool owned = false, summed = false; Parameter* bias = nullptr; };
   struct Deferred { Fn weight; const void* saved; };
 
   std::byte* push(size_t bytes, size_t align);
@@ -136,6 +139,12 @@ class Backprop {
   void release(const Var& y) { tape_.discard(y); }
   GradDst dst(const Var& x);  // where to write dL/dx: first writer sets, later ones add
   GradDst dst(Parameter& p) { return grad_dst(p); }
+  // For a rule that is about to make all of dL/dx: where to write its sums over rows as well. Without data where nobody
+  // asks for them, where they would not be all (dL/dx has parts), where weight gradients are deferred, or while the
+  // parameter has no room for its gradient. With data: the sums are promised, and nothing may be added to dL/dx.
+  GradDst bias_dst(const Var& x);
+  // dL/dy was summed over rows by whoever made it; the bias has its gradient.
+  bool bias_done(const Var& y) const { return tape_.slot(y.id).summed; }
   // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient
   // already.
   void pass_on(const Var& x, Tensor dy);

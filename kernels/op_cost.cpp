@@ -78,7 +78,7 @@ OpCost op_cost(const LayerNorm& a) {
 OpCost op_cost(const LayerNormGrad& a) {
   return moves(OpClass::kNorm, all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
                                    result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
-                                   result(a.dbeta, a.accumulate_dw));
+                                   result(a.dbeta, a.accumulate_dw) + result(a.dbias, a.accumulate_dbias));
 }
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }

@@ -71,12 +71,16 @@ struct LayerNorm {
 // the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
 // wanted; then gamma only says how long a row is, its bytes need not be there.
 // With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
-// gamma: T or f32; dgamma, dbeta: G; ddelta: T, or H beside f32.
+// dbias [C] (+)= sum over rows of delta's gradient as it is stored, of ddelta or else of dx: the gradient of the bias of
+// the layer that made delta. Only with dx; empty: not wanted.
+// gamma: T or f32; dgamma, dbeta, dbias: G; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
   Tensor ddelta;
   RowDrop drop;
+  Tensor dbias;
+  bool accumulate_dbias = false;
 };
 
 // Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,

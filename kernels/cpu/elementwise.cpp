@@ -96,7 +96,7 @@ void sum_rows(const SumRows& p, Stream s) {
   const int64_t cols = p.out.numel(), rows = cols ? p.x.numel() / cols : 0;
   require_numel("sum_rows", rows * cols, {{"x", p.x}});
   parallel_for(s, cols, 128, [&, &f = simd()](int64_t begin, int64_t end, int) {  // each thread owns columns
-    sum_rows(f, p.x, begin, cols, rows, p.out, begin, end - begin, p.accumulate);
+    sum_row_blocks(f, p.x, begin, cols, rows, p.out, begin, end - begin, p.accumulate);
   });
 }
 

@@ -72,4 +72,29 @@ inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride,
   });
 }
 
+// A bias' gradient is summed by blocks of so many rows, and then over their sums: so whoever makes rows may sum those at
+// hand, and the bits are those of the sum over rows that are read again.
+constexpr int64_t kSumBlock = 32;
+
+inline void sum_row_blocks(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
+                           int64_t to, int64_t cols, bool accumulate) {
+  constexpr int64_t kBlocks = 4, kCols = 256;  // kBlocks: as many as Simd::sum_rows adds at a time
+  edit(f, out, to, cols, accumulate, [&](float* sums, int64_t first, int64_t n) {
+    float of_block[kBlocks * kCols];
+    for (int64_t c = 0; c < n; c += kCols) {
+      const int64_t width = n - c < kCols ? n - c : kCols;
+      bool more = accumulate;
+      for (int64_t r = 0; r < rows || r == 0;) {
+        int64_t blocks = 0;
+        for (; blocks < kBlocks && r < rows; ++blocks, r += kSumBlock)
+          sum_rows(f, x, at + r * stride + first + c, stride, rows - r < kSumBlock ? rows - r : kSumBlock,
+                   of_block + blocks * kCols, width, false);
+        f.sum_rows(of_block, kCols, blocks, sums + c, width, more);
+        more = true;
+        if (rows == 0) break;
+      }
+    }
+  });
+}
+
 }  // namespace gt::cpu

@@ -1,5 +1,5 @@
-// Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma and beta by blocks of rows, added in
-// order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is normed as it is stored.
+// Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by blocks
+// of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is normed as it is stored.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"
@@ -11,7 +11,7 @@
 
 namespace gt::cpu {
 namespace {
-constexpr int64_t kRowBlock = 32;  // rows whose dgamma and dbeta are summed together: part of the result's bits
+constexpr int64_t kRowBlock = kSumBlock;  // rows whose dgamma and dbeta are summed together: part of the result's bits
 
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 
@@ -156,28 +156,34 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   require_same_or_narrower(op, {"x", p.x}, {{"ddelta", p.ddelta}});
   require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}});
   require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
-  require_gradient(op, {{"dgamma", p.dgamma}, {"dbeta", p.dbeta}});
+  require_gradient(op, {{"dgamma", p.dgamma}, {"dbeta", p.dbeta}, {"dbias", p.dbias}});
   require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}});
   require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
   if (p.dx) require_numel(op, rows * cols, {{"dx", p.dx}});
   if (p.dsum) require_numel(op, rows * cols, {{"dsum", p.dsum}});
   if (p.drop) require_numel(op, rows * cols, {{"ddelta", p.ddelta}});
   GT_CHECK(!p.drop || (p.dx && !p.accumulate_dx), op, ": with dropout dx is written, not accumulated");
-  for (const Tensor* t : {&p.dgamma, &p.dbeta}) {
-    if (*t) require_numel(op, cols, {{"dgamma or dbeta", *t}});
+  for (const Tensor* t : {&p.dgamma, &p.dbeta, &p.dbias}) {
+    if (*t) require_numel(op, cols, {{"dgamma, dbeta or dbias", *t}});
   }
+  GT_CHECK(!p.dbias || p.dx, op, ": dbias without dx");
 }
 
-// The gradient over rows [begin, end); begin is a multiple of kRowBlock. dgamma, dbeta: rows of sums, `stride` apart,
-// one a block of rows; nullptr: not wanted.
-void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* dgamma, float* dbeta,
-                    int64_t stride, CpuContext& context, int thread) {
+// Sums of blocks of rows: one row of them a block, `stride` apart; nullptr: not wanted.
+struct BlockSums {
+  float *dgamma, *dbeta, *dbias;
+  int64_t stride;
+};
+
+// The gradient over rows [begin, end), whole blocks or up to the last row.
+void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_t end, const BlockSums& sums,
+                    CpuContext& context, int thread) {
   enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
   const int64_t cols = p.gamma.numel();
   const Rooms room(context, thread, kCount, cols);
   const float* gamma = p.dx ? read(f, p.gamma, 0, cols, room[kGamma]) : nullptr;
   for (int64_t r = begin; r < end; ++r) {
-    const int64_t at = r * cols, block = r / kRowBlock;
+    const int64_t at = r * cols, block = r / kRowBlock * sums.stride;
     const float* x = read(f, p.x, at, cols, room[kX]);
     const float* dout = read(f, p.dout, at, cols, room[kDout]);
     const float* dsum = p.dsum ? read(f, p.dsum, at, cols, room[kDsum]) : nullptr;
@@ -186,13 +192,17 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
     // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
     float* dx = p.dx ? target(p.dx, at, room[kDx]) : room[kDx];
     f.layer_norm_grad(x, p.dx ? gamma : x, p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
-                      dgamma ? dgamma + block * stride : nullptr, dbeta ? dbeta + block * stride : nullptr, cols, more,
-                      r % kRowBlock == 0);
+                      sums.dgamma ? sums.dgamma + block : nullptr, sums.dbeta ? sums.dbeta + block : nullptr, cols,
+                      more, r % kRowBlock == 0);
     if (p.dx) write(f, p.dx, at, cols, dx);
-    if (!p.drop) continue;
-    const float* through = read(f, p.dx, at, cols, room[kDx]);
-    drop_row(f, p.drop, r, cols, through, room[kFactors], target(p.ddelta, at, room[kDelta]));
-    write(f, p.ddelta, at, cols, room[kDelta]);
+    if (p.drop) {
+      const float* through = read(f, p.dx, at, cols, room[kDx]);
+      drop_row(f, p.drop, r, cols, through, room[kFactors], target(p.ddelta, at, room[kDelta]));
+      write(f, p.ddelta, at, cols, room[kDelta]);
+    }
+    if (sums.dbias == nullptr || (r + 1 < end && (r + 1) % kRowBlock != 0)) continue;
+    const int64_t first = r / kRowBlock * kRowBlock;  // of the block that is complete, and still in cache
+    sum_rows(f, p.drop ? p.ddelta : p.dx, first * cols, cols, r + 1 - first, sums.dbias + block, cols, false);
   }
 }
 
@@ -202,22 +212,25 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
   validate(p, rows, cols);
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
-  const int64_t stride = (cols + 15) / 16 * 16;  // partials: [dgamma, dbeta][block][stride]
+  const int64_t stride = (cols + 15) / 16 * 16;
   CpuContext& context = cpu_context(s);
-  float *dgamma = context.scratch<float>(2 * blocks * stride), *dbeta = dgamma + blocks * stride;
+  float* room = context.scratch<float>(3 * blocks * stride);
+  const auto partial = [&](const Tensor& wanted, int64_t i) { return wanted ? room + i * blocks * stride : nullptr; };
+  const BlockSums sums{partial(p.dgamma, 0), partial(p.dbeta, 1), partial(p.dbias, 2), stride};
   const Simd& f = simd();
   parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int thread) {
-    norm_grad_rows(p, f, begin, end, p.dgamma ? dgamma : nullptr, p.dbeta ? dbeta : nullptr, stride, context, thread);
+    norm_grad_rows(p, f, begin, end, sums, context, thread);
   });
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
-    const auto sum = [&](const float* partial, const Tensor& to) {
+    const auto sum = [&](const float* of_blocks, const Tensor& to, bool accumulate) {
       if (!to) return;
-      edit(f, to, begin, end - begin, p.accumulate_dw, [&](float* sums, int64_t c, int64_t n) {
-        f.sum_rows(partial + begin + c, stride, blocks, sums, n, p.accumulate_dw);
+      edit(f, to, begin, end - begin, accumulate, [&](float* all, int64_t c, int64_t n) {
+        f.sum_rows(of_blocks + begin + c, stride, blocks, all, n, accumulate);
       });
     };
-    sum(dgamma, p.dgamma);
-    sum(dbeta, p.dbeta);
+    sum(sums.dgamma, p.dgamma, p.accumulate_dw);
+    sum(sums.dbeta, p.dbeta, p.accumulate_dw);
+    sum(sums.dbias, p.dbias, p.accumulate_dbias);
   });
 }
 

@@ -69,16 +69,40 @@ struct Backward {
   bool accumulate;
   Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
   RowDrop drop;
+  float* bias_partial;  // [blocks][cols]: dbias; nullptr: not wanted
 };
 
-// Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end.
+// Sums of a block's rows out of shared memory; the four warps that walked apart are added in order.
+template <int V, int K, int W, class T>
+__device__ inline void put_bias_share(const Backward<T>& p, const float* shares) {
+  __syncthreads();
+  float* out = p.bias_partial + int64_t{blockIdx.x} * p.cols;
+  for (int c = threadIdx.x; c < p.cols; c += blockDim.x) {
+    const int pack = c / V, at = (pack / (32 * W) * V + c % V) * 32 * W + pack % (32 * W);
+    float s = shares[at];
+    if constexpr (W == 1)
+      for (int w = 1; w < 4; ++w) s += shares[w * K * V * 32 + at];
+    out[c] = s;
+  }
+}
+
+// Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end, that of dbias in shared
+// memory: registers for it would cost resident warps. An element's place there has its lane last: no two of a warp
+// meet in a bank, and no thread reads what another wrote before the end.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[W];
+  extern __shared__ float4 memory[];  // f32 [warps that walk apart][K][V][lanes of a row], where dbias is wanted
+  auto* bias_shares = reinterpret_cast<float*>(memory);
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t first = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
   const int64_t step = int64_t{gridDim.x} * (W == 1 ? 4 : 1);
   float dgamma[K][V] = {}, dbeta[K][V] = {};
+  float* dbias = bias_shares + (W == 1 ? threadIdx.x / 32 * (K * V * 32) : 0) + lane;
+  if (p.bias_partial != nullptr) {
+#pragma unroll
+    for (int i = 0; i < K * V; ++i) dbias[i * 32 * W] = 0;
+  }
   for (int64_t row = first; row < p.n; row += step) {
     const int64_t at = row * p.cols;
     const float mean = p.mean[row], rstd = p.rstd[row];
@@ -133,8 +157,13 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
         drop<V>(p.drop, row, p.cols, c, x[k]);
         p.ddelta.template put<V>(at + c, x[k]);
       }
+      if (p.bias_partial == nullptr) continue;
+      p.ddelta.round(x[k]);
+#pragma unroll
+      for (int j = 0; j < V; ++j) dbias[(k * V + j) * 32 * W] += x[k][j];
     }
   }
+  if (p.bias_partial != nullptr) put_bias_share<V, K, W>(p, bias_shares);
   if (p.partial == nullptr) return;
   float* out = p.partial + int64_t{blockIdx.x} * 2 * p.cols;
   if constexpr (W > 1) {
@@ -295,11 +324,17 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
              to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
   }
   if (a.dgamma) want("layer_norm_grad", "dbeta", a.dbeta, a.dgamma.dtype);
-  if (n == 0 && !a.dgamma) return;
+  GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), "layer_norm_grad: dbias ", to_string(a.dbias.shape),
+           " of dx ", to_string(a.dx.shape));
+  if (n == 0 && !a.dgamma && !a.dbias) return;
   // Shares depend on the shape alone, never on the number of multiprocessors.
   const int64_t chunk = std::max<int64_t>(16, ceil_div(n, 256));
+  constexpr int64_t kMostParts = 528;
   int64_t parts = 0;
-  float* partial = a.dgamma ? reinterpret_cast<float*>(c.scratch(528 * 2 * cols * 4)) : nullptr;
+  auto* room = reinterpret_cast<float*>(c.scratch(kMostParts * 3 * cols * 4));
+  float* partial = a.dgamma ? room : nullptr;
+  float* bias_partial = a.dbias ? room + kMostParts * 2 * cols : nullptr;
+  bool fits = false;
   by_dtype("layer_norm_grad", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     const Backward<T> p{a.x.as<T>(),
@@ -314,19 +349,21 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         static_cast<int>(cols),
                         a.accumulate_dx,
                         branch<T>("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype),
-                        a.drop};
+                        a.drop,
+                        bias_partial};
     if (n == 0) return;
     by_drop(a.drop, [&](auto drops) {
       constexpr bool kDrops = decltype(drops)::value;
       // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
-      const bool fits = a.dx &&
-                        aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
-                        by_row_shape<T, kBackward>(cols, [&](auto shape) {
-                          constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-                          parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), 264) : std::min<int64_t>(n, 528);
-                          norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>
-                              <<<static_cast<unsigned>(parts), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
-                        });
+      fits = a.dx && aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
+             by_row_shape<T, kBackward>(cols, [&](auto shape) {
+               constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
+               parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), kMostParts / 2) : std::min<int64_t>(n, kMostParts);
+               const int threads = kW == 1 ? 128 : 32 * kW;
+               const size_t shared = a.dbias ? size_t{kK} * kPack<T> * static_cast<size_t>(threads) * sizeof(float) : 0;
+               norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>
+                   <<<static_cast<unsigned>(parts), threads, shared, c.stream>>>(p);
+             });
       if (fits) return;
       // Weights first: dx and ddelta may alias what they read.
       parts = ceil_div(n, chunk);
@@ -338,7 +375,11 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   if (a.dgamma)
     combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
                      "layer_norm_grad");
+  if (a.dbias && fits)
+    combine_partials(c, bias_partial, static_cast<int>(parts), cols, cols, a.dbias, {}, a.accumulate_dbias,
+                     "layer_norm_grad");
   leave(c, "layer_norm_grad");
+  if (a.dbias && !fits) sum_rows({.x = a.drop ? a.ddelta : a.dx, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
 }
 
 }  // namespace gt::cuda

@@ -48,6 +48,19 @@ struct Branch {
     else
       store<V>(static_cast<T*>(data) + i, d);
   }
+  // d as put() stores it.
+  template <int V>
+  __device__ void round(float (&d)[V]) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      if (std::is_same_v<T, float> && type == DType::kBF16)
+        d[j] = rounded<__nv_bfloat16>(d[j]);
+      else if (std::is_same_v<T, float> && type == DType::kF16)
+        d[j] = rounded<__half>(d[j]);
+      else
+        d[j] = rounded<T>(d[j]);
+    }
+  }
 };
 
 template <class T>

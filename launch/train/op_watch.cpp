@@ -57,7 +57,7 @@ void list(const LayerNorm& a, Operands& o) {
 }
 void list(const LayerNormGrad& a, Operands& o) {
   o.in("x", a.x).in("rstd", a.rstd).in("dout", a.dout).in("dsum", a.dsum);
-  o.out("dx", a.dx).out("dgamma", a.dgamma).out("dbeta", a.dbeta).out("ddelta", a.ddelta);
+  o.out("dx", a.dx).out("dgamma", a.dgamma).out("dbeta", a.dbeta).out("ddelta", a.ddelta).out("dbias", a.dbias);
 }
 void list(const Attention& a, Operands& o) { o.in("qkv", a.qkv).out("out", a.out).out("lse", a.lse); }
 void list(const AttentionGrad& a, Operands& o) {

@@ -277,6 +277,64 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
   CHECK(dropped < kTokens * kHidden / 2);
 }
 
+TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the layer's, where that is all of it") {
+  Rig rig;
+  Block p(rig, 10);
+  Tape& t = rig.tape;
+  const Tensor dsum = rig.tensor({kTokens, kHidden}, 3), dout = rig.tensor({kTokens, kHidden}, 7);
+  struct Probe { Var y; bool *done; std::vector<float>* dy; };
+  const auto norm = [&](Var x, const Var& y, const RowDrop& drop) {
+    const ops::Normed n = ops::add_norm(t, x, &y, p.gamma1, p.beta1, ops::Keep::kOutputs, drop);
+    t.seed(n.sum, dsum);
+    t.seed(n.out, dout);
+  };
+  bool done = false;
+  std::vector<float> dy;
+  // What the bias of a layer gets from two microbatches; feed(x, y): what reads the layer's output y, beside x.
+  const auto run = [&](auto feed, Pass pass) {
+    p.out_b.grad_dirty = false;
+    for (int i = 0; i < 2; ++i) {
+      const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true);
+      const Var y = ops::linear(t, t.input(rig.tensor({kTokens, kHidden}, 5), true), p.out, &p.out_b);
+      t.record(Probe{y, &done, &dy}, Rule<Probe>{.input = [](const Probe& s, Backprop& bp) {
+        *s.done = bp.bias_done(s.y);
+        *s.dy = values(bp.grad(s.y));
+      }});
+      feed(x, y);
+      t.backward(0, pass);
+      if (pass == Pass::kInput) t.run_deferred();
+      t.reset();
+    }
+    return values(p.out_b.grad);
+  };
+  for (const RowDrop& drop : {RowDrop{}, p.drop}) {
+    const auto alone = [&](Var x, const Var& y) { norm(x, y, drop); };
+    const std::vector<float> made = run(alone, Pass::kFull);
+    CHECK(done);
+    CHECK(made == run(alone, Pass::kInput));
+    CHECK_FALSE(done);
+    for (int64_t c = 0; c < kHidden; ++c) {
+      double sum = 0;
+      for (int64_t r = 0; r < kTokens; ++r) sum += 2.0 * dy[static_cast<size_t>(r * kHidden + c)];
+      CHECK(made[static_cast<size_t>(c)] == Approx(sum).epsilon(1e-5).margin(1e-5));
+    }
+  }
+  // Another reader behind the norm has given its part before: the layer sums the whole itself.
+  const auto two = [&](Var x, const Var& y) {
+    norm(x, y, {});
+    t.seed(ops::gelu(t, y), dsum);
+  };
+  const std::vector<float> whole = run(two, Pass::kFull);
+  CHECK_FALSE(done);
+  CHECK(whole == run(two, Pass::kInput));
+  // One in front of it would come too late.
+  CHECK_THROWS_WITH(run([&](Var x, const Var& y) {
+    t.seed(ops::gelu(t, y), dsum);
+    norm(x, y, {});
+  }, Pass::kFull), Catch::Contains("is added to one whose sums are that of out_b already"));
+  t.reset();
+}
+
 TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
   Rig rig;
   Block p(rig, 10);

@@ -133,16 +133,27 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
     const Tensor x = t.f32({rows, cols}, 2, 6), delta = t.f32({rows, cols}), sum = t.f32({rows, cols});
     const Tensor gamma = t.f32({cols}), beta = t.f32({cols}), out = t.f32({rows, cols}), mean = t.f32({rows});
     const Tensor rstd = t.f32({rows}), dout = t.f32({rows, cols}), dx = t.f32({rows, cols}), dgamma = t.f32({cols});
-    const Tensor dbeta = t.f32({cols});
+    const Tensor dbeta = t.f32({cols}), dbias = t.f32({cols});
     if (cols > 7) {  // of fewer columns the mean cancels; parity covers them at its own tolerance
       expect_same_for_all_threads("layer_norm", {sum, out, mean, rstd}, [&](auto& ops, Stream s) {
         ops.layer_norm({x, delta, gamma, beta, sum, out, mean, rstd}, s);
       });
     }
     for (int64_t r = 0; r < rows; ++r) mean.as<float>()[r] = 4, rstd.as<float>()[r] = 0.8f;
-    expect_same_for_all_threads("layer_norm_grad", {dx, dgamma, dbeta}, [&](auto& ops, Stream s) {
-      ops.layer_norm_grad({x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0}, s);
+    expect_same_for_all_threads("layer_norm_grad", {dx, dgamma, dbeta, dbias}, [&](auto& ops, Stream s) {
+      ops.layer_norm_grad({x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0, {}, {}, dbias,
+                           cols % 2 == 1},
+                          s);
     });
+    // The bits of the sum over rows that are read again: a layout may have either.
+    const Tensor again = t.f32({cols});
+    const OpTable& ops = *cpu_backend().ops;
+    for (const bool more : {false, true}) {
+      ops.layer_norm_grad({.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dx = dx, .dbias = dbias,
+                           .accumulate_dbias = more}, {});
+      ops.sum_rows({dx, again, more}, {});
+      CHECK(std::memcmp(dbias.data, again.data, static_cast<size_t>(again.bytes())) == 0);
+    }
   }
 }
 

@@ -199,20 +199,23 @@ TEST_CASE("finite differences: gelu") {
   });
 }
 
-TEST_CASE("finite differences: layer_norm, alone and with a residual") {
+TEST_CASE("finite differences: layer_norm, alone and with a residual and its bias") {
   for (const bool residual : {false, true}) {
     INFO("residual " << residual);
     expect_gradients([=](Problem& p) {
       const Shape s{4, 19};
       const Tensor x = p.random(s, 2, 0.5), delta = residual ? p.random(s) : Tensor{};
+      const Tensor bias = residual ? p.random({19}) : Tensor{}, biased = residual ? p.empty(s) : Tensor{};
       const Tensor gamma = p.random({19}, 0.3, 1), beta = p.random({19});
       const Tensor sum = residual ? p.empty(s) : Tensor{}, out = p.empty(s), mean = p.empty({4}), rstd = p.empty({4});
       const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
       const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
       const Tensor dgamma = p.weight_gradient_of("gamma", gamma), dbeta = p.weight_gradient_of("beta", beta);
+      const Tensor dbias = residual ? p.weight_gradient_of("bias", bias) : Tensor{};
       p.forward = [=, &p] {
+        if (residual) p.ops.add_bias({.x = delta, .bias = bias, .out = biased}, {});
         p.ops.layer_norm(
-            {.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean, .rstd = rstd},
+            {.x = x, .delta = biased, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean, .rstd = rstd},
             {});
       };
       p.backward = [=, &p] {
@@ -225,7 +228,8 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual") {
                                .dsum = dsum,
                                .dx = dx,
                                .dgamma = dgamma,
-                               .dbeta = dbeta},
+                               .dbeta = dbeta,
+                               .dbias = dbias},
                               {});
         if (residual) p.ops.copy({.src = dx, .dst = ddelta}, {});  // x and delta enter alike
       };
@@ -241,13 +245,15 @@ TEST_CASE("finite differences: layer_norm with dropout of the residual branch, a
     const Tensor sum = p.empty(s), out = p.empty(s), mean = p.empty({7}), rstd = p.empty({7});
     const Tensor dout = p.weight_of(out), dsum = p.weight_of(sum);
     const Tensor dx = p.gradient_of("x", x), ddelta = p.gradient_of("delta", delta);
+    const Tensor bias = p.random({19}), biased = p.empty(s), dbias = p.weight_gradient_of("bias", bias);
     p.forward = [=, &p] {
-      p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
+      p.ops.add_bias({.x = delta, .bias = bias, .out = biased}, {});
+      p.ops.layer_norm({.x = x, .delta = biased, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
                         .rstd = rstd, .drop = drop}, {});
     };
     p.backward = [=, &p] {
       p.ops.layer_norm_grad({.x = sum, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum, .dx = dx,
-                             .ddelta = ddelta, .drop = drop}, {});
+                             .ddelta = ddelta, .drop = drop, .dbias = dbias}, {});
     };
   });
   expect_gradients([=](Problem& p) {

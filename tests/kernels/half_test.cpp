@@ -128,6 +128,15 @@ TEST_CASE("half: norms have the bits of f32, rounded once, and norm a half sum a
             {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
         .check("layer_norm_grad");
 
+    // The bias in front: the bits of the sum over rows of what was stored, with dropout and without.
+    for (const RowDrop& drop : {RowDrop{}, {drop_mask(4, 0.2), 7, 1}}) {
+      const Tensor ddelta = drop ? m.make(s, t) : Tensor{}, dbias = m.make({129}, kF32), again = m.make({129}, kF32);
+      ops.layer_norm_grad({.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = out, .dsum = dsum, .dx = dx,
+                           .ddelta = ddelta, .drop = drop, .dbias = dbias}, {});
+      ops.sum_rows({.x = drop ? ddelta : dx, .out = again}, {});
+      CHECK(std::memcmp(dbias.data, again.data, static_cast<size_t>(dbias.bytes())) == 0);
+    }
+
     // With a branch: the same as the sum first, rounded, and then its norm.
     const Tensor added = m.make(s, t), alone = m.make(s, t), mean_alone = m.make({70}, kF32);
     ops.layer_norm({x, dsum, gamma, beta, sum, out, mean, rstd}, {});

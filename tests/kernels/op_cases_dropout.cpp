@@ -71,7 +71,7 @@ void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, DType w =
     } else {
       c.in(&G::dout, "dout", s, normal(), t).out(&G::ddelta, "ddelta", s, w).out(&G::dx, "dx", s, t);
     }
-    c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
+    c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols}).out(&G::dbias, "dbias", {cols});
     c.args.drop = d, c.tolerance = std::max(unit_of(t), unit_of(w)), c.big = big;
   }
 }

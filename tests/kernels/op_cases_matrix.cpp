@@ -170,8 +170,10 @@ CaseOf<LayerNorm>& norm_case(OpCases& to, int64_t rows, int64_t cols, Residual r
   return c;
 }
 
+enum class BiasGrad { kNone, kWritten, kAdded };
 struct NormGrad {
   bool dsum, alias, accumulate_dx, dw, accumulate_dw, dx = true;
+  BiasGrad dbias = BiasGrad::kNone;
 };
 
 CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, NormTypes types = {}) {
@@ -179,7 +181,11 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
   auto& c = add_case<LayerNormGrad>(
       to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
               f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
-              f.accumulate_dw ? " accumulate dw" : "", types.name()));
+              f.accumulate_dw ? " accumulate dw" : "",
+              f.dbias == BiasGrad::kNone    ? ""
+              : f.dbias == BiasGrad::kAdded ? " accumulate dbias"
+                                            : " dbias",
+              types.name()));
   using G = LayerNormGrad;
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;
@@ -195,6 +201,10 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
   if (f.dw) {
     c.result(&G::dgamma, "dgamma", {cols}, f.accumulate_dw, types.grads);
     c.result(&G::dbeta, "dbeta", {cols}, f.accumulate_dw, types.grads);
+  }
+  if (f.dbias != BiasGrad::kNone) {
+    c.args.accumulate_dbias = f.dbias == BiasGrad::kAdded;
+    c.result(&G::dbias, "dbias", {cols}, c.args.accumulate_dbias, types.grads);
   }
   c.derive = [cols](const G& g) {  // statistics as the forward leaves them
     std::vector<float> beta(static_cast<size_t>(cols), 0.0f), out(static_cast<size_t>(g.x.numel()));
@@ -221,12 +231,19 @@ void add_norms(OpCases& to) {
       norm_grad_case(to, rows, cols, {true, false, true, false, false});
       norm_grad_case(to, rows, cols, {false, false, false, false, false});
       norm_grad_case(to, rows, cols, {false, false, false, true, true, false});
+      norm_grad_case(to, rows, cols, {true, false, false, true, false, true, BiasGrad::kWritten});
+      norm_grad_case(to, rows, cols, {true, true, false, true, true, true, BiasGrad::kAdded});
+      norm_grad_case(to, rows, cols, {true, false, true, false, false, true, BiasGrad::kAdded});
     }
   }
+  for (const int64_t cols : {512, 1024, 1600, 4096, 8192})  // every shape of a row in registers
+    norm_grad_case(to, 5, cols, {true, true, false, true, true, true, BiasGrad::kAdded});
   norm_case(to, 0, 33, Residual::kSeparate).name += " empty";
   norm_case(to, 5, 129, Residual::kSeparate).skew = 1;
   norm_grad_case(to, 5, 129, {true, false, false, true, false}).skew = 1;
+  norm_grad_case(to, 5, 128, {true, false, false, true, false, true, BiasGrad::kWritten}).skew = 1;
   norm_grad_case(to, 600, 64, {true, true, false, true, true}).name += " many rows";
+  norm_grad_case(to, 1500, 64, {true, true, false, true, true, true, BiasGrad::kAdded}).name += " many rows";
   for (const DType t : kHalves) {
     for (const int64_t cols : {7, 33, 768}) {
       for (const NormTypes& types : {NormTypes{t}, {t, DType::kF32, t}}) {
@@ -235,6 +252,7 @@ void add_norms(OpCases& to) {
         norm_grad_case(to, 67, cols, {false, false, false, true, false}, types);
         norm_grad_case(to, 67, cols, {true, true, false, true, true}, types);
         norm_grad_case(to, 5, cols, {true, false, true, false, false}, types);
+        norm_grad_case(to, 67, cols, {true, true, false, true, true, true, BiasGrad::kAdded}, types);
         norm_grad_case(to, 67, cols, {false, false, false, true, true, false}, types);
       }
       norm_case(to, 5, cols, Residual::kSeparate, {DType::kF32, DType::kF32, t});

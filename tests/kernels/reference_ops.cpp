@@ -226,7 +226,7 @@ void layer_norm(const LayerNorm& p, Stream s) {
 }
 
 // With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)).
-void layer_norm_grad(const LayerNormGrad& p, Stream) {
+void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
   const auto y = [&](int64_t i, int64_t j) { return (get(p.x, i * cols + j) - get(p.mean, i)) * get(p.rstd, i); };
   for (int64_t j = 0; j < cols; ++j) {
@@ -257,6 +257,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream) {
     for (int64_t at = i * cols; p.drop && at < (i + 1) * cols; ++at)
       set(p.ddelta, at, get(p.dx, at) * row_factor(p.drop, cols, at));
   }
+  if (p.dbias) sum_rows({.x = p.drop ? p.ddelta : p.dx, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
 }
 
 }  // namespace reference

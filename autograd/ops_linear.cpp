@@ -4,17 +4,17 @@
 namespace gt::ops {
 namespace {
 
-// db (+)= the sums over rows of dy, the gradient of y.
-void bias_gradient(Backprop& bp, Tensor dy, Parameter& b) {
-  auto [db, acc] = bp.dst(b);
-  bp.ops().sum_rows({.x = dy, .out = db, .accumulate = acc}, bp.stream());
-}
-
-// dW (+)= dy^T x and, if wanted, db.
+// dW (+)= dy^T x and, if wanted, db (+)= the sums over rows of dy.
 void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter* b) {
-  auto [dw, acc] = bp.dst(w);
-  bp.ops().gemm({.a = dy, .b = x, .out = dw, .trans_a = true, .accumulate = acc}, bp.stream());
-  if (b != nullptr) bias_gradient(bp, dy, *b);
+  const GradDst dw = bp.dst(w), db = b != nullptr ? bp.dst(*b) : GradDst{};
+  bp.ops().gemm({.a = dy,
+                 .b = x,
+                 .out = dw.tensor,
+                 .trans_a = true,
+                 .accumulate = dw.accumulate,
+                 .dbias = db.tensor,
+                 .accumulate_dbias = db.accumulate},
+                bp.stream());
 }
 
 // y = x w^T + b
@@ -85,12 +85,15 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                .input =
                    [](const Saved& s, Backprop& bp) {
                      Tensor dpre = bp.dst(s.h).tensor;
+                     const GradDst db = bp.pass() == Pass::kFull ? bp.dst(*s.b_up) : GradDst{};
                      bp.ops().gemm({.a = bp.grad(s.y),
                                     .b = s.w_down->value,
                                     .aux = s.pre,
                                     .out = dpre,
                                     .epilogue = Epilogue::kGeluGrad,
-                                    .b_version = s.w_down->version},
+                                    .b_version = s.w_down->version,
+                                    .dbias = db.tensor,
+                                    .accumulate_dbias = db.accumulate},
                                    bp.stream());
                      if (!bp.wants(s.x)) return;
                      auto [dx, acc] = bp.dst(s.x);
@@ -105,7 +108,8 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                      if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
                      weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
                                       bp.bias_done(s.y) ? nullptr : s.b_down);
-                     weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up, s.b_up);
+                     weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up,
+                                      bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has summed it
                    }});
   return y;
 }
@@ -118,7 +122,9 @@ Var add_bias(Tape& t, Var x, Parameter& b) {
   t.record(Saved{x, y, &b}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
       .weight = [](const Saved& s, Backprop& bp) {
-        if (!bp.bias_done(s.y)) bias_gradient(bp, bp.grad(s.y), *s.b);
+        if (bp.bias_done(s.y)) return;
+        auto [db, acc] = bp.dst(*s.b);
+        bp.ops().sum_rows({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
       }});
   return y;
 }

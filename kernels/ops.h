@@ -31,12 +31,17 @@ enum class Epilogue : uint8_t {
 // out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k] or, trans_a, [k,m]; b [k,n] or, trans_b, [n,k];
 // tensors of rank > 2 count as [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias and epilogue exclude
 // accumulate. a, b: T; bias, aux: T or f32; out: T or G.
+// dbias: the gradient of a layer's bias on the way; empty: not wanted. With kGeluGrad [n] (+)= sums over rows of out as it
+// is stored. With trans_a and no epilogue, where a is the gradient of the layer's output and out that of its weight, [m]
+// (+)= sums over rows of a. G; beside an out of bf16 a library may round the sum of one call to bf16 before it is added.
 struct Gemm {
   Tensor a, b, bias, aux, out;
   bool trans_a = false, trans_b = false, accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
   // > 0: b is a weight whose bytes change only together with this number, so a backend may keep a packed copy of it.
   int64_t b_version = 0;
+  Tensor dbias;
+  bool accumulate_dbias = false;
 };
 
 struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b. f32 + H: f32

@@ -40,6 +40,7 @@ struct Job {
   bool pack = false;         // b is read from a packed copy
   int64_t version = 0;       // of that copy; 0: made at every call
   const PackedMatrix* packed = nullptr;
+  float* sums = nullptr;     // of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
   const Simd* simd = nullptr;
@@ -62,6 +63,11 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
     GT_CHECK(g.aux && g.aux.numel() == m * n, "gemm aux ", to_string(g.aux.shape), " for ", shapes());
     require_same_or_f32("gemm", {"a", g.a}, {{"aux", g.aux}});
   }
+  if (!g.dbias) return;
+  const bool of_out = g.epilogue == Epilogue::kGeluGrad;
+  GT_CHECK(of_out != g.trans_a && g.epilogue != Epilogue::kGelu && g.dbias.numel() == (of_out ? n : m), "gemm dbias ",
+           to_string(g.dbias.shape), " for ", shapes());
+  require_gradient("gemm", {{"dbias", g.dbias}});
 }
 
 // The staged tile (f32, dense, bias added) to out and aux, both f32.
@@ -152,6 +158,14 @@ class Worker {
   int64_t copied_ = -1;  // row tile whose columns are in cache_.columns
 };
 
+// Of a tile of out that is finished and in cache.
+void sum_tile(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+  static_assert(kTileRows % kSumBlock == 0);
+  for (int64_t r = row; r < row + rows; r += kSumBlock)
+    sum_rows(*job.simd, job.op->out, r * job.n + col, job.n, std::min(kSumBlock, row + rows - r),
+             job.sums + r / kSumBlock * job.n + col, cols, false);
+}
+
 std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
 
 void* Worker::a_of(int64_t row_tile, int64_t rows) {
@@ -182,6 +196,10 @@ void Worker::run(int64_t row_tile, int64_t panel) {
   } else {
     finish(job_, row, col, rows, cols);
   }
+  if (job_.sums != nullptr) sum_tile(job_, row, col, rows, cols);
+  // The columns of a transposed a are at hand when they meet the first panel.
+  if (g.dbias && g.trans_a && panel == 0)
+    sum_row_blocks(*job_.simd, g.a, row, job_.m, job_.k, g.dbias, row, rows, g.accumulate_dbias);
 }
 
 // k == 0: the product is zero.
@@ -210,7 +228,7 @@ void run_empty(const Job& job) {
   }
 }
 
-enum Slot { kSlotA, kSlotB, kSlotBias };  // of GemmCache::converted
+enum Slot { kSlotA, kSlotB, kSlotBias, kSlotSums };  // of GemmCache::converted
 
 // The whole tensor as f32.
 const float* as_f32(const Job& job, const Tensor& t, CpuContext& context, Slot slot) {
@@ -312,12 +330,34 @@ int64_t weight_copy_bytes(const Gemm& g) {
 
 int64_t held_copy_bytes(Stream stream) { return cpu_context(stream).gemm().kept_bytes(); }
 
+namespace {
+
+// Where nothing is multiplied.
+void sum_bias(const Gemm& g, Stream s) {
+  if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
+}
+
+void combine_sums(const Job& job, Stream s) {
+  const Gemm& g = *job.op;
+  parallel_for(s, job.n, 1024, [&](int64_t begin, int64_t end, int) {
+    edit(*job.simd, g.dbias, begin, end - begin, g.accumulate_dbias, [&](float* out, int64_t c, int64_t count) {
+      job.simd->sum_rows(job.sums + begin + c, job.n, (job.m + kSumBlock - 1) / kSumBlock, out, count,
+                         g.accumulate_dbias);
+    });
+  });
+}
+
+}  // namespace
+
 void gemm(const Gemm& g, Stream stream) {
-  if (g.out.numel() == 0) return;
+  if (g.out.numel() == 0) return sum_bias(g, stream);
   CpuContext& context = cpu_context(stream);
   GemmCache& cache = context.gemm();
   Job job = prepare(g, cache);
-  if (job.k == 0) return run_empty(job);
+  if (job.k == 0) {
+    run_empty(job);
+    return sum_bias(g, stream);
+  }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
   if (job.pack) {
@@ -327,6 +367,7 @@ void gemm(const Gemm& g, Stream stream) {
   } else {
     job.b = operand(job, g.b, context, kSlotB);
   }
+  if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
   const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
   const SignalsBlocked here;  // the pool's workers never take any
@@ -341,6 +382,7 @@ void gemm(const Gemm& g, Stream stream) {
       }
     }
   });
+  if (job.sums != nullptr) combine_sums(job, stream);
 }
 
 }  // namespace gt::cpu

@@ -109,7 +109,8 @@ class GemmCache {
   }
   // Columns of a transposed a, copied out of rows that lie far apart.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
-  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b, 2 bias.
+  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b, 2 bias;
+  // 3: sums of columns, by blocks of rows.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
 
   // Panels in this layout instead of the one that oneDNN prefers here: tests cover the packed path on every processor.
@@ -132,7 +133,7 @@ class GemmCache {
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
   std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;  // of panels: no address, n = panel
-  Scratch converted_[3];
+  Scratch converted_[4];
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };

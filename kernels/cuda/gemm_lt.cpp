@@ -38,8 +38,19 @@ cudaDataType_t lt_type(DType t, const char* tensor) {
   }
 }
 
-// What cuBLASLt does after the product; what it cannot do, kernels of ours do in place.
-enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad };
+// What cuBLASLt does with the product; what it cannot do, kernels of ours do after it. kBiasGrad: sums of the second
+// operand; kGeluBiasGrad: of what the GELU's gradient gives. Numbers are in files: new ones come last.
+enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad, kBiasGrad, kGeluBiasGrad };
+
+constexpr bool adds_bias(Fused f) { return f == Fused::kBias || f == Fused::kGeluBias; }
+constexpr bool sums_bias(Fused f) { return f == Fused::kBiasGrad || f == Fused::kGeluBiasGrad; }
+constexpr bool has_gelu(Fused f) {
+  return f == Fused::kGelu || f == Fused::kGeluBias || f == Fused::kGeluGrad || f == Fused::kGeluBiasGrad;
+}
+// Fewer things in one launch.
+constexpr Fused less(Fused f) {
+  return f == Fused::kGeluBias ? Fused::kBias : f == Fused::kGeluBiasGrad ? Fused::kGeluGrad : Fused::kNone;
+}
 
 struct Key {
   int64_t m, n, k;
@@ -71,9 +82,10 @@ std::string text_of(const Key& k) {
              static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
-// What is multiplied: numbers of 8 bits have a factor each, on the device.
+// What is multiplied: numbers of 8 bits have a factor each, on the device. sums: where cuBLASLt writes a bias'
+// gradient, over what is there.
 struct Product : Gemm {
-  Tensor a_scale, b_scale;
+  Tensor a_scale, b_scale, sums;
 };
 
 int32_t alignment(const void* p) {
@@ -108,6 +120,8 @@ cublasLtEpilogue_t lt_epilogue(Fused f) {
     case Fused::kGelu: return CUBLASLT_EPILOGUE_GELU_AUX;
     case Fused::kGeluBias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Fused::kGeluGrad: return CUBLASLT_EPILOGUE_DGELU;
+    case Fused::kBiasGrad: return CUBLASLT_EPILOGUE_BGRADB;  // operands are swapped: b is our a
+    case Fused::kGeluBiasGrad: return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     default: return CUBLASLT_EPILOGUE_DEFAULT;
   }
 }
@@ -139,9 +153,7 @@ class GemmPlans {
 
   void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused, void* out) {
     point_to_scales(p, g);
-    if (fused == Fused::kBias || fused == Fused::kGeluBias)
-      set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(g.bias.data));
-    if (fused >= Fused::kGelu) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
+    point_to_epilogue(p, g, fused);
     const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
     check_lt(cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out,
                             p.out, &algo, workspace_, kGemmWorkspaceBytes, c.stream),
@@ -156,6 +168,13 @@ class GemmPlans {
     set(p.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(g.a_scale.data));
   }
 
+  void point_to_epilogue(const Plan& p, const Product& g, Fused fused) {
+    if (adds_bias(fused) || sums_bias(fused))
+      set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+          static_cast<const void*>(adds_bias(fused) ? g.bias.data : g.sums.data));
+    if (has_gelu(fused)) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
+  }
+
   void make(const Key& key, Plan& p, Context& c, const Product& g) {
     const auto in = static_cast<cudaDataType_t>(key.in), in_b = static_cast<cudaDataType_t>(key.in_b),
                out = static_cast<cudaDataType_t>(key.out);
@@ -168,7 +187,8 @@ class GemmPlans {
     set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(key.fused));
     if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
     point_to_scales(p, g);
-    if (key.fused >= Fused::kGelu) {
+    point_to_epilogue(p, g, key.fused);  // the heuristic looks at addresses' alignment
+    if (has_gelu(key.fused)) {
       set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
       set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.out);
     }
@@ -258,6 +278,11 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
            "gemm: a GELU epilogue needs aux [m, n]");
   GT_CHECK(!(g.bias && g.epilogue == Epilogue::kGeluGrad), "gemm: gelu_grad takes no bias");
   GT_CHECK(!g.bias || g.bias.numel() == n, "gemm: bias ", to_string(g.bias.shape), " for ", n, " columns");
+  GT_CHECK(!g.dbias || (g.epilogue == Epilogue::kGeluGrad) != g.trans_a,
+           "gemm: dbias is summed of a GELU's gradient, or "
+           "of a transposed a without an epilogue");
+  GT_CHECK(!g.dbias || (g.epilogue != Epilogue::kGelu && g.dbias.numel() == (g.trans_a ? m : n)), "gemm: dbias ",
+           to_string(g.dbias.shape), " of ", m, " rows and ", n, " columns");
   GT_REQUIRE(g.a.dtype == g.b.dtype, Exit::kUsage, "cuda gemm: a is ", name_of(g.a.dtype), " and b ",
              name_of(g.b.dtype), "; both must be the same");
   const auto same_or_f32 = [&](const char* name, const Tensor& t) {
@@ -275,19 +300,30 @@ Fused best_fusion(const Gemm& g, int64_t n) {
   const bool half =
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
   if (g.epilogue == Epilogue::kGelu && half) return g.bias ? Fused::kGeluBias : Fused::kGelu;
-  if (g.epilogue == Epilogue::kGeluGrad && half) return Fused::kGeluGrad;
+  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums of out's type: of thousands of rows too much for f16
+    return g.dbias && g.out.dtype == DType::kBF16 ? Fused::kGeluBiasGrad : Fused::kGeluGrad;
+  if (g.dbias && g.trans_a) return Fused::kBiasGrad;
   return g.bias && g.epilogue != Epilogue::kGeluGrad ? Fused::kBias : Fused::kNone;
 }
 
-// What is left to do when the product ran with `fused`.
-void finish(const Gemm& g, Fused fused, Stream s) {
+// The gradient of a bias, over rows that are read again.
+void sum_bias(const Gemm& g, Stream s) {
+  if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
+}
+
+// What is left to do when the product ran with `fused`. sums: as Product has them.
+void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
   if (g.bias && fused == Fused::kNone) {
     const Tensor z = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
     add_bias({.x = z, .bias = g.bias, .out = z}, s);
   }
-  if (fused >= Fused::kGelu) return;
-  if (g.epilogue == Epilogue::kGelu) gelu({.x = g.aux, .out = g.out}, s);
-  if (g.epilogue == Epilogue::kGeluGrad) gelu_grad({.x = g.aux, .dout = g.out, .dx = g.out}, s);
+  if (!has_gelu(fused)) {
+    if (g.epilogue == Epilogue::kGelu) gelu({.x = g.aux, .out = g.out}, s);
+    if (g.epilogue == Epilogue::kGeluGrad) gelu_grad({.x = g.aux, .dout = g.out, .dx = g.out}, s);
+  }
+  if (!sums_bias(fused)) return sum_bias(g, s);
+  if (g.accumulate_dbias) return axpy({.x = sums, .y = g.dbias}, s);
+  cast({.src = sums, .dst = g.dbias}, s);
 }
 
 // A bf16 gradient of operands of another type: its sum is made in f32 scratch and goes on in f32.
@@ -297,9 +333,13 @@ void add_product(Context& c, const Gemm& g, Stream s) {
   Gemm product = g;
   product.out = {c.scratch(g.out.numel() * size_of(DType::kF32)), g.out.shape, DType::kF32, g.out.device};
   product.accumulate = false;
+  product.dbias = {};
   gemm(product, s);
-  if (g.accumulate) return axpy({.x = product.out, .y = g.out}, s);
-  cast({.src = product.out, .dst = g.out}, s);
+  if (g.accumulate)
+    axpy({.x = product.out, .y = g.out}, s);
+  else
+    cast({.src = product.out, .dst = g.out}, s);
+  sum_bias(g, s);
 }
 
 }  // namespace
@@ -317,33 +357,37 @@ void gemm(const Gemm& g, Stream s) {
   const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(),
                 k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
   const int64_t n = g.out.shape.cols();
-  if (g.out.numel() == 0) return;
+  if (g.out.numel() == 0) return sum_bias(g, s);
   Context& c = enter(s, "gemm");
   // Without fused GELU the product itself (z) goes to aux and GELU reads it from there.
   const auto target = [&](Fused f) {
-    Product t{g, {}, {}};
-    if (g.epilogue == Epilogue::kGelu && f < Fused::kGelu) t.out = g.aux;
+    Product t{g, {}, {}, {}};
+    if (sums_bias(f))
+      t.sums = {c.scratch(g.dbias.numel() * size_of(g.out.dtype)), g.dbias.shape, g.out.dtype, g.out.device};
+    if (g.epilogue == Epilogue::kGelu && !has_gelu(f)) t.out = g.aux;
     return t;
   };
   if (g.a.numel() == 0) {  // an empty sum
     const Gemm t = target(Fused::kNone);
     if (!g.accumulate) check(cudaMemsetAsync(t.out.data, 0, static_cast<size_t>(t.out.bytes()), c.stream), "gemm");
-    finish(g, Fused::kNone, s);
+    finish(g, Fused::kNone, {}, s);
     return leave(c, "gemm");
   }
   validate(g, m, n, k);
   if (writes_gradient(g)) return add_product(c, g, s);
   GemmPlans& plans = plans_of(c);
   Fused fused = best_fusion(g, n);
-  for (bool done = false; !done;) {
-    const Product t = target(fused);
-    const bool with_bias = fused == Fused::kBias || fused == Fused::kGeluBias;
+  Product t;
+  for (;; fused = less(fused)) {
+    t = target(fused);
     const Key key{m,
                   n,
                   k,
                   lt_type(t.a.dtype, "a"),
                   lt_type(t.out.dtype, "out"),
-                  with_bias ? lt_type(g.bias.dtype, "bias") : -1,
+                  adds_bias(fused)   ? lt_type(g.bias.dtype, "bias")
+                  : sums_bias(fused) ? lt_type(t.sums.dtype, "dbias")
+                                     : -1,
                   g.trans_a,
                   g.trans_b,
                   g.accumulate,
@@ -356,16 +400,14 @@ void gemm(const Gemm& g, Stream s) {
     const Plan& p = plans.plan(key, c, t);
     if (p.found) {
       plans.run(c, p, p.algo, t, fused, t.out.data);
-      done = true;
-    } else {  // fewer things in one launch, until nothing is left to give up
-      GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n,
-                 " k ", k, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ",
-                 g.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
-      fused = fused == Fused::kGeluBias ? Fused::kBias : Fused::kNone;
+      break;
     }
+    GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n,
+               " k ", k, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ",
+               g.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
   }
   leave(c, "gemm");
-  finish(g, fused, s);
+  finish(g, fused, t.sums, s);
 }
 
 namespace {
@@ -400,7 +442,8 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
   Context& c = enter(s, "gemm_fp8");
   Product t{{.a = g.a, .b = g.b, .bias = g.bias, .out = g.out, .trans_b = true, .accumulate = g.accumulate},
             g.a_scale,
-            g.b_scale};
+            g.b_scale,
+            {}};
   Fused fused = g.bias ? Fused::kBias : Fused::kNone;
   for (;;) {
     const Key key{m,

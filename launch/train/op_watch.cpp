@@ -39,6 +39,7 @@ void list(const Gemm& a, Operands& o) {
   o.in("a", a.a).in("b", a.b).in("bias", a.bias).out("out", a.out);
   if (a.epilogue == Epilogue::kGelu) o.out("aux", a.aux);
   if (a.epilogue == Epilogue::kGeluGrad) o.in("aux", a.aux);
+  o.out("dbias", a.dbias);
 }
 void list(const GemmFp8& a, Operands& o) { o.in("a", a.a).in("b", a.b).in("bias", a.bias).out("out", a.out); }
 void list(const QuantizeFp8& a, Operands& o) { o.in("x", a.x).in("pre", a.pre).out("sums", a.sums); }

@@ -25,11 +25,14 @@ ProductKind::Operand operand(const Tensor& t) {
 }
 
 void add(std::set<ProductKind>& kinds, const Gemm& g) {
+  ProductKind::Operand dbias = operand(g.dbias);
+  dbias.offset = 0;  // backends that ask a library for it take it out of memory of their own
   kinds.insert({.a = operand(g.a),
                 .b = operand(g.b),
                 .bias = operand(g.bias),
                 .aux = operand(g.aux),
                 .out = operand(g.out),
+                .dbias = dbias,
                 .epilogue = g.epilogue,
                 .trans_a = g.trans_a,
                 .trans_b = g.trans_b,
@@ -128,7 +131,8 @@ void run_products(const std::vector<ProductKind>& kinds, const Backend& backend,
                          .trans_a = k.trans_a != 0,
                          .trans_b = k.trans_b != 0,
                          .accumulate = k.accumulate != 0,
-                         .epilogue = k.epilogue},
+                         .epilogue = k.epilogue,
+                         .dbias = operands.make(k.dbias)},
                         stream);
     backend.device->synchronize(stream);
     operands.drop();

@@ -17,7 +17,7 @@ struct ProductKind {
     uint16_t offset = 0;  // of the address, modulo 16
     uint32_t unused = 0;
   };
-  Operand a, b, bias, aux, out;  // of a Gemm, or a GemmFp8
+  Operand a, b, bias, aux, out, dbias;  // of a Gemm, or a GemmFp8
   Epilogue epilogue = Epilogue::kNone;
   uint8_t fp8 = 0, trans_a = 0, trans_b = 0, accumulate = 0;
   uint8_t unused[3] = {};

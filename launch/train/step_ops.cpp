@@ -135,6 +135,7 @@ std::string product_text(const Args& g, int64_t inner) {
 std::string text_of(const Gemm& g) {
   std::string out = product_text(g, g.trans_a ? g.a.shape.rows() : g.a.shape.cols());
   if (g.epilogue != Epilogue::kNone) out += g.epilogue == Epilogue::kGelu ? ", gelu" : ", gelu'";
+  if (g.dbias) out += ", bias gradient";
   return cat(out, ", ", types({g.a, g.out}));
 }
 std::string text_of(const GemmFp8& g) { return cat(product_text(g, g.a.shape.cols()), ", ", types({g.a, g.b, g.out})); }

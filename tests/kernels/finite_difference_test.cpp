@@ -160,22 +160,22 @@ TEST_CASE("finite differences: gemm and its bias, all transposes") {
   }
 }
 
-TEST_CASE("finite differences: the fused MLP, GELU forward and GELU gradient as epilogues") {
+TEST_CASE("finite differences: the fused MLP, GELU both ways and biases' gradients as epilogues") {
   expect_gradients([](Problem& p) {
     const Tensor x = p.random({5, 6}), up = p.random({8, 6}, 0.5), bias = p.random({8}), down = p.random({4, 8});
     const Tensor z = p.empty({5, 8}), h = p.empty({5, 8}), dz = p.empty({5, 8}), out = p.empty({5, 4});
     const Tensor dout = p.weight_of(out);
     const Tensor dx = p.gradient_of("x", x), dup = p.weight_gradient_of("up", up);
     const Tensor dbias = p.weight_gradient_of("bias", bias), ddown = p.weight_gradient_of("down", down);
+    const Tensor down_bias = p.random({4}), ddown_bias = p.weight_gradient_of("down bias", down_bias);
     p.forward = [=, &p] {
       p.ops.gemm({.a = x, .b = up, .bias = bias, .aux = z, .out = h, .trans_b = true, .epilogue = Epilogue::kGelu}, {});
-      p.ops.gemm({.a = h, .b = down, .out = out, .trans_b = true}, {});
+      p.ops.gemm({.a = h, .b = down, .bias = down_bias, .out = out, .trans_b = true}, {});
     };
     p.backward = [=, &p] {
-      p.ops.gemm({.a = dout, .b = h, .out = ddown, .trans_a = true}, {});
-      p.ops.gemm({.a = dout, .b = down, .aux = z, .out = dz, .epilogue = Epilogue::kGeluGrad}, {});
+      p.ops.gemm({.a = dout, .b = h, .out = ddown, .trans_a = true, .dbias = ddown_bias}, {});
+      p.ops.gemm({.a = dout, .b = down, .aux = z, .out = dz, .epilogue = Epilogue::kGeluGrad, .dbias = dbias}, {});
       p.ops.gemm({.a = dz, .b = x, .out = dup, .trans_a = true}, {});
-      p.ops.sum_rows({.x = dz, .out = dbias}, {});
       p.ops.gemm({.a = dz, .b = up, .out = dx}, {});
     };
   });

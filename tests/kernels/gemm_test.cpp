@@ -298,6 +298,35 @@ TEST_CASE("gemm gives the same bits for every number of threads") {
   }
 }
 
+TEST_CASE("a gemm's bias gradient has the bits of the sum over rows that are read again, for every number of threads") {
+  for (const DType t : {DType::kF32, DType::kBF16})
+    for (const DType grad : {DType::kF32, DType::kBF16})
+      for (const int64_t rows : {1, 31, 64, 129, 1100}) {  // blocks of 32, tiles of 64 to 256, groups of blocks
+        INFO(name_of(t) << ", gradient " << name_of(grad) << ", " << rows << " rows");
+        const Matrix dy(rows, 300, t, 1), w(300, 520, t, 2), aux(rows, 520, t, 3), x(rows, 70, t, 4);
+        const Matrix dpre(rows, 520, t, 5), dw(300, 70, DType::kF32, 6), first(1, 520, grad, 7);
+        for (const int threads : {1, 3}) {
+          CpuContext context(threads);
+          const Stream s = stream_of(context);
+          const auto judged = [&](Gemm g, const Tensor& summed) {
+            for (const bool more : {false, true}) {
+              Matrix made = first, again = first;
+              made.tensor.data = reinterpret_cast<std::byte*>(made.bytes.data());
+              again.tensor.data = reinterpret_cast<std::byte*>(again.bytes.data());
+              const int64_t n = summed.shape.cols();
+              g.dbias = made.tensor.view({520}).slice(0, n), g.accumulate_dbias = more;
+              cpu::gemm(g, s);
+              cpu::sum_rows({.x = summed, .out = again.tensor.view({520}).slice(0, n), .accumulate = more}, s);
+              CHECK(made.bytes == again.bytes);
+            }
+          };
+          judged({.a = dy.tensor, .b = w.tensor, .aux = aux.tensor, .out = dpre.tensor,
+                  .epilogue = Epilogue::kGeluGrad}, dpre.tensor);
+          judged({.a = dy.tensor, .b = x.tensor, .out = dw.tensor, .trans_a = true}, dy.tensor);
+        }
+      }
+}
+
 TEST_CASE("a packed weight is packed again when its version changes, and only then") {
   CpuContext context(2);
   context.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);

@@ -78,6 +78,40 @@ void add_half_gemms(OpCases& to, DType h) {
   gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
 }
 
+// A bias' gradient beside that of a GELU, and beside a weight's. m, n, k: of the product; 1000 rows are several blocks.
+void add_bias_gradients(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const DType grad : kGradients)
+      for (const bool more : {false, true}) {
+        const std::string kind = cat(suffix(t), more ? " accumulate" : "", " dbias", grad_suffix(grad));
+        const double tolerance = std::max(unit_of(t), unit_of(grad));
+        for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {130, 72, 64}, {1000, 24, 8}, {5, 24, 0}}) {
+          auto& d = gemm_case(to, s, false, false, " gelu_grad" + kind, false, t, t);
+          d.in(&Gemm::aux, "aux", {s.m, s.n}, normal(2), t);
+          d.args.epilogue = Epilogue::kGeluGrad, d.args.accumulate_dbias = more;
+          d.result(&Gemm::dbias, "dbias", {s.n}, more, grad).tolerance = tolerance;
+        }
+        for (const GemmSize& s : {GemmSize{33, 1, 7}, {129, 33, 65}, {200, 800, 40}, {24, 8, 1000}, {24, 8, 0}}) {
+          auto& w = gemm_case(to, s, true, false, kind, more, t, grad);
+          w.args.accumulate_dbias = !more;  // weights and biases need not have been written alike
+          w.result(&Gemm::dbias, "dbias", {s.m}, !more, grad).tolerance = tolerance;
+        }
+        auto& unaligned = gemm_case(to, {33, 129, 65}, true, false, kind + " from unaligned addresses", more, t, grad);
+        unaligned.args.accumulate_dbias = more;
+        unaligned.result(&Gemm::dbias, "dbias", {33}, more, grad).skew = 1, unaligned.tolerance = tolerance;
+      }
+  auto& rank3 = add_case<Gemm>(to, "rank 3 weight gradient dbias");
+  rank3.args.trans_a = true;
+  rank3.in(&Gemm::a, "a", {2, 5, 33}).in(&Gemm::b, "b", {2, 5, 24}).out(&Gemm::out, "out", {33, 24});
+  rank3.out(&Gemm::dbias, "dbias", {33});
+  for (const bool more : {false, true}) {  // no rows: no sum
+    auto& none = gemm_case(to, {0, 33, 7}, false, false, cat(" empty gelu_grad dbias", more ? " accumulate" : ""));
+    none.in(&Gemm::aux, "aux", {0, 33});
+    none.args.epilogue = Epilogue::kGeluGrad, none.args.accumulate_dbias = more;
+    none.result(&Gemm::dbias, "dbias", {33}, more);
+  }
+}
+
 void add_gemms(OpCases& to) {
   const GemmSize sizes[] = {{1, 1, 1}, {1, 33, 7}, {7, 1, 129}, {33, 129, 65}, {64, 48, 32}, {130, 70, 257}};
   for (const GemmSize& s : sizes) {
@@ -130,6 +164,7 @@ void add_gemms(OpCases& to) {
                                 DType::kBF16);
     unaligned.skew = 1, unaligned.tolerance = unit_of(DType::kBF16);
   }
+  add_bias_gradients(to);
   gemm_case(to, {1024, 1024, 1024}, true, false, ", gradient bf16", true, DType::kBF16, DType::kBF16).big = true;
   gemm_case(to, {1024, 1024, 1024}, true, false, " bf16, gradient f32", true, DType::kBF16).big = true;
   gemm_case(to, {1024, 1024, 1024}, false, true, "").big = true;

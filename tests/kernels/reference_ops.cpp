@@ -122,7 +122,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-void gemm(const Gemm& p, Stream) {
+void gemm(const Gemm& p, Stream s) {
   const int64_t m = p.out.shape.rows(), n = p.out.shape.cols();
   const int64_t k = p.trans_a ? p.a.shape.rows() : p.a.shape.cols();
   for (int64_t i = 0; i < m; ++i) {
@@ -139,6 +139,7 @@ void gemm(const Gemm& p, Stream) {
       set(p.out, at, z);
     }
   }
+  if (p.dbias) sum_rows({.x = p.trans_a ? p.a : p.out, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
 }
 
 void add(const Add& p, Stream) {

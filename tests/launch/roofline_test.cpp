@@ -168,7 +168,6 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
   CHECK(find(calls, "sum_squares", "").calls == 1);
   CHECK(find(calls, "sum_squares", "").cost.bytes == bytes_of(calls, "sum_squares"));
   const std::map<std::string, double> missing{
-      {"sum_rows", L * (3 * act + 4 * act)},  // bias gradients of qkv and fc1 read what their products have read
       {"sum_squares", 4 * P},                             // the gradients' norm is not the reduction's
       {"axpy", 12 * V * C},                               // the tied table's two gradients
       {"add_position", 2 * act},

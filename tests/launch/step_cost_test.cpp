@@ -184,15 +184,15 @@ TEST_CASE("dropout adds no op call to a block: the norms and attention apply it"
   CHECK(Count::calls.count("dropout") == 0);
 }
 
-// Two more than the 11 that a GPT-2 block can be: bias gradients that a GEMM epilogue could make beside the weights'.
-// Those of out-proj and fc2 are made by the norms behind.
-TEST_CASE("a block is 11 op calls backward and one for each of two biases") {
+// Biases' gradients are made by the norms behind, the GELU's product and qkv's.
+TEST_CASE("a block is 11 op calls backward", "[PK1]") {
   const auto forward = block_calls({}, false);
   auto backward = block_calls({}, true);
   for (const auto& [op, n] : forward) backward[op] -= n;
   for (auto it = backward.begin(); it != backward.end();) it = it->second == 0 ? backward.erase(it) : std::next(it);
   CHECK(backward ==
-        std::map<std::string, int>{{"gemm", 8}, {"attention_grad", 1}, {"layer_norm_grad", 2}, {"sum_rows", 2}});
+        std::map<std::string, int>{{"gemm", 8}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
+  CHECK(total(backward) <= 11);
 }
 
 namespace {
@@ -252,7 +252,6 @@ TEST_CASE("tensor parallelism adds two row biases forward and no copy, add or ca
   want["gemm"] += 16;
   want["attention_grad"] += 2;
   want["layer_norm_grad"] += 4;
-  want["sum_rows"] += 4;
   CHECK(step == want);
 }
 

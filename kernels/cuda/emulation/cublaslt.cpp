@@ -1,6 +1,6 @@
 // The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
-// as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none` or `bias` limits what the heuristic finds, so that the
-// backend's fallbacks run. It knows three algorithms that compute the same; the second takes the least time by the
+// as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the
+// heuristic finds, so that the backend's fallbacks run. It knows three algorithms that compute the same; the second takes the least time by the
 // emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran,
 // a line a process at its end.
 #include <cublasLt.h>
@@ -135,6 +135,13 @@ bool Product::legal() const {
   return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
 }
 
+bool is_gelu_grad(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+bool is_bias_grad(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
+}
+
 void Product::run() const {
   const gt::emulated::OnDevice now;
   ++runs.count[algorithm];
@@ -142,13 +149,14 @@ void Product::run() const {
   const bool at = ta(), bt = tb();
   const int64_t rows = m(), inner = k(), cols = n();
   const cublasLtEpilogue_t e = epilogue_of(d);
-  const auto* bias = d.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
+  auto* bias = d.get<void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
   const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
   auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
   const auto aux_type =
       static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
   const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
   const double factors = eight_bits(a.type) ? double{*factor_a()} * double{*factor_b()} : 1;
+  std::vector<double> of_rows(static_cast<size_t>(rows));  // of D, before it is rounded
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       double s = 0;
@@ -164,9 +172,18 @@ void Product::run() const {
         put(aux, aux_type, i + j * aux_ld, s);
         s = gelu(s);
       }
-      if (e == CUBLASLT_EPILOGUE_DGELU) s *= gelu_slope(get(aux, aux_type, i + j * aux_ld));
+      if (is_gelu_grad(e)) s *= gelu_slope(get(aux, aux_type, i + j * aux_ld));
+      of_rows[static_cast<size_t>(i)] += s;
       put(D, o.type, i + j * o.ld, s);
     }
+  }
+  // BGRADB: columns of op(B) over the inner dimension. Written, never added.
+  for (int64_t i = 0; e == CUBLASLT_EPILOGUE_DGELU_BGRAD && i < rows; ++i)
+    put(bias, bias_type, i, of_rows[static_cast<size_t>(i)]);
+  for (int64_t j = 0; e == CUBLASLT_EPILOGUE_BGRADB && j < cols; ++j) {
+    double s = 0;
+    for (int64_t x = 0; x < inner; ++x) s += get(B, b.type, bt ? j + x * b.ld : x + j * b.ld);
+    put(bias, bias_type, j, s);
   }
 }
 
@@ -219,7 +236,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const std::string have = limit != nullptr ? limit : "all";
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
   const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
-  *found = have == "all" || plain || (bias && have == "bias") ? std::min(wanted, 3) : 0;
+  const bool without = have == "no_bias_gradients" && !is_bias_grad(e);
+  *found = have == "all" || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     result[i] = {};
     result[i].algo.data[0] = kMade;

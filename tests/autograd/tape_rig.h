@@ -69,7 +69,7 @@ struct Block {
       p.full_shape = p.local_shape = s;
       p.value = rig.tensor(s, ++seed, std);
       p.grad = rig.tensor(s, ++seed, std);  // not zero: the first writer overwrites
-      p.version = 1;
+      p.version = fresh_version();  // addresses are used again by the next rig
     };
     make(in, "in", {kHidden, kHidden}, 0.4f);
     make(pos, "pos", {kSeq + 1, kHidden}, 0.5f);  // one row more than the sequence: its gradient is 0

@@ -145,7 +145,7 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
   const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 4);
   const Outcome plain = run(rig, {&block}, {&x, 1}, dy, How::kPlain);
   const auto objective = [&] {
-    for (Parameter* p : block.params()) ++p->version;  // written from outside: packed copies are stale
+    for (Parameter* p : block.params()) p->version = fresh_version();  // written from outside: packed copies are stale
     rig.tape.set_recording(false);
     const double l = dot(block(rig.tape, rig.tape.input(x, false)).value, dy);
     rig.tape.set_recording(true);

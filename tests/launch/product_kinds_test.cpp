@@ -3,6 +3,7 @@
 // microbatch or the layer is seen without a GPU.
 #include "launch/train/product_kinds.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "launch/train/engine_options.h"
@@ -23,6 +24,7 @@ TEST_CASE("a model has at most 40 kinds of products, whatever its depth and its 
         if (loaded.config.model.heads % shape.tp != 0) continue;
         EngineOptions o = engine_options(loaded.config, 1);
         o.microbatches = 3;
+        o.model.layers = std::max<int64_t>(o.model.layers, 4);  // the last block of a stage is not its only one
         for (int rank = 0; rank < shape.world(); ++rank) {
           INFO(file.path() << ", " << precision << ", tp " << shape.tp << " pp " << shape.pp << ", rank " << rank);
           const size_t kinds = product_kinds(o, shape, rank).size();

@@ -110,6 +110,11 @@ void add_judges(OpCases& to) {
   add_judge(to, "no limit, the norm is infinite", inf, inf);
   add_judge(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
   add_judge(to, "a mean of means, far", 11.9, 1, 8, 0, true);
+  auto& timed = add_case<JudgeStep>(to, "128 microbatches");
+  timed.in(&JudgeStep::losses, "losses", {128}, positive(), DType::kF64);
+  timed.in(&JudgeStep::norm, "norm", {1}, positive());
+  timed.in(&JudgeStep::limits, "limits", {kNumLimits}, positive(), DType::kF64);
+  timed.inout(&JudgeStep::scalars, "scalars", {kNumScalars}, positive()).big = true;
 }
 
 }  // namespace

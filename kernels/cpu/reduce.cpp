@@ -12,7 +12,7 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kSumBlock = 4096;  // elements summed together: part of the result's bits
+constexpr int64_t kBlock = 4096;  // elements summed together: part of the result's bits
 
 }  // namespace
 
@@ -20,12 +20,12 @@ void sum(const Sum& p, Stream s) {
   require_float("sum", {"x", p.x});
   require_dtype("sum", DType::kF64, {{"out", p.out}});
   require_numel("sum", 1, {{"out", p.out}});
-  const int64_t n = p.x.numel(), blocks = (n + kSumBlock - 1) / kSumBlock;
+  const int64_t n = p.x.numel(), blocks = (n + kBlock - 1) / kBlock;
   double* partial = cpu_context(s).scratch<double>(blocks);
   parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float room[kSumBlock];
+    float room[kBlock];
     for (int64_t b = begin; b < end; ++b) {
-      const int64_t at = b * kSumBlock, count = std::min(kSumBlock, n - at);
+      const int64_t at = b * kBlock, count = std::min(kBlock, n - at);
       partial[b] = f.sum(read(f, p.x, at, count, room), count);
     }
   });
@@ -38,17 +38,17 @@ void sum(const Sum& p, Stream s) {
 void sum_squares(const SumSquares& p, Stream stream) {
   require_gradients("sum_squares", p.table);
   require_dtype("sum_squares", DType::kF64, {{"out", p.out}});
-  constexpr int64_t kBlocks = kSegmentTile / kSumBlock;  // of a tile
+  constexpr int64_t kBlocks = kSegmentTile / kBlock;  // of a tile
   double* partial = cpu_context(stream).scratch<double>(kBlocks * p.table.tiles);
-  parallel_parts(stream, p.table, 4 * kSumBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
-    float room[kSumBlock];
+  parallel_parts(stream, p.table, 4 * kBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
+    float room[kBlock];
     const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
-    for (int64_t i = begin; i < end; i += kSumBlock) {
-      const int64_t n = std::min(kSumBlock, end - i);
-      partial[s.first_tile * kBlocks + i / kSumBlock] = f.sum_squares(read(f, x, i, n, room), n);
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      partial[s.first_tile * kBlocks + i / kBlock] = f.sum_squares(read(f, x, i, n, room), n);
     }
   });
-  sum_groups<1>(p.table, kSumBlock, partial, p.out.as<double>());
+  sum_groups<1>(p.table, kBlock, partial, p.out.as<double>());
 }
 
 void clip_factor(const ClipFactor& p, Stream) {

@@ -49,10 +49,10 @@ template <int V, class M, class G>
 __device__ inline void moments_at(const Moments<M, G>& a, const LambRule& r, const Factors& k, int64_t i,
                                   double* squares) {
   float w[V], g[V], m[V], v[V];
-  load<V>(a.master + i, w);
-  load<V>(a.grad + i, g);
-  load<V>(a.m + i, m);
-  load<V>(a.v + i, v);
+  load<V>(on_device(a.master) + i, w);
+  load<V>(on_device(a.grad) + i, g);
+  load<V>(on_device(a.m) + i, m);
+  load<V>(on_device(a.v) + i, v);
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     g[j] *= k.multiplier;
@@ -63,8 +63,8 @@ __device__ inline void moments_at(const Moments<M, G>& a, const LambRule& r, con
     squares[0] += static_cast<double>(w[j]) * w[j];
     squares[1] += u * u;
   }
-  store<V>(a.m + i, m);
-  store<V>(a.v + i, v);
+  store_at_once<V>(on_device(a.m) + i, m);
+  store_at_once<V>(on_device(a.v) + i, v);
 }
 
 // A block a tile.
@@ -117,13 +117,13 @@ struct Step {
 template <int V, class M, class U>
 __device__ inline void apply_at(const Step<M, U>& a, const LambRule& r, const Factors& k, int64_t i) {
   float w[V], m[V], v[V];
-  load<V>(a.master + i, w);
-  load<V>(a.m + i, m);
-  load<V>(a.v + i, v);
+  load<V>(on_device(a.master) + i, w);
+  load<V>(on_device(a.m) + i, m);
+  load<V>(on_device(a.v) + i, v);
 #pragma unroll
   for (int j = 0; j < V; ++j) w[j] -= a.step * update_of(r, k, a.weight_decay, w[j], m[j], v[j]);
-  store<V>(a.master + i, w);
-  if (a.value != nullptr) store<V>(a.value + i, w);
+  store_at_once<V>(on_device(a.master) + i, w);
+  if (a.value != nullptr) store_at_once<V>(on_device(a.value) + i, w);
 }
 
 // A block a part of a tile.

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* parti
 template <class T>
 __global__ void __launch_bounds__(kThreads) squares_kernel(const Segment* table, int segments, double* partial) {
   const Segment& s = segment_of(table, segments, blockIdx.x);
-  const T* x = reinterpret_cast<const T*>(s.grad);
+  const T* x = on_device(reinterpret_cast<const T*>(s.grad));
   const int64_t begin = (int64_t{blockIdx.x} - s.first_tile) * kSegmentTile, end = min(s.count, begin + kSegmentTile);
   const double sum = aligned16(x) ? sum_of_block<kPack<T>, true>(x, begin, end) : sum_of_block<1, true>(x, begin, end);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -109,8 +109,8 @@ struct AdamRule {
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V], m2[V];
-    load<V>(m + i, m1);
-    load<V>(v + i, m2);
+    load<V>(on_device(m) + i, m1);
+    load<V>(on_device(v) + i, m2);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       if (l2) g[j] += weight_decay * p[j];
@@ -119,8 +119,8 @@ struct AdamRule {
       const float decay = l2 ? 0.0f : weight_decay * p[j];
       p[j] -= k.lr * ((m1[j] / k.bias1) / (sqrtf(m2[j] / k.bias2) + eps) + decay);
     }
-    store<V>(m + i, m1);
-    store<V>(v + i, m2);
+    store_at_once<V>(on_device(m) + i, m1);
+    store_at_once<V>(on_device(v) + i, m2);
   }
 };
 
@@ -133,7 +133,7 @@ struct SgdRule {
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V];
-    if (m != nullptr) load<V>(m + i, m1);
+    if (m != nullptr) load<V>(on_device(m) + i, m1);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       g[j] += weight_decay * p[j];
@@ -144,7 +144,7 @@ struct SgdRule {
       }
       p[j] -= k.lr * update;
     }
-    if (m != nullptr) store<V>(m + i, m1);
+    if (m != nullptr) store_at_once<V>(on_device(m) + i, m1);
   }
 };
 
@@ -156,14 +156,14 @@ struct LionRule {
   template <int V>
   __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
     float m1[V];
-    load<V>(m + i, m1);
+    load<V>(on_device(m) + i, m1);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const float u = k.beta1 * m1[j] + (1.0f - k.beta1) * g[j];
       p[j] -= k.lr * ((u > 0 ? 1.0f : u < 0 ? -1.0f : 0.0f) + weight_decay * p[j]);
       m1[j] = k.beta2 * m1[j] + (1.0f - k.beta2) * g[j];
     }
-    store<V>(m + i, m1);
+    store_at_once<V>(on_device(m) + i, m1);
   }
 };
 
@@ -183,13 +183,13 @@ struct Typed {
 template <int V, class T, class Rule>
 __device__ inline void update_at(const Rule& rule, const StepScalars& k, const T& t, int64_t i) {
   float p[V], g[V];
-  load<V>(t.master + i, p);
-  load<V>(t.grad + i, g);
+  load<V>(on_device(t.master) + i, p);
+  load<V>(on_device(t.grad) + i, g);
 #pragma unroll
   for (int j = 0; j < V; ++j) g[j] *= k.multiplier;
   rule.template operator()<V>(k, i, p, g);
-  store<V>(t.master + i, p);
-  if (t.value != nullptr) store<V>(t.value + i, p);
+  store_at_once<V>(on_device(t.master) + i, p);
+  if (t.value != nullptr) store_at_once<V>(on_device(t.value) + i, p);
 }
 
 // A block a part of a tile.

@@ -16,6 +16,16 @@ struct PartOfSegment {
       : begin((block - int64_t{s.first_tile} * kPartsOfTile) * kPart), end(min(s.count, begin + kPart)) {}
 };
 
+// An address that a kernel reads from a table could be of any memory, for all the compiler knows; these are of device
+// memory, whose loads and stores are instructions of their own. Not for nullptr.
+template <class T>
+__device__ inline T* on_device(T* p) {
+#ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
 // Whether all of these may be read 16 bytes at a time; nullptr counts as aligned.
 template <class... T>
 __device__ inline bool aligned16(const T*... p) {

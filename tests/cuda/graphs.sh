@@ -70,7 +70,8 @@ read -r launched4 single4 waits4 <<<"$(step four --train.global_batch 4)"
 read -r launched8 single8 waits8 <<<"$(step eight --train.global_batch 8)"
 read -r none single waits <<<"$(step eager --train.global_batch 4 --device.graphs off)"
 echo "a step of 4 microbatches: $launched4 graphs and $single4 single calls, without graphs $single calls; $waits4 waits of the host"
-[ "$none" = 0 ] && [ "$launched4" = 6 ] && [ "$launched8" = 10 ] || fail "graphs a step: $launched4, $launched8 of 8, $none without"
+# One a microbatch and one of norms and clipping; the update behind it is a single call, which needs no graph.
+[ "$none" = 0 ] && [ "$launched4" = 5 ] && [ "$launched8" = 9 ] || fail "graphs a step: $launched4, $launched8 of 8, $none without"
 [ "$((single8 - single4))" -le 24 ] || fail "a microbatch has $((single8 - single4)) / 4 calls beside its graph"
 [ "$waits4" = "$waits8" ] && [ "$waits" = "$waits4" ] && [ "$waits4" -le 1 ] || fail "waits of the host: $waits4, $waits8 of 8, $waits eager"
 
@@ -126,7 +127,7 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
 grep -q 'not parts of graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not say who left collectives out"
 echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_inside single calls of both;" \
   "with collectives beside graphs $outside and $single_outside"
-[ "$inside" = 12 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
+[ "$inside" = 10 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
 
 # Attention by (emulated) cuDNN is captured like everything else.
 GPTTRAIN_EMULATED_CUDNN=1 both cudnn --precision.amp O2 --precision.dtype bf16

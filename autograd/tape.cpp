@@ -112,8 +112,8 @@ GradDst Backprop::dst(const Var& x) {
     own(tape_.grads_.alloc(x.value.shape, x.value.dtype));
     return {s.grad, false};
   }
-  GT_CHECK(!s.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ",
-           s.bias->name, " already");
+  GT_CHECK(!s.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", s.bias->name,
+           " already");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
     ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());

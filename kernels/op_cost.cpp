@@ -60,8 +60,8 @@ const char* name_of(OpClass c) {
 OpCost op_cost(const Gemm& g) {
   const int64_t inner = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
   const double aux = g.epilogue == Epilogue::kNone ? 0 : of(g.aux);
-  return product(g, static_cast<double>(inner), all({g.a, g.b, g.bias}) + aux + result(g.out, g.accumulate) +
-                                                    result(g.dbias, g.accumulate_dbias));
+  return product(g, static_cast<double>(inner),
+                 all({g.a, g.b, g.bias}) + aux + result(g.out, g.accumulate) + result(g.dbias, g.accumulate_dbias));
 }
 OpCost op_cost(const GemmFp8& g) {
   OpCost c = product(g, static_cast<double>(g.a.shape.cols()), all({g.a, g.b, g.bias}) + result(g.out, g.accumulate));

@@ -1,5 +1,6 @@
-// Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by blocks
-// of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is normed as it is stored.
+// Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by
+// blocks of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is
+// normed as it is stored.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"

@@ -320,8 +320,9 @@ TEST_CASE("a gemm's bias gradient has the bits of the sum over rows that are rea
               CHECK(made.bytes == again.bytes);
             }
           };
-          judged({.a = dy.tensor, .b = w.tensor, .aux = aux.tensor, .out = dpre.tensor,
-                  .epilogue = Epilogue::kGeluGrad}, dpre.tensor);
+          judged(
+              {.a = dy.tensor, .b = w.tensor, .aux = aux.tensor, .out = dpre.tensor, .epilogue = Epilogue::kGeluGrad},
+              dpre.tensor);
           judged({.a = dy.tensor, .b = x.tensor, .out = dw.tensor, .trans_a = true}, dy.tensor);
         }
       }

@@ -122,19 +122,23 @@ __device__ inline void copy_async16(void* shared, const void* global) {
       "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(shared))),
       "l"(__cvta_generic_to_global(global))
       : "memory");
-#else
-  __builtin_memcpy(shared, global, 16);
+#elif defined(GT_EMULATED)
+  gt::emulated::copy_later(shared, global);
 #endif
 }
 __device__ inline void commit_copies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.commit_group;" ::: "memory");
+#elif defined(GT_EMULATED)
+  gt::emulated::commit_copies();
 #endif
 }
 template <int N>
 __device__ inline void wait_copies() {
 #ifdef __CUDA_ARCH__
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#elif defined(GT_EMULATED)
+  gt::emulated::wait_copies(N);
 #endif
 }
 

@@ -1,6 +1,6 @@
 // Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
-// barriers order is ordered and nothing else, so indexing, reductions, forgotten and divergent barriers are tested on
-// machines without a device. It knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
+// barriers order is ordered and nothing else, and copies behind a thread's back are made when it waits for them, so
+// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
 // Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>
@@ -14,6 +14,7 @@
 #include <functional>
 #include <tuple>
 
+#define GT_EMULATED 1
 #undef __shared__
 #define __shared__ static  // blocks run one at a time
 #undef __launch_bounds__
@@ -30,6 +31,10 @@ extern std::byte* dynamic_shared;  // of the running block, filled with NaN at i
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 void wait_block();
 void wait_warp();
+// Asynchronous copies of 16 bytes of the running thread: NaN is there until it waits for all but the newest commits.
+void copy_later(void* to, const void* from);
+void commit_copies();
+void wait_copies(int newest);
 // Whether launches on a stream go to a graph now, and one that does.
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);

@@ -38,11 +38,19 @@ namespace {
 constexpr size_t kStack = 128 * 1024;
 enum class State { kReady, kAtBlock, kAtWarp, kDone };
 
+struct Copy {
+  void* to;
+  const void* from;
+  int group;
+};
+
 struct Fiber {
   void* stack_pointer = nullptr;
   State state = State::kDone;
   std::vector<char> stack;
   uint3 index{};
+  std::vector<Copy> copies;  // not made yet
+  int commits = 0;
 };
 
 std::vector<Fiber> fibers;
@@ -70,6 +78,8 @@ void entry() {
 void start(Fiber& f, size_t i, dim3 block) {
   f.stack.resize(kStack);
   f.state = State::kReady;
+  f.copies.clear();
+  f.commits = 0;
   f.index = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
              static_cast<unsigned>(i / block.x / block.y)};
   auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(f.stack.data()) + kStack) & ~uintptr_t{15});
@@ -114,6 +124,22 @@ void run_block(size_t n, std::vector<size_t>& order, int mode, std::mt19937& ran
 
 void wait_block() { leave(State::kAtBlock); }
 void wait_warp() { leave(State::kAtWarp); }
+
+void copy_later(void* to, const void* from) {
+  std::memset(to, 0xFF, 16);
+  fibers[current].copies.push_back({to, from, fibers[current].commits});
+}
+
+void commit_copies() { ++fibers[current].commits; }
+
+void wait_copies(int newest) {
+  Fiber& f = fibers[current];
+  std::erase_if(f.copies, [&](const Copy& c) {
+    const bool over = c.group < f.commits - newest;
+    if (over) std::memcpy(c.to, c.from, 16);
+    return over;
+  });
+}
 
 const uint64_t* exchange(uint64_t mine) {
   const size_t i = current;

@@ -82,6 +82,9 @@ std::string text_of(const Key& k) {
              static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
+// Of a product in files that says whether its bias' gradient is summed apart: index 1.
+constexpr const char* kApart = " apart";
+
 // What is multiplied: numbers of 8 bits have a factor each, on the device. sums: where cuBLASLt writes a bias'
 // gradient, over what is there.
 struct Product : Gemm {
@@ -97,7 +100,8 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  bool found = false;  // false: cuBLASLt has nothing for this key
+  bool found = false;         // false: cuBLASLt has nothing for this key
+  std::optional<bool> apart;  // of one that sums a bias' gradient: a product and sums that follow it are faster
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -142,13 +146,41 @@ class GemmPlans {
   }
 
   // The plan of a product that is about to run as `g` on `c`: with it algorithms are timed when there is no plan yet.
-  const Plan& plan(const Key& key, Context& c, const Product& g) {
+  Plan& plan(const Key& key, Context& c, const Product& g) {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
       it = plans_.try_emplace(key).first;
       make(key, it->second, c, g);
     }
     return it->second;
+  }
+
+  // Whether `two`, of which `sum` is to follow, is faster than `one`, which sums a bias' gradient on the way: cuBLASLt
+  // has fewer kernels for that. As the table says, or timed; else no.
+  struct Way {
+    const Plan& plan;
+    const Product& g;
+    Fused fused;
+  };
+  template <class Sum>
+  bool apart(const Key& key, Plan& p, const Way& one, const Way& two, Context& c, const Sum& sum) {
+    if (p.apart) return *p.apart;
+    const auto time = [&]() -> std::optional<GemmChoice> {
+      const GemmTimer timer(c.stream, one.g.out.bytes());
+      if (!timer.ready()) return {};
+      const auto us = [&](const Way& way, bool sums) {
+        return timer.median_us([&] {
+          run(c, way.plan, way.plan.algo, way.g, way.fused, timer.out());
+          if (sums) sum(timer.out());
+        });
+      };
+      const double together = us(one, false), alone = us(two, true);
+      return GemmChoice{{}, alone < 0.99 * together ? 1 : 0, std::min(together, alone)};
+    };
+    const auto choice = GemmChoices::instance().choose(
+        text_of(key) + kApart, identity_, [](const GemmChoice&) { return true; }, time);
+    p.apart = choice && choice->index == 1;
+    return *p.apart;
   }
 
   void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused, void* out) {
@@ -353,61 +385,99 @@ std::string gemm_identity(int device) {
              gemm_in_tf32 ? ", TF32" : "");
 }
 
+namespace {
+
+// One call of gemm: the product in the forms that cuBLASLt may finish, most in one launch first.
+class Call {
+ public:
+  Call(const Gemm& g, Context& c, Stream s, int64_t m, int64_t n, int64_t k)
+      : g_(g), c_(c), s_(s), m_(m), n_(n), k_(k), plans_(plans_of(c)) {}
+
+  // What is multiplied when cuBLASLt does `f`: without a fused GELU the product itself (z) goes to aux, and GELU reads
+  // it from there.
+  Product target(Fused f) const {
+    Product t{g_, {}, {}, {}};
+    if (sums_bias(f))
+      t.sums = {c_.scratch(g_.dbias.numel() * size_of(g_.out.dtype)), g_.dbias.shape, g_.out.dtype, g_.out.device};
+    if (g_.epilogue == Epilogue::kGelu && !has_gelu(f)) t.out = g_.aux;
+    return t;
+  }
+
+  void run() {
+    for (Fused fused = best_fusion(g_, n_);; fused = less(fused)) {
+      const Product t = target(fused);
+      const Key key = key_of(t, fused);
+      Plan& p = plans_.plan(key, c_, t);
+      if (p.found && sums_bias(fused) && sums_apart(key, p, t, fused)) continue;
+      if (p.found) {
+        plans_.run(c_, p, p.algo, t, fused, t.out.data);
+        leave(c_, "gemm");
+        return finish(g_, fused, t.sums, s_);
+      }
+      GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m_, " n ", n_,
+                 " k ", k_, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g_.trans_a, " trans_b ",
+                 g_.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
+    }
+  }
+
+ private:
+  Key key_of(const Product& t, Fused f) const {
+    return {m_,
+            n_,
+            k_,
+            lt_type(t.a.dtype, "a"),
+            lt_type(t.out.dtype, "out"),
+            adds_bias(f)   ? lt_type(g_.bias.dtype, "bias")
+            : sums_bias(f) ? lt_type(t.sums.dtype, "dbias")
+                           : -1,
+            g_.trans_a,
+            g_.trans_b,
+            g_.accumulate,
+            f,
+            alignment(t.a.data),
+            alignment(t.b.data),
+            alignment(t.out.data),
+            lt_type(t.b.dtype, "b"),
+            0};
+  }
+
+  // Whether the sums are made faster by a kernel of ours behind a product without them (GemmPlans::apart).
+  bool sums_apart(const Key& key, Plan& p, const Product& t, Fused f) {
+    if (!GemmChoices::instance().on()) return false;
+    const Product plain = target(less(f));
+    const Plan& other = plans_.plan(key_of(plain, less(f)), c_, plain);
+    return other.found && plans_.apart(key, p, {p, t, f}, {other, plain, less(f)}, c_, [&](void* out) {
+      Tensor rows = g_.trans_a ? g_.a : g_.out;
+      if (!g_.trans_a) rows.data = static_cast<std::byte*>(out);
+      sum_rows({.x = rows, .out = t.sums}, s_);
+    });
+  }
+
+  const Gemm& g_;
+  Context& c_;
+  Stream s_;
+  int64_t m_, n_, k_;
+  GemmPlans& plans_;
+};
+
+}  // namespace
+
 void gemm(const Gemm& g, Stream s) {
   const int64_t m = g.trans_a ? g.a.shape.cols() : g.a.shape.rows(),
                 k = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
   const int64_t n = g.out.shape.cols();
   if (g.out.numel() == 0) return sum_bias(g, s);
   Context& c = enter(s, "gemm");
-  // Without fused GELU the product itself (z) goes to aux and GELU reads it from there.
-  const auto target = [&](Fused f) {
-    Product t{g, {}, {}, {}};
-    if (sums_bias(f))
-      t.sums = {c.scratch(g.dbias.numel() * size_of(g.out.dtype)), g.dbias.shape, g.out.dtype, g.out.device};
-    if (g.epilogue == Epilogue::kGelu && !has_gelu(f)) t.out = g.aux;
-    return t;
-  };
+  Call call(g, c, s, m, n, k);
   if (g.a.numel() == 0) {  // an empty sum
-    const Gemm t = target(Fused::kNone);
+    const Gemm t = call.target(Fused::kNone);
     if (!g.accumulate) check(cudaMemsetAsync(t.out.data, 0, static_cast<size_t>(t.out.bytes()), c.stream), "gemm");
     finish(g, Fused::kNone, {}, s);
     return leave(c, "gemm");
   }
   validate(g, m, n, k);
   if (writes_gradient(g)) return add_product(c, g, s);
-  GemmPlans& plans = plans_of(c);
-  Fused fused = best_fusion(g, n);
-  Product t;
-  for (;; fused = less(fused)) {
-    t = target(fused);
-    const Key key{m,
-                  n,
-                  k,
-                  lt_type(t.a.dtype, "a"),
-                  lt_type(t.out.dtype, "out"),
-                  adds_bias(fused)   ? lt_type(g.bias.dtype, "bias")
-                  : sums_bias(fused) ? lt_type(t.sums.dtype, "dbias")
-                                     : -1,
-                  g.trans_a,
-                  g.trans_b,
-                  g.accumulate,
-                  fused,
-                  alignment(t.a.data),
-                  alignment(t.b.data),
-                  alignment(t.out.data),
-                  lt_type(t.b.dtype, "b"),
-                  0};
-    const Plan& p = plans.plan(key, c, t);
-    if (p.found) {
-      plans.run(c, p, p.algo, t, fused, t.out.data);
-      break;
-    }
-    GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m, " n ", n,
-               " k ", k, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g.trans_a, " trans_b ",
-               g.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
-  }
-  leave(c, "gemm");
-  finish(g, fused, t.sums, s);
+  call.run();
 }
 
 namespace {

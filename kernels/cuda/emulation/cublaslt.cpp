@@ -1,7 +1,7 @@
 // The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
 // as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the
-// heuristic finds, so that the backend's fallbacks run. It knows three algorithms that compute the same; the second takes the least time by the
-// emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran,
+// heuristic finds, so that the backend's fallbacks run; with `slow_bias_gradients` they take long. It knows three algorithms
+// that compute the same; the second takes the least time by the emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran,
 // a line a process at its end.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -135,6 +135,12 @@ bool Product::legal() const {
   return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
 }
 
+constexpr const char* kSlowBiasGradients = "slow_bias_gradients";
+std::string epilogues() {
+  const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
+  return limit != nullptr ? limit : "all";
+}
+
 bool is_gelu_grad(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
@@ -146,6 +152,7 @@ void Product::run() const {
   const gt::emulated::OnDevice now;
   ++runs.count[algorithm];
   gt::emulated::clock_us += kMicroseconds[algorithm];
+  if (is_bias_grad(epilogue_of(d)) && epilogues() == kSlowBiasGradients) gt::emulated::clock_us += 100;
   const bool at = ta(), bt = tb();
   const int64_t rows = m(), inner = k(), cols = n();
   const cublasLtEpilogue_t e = epilogue_of(d);
@@ -232,12 +239,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t, int wanted,
                                               cublasLtMatmulHeuristicResult_t* result, int* found) {
-  const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
-  const std::string have = limit != nullptr ? limit : "all";
+  const std::string have = epilogues();
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
   const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
   const bool without = have == "no_bias_gradients" && !is_bias_grad(e);
-  *found = have == "all" || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
+  *found = have == "all" || have == kSlowBiasGradients || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     result[i] = {};
     result[i].algo.data[0] = kMade;

@@ -77,7 +77,7 @@ TEST_CASE("a warm step of a store allocates nothing") {
       r.store.init(3, 1);
       const StageVisit order[] = {{0, false}, {0, true}};
       r.store.set_order(order, order);
-      std::vector<double> norms(kScopes);
+      std::vector<double> norms(kScopes + 1);
       const char *scopes[] = {"embed", "layers.0", "head"};
       const auto step = [&] {
         r.store.begin_step();

@@ -234,9 +234,14 @@ done
   CHECK(r.says("far1 is left out from now on"));
   std::vector<nlohmann::json> story;
   for (const std::string& line : lines_of(dir / "runs/x/restarts.jsonl")) story.push_back(nlohmann::json::parse(line));
-  REQUIRE(story.size() == 2);
-  for (const auto& j : story) CHECK_THAT(j.at("suspect").get<std::string>(), Contains("died"));
-  CHECK(story[0].at("left_out").size() + story[1].at("left_out").size() == 1);
+  // One more where ranks that the launcher ended were seen before the one that was killed: another machine is suspected once.
+  REQUIRE((story.size() == 2 || story.size() == 3));
+  size_t left_out = 0;
+  for (const auto& j : story) {
+    CHECK_THAT(j.at("suspect").get<std::string>(), Contains("died"));
+    left_out += j.at("left_out").size();
+  }
+  CHECK(left_out == 1);
   const auto calls = lines_of(dir / "ssh.log");
   CHECK(std::any_of(calls.begin(), calls.end(),
                     [](const std::string& c) { return c.find("far2") != std::string::npos; }));

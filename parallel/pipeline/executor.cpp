@@ -4,6 +4,7 @@
 
 #include "kernels/core/memory.h"
 #include "parallel/pipeline/action_graphs.h"
+#include "parallel/pipeline/action_times.h"
 #include "parallel/pipeline/check_schedule.h"
 #include "parallel/pipeline/places.h"
 #include "parallel/pipeline/simulate.h"
@@ -134,13 +135,9 @@ struct PipelineExecutor::Impl {
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
     if (!w.pending()) return;
-    const size_t begin = clock.mark();
+    const size_t begin = times.mark();
     w.wait(compute);
-    note_moved(a, begin, bytes, true);
-  }
-  void note_moved(const Action& a, size_t begin, int64_t bytes, bool waited = false) {
-    moved.push_back({a, a.act, 0, 0, bytes});
-    moved_at.push_back({begin, clock.mark(), waited});
+    times.moved(a, begin, bytes, true);
   }
   Collectives collectives() const {  // so far
     const CommCounters& dp = mesh.group(Axis::kDp).counters();
@@ -151,30 +148,20 @@ struct PipelineExecutor::Impl {
   }
   // Actions that were queued together, from mark `begin` and the collectives before it on.
   void timed(std::span<const Action> actions, size_t begin, const Collectives& before) {
-    const Collectives after = clock.behind() ? before : collectives();
+    const Collectives after = times.behind() ? before : collectives();
     int64_t bytes = 0;
     for (const auto& s : slots) bytes += s->arena.used();
-    times.push_back({actions.front(), actions.back().act, 0, 0, 0, live, bytes,
-                     {after.tp - before.tp, after.gathers - before.gathers, after.reductions - before.reductions}});
-    times_at.push_back({begin, clock.mark(), false});
-    for (const Action& a : actions) computed.push_back(a);
+    times.computed(actions, begin,
+                   {.live = live,
+                    .activation_bytes = bytes,
+                    .inside = {after.tp - before.tp, after.gathers - before.gathers,
+                               after.reductions - before.reductions}});
   }
   template <class Call>
   void called(const Action& a, int64_t bytes, Call call) {
-    const size_t begin = clock.mark();
+    const size_t begin = times.mark();
     call();
-    note_moved(a, begin, bytes);
-  }
-  void settle() {
-    started = clock.at(0);
-    busy_seconds = wait_seconds = 0;
-    const auto place = [&](ActionTime& t, const Marks& at) {
-      t.begin = clock.at(at.begin) - started, t.end = clock.at(at.end) - started;
-      return t.end - t.begin;
-    };
-    for (size_t i = 0; i < times.size(); ++i) busy_seconds += place(times[i], times_at[i]);
-    for (size_t i = 0; i < moved.size(); ++i)
-      if (const double took = place(moved[i], moved_at[i]); moved_at[i].waited) wait_seconds += took;
+    times.moved(a, begin, bytes);
   }
   // Where a message's preamble is kept.
   size_t note(const Action& a, bool down, bool out) { return index(a, a.stage) * 4 + (down ? 0 : 2) + (out ? 0 : 1); }
@@ -209,15 +196,7 @@ struct PipelineExecutor::Impl {
   std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
   const GradHooks* hooks = nullptr;
-  struct Marks {
-    size_t begin, end;  // of clock
-    bool waited;        // for a message
-  };
-  StreamClock clock;
-  std::vector<ActionTime> times, moved;  // their times follow when they are settled
-  std::vector<Marks> times_at, moved_at;
-  Program computed;
-  double started = 0, busy_seconds = 0, wait_seconds = 0;
+  ActionTimes times;
   int live = 0, peak_live = 0;
 };
 
@@ -237,7 +216,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
       boundaries(b),
       preambles(schedule.ranks > 1 ? b.preamble_bytes() : 0,
                 4 * stages.size() * static_cast<size_t>(schedule.microbatches), a, c),
-      clock(a, c) {
+      times(a, c) {
   GT_CHECK(schedule.ranks == mesh.size(Axis::kPp), "schedule ", schedule.name, " is for ", schedule.ranks,
            " ranks, the mesh has ", mesh.size(Axis::kPp), " pipeline ranks");
   GT_CHECK(stages.size() == static_cast<size_t>(schedule.stages / schedule.ranks), "rank ", rank, " got ",
@@ -257,10 +236,8 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   }
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
-  times.reserve(schedule.program[static_cast<size_t>(rank)].size());
-  moved.reserve(4 * times.capacity() + slots.size() + outgoing.size());
-  times_at.reserve(times.capacity()), computed.reserve(times.capacity());
-  moved_at.reserve(moved.capacity());
+  const size_t actions = schedule.program[static_cast<size_t>(rank)].size();
+  times.reserve(actions, 4 * actions + slots.size() + outgoing.size());
   sized = memory.boundary_bytes > 0 || places.buffers == 0;
   if (sized && places.buffers > 0) {
     buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
@@ -286,11 +263,8 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   batches = microbatches;
   losses = out_losses;
   hooks = &step_hooks;
-  times.clear(), times_at.clear(), computed.clear();
-  moved.clear(), moved_at.clear();
   live = peak_live = 0;
-  clock.restart();
-  clock.mark();
+  times.begin_run();
   size_buffers();
   if (graphs) graphs->begin_run(microbatches);
   const Program& program = schedule.program[static_cast<size_t>(rank)];
@@ -305,7 +279,7 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   }
   drain_all();
   if (graphs) graphs->end_run();
-  if (!clock.behind()) settle();
+  if (!times.behind()) times.settle();
   mesh.status().nowhere();
 }
 
@@ -337,7 +311,7 @@ size_t PipelineExecutor::Impl::together(const Program& program, size_t at) const
 
 void PipelineExecutor::Impl::compute_all(std::span<const Action> actions) {
   for (const Action& a : actions) prepare(a);
-  const size_t begin = clock.mark();
+  const size_t begin = times.mark();
   const Collectives before = collectives();
   queue(actions, [&] {
     for (const Action& a : actions) work(a);
@@ -598,16 +572,14 @@ const ReplayCounts& PipelineExecutor::replays() const {
   return impl_->graphs ? impl_->graphs->counts() : none;
 }
 HeldGraphs PipelineExecutor::graphs() const { return impl_->graphs ? impl_->graphs->held() : HeldGraphs{}; }
-const Program& PipelineExecutor::computed() const { return impl_->computed; }
+const Program& PipelineExecutor::computed() const { return impl_->times.order(); }
 void PipelineExecutor::settle(const StreamClock& clock) {
-  if (!impl_->clock.behind()) return;
-  impl_->clock.anchor(clock);
-  impl_->settle();
+  if (impl_->times.behind()) impl_->times.settle(clock);
 }
-double PipelineExecutor::started() const { return impl_->started; }
-std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times; }
-std::span<const ActionTime> PipelineExecutor::transfers() const { return impl_->moved; }
-double PipelineExecutor::busy_seconds() const { return impl_->busy_seconds; }
-double PipelineExecutor::wait_seconds() const { return impl_->wait_seconds; }
+double PipelineExecutor::started() const { return impl_->times.started(); }
+std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times.computed(); }
+std::span<const ActionTime> PipelineExecutor::transfers() const { return impl_->times.moved(); }
+double PipelineExecutor::busy_seconds() const { return impl_->times.busy_seconds(); }
+double PipelineExecutor::wait_seconds() const { return impl_->times.wait_seconds(); }
 
 }  // namespace gt

@@ -3,11 +3,8 @@
 # GPTTRAIN_EMULATED_CUDNN=1 gives it a cuDNN (kernels/cuda/emulation/cudnn.cpp).
 #   tests/cuda/attention.sh BUILD/emulated/gpttrain
 set -euo pipefail
-program=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-fail() { echo "FAILED: $*"; exit 1; }
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
 
 small="--model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
 small+=" --train.global_batch 2 --launch.ranks threads"

@@ -4,16 +4,12 @@
 # the CPU to the device and back. Very small models: the emulation takes a second for what a GPU does in microseconds.
 #   tests/cuda/emulated.sh BUILD/emulated/gpttrain
 set -euo pipefail
-program=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
 
 small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
 small+=" --train.global_batch 4 --launch.ranks threads"
 training="--data.train mock --schedule.type constant --log.tensorboard false"
-
-fail() { echo "FAILED: $*"; exit 1; }
 
 verify() {
   # shellcheck disable=SC2086

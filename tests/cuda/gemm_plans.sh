@@ -3,13 +3,10 @@
 # fastest (kernels/cuda/emulation/cublaslt.cpp counts what ran).
 #   tests/cuda/gemm_plans.sh BUILD/emulated/gpttrain
 set -euo pipefail
-program=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
 export HOME=$work/home GPTTRAIN_EMULATED_ALGORITHMS=$work/ran
 unset XDG_CACHE_HOME
-fail() { echo "FAILED: $*"; exit 1; }
 
 ranks=threads
 train() {  # NAME FLAG...

@@ -3,16 +3,12 @@
 # bit for bit, whatever the layout, and work that has run once is replayed.
 #   tests/cuda/graphs.sh BUILD/emulated/gpttrain
 set -euo pipefail
-program=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
 
 small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
 small+=" --train.global_batch 4 --train.steps 4 --launch.ranks threads --device.kind cuda"
 small+=" --data.train mock --schedule.type constant --log.tensorboard false"
-
-fail() { echo "FAILED: $*"; exit 1; }
 
 train() {  # NAME FLAG...
   local name=$1

@@ -3,16 +3,12 @@
 # products alone move, so that times can be told exactly.
 #   tests/cuda/times.sh BUILD/emulated/gpttrain
 set -euo pipefail
-program=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
 
 small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
 small+=" --train.global_batch 4 --train.steps 6 --launch.ranks threads --device.kind cuda --data.train mock"
 small+=" --schedule.type constant --log.tensorboard false --log.trace_steps 5:7"
-
-fail() { echo "FAILED: $*"; exit 1; }
 
 train() {  # NAME FLAG...
   local name=$1

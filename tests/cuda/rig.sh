@@ -1,0 +1,6 @@
+# What the scripts of this folder begin with: `program`, their argument; a folder of their own, which goes with them; fail.
+program=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*"; exit 1; }

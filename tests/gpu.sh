@@ -80,7 +80,7 @@ device() {
 goal device '^device: ' device
 
 parity() {
-  local cases="parity*"
+  local cases="parity*,segments*,marks*,replay*"
   [ -z "$small" ] || cases="parity: every backend*,parity: add agrees*"
   timeout -k 10 "$limit" "$kernel_tests" "$cases" | tee parity.txt || return 1
   ! grep -q 'not checked on a GPU' parity.txt || { fail "no GPU took part"; return 1; }

@@ -18,8 +18,10 @@ constexpr size_t kRange = size_t{1} << 34, kPage = 4096;  // addresses; pages co
 
 struct Memory {
   const bool guarded = std::getenv("GPTTRAIN_EMULATED_GUARD") != nullptr;
-  std::byte* base = static_cast<std::byte*>(mmap(nullptr, kRange, guarded ? PROT_NONE : PROT_READ | PROT_WRITE,
-                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  const bool fenced = !guarded && std::getenv("GPTTRAIN_EMULATED_FENCE") != nullptr;
+  std::byte* base =
+      static_cast<std::byte*>(mmap(nullptr, kRange, guarded || fenced ? PROT_NONE : PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   size_t used = 0;                 // bytes from the base that were ever given out
   std::map<size_t, size_t> taken;  // offset -> bytes, whole pages
   std::mutex mutex;
@@ -45,8 +47,9 @@ OnDevice::~OnDevice() {
 }
 
 void* device_alloc(size_t bytes) {
-  const size_t need = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
   Memory& m = memory();
+  const size_t room = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
+  const size_t need = room + (m.fenced ? kPage : 0);  // the page behind stays closed
   size_t at = 0;
   {
     const std::lock_guard lock(m.mutex);
@@ -58,15 +61,19 @@ void* device_alloc(size_t bytes) {
     m.taken[at] = need;
     m.used = std::max(m.used, at + need);
   }
+  if (m.fenced && mprotect(m.base + at, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
   const OnDevice now;
-  return std::memset(m.base + at, 0xFF, need);
+  std::memset(m.base + at, 0xFF, room);
+  return m.base + at + (m.fenced ? room - std::max<size_t>(16, (bytes + 15) / 16 * 16) : 0);
 }
 
 void device_free(void* p) {
   if (p == nullptr) return;
   Memory& m = memory();
   const std::lock_guard lock(m.mutex);
-  m.taken.erase(static_cast<size_t>(static_cast<std::byte*>(p) - m.base));
+  const auto it = std::prev(m.taken.upper_bound(static_cast<size_t>(static_cast<std::byte*>(p) - m.base)));
+  if (m.fenced) mprotect(m.base + it->first, it->second, PROT_NONE);
+  m.taken.erase(it);
 }
 
 }  // namespace gt::emulated

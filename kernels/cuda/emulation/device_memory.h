@@ -1,6 +1,7 @@
 // Device memory of the emulation: one range of addresses. With GPTTRAIN_EMULATED_GUARD=1 only kernels, copies and
 // products may touch it: host code that reads or writes it dies of a segmentation fault, as it would with a GPU (two
-// system calls a launch: slow).
+// system calls a launch: slow). With GPTTRAIN_EMULATED_FENCE=1 an allocation ends, to 16 bytes, where a closed page
+// begins, and what was freed is closed: kernels that leave their tensors die.
 #pragma once
 #include <cstddef>
 

@@ -1,6 +1,7 @@
 // Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
 // barriers order is ordered and nothing else, and copies behind a thread's back are made when it waits for them, so
-// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
+// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It knows
+// nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
 // Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>
@@ -29,6 +30,9 @@ extern std::byte* dynamic_shared;  // of the running block, filled with NaN at i
 
 // Runs `thread` for every thread of the grid; ends the program when threads wait at different barriers for ever.
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
+[[noreturn]] void die(const char* what);
+// Dynamic shared memory that a launch may ask for: 48 KB unless cudaFuncSetAttribute raised it.
+size_t shared_room(const void* kernel);
 void wait_block();
 void wait_warp();
 // Asynchronous copies of 16 bytes of the running thread: NaN is there until it waits for all but the newest commits.
@@ -64,6 +68,7 @@ struct Launch {
 template <class... P, class... A>
 void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   const std::tuple<P...> args = b.args;
+  if (b.shared > shared_room(reinterpret_cast<const void*>(kernel))) die("more shared memory than it was allowed");
   const auto launch = [kernel, args, grid = b.grid, block = b.block, shared = b.shared] {
     run(grid, block, shared, [&] { std::apply(kernel, args); });
   };

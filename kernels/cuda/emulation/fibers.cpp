@@ -70,11 +70,6 @@ void entry() {
   std::abort();
 }
 
-[[noreturn]] void die(const char* what) {
-  std::fprintf(stderr, "emulated kernel: %s\n", what);
-  std::abort();
-}
-
 void start(Fiber& f, size_t i, dim3 block) {
   f.stack.resize(kStack);
   f.state = State::kReady;
@@ -121,6 +116,11 @@ void run_block(size_t n, std::vector<size_t>& order, int mode, std::mt19937& ran
 }
 
 }  // namespace
+
+void die(const char* what) {
+  std::fprintf(stderr, "emulated kernel: %s\n", what);
+  std::abort();
+}
 
 void wait_block() { leave(State::kAtBlock); }
 void wait_warp() { leave(State::kAtWarp); }

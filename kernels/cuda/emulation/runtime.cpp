@@ -5,12 +5,36 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/graphs.h"
 
 using gt::emulated::forbidden;
 using gt::emulated::OnDevice;
+
+namespace gt::emulated {
+namespace {
+
+std::mutex rooms_mutex;
+std::map<const void*, size_t> rooms;  // shared memory that a kernel may ask for, where it was raised
+
+void allow_shared(const void* kernel, int bytes) {
+  const std::lock_guard lock(rooms_mutex);
+  rooms[kernel] = static_cast<size_t>(bytes);
+}
+
+}  // namespace
+
+size_t shared_room(const void* kernel) {
+  const std::lock_guard lock(rooms_mutex);
+  const auto it = rooms.find(kernel);
+  return it == rooms.end() ? size_t{48} << 10 : it->second;
+}
+
+}  // namespace gt::emulated
 
 extern "C" {
 
@@ -62,7 +86,10 @@ cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute a, int value) {
+  if (a == cudaFuncAttributeMaxDynamicSharedMemorySize) gt::emulated::allow_shared(kernel, value);
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};

@@ -67,7 +67,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 13;
+constexpr int kBackendAbi = 14;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

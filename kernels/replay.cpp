@@ -121,6 +121,7 @@ struct Twin {
     d.record = [](Event e, Stream s) { cut(), behind->device->record(e, s); };
     d.wait = [](Event e, Stream s) { cut(), behind->device->wait(e, s); };
     d.await = [](Event e) { cut(), behind->device->await(e); };
+    if (d.combine != nullptr) d.combine = [](const Combine& c, Stream s) { cut(), behind->device->combine(c, s); };
     return d;
   }
   static void* raw_stream(Stream s) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/core/combine.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
@@ -49,6 +50,9 @@ struct DeviceApi {
   Graph (*capture)(Stream, void (*queue)(void*), void* what, std::string* why) = nullptr;
   void (*launch)(Graph, Stream) = nullptr;
   void (*drop_graph)(Graph) = nullptr;
+
+  // For ranks of one process that share the device. nullptr: it has nothing faster than the host for them.
+  void (*combine)(const Combine&, Stream) = nullptr;
 
   int (*count)() = nullptr;                // devices of this kind on this machine
   std::string (*describe)(int index) = nullptr;  // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"

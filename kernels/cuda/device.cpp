@@ -221,6 +221,7 @@ const DeviceApi& device_api() {
                                   .capture = capture,
                                   .launch = launch,
                                   .drop_graph = drop_graph,
+                                  .combine = combine,
                                   .count = count,
                                   .describe = describe,
                                   .memory = memory};

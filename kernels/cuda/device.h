@@ -9,4 +9,5 @@ void* raw_stream(Stream);  // its cudaStream_t
 Graph capture(Stream, void (*queue)(void*), void* what, std::string* why);
 void launch(Graph, Stream);
 void drop_graph(Graph);
+void combine(const Combine&, Stream);  // combine.cu
 }  // namespace gt::cuda

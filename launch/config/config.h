@@ -415,8 +415,9 @@ struct CommConfig {
   double stall_warn_s = 0, stall_abort_s = 600;
   template <class V>
   void fields(V& v) {
-    v("backend", backend, "auto|nccl|staged",
-      "between GPUs; staged: through host memory; auto: NCCL where it loads and a trial of it passes, else staged");
+    v("backend", backend, "auto|nccl|direct|staged",
+      "between GPUs; direct: in the one GPU that ranks which are threads share; staged: through host memory; auto: direct "
+      "where it can be, else NCCL where it loads and a trial of it passes, else staged");
     v("nccl_library", nccl_library, "path", "of NCCL; empty: libnccl.so.2 by the rules of the loader");
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
       "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");

@@ -203,8 +203,9 @@ class Checker {
 
   void comm() {
     if (!known({"comm.backend", "device.kind"}) || c_.device.kind != "cpu") return;
-    if (c_.comm.backend == "nccl")
-      bad("comm.backend", "nccl moves the memory of GPUs and device.kind is cpu", "use auto, or device.kind cuda");
+    if (c_.comm.backend == "nccl" || c_.comm.backend == "direct")
+      bad("comm.backend", cat(c_.comm.backend, " moves the memory of GPUs and device.kind is cpu"),
+          "use auto, or device.kind cuda");
   }
 
   void zero() {

@@ -9,6 +9,7 @@
 
 #include "launch/ranks/agree.h"
 #include "parallel/comm/nccl_group.h"
+#include "parallel/comm/side_channel.h"
 #include "parallel/comm/staged_group.h"
 
 namespace gt {
@@ -76,6 +77,30 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   return factory;
 }
 
+// Groups of ranks that share this GPU's memory, or nullptr with the reason in *why, the same on all ranks.
+std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index,
+                                         std::string* why) {
+  auto* side = dynamic_cast<SideChannel*>(&given);
+  auto factory = side != nullptr ? side->direct(*backend.device, index) : nullptr;
+  const bool several = largest(world, index) != -largest(world, -index);
+  if (factory == nullptr)
+    *why = "ranks are processes, which do not see each other's tensors (launch.ranks threads)";
+  else if (backend.device->combine == nullptr)
+    *why = "this device does not add for several ranks";
+  else if (several)
+    *why = "ranks use several GPUs";
+  else if (world.size() > Combine::kMost)
+    *why = cat(world.size(), " ranks share the GPU; at most ", Combine::kMost, " may");
+  else
+    return factory;
+  return nullptr;
+}
+
+[[noreturn]] void refuse(const std::string& wanted, const std::string& why) {
+  fail(Exit::kUsage, "comm.backend: ", wanted, " was asked for, but ", why,
+       ". Use comm.backend staged, or auto to take what there is");
+}
+
 }  // namespace
 
 std::string obstacle_to_graphs(int nccl_version, bool several_machines) {
@@ -96,12 +121,15 @@ DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& 
     std::iota(everyone.begin(), everyone.end(), 0);
     const auto world = given.make(everyone);
     std::string why;
+    if (c.comm.backend != "nccl") {
+      out.factory = try_direct(given, *world, backend, index, &why);
+      out.transport = "threads add and copy in the GPU that they share";
+      if (out.factory) return out;
+      if (c.comm.backend == "direct") agree(*world, [&] { refuse("direct", why); });
+    }
     out.factory = try_nccl(c, given, *world, backend, index, sharers, &why, &out.transport);
     if (out.factory) return out;
-    agree(*world, [&] {
-      GT_REQUIRE(c.comm.backend != "nccl", Exit::kUsage, "comm.backend: nccl was asked for, but ", why,
-                 ". Use comm.backend staged, or auto to take what there is");
-    });
+    if (c.comm.backend == "nccl") agree(*world, [&] { refuse("nccl", why); });
     out.transport = why;
   }
   out.factory = std::make_unique<StagedFactory>(given, *backend.device, index);

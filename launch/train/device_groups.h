@@ -1,5 +1,5 @@
-// How the memory of GPUs moves between ranks: by NCCL, or through pinned host memory on the transport that the launcher
-// gave.
+// How the memory of GPUs moves between ranks: in the GPU itself where ranks are threads that share it, by NCCL, or
+// through pinned host memory on the transport that the launcher gave.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -18,12 +18,13 @@ struct DeviceGroups {
 };
 
 // Collective over `given`, which outlives the result. `sharers`: ranks that use this rank's GPU. comm.backend=auto
-// takes NCCL when all ranks load one version, it serves as many ranks a GPU, and a trial passes. Throws kUsage on all
-// ranks when nccl was asked for and cannot be had.
+// takes direct groups (SideChannel::direct) when there are some: they have the CPU's bits, and NCCL's kernels would
+// wait for each other inside one process. Else NCCL when all ranks load one version, it serves as many ranks a GPU, and
+// a trial passes. Throws kUsage on all ranks when one of the two was asked for and cannot be had.
 DeviceGroups device_groups(const Config&, GroupFactory& given, const Backend&, int index, int sharers);
 
-// Why collectives of this NCCL (ncclGetVersion) cannot be parts of graphs; empty: they can. They are wherever graphs are;
-// the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside.
+// Why collectives of this NCCL (ncclGetVersion) cannot be parts of graphs; empty: they can. They are wherever graphs
+// are; the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside.
 std::string obstacle_to_graphs(int nccl_version, bool several_machines);
 
 // What a wait may take at most. The stall monitor ends a run that hangs (exit 124) before; should it fail itself, every

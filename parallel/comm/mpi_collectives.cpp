@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "parallel/comm/mpi_state.h"
-#include "parallel/comm/reduce.h"
+#include "kernels/core/combine.h"
 
 namespace gt {
 namespace {

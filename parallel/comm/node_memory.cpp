@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "parallel/comm/reduce.h"
+#include "kernels/core/combine.h"
 
 namespace gt {
 

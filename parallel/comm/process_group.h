@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
+#include "kernels/core/combine.h"
 #include "kernels/core/tensor.h"
 #include "parallel/comm/comm_spans.h"
 #include "parallel/comm/group_trace.h"
@@ -17,7 +18,6 @@
 
 namespace gt {
 
-enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 enum class CommOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSend, kRecv };
 constexpr int kNumCommOps = 7;
 

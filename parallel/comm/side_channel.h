@@ -4,8 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "kernels/core/device.h"
 #include "parallel/comm/group_trace.h"
+#include "parallel/comm/process_group.h"
 
 namespace gt {
 
@@ -30,6 +33,14 @@ class SideChannel {
   virtual void check() = 0;
   // This rank's place on the board for a group, as GroupTrace's constructor takes it.
   virtual GroupTrace trace(uint64_t number, int leader, int rank, int size) = 0;
+  // Groups of the same ranks for tensors on a device that all of them share, with nothing between: of at most
+  // Combine::kMost ranks, of a device that combines. Outlived by this object and `api`. nullptr: ranks of this transport
+  // do not reach each other's tensors.
+  virtual std::unique_ptr<GroupFactory> direct(const DeviceApi& api, int index) {
+    (void)api;
+    (void)index;
+    return nullptr;
+  }
 };
 
 }  // namespace gt

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "parallel/comm/reduce.h"
+#include "kernels/core/combine.h"
 #include "parallel/comm/self_group.h"
 #include "parallel/comm/thread_state.h"
 
@@ -67,39 +67,48 @@ void do_item(ThreadCollective& c, int size, int64_t k) {
 class ThreadGroup final : public ProcessGroup {
  public:
   ThreadGroup(ThreadGroupState& state, int rank, int number)
-      : ProcessGroup(rank, static_cast<int>(state.ranks.size())), state_(state), world_(state.world) {
+      : ProcessGroup(rank, static_cast<int>(state.ranks.size())),
+        state_(state),
+        world_(state.world),
+        events_(state.device) {
     trace_ = GroupTrace(world_.board, state.ranks[static_cast<size_t>(rank)], static_cast<uint64_t>(number),
                         state.ranks.front(), rank, size());
   }
   ~ThreadGroup() override;
 
-  std::string_view backend() const override { return "thread"; }
-  Work all_reduce(Tensor t, ReduceOp op, Stream) override { return post(all_reduce_call(*this, t, op), t, {}); }
-  Work all_gather(Tensor shard, Tensor full, Stream) override {
-    return post(all_gather_call(*this, shard, full), full, shard);
+  std::string_view backend() const override { return state_.device.api != nullptr ? "direct" : "thread"; }
+  Work all_reduce(Tensor t, ReduceOp op, Stream s) override { return post(all_reduce_call(*this, t, op), t, {}, s); }
+  Work all_gather(Tensor shard, Tensor full, Stream s) override {
+    return post(all_gather_call(*this, shard, full), full, shard, s);
   }
-  Work reduce_scatter(Tensor full, Tensor shard, Stream) override {
-    return post(reduce_scatter_call(*this, full, shard), full, shard);
+  Work reduce_scatter(Tensor full, Tensor shard, Stream s) override {
+    return post(reduce_scatter_call(*this, full, shard), full, shard, s);
   }
-  Work broadcast(Tensor t, int root, Stream) override { return post(broadcast_call(*this, t, root), t, {}); }
-  Work send(Tensor t, int to, int tag, Stream) override { return post_message(CommOp::kSend, t, to, tag); }
-  Work recv(Tensor t, int from, int tag, Stream) override { return post_message(CommOp::kRecv, t, from, tag); }
-  void barrier() override { post(CommCall{}, {}, {}).wait({}); }
+  Work broadcast(Tensor t, int root, Stream s) override { return post(broadcast_call(*this, t, root), t, {}, s); }
+  Work send(Tensor t, int to, int tag, Stream s) override { return post_message(CommOp::kSend, t, to, tag, s); }
+  Work recv(Tensor t, int from, int tag, Stream s) override { return post_message(CommOp::kRecv, t, from, tag, s); }
+  void barrier() override { post(CommCall{}, {}, {}, {}).wait({}); }
   void abandon(const std::string& why, Exit code) override {
     world_.abort(state_.ranks[static_cast<size_t>(rank())], why, code);
   }
 
  protected:
-  void wait(uint64_t ticket, Stream) override { ticket & 1 ? wait_message(ticket >> 1) : wait_collective(ticket >> 1); }
+  void wait(uint64_t ticket, Stream s) override {
+    ticket & 1 ? wait_message(ticket >> 1, s) : wait_collective(ticket >> 1, s);
+  }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Clock = std::chrono::steady_clock;
 
-  Work post(const CommCall&, const Tensor& a, const Tensor& b);
-  Work post_message(CommOp, const Tensor&, int peer, int tag);
-  void wait_collective(uint64_t seq);
-  void wait_message(uint64_t index);
+  Work post(const CommCall&, const Tensor& a, const Tensor& b, Stream after);
+  Work post_message(CommOp, const Tensor&, int peer, int tag, Stream after);
+  void wait_collective(uint64_t seq, Stream);
+  void wait_message(uint64_t index, Stream);
+  bool on_device(const CommCall&, const Tensor& a, const Tensor& b) const;
+  bool copy_message(const CommCall&, const ThreadMessage& from, ThreadMessage& to, Lock&);
+  void queue_message(const CommCall&, const ThreadMessage& from, ThreadMessage& to, DeviceLane&);
+  void await(Event done, Stream);
   void work_on(ThreadCollective&, Lock&);
   void finish(ThreadCollective&);
   [[noreturn]] void end_world(Lock&, const std::string& message, Exit);
@@ -109,6 +118,7 @@ class ThreadGroup final : public ProcessGroup {
 
   ThreadGroupState& state_;
   ThreadWorld::Shared& world_;
+  EventPool events_;
 };
 
 ThreadGroup::~ThreadGroup() {
@@ -151,10 +161,32 @@ void ThreadGroup::sleep_until(Lock& lock, const CommCall& call, uint64_t seq, Re
   }
 }
 
-Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
-  if (call.count > 0) require_host(*this, a);
+// Whether the device moves these tensors; refuses those that neither it nor the host can.
+bool ThreadGroup::on_device(const CommCall& call, const Tensor& a, const Tensor& b) const {
+  if (call.count == 0) return false;
+  const SharedDevice& d = state_.device;
+  if (d.api != nullptr && a.device.kind != DeviceKind::kCpu) {
+    GT_CHECK((!b || b.device.kind == a.device.kind) && a.device.index == d.index, label(), ": ", to_string(call),
+             " of tensors in different places");
+    return true;
+  }
+  require_host(*this, a);
   if (b) require_host(*this, b);
+  return false;
+}
+
+// The end of a call on the device, for a stream or, without one, for the host.
+void ThreadGroup::await(Event done, Stream s) {
+  if (s.native != nullptr)
+    state_.device.api->wait(done, s);
+  else
+    state_.device.api->await(done);
+}
+
+Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, Stream after) {
+  const bool there = on_device(call, a, b);
   world_.check();
+  const Event ready = there ? events_.mark(after) : nullptr;
   const size_t me = static_cast<size_t>(rank());
   const int64_t now = steady_ns();
   Lock lock(state_.mutex);
@@ -166,22 +198,31 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b) {
   if (c.arrived == 0) {
     c.call = call;
     c.first_rank = rank();
+    c.on_device = there;
     c.items = (call.count > 0 ? parts_of(c, size()) : 0) * pieces(call.count / parts_of(c, size()), call.dtype);
-  } else if (!(c.call == call)) {
+  } else if (!(c.call == call) || c.on_device != there) {
+    const auto said = [](const CommCall& k, bool device) { return cat(to_string(k), device ? " on the device" : ""); };
     end_world(lock,
               cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
-                  to_string(c.call), ", ", state_.who(rank()), " called ", to_string(call)),
+                  said(c.call, c.on_device), ", ", state_.who(rank()), " called ", said(call, there)),
               Exit::kInternal);
   }
   c.a[me] = a;
   c.b[me] = b;
+  c.ready[me] = ready;
   c.started[me] = now;
   count_call(counters_, call, rank(), size());
   if (++c.arrived == size()) {
-    if (call.bytes() <= kInline)
-      work_on(c, lock);
-    else
+    if (there) {
+      queue_collective(state_.device, state_.lane.stream(state_.device), c, size());
+      c.complete = true;
+      c.finished = steady_ns();
       state_.wake_all();
+    } else if (call.bytes() <= kInline) {
+      work_on(c, lock);
+    } else {
+      state_.wake_all();
+    }
   }
   was_inside(call.op, call.bytes(), now, false);
   return Work(this, seq << 1);
@@ -198,7 +239,7 @@ void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
     do_item(c, size(), k);
     ++mine;
   }
-  const bool last = c.done.fetch_add(mine, std::memory_order_acq_rel) + mine == c.items;
+  const bool last = c.finished_items.fetch_add(mine, std::memory_order_acq_rel) + mine == c.items;
   world_.touching.fetch_sub(1);
   lock.lock();
   if (last && !c.complete && !world_.failed.load()) {
@@ -208,7 +249,7 @@ void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
   }
 }
 
-void ThreadGroup::wait_collective(uint64_t seq) {
+void ThreadGroup::wait_collective(uint64_t seq, Stream s) {
   const int64_t begin = steady_ns();
   Lock lock(state_.mutex);
   ThreadCollective& c = state_.slot(seq);
@@ -223,22 +264,51 @@ void ThreadGroup::wait_collective(uint64_t seq) {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
                    " #", seq, "; not arrived: ", missing.substr(2));
       });
-  if (!c.complete) work_on(c, lock);
+  if (!c.complete && !c.on_device) work_on(c, lock);
   sleep_until(
       lock, c.call, seq, [&] { return c.complete; },
       [&] {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(c.call),
                    " #", seq, "; all ranks have arrived, but one of them does not finish its part");
       });
+  if (c.on_device) {
+    const Event done = c.done;  // the slot stays this call's until this rank departs
+    lock.unlock();
+    await(done, s);
+    lock.lock();
+    events_.give(c.ready[static_cast<size_t>(rank())]);
+  }
   counters_.of(c.call.op).flight_ns += c.finished - c.started[static_cast<size_t>(rank())];
   was_inside(c.call.op, c.call.bytes(), begin, true);
   if (++c.departed == size()) c.used = false;
 }
 
-Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
+// A message whose sides have both come. False: the world has failed meanwhile.
+bool ThreadGroup::copy_message(const CommCall& call, const ThreadMessage& from, ThreadMessage& to, Lock& lock) {
+  lock.unlock();
+  world_.touching.fetch_add(1);
+  const bool alive = !world_.failed.load();
+  if (alive) std::memcpy(to.data, from.data, static_cast<size_t>(call.bytes()));
+  world_.touching.fetch_sub(1);
+  lock.lock();
+  return alive;
+}
+
+// The same on the device, where it is done once it is queued.
+void ThreadGroup::queue_message(const CommCall& call, const ThreadMessage& from, ThreadMessage& to, DeviceLane& lane) {
+  const DeviceApi& api = *state_.device.api;
+  const Stream s = lane.stream(state_.device);
+  for (Event ready : {from.ready, to.ready})
+    if (ready != nullptr) api.wait(ready, s);
+  api.copy(to.data, from.data, call.bytes(), s);
+  for (Event done : {from.done, to.done}) api.record(done, s);
+}
+
+Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag, Stream after) {
   const CommCall call = message_call(*this, op, t, peer, tag);
-  if (call.count > 0) require_host(*this, t);
+  const bool there = on_device(call, t, {});
   world_.check();
+  const Event ready = there ? events_.mark(after) : nullptr;
   const bool send = op == CommOp::kSend;
   const int64_t now = steady_ns();
   Lock lock(state_.mutex);
@@ -251,6 +321,9 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   mine.data = t.data;
   mine.owner = rank();
   mine.started = now;
+  mine.on_device = there;
+  mine.ready = ready;
+  if (there && mine.done == nullptr) mine.done = state_.device.api->make_event(state_.device.index);
   auto& channel = state_.channels[send ? std::tuple(rank(), peer, tag) : std::tuple(peer, rank(), tag)];
   if (channel.head == nullptr || channel.sends == send) {  // the other side has not come: queue
     channel.sends = send;
@@ -260,22 +333,16 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   }
   ThreadMessage& other = *channel.head;
   channel.head = other.next;
-  if (other.call.count != call.count || other.call.dtype != call.dtype) {
+  if (other.call.count != call.count || other.call.dtype != call.dtype || other.on_device != there) {
     end_world(lock,
               cat(label(), ": a message differs between its ranks: ", state_.who(other.owner), " called ",
                   to_string(other.call), ", ", state_.who(rank()), " called ", to_string(call)),
               Exit::kInternal);
   }
-  lock.unlock();
-  world_.touching.fetch_add(1);
-  const bool alive = !world_.failed.load();
-  if (alive && call.bytes() > 0) {
-    const ThreadMessage &from = send ? mine : other, &to = send ? other : mine;
-    std::memcpy(to.data, from.data, static_cast<size_t>(call.bytes()));
-  }
-  world_.touching.fetch_sub(1);
-  lock.lock();
-  if (alive) {
+  const ThreadMessage& from = send ? mine : other;
+  ThreadMessage& to = send ? other : mine;
+  if (there) queue_message(call, from, to, channel.lane);
+  if (call.count == 0 || there || copy_message(call, from, to, lock)) {
     mine.complete = other.complete = true;
     mine.finished = other.finished = steady_ns();
   }
@@ -283,7 +350,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag) {
   return Work(this, mine.index << 1 | 1);
 }
 
-void ThreadGroup::wait_message(uint64_t index) {
+void ThreadGroup::wait_message(uint64_t index, Stream s) {
   const int64_t begin = steady_ns();
   Lock lock(state_.mutex);
   ThreadMessage& m = state_.messages[index];
@@ -293,6 +360,13 @@ void ThreadGroup::wait_message(uint64_t index) {
         return cat(label(), ": ", state_.who(rank()), " waited ", world_.deadline.count(), " ms in ", to_string(m.call),
                    "; ", state_.who(m.call.peer), " has not made the matching call, ", state_.last_call(m.call.peer));
       });
+  if (m.on_device) {
+    const Event done = m.done;
+    lock.unlock();
+    await(done, s);
+    lock.lock();
+    events_.give(m.ready);
+  }
   counters_.of(m.call.op).flight_ns += m.finished - m.started;
   was_inside(m.call.op, m.call.bytes(), begin, true);
   state_.free_messages.push_back(index);
@@ -328,8 +402,12 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
     return GroupTrace(world_.board, rank_, number, leader, rank, size);
   }
 
+  std::unique_ptr<GroupFactory> direct(const DeviceApi& api, int index) override;
+
+  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override { return make_on({}, ranks); }
+
   // Does not wait for the others: the first member to come makes what they share.
-  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
+  std::unique_ptr<ProcessGroup> make_on(const SharedDevice& device, std::span<const int> ranks) {
     const std::vector<int> list(ranks.begin(), ranks.end());
     const auto at = std::find(list.begin(), list.end(), rank_);
     GT_CHECK(
@@ -338,7 +416,7 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
         "; a list is ascending, inside the world and holds its caller");
     std::lock_guard registry(world_.mutex);
     const int number = world_.made[static_cast<size_t>(rank_)]++;
-    if (list.size() == 1) return std::make_unique<SelfGroup>();
+    if (list.size() == 1) return std::make_unique<SelfGroup>(device.api);
     for (auto it = world_.groups.lower_bound({number, {}}); it != world_.groups.end() && it->first.first == number;
          ++it) {
       for (int r : it->first.second) {
@@ -348,7 +426,7 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
       }
     }
     auto& state = world_.groups[{number, list}];
-    if (!state) state = std::make_unique<ThreadGroupState>(world_, list);
+    if (!state) state = std::make_unique<ThreadGroupState>(world_, list, device);
     ++state->members, ++state->ever;
     return std::make_unique<ThreadGroup>(*state, static_cast<int>(at - list.begin()), number);
   }
@@ -357,6 +435,27 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
   ThreadWorld::Shared& world_;
   int rank_;
 };
+
+// Groups of the same threads for tensors on a device that all of them share.
+class DirectFactory final : public GroupFactory {
+ public:
+  DirectFactory(ThreadFactory& threads, const SharedDevice& device) : threads_(threads), device_(device) {}
+  int world_rank() const override { return threads_.world_rank(); }
+  int world_size() const override { return threads_.world_size(); }
+  int local_rank() const override { return threads_.local_rank(); }
+  int local_size() const override { return threads_.local_size(); }
+  std::string_view backend() const override { return "direct"; }
+  RankStatus* status() override { return threads_.status(); }
+  std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override { return threads_.make_on(device_, ranks); }
+
+ private:
+  ThreadFactory& threads_;
+  const SharedDevice device_;
+};
+
+std::unique_ptr<GroupFactory> ThreadFactory::direct(const DeviceApi& api, int index) {
+  return std::make_unique<DirectFactory>(*this, SharedDevice{&api, index});
+}
 
 }  // namespace
 

@@ -4,8 +4,15 @@
 
 namespace gt {
 
-ThreadGroupState::ThreadGroupState(ThreadWorld::Shared& w, std::vector<int> r)
-    : world(w), ranks(std::move(r)), seats(ranks.size()), ring(16) {}
+ThreadGroupState::ThreadGroupState(ThreadWorld::Shared& w, std::vector<int> r, const SharedDevice& d)
+    : world(w), ranks(std::move(r)), device(d), seats(ranks.size()), ring(16) {}
+
+ThreadGroupState::~ThreadGroupState() {
+  for (const auto& c : ring)
+    if (c && c->done != nullptr) device.api->drop_event(c->done);
+  for (const ThreadMessage& m : messages)
+    if (m.done != nullptr) device.api->drop_event(m.done);
+}
 
 ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
   for (;;) {
@@ -15,6 +22,7 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held->a.resize(ranks.size());
       held->b.resize(ranks.size());
       held->started.resize(ranks.size());
+      held->ready.resize(ranks.size());
     }
     if (held->used && held->seq == seq) return *held;
     if (!held->used) {
@@ -22,7 +30,7 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held->seq = seq;
       held->arrived = held->departed = 0;
       held->complete = false;
-      held->claimed = held->done = 0;
+      held->claimed = held->finished_items = 0;
       return *held;
     }
     // An older collective still lives here: twice the room. Objects keep their addresses; distinct numbers modulo the

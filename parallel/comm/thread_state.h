@@ -11,6 +11,7 @@
 
 #include "parallel/comm/call.h"
 #include "parallel/comm/side_channel.h"
+#include "parallel/comm/thread_device.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {
@@ -29,7 +30,11 @@ struct ThreadCollective {
   std::vector<Tensor> a, b;      // by rank: inout or full, and shard
   std::vector<const std::byte*> parts;
   int64_t items = 0;
-  std::atomic<int64_t> claimed{0}, done{0};
+  std::atomic<int64_t> claimed{0}, finished_items{0};
+  // Of tensors on a device, where the call is complete once it is queued (thread_device.h).
+  bool on_device = false;
+  std::vector<Event> ready;  // by rank
+  Event done = nullptr;      // of the slot, used again
 };
 
 // One side of a message, sleeping in its channel until the other side comes.
@@ -41,14 +46,18 @@ struct ThreadMessage {
   int64_t started = 0, finished = 0;  // steady_ns
   ThreadMessage* next = nullptr;
   uint64_t index = 0;
+  bool on_device = false;
+  Event ready = nullptr, done = nullptr;  // of the owner's stream; of the copy, kept for the next message
 };
 
 struct ThreadGroupState {
-  ThreadGroupState(ThreadWorld::Shared&, std::vector<int> ranks);
+  ThreadGroupState(ThreadWorld::Shared&, std::vector<int> ranks, const SharedDevice&);
+  ~ThreadGroupState();
 
   struct Channel {
     ThreadMessage *head = nullptr, *tail = nullptr;
     bool sends = false;
+    DeviceLane lane;  // of its own, so that tags never block each other
   };
   struct Seat {  // one rank of the group
     std::condition_variable wake;
@@ -60,6 +69,7 @@ struct ThreadGroupState {
 
   ThreadWorld::Shared& world;
   const std::vector<int> ranks;
+  const SharedDevice device;
   int members = 0;  // live ThreadGroup objects
   int ever = 0;
 
@@ -67,6 +77,7 @@ struct ThreadGroupState {
   std::deque<Seat> seats;
   std::vector<std::unique_ptr<ThreadCollective>>
       ring;  // by sequence number modulo its size; grows when ranks run ahead
+  DeviceLane lane;  // of the collectives
   std::map<std::tuple<int, int, int>, Channel> channels;  // (source, destination, tag)
   std::deque<ThreadMessage> messages;
   std::vector<uint64_t> free_messages;

@@ -32,6 +32,7 @@ verify --tp 1
 verify --tp 2 --pp 2 --dp 2 --zero 3
 verify --tp 2 --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --steps 1
 verify --dp 2 --zero 2 --model.dropout 0.1 --parallel.recompute full
+verify --tp 2 --pp 2 --dp 2 --zero 2 --comm.backend staged
 verify --tp 2 --dp 2 --precision.amp O1 --precision.dtype bf16
 verify --pp 2 --dp 2 --zero 1 --precision.amp O2 --precision.dtype fp16
 verify --tp 2 --precision.amp O3 --precision.dtype bf16
@@ -51,7 +52,7 @@ paste <(losses cpu) <(losses mixed) |
   { paste <(losses cpu) <(losses mixed); fail "a run that moves between CPU and device has other losses"; }
 echo "a run moves from the CPU to two ranks on the device and back with the losses of the CPU"
 
-# NCCL over a library of threads, which adds in rank order as the staged groups do: the same bits.
+# NCCL over a library of threads, which adds in rank order as staged and direct groups do: the same bits.
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 layout="--device.kind cuda --train.steps 3 --train.eval_every 2 --tp 2 --pp 2 --dp 2 --zero 2"
@@ -59,9 +60,12 @@ layout="--device.kind cuda --train.steps 3 --train.eval_every 2 --tp 2 --pp 2 --
 train staged $layout --comm.backend staged
 # shellcheck disable=SC2086
 train nccl $layout --comm.backend nccl --comm.nccl_library "$fake"
+train direct $layout
+grep -q 'threads add and copy in the GPU that they share' direct.txt || fail "threads on one GPU do not share it by default"
+[ "$(losses staged)" = "$(losses direct)" ] || { paste <(losses staged) <(losses direct); fail "direct groups train otherwise"; }
 grep -q 'NCCL 2.32.3' nccl.txt || fail "the start of the run does not name NCCL"
 [ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "NCCL trains otherwise"; }
-echo "training over NCCL's groups gives the bits of the staged ones"
+echo "training over NCCL's groups, and in the GPU that threads share, gives the bits of the staged ones"
 
 GPTTRAIN_EMULATED_GUARD=1 train guarded --device.kind cuda --dp 2 --zero 1 --train.steps 2 --train.eval_every 1
 echo "no host code touches device memory in training, evaluation and saving"

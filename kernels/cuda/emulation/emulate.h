@@ -18,6 +18,8 @@
 #define GT_EMULATED 1
 #undef __shared__
 #define __shared__ static  // blocks run one at a time
+#undef __grid_constant__
+#define __grid_constant__
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "parallel/comm/nccl_api.h"
-#include "parallel/comm/reduce.h"
+#include "kernels/core/combine.h"
 #include "tests/parallel/fake_nccl/fake_nccl.h"
 
 using namespace gt;

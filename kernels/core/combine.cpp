@@ -1,8 +1,9 @@
-#include "parallel/comm/reduce.h"
+#include "kernels/core/combine.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+
+#include "kernels/core/check.h"
 
 namespace gt {
 namespace {
@@ -59,20 +60,6 @@ struct F16 {
   static uint16_t store(float x) { return f32_to_f16(x); }
 };
 
-template <ReduceOp op, class T>
-T combine(T a, T b) {
-  if constexpr (op == ReduceOp::kSum && std::is_integral_v<T>) {  // wraps instead of being undefined
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-  } else if constexpr (op == ReduceOp::kSum) {
-    return a + b;
-  } else if constexpr (op == ReduceOp::kMax) {
-    return a != a || a >= b ? a : b;  // a NaN in a stays; in b it fails the comparison and is taken
-  } else {
-    return a != a || a <= b ? a : b;
-  }
-}
-
 constexpr int64_t kBlock = 2048;  // elements: the accumulator stays in the first-level cache
 
 template <ReduceOp op, class Type>
@@ -85,7 +72,7 @@ void reduce(std::byte* out, const std::byte* const* parts, int count, int64_t n)
     for (int64_t i = 0; i < m; ++i) sum[i] = Type::load(first[i]);
     for (int p = 1; p < count; ++p) {
       const Stored* x = reinterpret_cast<const Stored*>(parts[p]) + at;
-      for (int64_t i = 0; i < m; ++i) sum[i] = combine<op>(sum[i], Type::load(x[i]));
+      for (int64_t i = 0; i < m; ++i) sum[i] = combined<op>(sum[i], Type::load(x[i]));
     }
     Stored* y = reinterpret_cast<Stored*>(out) + at;
     for (int64_t i = 0; i < m; ++i) y[i] = Type::store(sum[i]);

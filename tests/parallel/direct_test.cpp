@@ -1,0 +1,138 @@
+// Device tensors of ranks that are threads and share the device, against the common suite; and what orders their work.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "kernels/core/combine.h"
+#include "parallel/comm/side_channel.h"
+#include "tests/parallel/comm_suite.h"
+#include "tests/parallel/device_memory.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+void combine_here(const Combine& c, Stream) {
+  GT_CHECK(c.parts >= 1 && c.parts <= Combine::kMost && c.targets <= Combine::kMost);
+  std::vector<std::byte> sum(static_cast<size_t>(c.count * size_of(c.dtype)));
+  if (c.parts == 1)
+    std::copy_n(c.from[0], sum.size(), sum.begin());
+  else
+    reduce_in_order(sum.data(), c.from, c.parts, c.count, c.dtype, c.op);
+  for (int k = 0; k < c.targets; ++k) std::copy(sum.begin(), sum.end(), c.to[k]);
+}
+
+const DeviceApi& device() {
+  static const DeviceApi api = [] {
+    DeviceApi a = plain_device();
+    a.combine = combine_here;
+    a.await = [](Event) {};
+    return a;
+  }();
+  return api;
+}
+
+std::unique_ptr<GroupFactory> direct(GroupFactory& threads, const DeviceApi& api) {
+  auto* side = dynamic_cast<SideChannel*>(&threads);
+  GT_CHECK(side != nullptr);
+  return std::make_unique<MarkedFactory>(side->direct(api, 0));
+}
+
+std::vector<std::string> errors_of(int ranks, const std::function<void(GroupFactory&)>& body,
+                                   std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+  return suite::run_threads(ranks, [&](GroupFactory& f) { body(*direct(f, device())); }, deadline);
+}
+
+void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
+  for (const std::string& error : errors_of(ranks, body)) REQUIRE(error == "");
+}
+
+}  // namespace
+
+TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    on_ranks(ranks, suite::every_collective_equals_the_serial_reference);
+    on_ranks(ranks, suite::aliased_shards);
+    on_ranks(ranks, suite::half_precision_reductions);
+    on_ranks(ranks, suite::every_dtype_moves);
+    on_ranks(ranks, suite::messages_keep_their_order_and_tags_do_not_block);
+    on_ranks(ranks, suite::ring_all_reduce_sends_what_the_counters_say);
+    on_ranks(ranks, suite::interleaved_work_on_several_groups);
+    on_ranks(ranks, suite::counters_equal_the_ring_formulas);
+  }
+  on_ranks(3, suite::large_tensors);
+}
+
+TEST_CASE("in a shared device 500 random operations give the bits of ranks without") {
+  std::atomic<uint64_t> first{0};
+  on_ranks(4, [&](GroupFactory& f) {
+    const uint64_t hash = suite::random_operations(f, 7, suite::random_sleep);
+    if (f.world_rank() == 0) first = hash;
+  });
+  CHECK(first == suite::random_operations_on_threads(4, 7, 0));
+}
+
+TEST_CASE("a call in a shared device waits for every rank's stream, and every rank's stream for it") {
+  std::vector<std::string> log;
+  DeviceApi api = logging_device(log);
+  api.combine = combine_here;
+  std::mutex one;  // the log is written by one thread at a time
+  static std::mutex* held = &one;
+  static DeviceApi inner;
+  inner = api;
+  held = &one;
+  api.record = [](Event e, Stream s) { const std::lock_guard lock(*held); inner.record(e, s); };
+  api.wait = [](Event e, Stream s) { const std::lock_guard lock(*held); inner.wait(e, s); };
+  for (const std::string& error : suite::run_threads(2, [&](GroupFactory& f) {
+         static int compute = 0;
+         const Stream s{{DeviceKind::kCuda, 0}, &compute};
+         const std::vector<int> both{0, 1};
+         const auto g = direct(f, api)->make(both);
+         suite::Block x = suite::make_input(100, DType::kF32, 1, f.world_rank());
+         g->all_reduce(x.tensor, ReduceOp::kSum, s).wait(s);
+       }))
+    REQUIRE(error == "");
+  // Events are named in the order of their first use: a and b are the ranks', c is the end of the call.
+  REQUIRE(log.size() == 7);
+  CHECK(log[0] == "record a on compute");
+  CHECK(log[1] == "record b on compute");
+  std::sort(log.begin() + 2, log.begin() + 4);
+  CHECK(log[2] == "wait a on own");
+  CHECK(log[3] == "wait b on own");
+  CHECK(log[4] == "record c on own");
+  CHECK(log[5] == "wait c on compute");
+  CHECK(log[6] == "wait c on compute");
+}
+
+TEST_CASE("ranks that disagree about a call, or about where its tensors are, end with both calls") {
+  const std::vector<int> both{0, 1};
+  for (const bool places : {false, true}) {
+    const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
+      auto* side = dynamic_cast<SideChannel*>(&f);
+      const auto factory = side->direct(device(), 0);
+      const auto g = factory->make(both);
+      suite::Block x(places || f.world_rank() == 0 ? 100 : 50, DType::kF32);
+      if (!places || f.world_rank() == 0) x.tensor.device.kind = DeviceKind::kCuda;
+      g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+    });
+    const std::string all = errors[0] + errors[1];
+    INFO(all);
+    CHECK(all.find("all_reduce(sum, f32 x 100)") != std::string::npos);
+    CHECK(all.find(places ? "on the device" : "f32 x 50") != std::string::npos);
+  }
+}
+
+TEST_CASE("a rank that does not come to a call in a shared device is named when the others have waited long enough") {
+  const std::vector<int> both{0, 1};
+  const auto errors = errors_of(
+      2,
+      [&](GroupFactory& f) {
+        const auto g = f.make(both);
+        suite::Block x = suite::make_input(100, DType::kF32, 1, f.world_rank());
+        if (f.world_rank() == 0) g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+      },
+      std::chrono::milliseconds(200));
+  INFO(errors[0]);
+  CHECK(errors[0].find("not arrived: rank 1 (world rank 1)") != std::string::npos);
+}

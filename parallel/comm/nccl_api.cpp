@@ -86,8 +86,12 @@ void set_environment(const Environment& e) {
   static std::mutex mutex;  // ranks may be threads
   const std::lock_guard lock(mutex);
   if (e.deterministic) setenv("NCCL_ALGO", "Ring", 1);
-  // Communicators of several groups run at once: they are started in the host's order, which is the same on all ranks.
+  // Communicators of several groups run at once: kernels start in the host's order, which is the same on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // A call on a non-blocking communicator is launched by a thread that NCCL makes for it. Two such threads at once look
+  // to it like a race of ours, for which the run would end. NcclEngine::let_launch keeps them apart, but for calls that
+  // wait for their peers to connect; those may come in any order, for a launch itself waits for no other rank.
+  setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
   // What is captured takes the same way as what is not: no buffers are registered with other ranks for it.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
   if (e.sharers == 1) return;

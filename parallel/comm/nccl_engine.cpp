@@ -12,6 +12,8 @@ namespace gt {
 namespace {
 
 constexpr auto kAbortLimit = std::chrono::seconds(30);  // ncclCommAbort has been seen to hang itself
+constexpr auto kAbortPause = std::chrono::seconds(2);   // by then all kernels know that they are to end
+constexpr int64_t kLaunchNs = 200'000;                  // more than NCCL takes to launch a call that needs no peer
 
 int type_of(DType t) {
   switch (t) {
@@ -42,6 +44,21 @@ void end_stream(const DeviceApi& device, const NcclLane& lane) {
 
 }  // namespace
 
+// Communicators that are being aborted, each by a thread of its own: ncclCommAbort first tells the communicator's
+// kernels to end, then waits for them and for the end of all graphs that have calls of this communicator. Those are
+// ours, and go when the rank's thread unwinds: an abort must hold up neither the next one nor that thread.
+struct NcclEngine::Endings {
+  std::mutex mutex;
+  std::condition_variable less;
+  int left = 0;
+  std::chrono::steady_clock::time_point last;  // of those that are left none is waited for after this
+
+  void wait(std::chrono::steady_clock::time_point until) {
+    std::unique_lock lock(mutex);
+    less.wait_until(lock, std::min(until, last), [&] { return left == 0; });
+  }
+};
+
 NcclEngine::NcclEngine(SideChannel& side, std::shared_ptr<const nccl::Api> api, const DeviceApi& device, int index,
                        void* (*raw)(Stream), NcclOptions options)
     : side_(side),
@@ -50,7 +67,8 @@ NcclEngine::NcclEngine(SideChannel& side, std::shared_ptr<const nccl::Api> api, 
       index_(index),
       raw_(raw),
       options_(options),
-      deadline_ns_(std::chrono::nanoseconds(options.deadline).count()) {
+      deadline_ns_(std::chrono::nanoseconds(options.deadline).count()),
+      endings_(std::make_shared<Endings>()) {
   free_.reserve(256);
   open_.reserve(256);
   watch_ = std::thread([this] { watch(); });
@@ -64,7 +82,8 @@ NcclEngine::~NcclEngine() {
   ending_.notify_all();
   watch_.join();
   for (auto& lane : lanes_) {  // of groups that were never whole
-    if (lane->comm != nullptr) api_->comm_abort(lane->comm);
+    if (lane->comm != nullptr) end_comm(lane->comm);
+    endings_->wait(std::chrono::steady_clock::time_point::max());
     end_stream(device_, *lane);
   }
   for (NcclCall& c : calls_) device_.drop_event(c.ready), device_.drop_event(c.done);
@@ -153,6 +172,16 @@ int NcclEngine::issue(const NcclCall& c) {
   return nccl::kSuccess;
 }
 
+// Calls are launched in the order in which they are made, each before the next (nccl::set_environment): what is under
+// way gets the time for it, but no more. It may have to wait for its peers, and they for what this rank does next.
+void NcclEngine::let_launch() {
+  for (auto& lane : lanes_)
+    while (lane->state == NcclLane::kIssuing && lane->warm && steady_ns() - lane->issued < kLaunchNs) {
+      std::this_thread::yield();
+      advance(*lane);
+    }
+}
+
 // NCCL has taken the lane's first call.
 void NcclEngine::taken(NcclLane& lane) {
   NcclCall& c = *lane.head;
@@ -161,7 +190,7 @@ void NcclEngine::taken(NcclLane& lane) {
   lane.head = c.next;
   if (lane.head == nullptr) lane.tail = nullptr;
   lane.state = NcclLane::kIdle;
-  lane.loose = true;
+  lane.loose = lane.warm = true;
 }
 
 void NcclEngine::advance(NcclLane& lane) {
@@ -175,8 +204,10 @@ void NcclEngine::advance(NcclLane& lane) {
   }
   while (lane.state == NcclLane::kIdle && lane.head != nullptr) {
     const NcclCall& c = *lane.head;
+    let_launch();
     if (c.has_ready) device_.wait(c.ready, lane.stream);
     const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
+    lane.issued = steady_ns();
     lane.state = NcclLane::kIssuing;
     require(result, lane.comm, cat(lane.label, ": ", to_string(c.call)));
     if (result == nccl::kInProgress) return;
@@ -337,8 +368,11 @@ void NcclEngine::remove(NcclLane& lane) {
   if (lane.state == NcclLane::kIdle && lane.head == nullptr && !broken() && !side_.world_failed() &&
       std::uncaught_exceptions() == 0)
     finalize(lane);
-  const std::lock_guard lock(mutex_);
-  if (lane.comm != nullptr) api_->comm_abort(lane.comm);
+  std::unique_lock lock(mutex_);
+  if (nccl::Comm comm = std::exchange(lane.comm, nullptr)) end_comm(comm);
+  lock.unlock();  // its graphs are gone: nothing holds up the end of a communicator any more
+  endings_->wait(std::chrono::steady_clock::time_point::max());
+  lock.lock();
   if (shown_ != nullptr) std::exchange(shown_, nullptr)->end_wait();
   std::erase_if(open_, [&](NcclCall* c) {
     if (c->lane != &lane) return false;
@@ -354,35 +388,38 @@ void NcclEngine::abort(const std::string& why, Exit code) {
   abort_locked(why, code);
 }
 
-// Communicators end on a thread that this one waits for only so long.
+// Returns when the kernels of all communicators have been told to end.
 void NcclEngine::abort_locked(const std::string& why, Exit code) {
   if (broken()) return;
   failure_ = why;
   failure_code_ = code;
   broken_.store(true, std::memory_order_release);
-  struct Ending {
-    std::mutex mutex;
-    std::condition_variable ended;
-    bool over = false;
-    std::vector<nccl::Comm> comms;
-  };
-  const auto ending = std::make_shared<Ending>();
   for (auto& lane : lanes_)
-    if (nccl::Comm comm = std::exchange(lane->comm, nullptr)) ending->comms.push_back(comm);
-  if (ending->comms.empty()) return;
-  std::thread([ending, api = api_] {
-    for (nccl::Comm comm : ending->comms) api->comm_abort(comm);
-    const std::lock_guard lock(ending->mutex);
-    ending->over = true;
-    ending->ended.notify_all();
+    if (nccl::Comm comm = std::exchange(lane->comm, nullptr)) end_comm(comm);
+  endings_->wait(std::chrono::steady_clock::now() + kAbortPause);
+}
+
+void NcclEngine::end_comm(nccl::Comm comm) {
+  {
+    const std::lock_guard lock(endings_->mutex);
+    if (endings_->left++ == 0) endings_->last = std::chrono::steady_clock::now() + kAbortLimit;
+  }
+  std::thread([all = endings_, api = api_, comm] {
+    api->comm_abort(comm);
+    const std::lock_guard lock(all->mutex);
+    --all->left;
+    all->less.notify_all();
   }).detach();
-  std::unique_lock lock(ending->mutex);
-  ending->ended.wait_for(lock, kAbortLimit, [&] { return ending->over; });
 }
 
 // Sees what the rank's own thread cannot, which may sit in a call of the device: late errors, the end of the world, a
 // kernel that waits too long. Puts long waits of the device on the board, for the stall monitor.
 void NcclEngine::watch() {
+  try {
+    // Selects the device for this thread, which would else ask for events with the first GPU selected: CUDA would make
+    // a context of half a gigabyte there for every rank.
+    device_.drop_event(device_.make_event(index_));
+  } catch (const Error&) {}  // the rank's own thread meets it too
   std::unique_lock lock(mutex_);
   while (!ending_.wait_for(lock, std::chrono::milliseconds(50), [&] { return ends_; })) {
     if (broken()) continue;

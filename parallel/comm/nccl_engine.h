@@ -40,6 +40,8 @@ struct NcclLane {
   std::function<bool(bool)> agree;
   Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls when a graph follows them
   bool loose = false;                    // it has had calls of its own since `last`
+  bool warm = false;    // NCCL has taken a call of it: further ones are launched without the peers, as a rule
+  int64_t issued = 0;   // when its last call was made
   uint64_t seen = 0;                     // by a walk over the lanes of a graph
 };
 
@@ -98,11 +100,13 @@ class NcclEngine final : public SideCalls {
   void advance_all();
   void reclaim();  // calls that have ended on the device and have been waited for
   int issue(const NcclCall&);
+  void let_launch();
   void taken(NcclLane&);
   NcclCall& fresh_call();
   uint64_t post_locked(NcclLane&, const CommCall&, std::byte* a, std::byte* b, Stream after, uint64_t seq);
   const CommCall& wait_held(uint64_t ticket, Stream);
-  void capture(NcclLane&, const NcclCall&, size_t number, Stream recorded);
+  void capture(NcclLane&, const NcclCall&, size_t number, Stream recorded, std::unique_lock<std::mutex>&);
+  void await_captured(NcclLane&, const NcclCall&, std::unique_lock<std::mutex>&);
   void join(const Branch&, Stream recorded, bool captured);
   template <class Visit>
   void each_lane(std::span<const SideCall>, Visit);
@@ -114,6 +118,7 @@ class NcclEngine final : public SideCalls {
   void stand_still(NcclLane&);             // NCCL has taken all that was posted
   void watch();
   void abort_locked(const std::string& why, Exit code);
+  void end_comm(nccl::Comm);
 
   SideChannel& side_;
   const std::shared_ptr<const nccl::Api> api_;
@@ -136,6 +141,8 @@ class NcclEngine final : public SideCalls {
   uint64_t walk_ = 0;
 
   std::atomic<bool> broken_{false};
+  struct Endings;
+  const std::shared_ptr<Endings> endings_;
   GroupTrace* shown_ = nullptr;  // whose wait of the device the board tells of
   std::string failure_;
   Exit failure_code_ = Exit::kInternal;

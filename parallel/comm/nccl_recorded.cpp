@@ -50,25 +50,42 @@ void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool
     branches_.erase(at);
     return join(b, recorded, captured);
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   NcclCall c;
   c.call = call_of(side);
   c.a = reinterpret_cast<std::byte*>(side.words[4]);
   c.b = reinterpret_cast<std::byte*>(side.words[5]);
   c.lane = lane;
-  if (captured) return capture(*lane, c, number, recorded);
+  if (captured) return capture(*lane, c, number, recorded, lock);
   branches_.push_back({number, post_locked(*lane, c.call, c.a, c.b, recorded, lane->seq)});
 }
 
-// The lane stands still (settle). NCCL may take a while to take a call also here.
-void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Stream recorded) {
+// NCCL may take a while to take a call also here, and where it has something to connect for it, waits for the peers.
+void NcclEngine::await_captured(NcclLane& lane, const NcclCall& c, std::unique_lock<std::mutex>& lock) {
+  const int64_t begin = steady_ns();
+  while (in_progress(lane, &c.call)) {
+    if (steady_ns() - begin > deadline_ns_.load()) {
+      const std::string text = cat(lane.label, ": rank ", lane.rank, " waited ", deadline_ns_.load() / 1'000'000,
+                                   " ms to capture ", to_string(c.call), ", which other ranks may not have begun");
+      abort_locked(text, Exit::kHang);
+      fail(Exit::kHang, text);
+    }
+    lock.unlock();  // for who watches: the world may end
+    std::this_thread::yield();
+    lock.lock();
+    throw_if_broken();
+  }
+}
+
+// The lane stands still (settle).
+void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Stream recorded,
+                         std::unique_lock<std::mutex>& lock) {
   throw_if_broken();
   device_.record(lane.fork, recorded);
   device_.wait(lane.fork, lane.stream);
   const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
   require(result, lane.comm, cat(lane.label, ": capturing ", to_string(c.call)));
-  if (result == nccl::kInProgress)
-    while (in_progress(lane, &c.call)) std::this_thread::yield();
+  if (result == nccl::kInProgress) await_captured(lane, c, lock);
   const size_t at = captured_;
   if (++captured_ > branch_ends_.size()) branch_ends_.push_back(device_.make_event(index_));
   device_.record(branch_ends_[at], lane.stream);

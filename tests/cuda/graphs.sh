@@ -114,6 +114,15 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
   same nccl-off nccl-voted
   grep -q 'no graph could be made' nccl-voted.txt || fail "a graph that one rank could not make is not told about"
   echo "a capture that fails on one rank is given up by all, with the same bits ($(graphs nccl-voted | sed 's/ *graphs *//'))"
+  # A call in a graph that fails: all ranks end, though communicators do not end before the graphs that have calls of them.
+  code=0
+  FAKE_NCCL_FAIL_AT=800 timeout 25 "$program" $small --log.name nccl-torn --train.steps 8 --device.graphs on --tp 2 --dp 2 \
+    --zero 2 $nccl >nccl-torn.txt 2>&1 || code=$?
+  if [ $code -ne 70 ] || ! grep -q 'work on the device: NCCL .*: remote process exited or there was a network error' nccl-torn.txt; then
+    cat nccl-torn.txt
+    fail "a call in a graph fails, and the run ends with $code, expected 70 and what failed"
+  fi
+  echo "a call that fails in a graph ends the run"
   both sliced --tp 2 --pp 2 --dp 2 --zero 1 $nccl
   both gathered --dp 4 --zero 3 --zero.prefetch 2 --precision.amp O2 --precision.dtype bf16 $nccl
   both each --dp 2 --zero 2 --zero.grad_reduce each --zero.bucket_bytes 1000 --train.eval_every 2 $nccl

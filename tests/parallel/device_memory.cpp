@@ -32,6 +32,7 @@ class Marked final : public ProcessGroup {
   Work recv(Tensor t, int from, int tag, Stream s) override { return g_->recv(on_device(t), from, tag, s); }
   void barrier() override { g_->barrier(); }
   void poll() override { g_->poll(); }
+  void abandon(const std::string& why, Exit code) override { g_->abandon(why, code); }
 
  protected:
   void wait(uint64_t, Stream) override {}

@@ -4,9 +4,13 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
+#include "parallel/comm/nccl_engine.h"
+#include "parallel/comm/nccl_tickets.h"
 #include "parallel/comm/side_channel.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/parallel/device_memory.h"
@@ -179,6 +183,108 @@ TEST_CASE("the death of a rank aborts the communicators that others wait in") {
   CHECK(control().comms == 0);
 }
 
+TEST_CASE("an abort ends the kernels of every communicator, though graphs keep each of them from ending") {
+  control().told = 0;
+  control().graphs_live = true;
+  int64_t at_once = 0;
+  std::thread graphs([&] {  // they die when a rank unwinds, which it does when all kernels have been told to end
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (control().told < 6 && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    at_once = control().told;
+    control().graphs_live = false;
+  });
+  const auto errors = errors_of(2, [](GroupFactory& f) {
+    const auto a = pair_of(f), b = pair_of(f), c = pair_of(f);
+    for (const auto* g : {&a, &b, &c}) sum_once(**g);
+    if (f.world_rank() == 1) {
+      a->abandon("rank 1 has had enough", Exit::kInternal);
+      fail(Exit::kInternal, "rank 1 has had enough");
+    }
+    sum_once(*a);
+  });
+  graphs.join();
+  for (const std::string& e : errors) CHECK(e.find("rank 1 has had enough") != std::string::npos);
+  CHECK(at_once == 6);
+  CHECK(control().comms == 0);
+}
+
+TEST_CASE("calls on several communicators are launched one before the next") {
+  control().races = 0;
+  control().launch_us = 50;
+  on_ranks(2, [](GroupFactory& f) {
+    const auto a = pair_of(f), b = pair_of(f);
+    suite::Block x = suite::make_input(8, DType::kF32, 1, 0), y = suite::make_input(8, DType::kF32, 1, 0);
+    for (int k = 0; k < 50; ++k) {
+      Work first = a->all_reduce(x.tensor, ReduceOp::kSum, {}), second = b->all_reduce(y.tensor, ReduceOp::kSum, {});
+      first.wait({}), second.wait({});
+    }
+  });
+  control().launch_us = 0;
+  CHECK(control().races == 0);
+}
+
+TEST_CASE("the thread that watches the device has selected it before it asks for an event") {
+  static thread_local bool is_rank = false, selected = false;
+  static std::atomic<int> asked, strange;
+  asked = strange = 0;
+  DeviceApi device = plain_device();
+  device.make_event = [](int index) -> Event { return selected = index == 3, new int{0}; };
+  device.done = [](Event) {
+    if (is_rank) return asked > 0;
+    strange += !selected;
+    return ++asked > 0;
+  };
+  const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
+    is_rank = true;
+    const bool looks = f.world_rank() == 0;
+    NcclFactory nccl(f, fake_api(), looks ? device : plain_device(), looks ? 3 : 0, raw, {});
+    const auto g = pair_of(nccl);
+    suite::Block x = suite::make_input(8, DType::kF32, 1, g->rank());
+    int name = 7;
+    x.tensor.device.kind = DeviceKind::kCuda;
+    g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({{DeviceKind::kCuda, 0}, &name});
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (looks && asked == 0 && std::chrono::steady_clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    g->barrier();
+  });
+  for (const std::string& e : errors) CHECK(e == "");
+  CHECK(asked > 0);
+  CHECK(strange == 0);
+}
+
+TEST_CASE("capturing a call that other ranks do not capture ends by the deadline, and with the world") {
+  for (const bool dies : {false, true}) {
+    const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
+      auto& side = dynamic_cast<SideChannel&>(f);
+      side.open_notes();
+      NcclOptions o{.deadline = dies ? std::chrono::seconds(60) : std::chrono::milliseconds(300), .captures = true};
+      NcclEngine engine(side, fake_api(), plain_device(), 0, raw, o);
+      const auto host = f.make(std::vector<int>{0, 1});
+      nccl::UniqueId id{};
+      if (host->rank() == 0) id = engine.new_id();
+      host->broadcast({reinterpret_cast<std::byte*>(&id), {sizeof id}, DType::kByte, {}}, 0, {}).wait({});
+      GroupTrace trace;
+      CommCounters counters;
+      NcclLane& lane = engine.add_lane(host->rank(), 2, "the pair", trace, counters, [](bool good) { return good; });
+      engine.start(lane, id);
+      float x = 1;
+      const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
+      const CommCall call{CommOp::kAllReduce, ReduceOp::kSum, DType::kF32, 1, 0, 0};
+      engine.wait(engine.post(lane, call, t, {}, {}, 0), {});
+      if (host->rank() == 0) engine.make(kept(engine, lane, call, t.data, nullptr), 0, {}, true);
+      if (dies) fail(Exit::kInternal, "rank 1 has had enough");
+      host->barrier();
+    });
+    INFO(errors[0]);
+    const char* expected = dies ? "rank 1 has had enough" :
+                                  "the pair: rank 0 waited 300 ms to capture all_reduce(sum, f32 x 1), which other";
+    CHECK(errors[0].find(expected) != std::string::npos);
+    CHECK(control().comms == 0);
+  }
+}
+
 TEST_CASE("a rank that does not come is a hang with the call and the others' last calls") {
   NcclOptions o;
   o.deadline = std::chrono::milliseconds(300);
@@ -224,16 +330,22 @@ TEST_CASE("a trial of four bytes says whether a library serves this world") {
 }
 
 TEST_CASE("variables of NCCL are set for the user and not over the user's") {
-  for (const char* v : {"NCCL_ALGO", "NCCL_MAX_CTAS", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE"}) unsetenv(v);
+  for (const char* v : {"NCCL_ALGO", "NCCL_MAX_CTAS", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE",
+                        "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_LAUNCH_RACE_FATAL"})
+    unsetenv(v);
   nccl::set_environment({true, 1});
   CHECK(std::string(std::getenv("NCCL_ALGO")) == "Ring");
   CHECK(std::string(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) == "1");
+  CHECK(std::string(std::getenv("NCCL_LAUNCH_RACE_FATAL")) == "0");
   CHECK(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE") == nullptr);
   nccl::set_environment({true, 4});
   CHECK(std::string(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE")) == "1");
   CHECK(std::string(std::getenv("NCCL_NVLS_ENABLE")) == "0");
   CHECK(std::string(std::getenv("NCCL_MAX_CTAS")) == "4");
-  setenv("NCCL_MAX_CTAS", "2", 1);
+  for (const char* v : {"NCCL_MAX_CTAS", "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_LAUNCH_RACE_FATAL"}) setenv(v, "2", 1);
   nccl::set_environment({true, 8});
-  CHECK(std::string(std::getenv("NCCL_MAX_CTAS")) == "2");
+  for (const char* v : {"NCCL_MAX_CTAS", "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_LAUNCH_RACE_FATAL"}) {
+    CHECK(std::string(std::getenv(v)) == "2");
+    unsetenv(v);
+  }
 }

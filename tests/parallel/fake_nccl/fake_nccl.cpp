@@ -1,10 +1,13 @@
 // A libnccl of threads of one process over plain memory, as strict as the real one where its callers could be careless:
 // communicators are non-blocking, every call stays "in progress" until all ranks have made it, one call at a time, one
-// that differs between ranks is an error. Sums in rank order. FAKE_NCCL_VERSION: what it says it is.
+// that differs between ranks is an error. Sums in rank order. FAKE_NCCL_VERSION: what it says it is;
+// FAKE_NCCL_FAIL_AT: the number of a call that fails.
 // On a stream of the emulated device that is being captured a call becomes a part of the graph, which ends when all ranks
-// run theirs; a call that is part of a graph on one rank and none on another is an error.
+// run theirs; a call that is part of a graph on one rank and none on another is an error. A communicator ends, also
+// by an abort, when all graphs are gone that have calls of it.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +42,7 @@ struct Call {
   bool captured = false;
   std::vector<Part> parts;
   int arrived = 0;
-  bool done = false, wrong = false;
+  bool done = false, wrong = false, torn = false;  // torn: a rank has aborted
 };
 
 struct World {
@@ -54,6 +57,8 @@ struct Rank {
   std::shared_ptr<Call> now;
   int failure = nccl::kSuccess;
   bool aborted = false, capturing = false;  // capturing: a call was just captured, and nobody has asked about it
+  int64_t launching_until = 0;              // ns; its last call
+  std::atomic<int> in_graphs{0};            // calls
   std::string said;
 };
 
@@ -62,6 +67,8 @@ std::map<std::string, std::shared_ptr<World>> worlds;  // by id
 uint64_t ids = 0;
 FakeNccl control;
 std::vector<std::unique_ptr<Rank>> all_ranks;  // also those that have ended, for graphs may name them
+
+int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 size_t size_of_type(int t) {
   if (t == nccl::kUint8) return 1;
@@ -132,8 +139,9 @@ int refuse(Rank& r, int failure, const char* why) {
 int state_of(Rank& r) {
   if (r.failure != nccl::kSuccess) return r.failure;
   if (r.world->joined < r.world->ranks) return nccl::kInProgress;
+  if (r.now != nullptr && r.now->torn) return refuse(r, 6, "a rank has aborted");
   if (r.now != nullptr && r.now->wrong) return refuse(r, 5, "the ranks made different calls");
-  if (r.now != nullptr && !r.now->done) return nccl::kInProgress;
+  if (r.now != nullptr && (!r.now->done || now_ns() < r.launching_until)) return nccl::kInProgress;
   return std::exchange(r.capturing, false) ? nccl::kInProgress : nccl::kSuccess;
 }
 
@@ -146,18 +154,19 @@ struct Wanted {
 
 int arrive(Rank& r, const Wanted& w, bool captured) {
   const auto& [kind, count, type, op, part] = w;
+  if (r.failure != nccl::kSuccess) return r.failure;  // what is behind the failure in a graph
   ++control.calls;
   if (control.calls == control.fail_at) return refuse(r, 6, "a network cable was pulled");
   auto& c = r.world->calls[r.posted];
   if (c == nullptr) {
     c = std::make_shared<Call>();
-    *c = {kind, count, type, op, captured, std::vector<Part>(static_cast<size_t>(r.world->ranks)), 0, false, false};
+    *c = {kind, count, type, op, captured, std::vector<Part>(static_cast<size_t>(r.world->ranks))};
   }
   if (c->kind != kind || c->count != count || c->type != type || c->op != op || c->captured != captured) c->wrong = true;
   c->parts[static_cast<size_t>(r.rank)] = part;
   r.now = c;
   if (++c->arrived == r.world->ranks) {
-    if (!c->wrong) carry_out(*c);
+    if (!c->wrong && !c->torn) carry_out(*c);
     r.world->calls.erase(r.posted);
   }
   ++r.posted;
@@ -182,6 +191,18 @@ Keep emulated_keep() {
   return library == nullptr ? nullptr : reinterpret_cast<Keep>(dlsym(library, "gpttrain_emulated_keep"));
 }
 
+// Each rank is a thread, so what a thread calls is launched on one device.
+void launch(Rank& r) {
+  static thread_local Rank* latest = nullptr;
+  if (latest != nullptr && latest != &r && now_ns() < latest->launching_until) ++control.races;
+  latest = &r;
+  if (r.posted > 0) r.launching_until = now_ns() + 1000 * control.launch_us;
+}
+
+void await_graphs(Rank& r) {
+  while (r.in_graphs > 0 || control.graphs_live) std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
 int call(nccl::Comm comm, const Wanted& w, void* stream) {
   static const Keep keep = emulated_keep();
   struct Captured {
@@ -194,14 +215,19 @@ int call(nccl::Comm comm, const Wanted& w, void* stream) {
     return now == nccl::kInProgress ? refuse(r, 5, "a call while the one before is in progress") : now;
   if (keep != nullptr) {
     auto* captured = new Captured{&r, w};
+    ++r.in_graphs;
     const auto run = [](void* p) { run_captured(*static_cast<Captured*>(p)->rank, static_cast<Captured*>(p)->wanted); };
-    const auto drop = [](void* p) { delete static_cast<Captured*>(p); };
+    const auto drop = [](void* p) {
+      --static_cast<Captured*>(p)->rank->in_graphs;
+      delete static_cast<Captured*>(p);
+    };
     if (keep(stream, run, captured, drop)) {
       r.capturing = true;
       return nccl::kInProgress;
     }
-    delete captured;
+    drop(captured);
   }
+  launch(r);
   return arrive(r, w, false);
 }
 
@@ -214,6 +240,7 @@ FakeNccl* fake_nccl_control() { return &control; }
 int ncclGetVersion(int* v) {
   const char* text = std::getenv("FAKE_NCCL_VERSION");
   *v = text != nullptr ? std::atoi(text) : 23203;
+  if (const char* at = std::getenv("FAKE_NCCL_FAIL_AT")) control.fail_at = std::atoll(at);
   return 0;
 }
 
@@ -251,18 +278,23 @@ int ncclCommFinalize(nccl::Comm comm) {
   const std::lock_guard lock(mutex);
   return state_of(*reinterpret_cast<Rank*>(comm)) == nccl::kSuccess ? 0 : 5;
 }
-int ncclCommDestroy(nccl::Comm) {
+int ncclCommDestroy(nccl::Comm comm) {
+  await_graphs(*reinterpret_cast<Rank*>(comm));
   const std::lock_guard lock(mutex);
   --control.comms;
   return 0;
 }
 int ncclCommAbort(nccl::Comm comm) {
-  const std::lock_guard lock(mutex);
+  auto* r = reinterpret_cast<Rank*>(comm);
+  std::unique_lock lock(mutex);
+  if (r->now != nullptr && !r->now->done) r->now->torn = true;  // nobody carries it out any more
+  r->aborted = true;
+  ++control.told;
+  lock.unlock();
+  await_graphs(*r);
+  lock.lock();
   --control.comms;
   ++control.aborted;
-  auto* r = reinterpret_cast<Rank*>(comm);
-  if (r->now != nullptr && !r->now->done) r->now->wrong = true;  // nobody carries it out any more
-  r->aborted = true;
   return 0;
 }
 

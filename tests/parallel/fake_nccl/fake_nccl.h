@@ -1,5 +1,6 @@
 // What a test may ask and order of the fake libnccl; its symbol: extern "C" FakeNccl* fake_nccl_control().
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 struct FakeNccl {
@@ -9,4 +10,9 @@ struct FakeNccl {
   int64_t narrow_comms = 0;  // made with at most 4 thread blocks
   int64_t aborted = 0;
   bool refuse_init = false;
+  // How long a call takes to be launched, and how many were made while their thread's one before had not been.
+  std::atomic<int64_t> launch_us{0}, races{0};
+  // Communicators whose kernels were told to end; whether all communicators have calls in graphs that live.
+  std::atomic<int64_t> told{0};
+  std::atomic<bool> graphs_live{false};
 };

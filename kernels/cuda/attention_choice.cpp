@@ -30,10 +30,10 @@ class Rule {
     const std::lock_guard lock(mutex_);
     if (noted_.insert(key).second) news_ += (news_.empty() ? "" : "\n") + line;
   }
-  // That our own kernels take a kind of call, for this reason; a literal. Called by every such op.
-  void note_own(const char* why) {
+  // That our own kernels take a kind of call, for this reason; literals. Called by every such op.
+  void note_own(const char* what, const char* why) {
     const std::lock_guard lock(mutex_);
-    if (own_.insert(why).second) news_ += cat(news_.empty() ? "" : "\n", "attention: our own kernels; ", why);
+    if (own_.insert(why).second) news_ += cat(news_.empty() ? "" : "\n", what, ": our own kernels; ", why);
   }
   std::string take_news() {
     const std::lock_guard lock(mutex_);
@@ -55,6 +55,10 @@ Rule& rule() {
 template <class Args>
 constexpr bool kIsBackward = std::is_same_v<Args, AttentionGrad>;
 
+// cudnn-frontend keeps 4 bytes for a row of scores in front of the engine's workspace; cuDNN wants addresses that are
+// multiples of 16.
+constexpr const char* kAskew = "batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned";
+
 // Why cuDNN is not asked for a call; nullptr: it is.
 template <class Args>
 const char* unsuited(const Args& a) {
@@ -64,6 +68,7 @@ const char* unsuited(const Args& a) {
   if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
   if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";
+  if (kIsBackward<Args> && a.batch * a.heads * a.seq % 4 != 0) return kAskew;
   return nullptr;
 }
 
@@ -105,19 +110,21 @@ class AttentionPlans {
  public:
   explicit AttentionPlans(cudaStream_t stream) : handle_(open_cudnn(stream, &obstacle_)) {}
 
-  // nullptr: our own kernels.
-  AttentionPlan* find(const AttentionCall& call) {
-    const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.call == call; });
-    if (it != entries_.end() && (it->plan || rule().by != By::kCudnn)) return it->plan.get();
-    std::string why = obstacle_;
-    auto plan = handle_ ? plan_attention(handle_.get(), call, &why) : nullptr;
-    if (plan == nullptr && rule().by == By::kCudnn) refuse(call, why);
-    if (plan != nullptr)
-      note_cudnn(call, *plan);
-    else
-      rule().note(cat(pass_of(call), why), cat(pass_of(call), ": our own kernels for ", shape_of(call), "; ", why));
-    entries_.push_back({call, std::move(plan)});
-    return entries_.back().plan.get();
+  // False: our own kernels are to do it, and write all that cuDNN may have begun to write.
+  bool run(const AttentionCall& call, const AttentionPointers& pointers, Context& c) {
+    Entry& e = find(call);
+    if (e.plan == nullptr) return false;
+    const std::string why = e.plan->run(pointers, c.scratch(e.plan->workspace()));
+    if (why.empty()) {
+      if (!std::exchange(e.has_run, true)) note_cudnn(call, *e.plan);
+      return true;
+    }
+    // What has run before does not fail of itself: then something else is broken, which others must not hide.
+    GT_CHECK(!e.has_run, "running cuDNN's ", pass_of(call), ": ", why);
+    cudaGetLastError();  // an error that stays is reported by the launch of our own kernel
+    leave_to_own(call, cat("cuDNN has a plan and fails to run it: ", why));
+    e.failed.swap(e.plan);
+    return false;
   }
 
   int64_t workspace() const {
@@ -130,8 +137,26 @@ class AttentionPlans {
  private:
   struct Entry {
     AttentionCall call;
-    std::unique_ptr<AttentionPlan> plan;
+    std::unique_ptr<AttentionPlan> plan;    // nullptr: our own kernels
+    std::unique_ptr<AttentionPlan> failed;  // some of its work may be queued
+    bool has_run = false;
   };
+
+  Entry& find(const AttentionCall& call) {
+    const auto it = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.call == call; });
+    if (it != entries_.end() && (it->plan || rule().by != By::kCudnn)) return *it;
+    std::string why = obstacle_;
+    auto plan = handle_ ? plan_attention(handle_.get(), call, &why) : nullptr;
+    if (plan == nullptr) leave_to_own(call, why);
+    entries_.push_back({call, std::move(plan), nullptr});
+    return entries_.back();
+  }
+
+  static void leave_to_own(const AttentionCall& call, const std::string& why) {
+    if (rule().by == By::kCudnn) refuse(call, why);
+    rule().note(cat(pass_of(call), why), cat(pass_of(call), ": our own kernels for ", shape_of(call), "; ", why));
+  }
+
   std::string obstacle_;
   CudnnHandle handle_;  // before the plans: they go first
   std::vector<Entry> entries_;
@@ -170,16 +195,16 @@ AllPlans& all_plans() {
   return *p;
 }
 
-// cuDNN's plan for a call on this stream; nullptr: our own kernels.
+// Whether cuDNN has done a call; else it is for our own kernels.
 template <class Args>
-AttentionPlan* plan_of(const Context& c, const Args& a) {
-  if (rule().by == By::kOwn || !cudnn_obstacle().empty()) return nullptr;
+bool by_cudnn(Context& c, const Args& a, const AttentionPointers& p) {
+  if (rule().by == By::kOwn || !cudnn_obstacle().empty()) return false;
   if (const char* why = unsuited(a)) {
     if (rule().by == By::kCudnn) refuse(call_of(a), why);
-    rule().note_own(why);
-    return nullptr;
+    rule().note_own(why == kAskew ? "attention backward" : "attention", why);
+    return false;
   }
-  return all_plans().of(c).find(call_of(a));
+  return all_plans().of(c).run(call_of(a), p, c);
 }
 
 }  // namespace
@@ -188,9 +213,7 @@ void attention(const Attention& a, Stream s) {
   if (a.qkv.numel() == 0) return;
   Context& c = enter(s, "attention");
   check_attention("attention", a);
-  AttentionPlan* plan = plan_of(c, a);
-  if (plan == nullptr) return own_attention(a, s);
-  plan->run({.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data}, c.scratch(plan->workspace()));
+  if (!by_cudnn(c, a, {.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data})) return own_attention(a, s);
   leave(c, "attention");
 }
 
@@ -198,10 +221,9 @@ void attention_grad(const AttentionGrad& a, Stream s) {
   if (a.qkv.numel() == 0) return;
   Context& c = enter(s, "attention_grad");
   check_attention_grad(a);
-  AttentionPlan* plan = plan_of(c, a);
-  if (plan == nullptr) return own_attention_grad(a, s);
-  plan->run({.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data, .dout = a.dout.data, .dqkv = a.dqkv.data},
-            c.scratch(plan->workspace()));
+  const AttentionPointers p{
+      .qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data, .dout = a.dout.data, .dqkv = a.dqkv.data};
+  if (!by_cudnn(c, a, p)) return own_attention_grad(a, s);
   leave(c, "attention_grad");
 }
 

@@ -128,7 +128,7 @@ class Plan final : public AttentionPlan {
 
   int64_t workspace() const override { return workspace_; }
 
-  void run(const AttentionPointers& p, void* workspace) override {
+  std::string run(const AttentionPointers& p, void* workspace) override {
     const int64_t k = call_.heads * call_.head_dim * size_of(call_.type),
                   v = k + call_.kv_heads * call_.head_dim * size_of(call_.type);
     std::array<void*, kEnd - kQ> tensors{p.qkv, p.qkv + k, p.qkv + v, p.out, p.lse};
@@ -138,9 +138,10 @@ class Plan final : public AttentionPlan {
       tensors[kDk - kQ] = p.dqkv + k;
       tensors[kDv - kQ] = p.dqkv + v;
     }
-    const fe::error_t e =
-        graph_.execute(handle_, tensors.data(), static_cast<int>(call_.backward ? kEnd - kQ : kDout - kQ), workspace);
-    GT_CHECK(e.is_good(), "running cuDNN's attention: ", reason(e));
+    return words_of([&] {
+      return graph_.execute(handle_, tensors.data(), static_cast<int>(call_.backward ? kEnd - kQ : kDout - kQ),
+                            workspace);
+    });
   }
 
  private:

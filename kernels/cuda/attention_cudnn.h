@@ -31,7 +31,8 @@ class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
   virtual int64_t workspace() const = 0;  // bytes of device memory while it runs
-  virtual void run(const AttentionPointers&, void* workspace) = 0;
+  // Queues it; returns why cuDNN could not, empty when it could.
+  virtual std::string run(const AttentionPointers&, void* workspace) = 0;
 };
 
 // nullptr, and the reason in *why, where cuDNN has nothing for this call on the handle's device.

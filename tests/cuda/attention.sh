@@ -61,6 +61,25 @@ half="--precision.amp O2 --precision.dtype bf16"
     $half --model.hidden 136 --model.heads 1 --device.attention cudnn
   echo "what cuDNN does not take our own kernels do, forward and backward apart, or the run is refused"
 
+  train askew $half --model.seq 7
+  says askew "attention forward: emulated cuDNN"
+  says askew "attention backward: our own kernels; batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned"
+  refused askew_demanded "it does not do this attention backward (1 x 7 tokens, 2 heads of 8, bf16): batch x heads x seq" \
+    $half --model.seq 7 --device.attention cudnn
+  export GPTTRAIN_EMULATED_CUDNN_RUNS=0
+  train failing $half
+  says failing "attention forward: our own kernels for 1 x 8 tokens, 2 heads of 8, bf16; cuDNN has a plan and fails to run it: CUDNN_STATUS_EXECUTION_FAILED"
+  says failing "attention backward: our own kernels for 1 x 8 tokens"
+  ! grep -q "emulated cuDNN" failing.txt || fail "cuDNN has failed and is said to compute"
+  cmp <(losses failing) <(losses own) || fail "where cuDNN cannot run, other kernels than our own have run"
+  refused failing_demanded "cuDNN has a plan and fails to run it" $half --device.attention cudnn
+  code=0
+  GPTTRAIN_EMULATED_CUDNN_RUNS=1 start broken $half || code=$?
+  [ $code -ne 0 ] || fail "a plan that has run and fails is passed over"
+  says broken "running cuDNN's attention forward: CUDNN_STATUS_EXECUTION_FAILED"
+  unset GPTTRAIN_EMULATED_CUDNN_RUNS
+  echo "what cuDNN fails to run at first our own kernels do; what it fails to run later ends the run"
+
   "$program" verify $small --device.kind cuda --tp 2 --pp 2 --model.layers 2 --dp 2 --zero 1 --train.global_batch 4 \
     $half --device.attention cudnn --steps 1 >verify.txt 2>&1 || { cat verify.txt; fail "verify with cuDNN"; }
   echo "layouts with cuDNN are equal to one rank of the CPU"

@@ -1,6 +1,7 @@
 // What the backend asks of cuDNN (cudnn_library.h, attention_cudnn.h), as plain loops, so that choosing, plans and
 // workspaces are tested without it. GPTTRAIN_EMULATED_CUDNN=1: there is one; like the real one on many GPUs it has no
-// backward for heads above 128 and none for a single token. Workspaces are overwritten whole.
+// backward for heads above 128 and none for a single token. Workspaces are overwritten whole; the engine's part of them
+// must begin at a multiple of 16. GPTTRAIN_EMULATED_CUDNN_RUNS=N: a plan runs N times and then fails.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/attention_memory.h"
 #include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/graphs.h"
@@ -25,8 +27,12 @@ class LoopPlan final : public AttentionPlan {
     return c_.backward && c_.deterministic ? 2 * c_.batch * c_.heads * c_.seq * c_.seq : 512;
   }
 
-  void run(const AttentionPointers& p, void* workspace) override {
+  std::string run(const AttentionPointers& p, void* workspace) override {
+    static const char* most = std::getenv("GPTTRAIN_EMULATED_CUDNN_RUNS");
+    if (most != nullptr && runs_++ == std::atoi(most)) return "CUDNN_STATUS_EXECUTION_FAILED";
+    if (graph_bytes(c_) % 16 != 0) return "misaligned address";
     emulated::queue(stream_, [this, p, workspace] { compute(p, workspace); });
+    return {};
   }
 
  private:
@@ -114,6 +120,7 @@ class LoopPlan final : public AttentionPlan {
   const AttentionCall c_;
   const cudaStream_t stream_;
   const int64_t workspace_ = workspace();
+  int runs_ = 0;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "kernels/backend.h"
@@ -25,6 +26,11 @@ const OpTable& op_table() { return kTable; }
 namespace {
 
 std::string version(int v) { return cat(v / 1000, '.', v % 1000 / 10); }
+
+// To be called before the driver is: it reads this once. Streams that share one of its queues (8 by default) wait for
+// one another, and a rank has a stream for each of its groups and each direction of messages: a receive could stand
+// behind a send that waits for the peer, who waits for it.
+void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 // Why this machine cannot run the backend; empty when it can.
 std::string obstacle(int abi) {
@@ -106,6 +112,7 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .held_workspace_bytes = gt::cuda::held_workspace_bytes,
                                     .raw_stream = gt::cuda::raw_stream};
   static thread_local std::string reason;
+  gt::cuda::ask_for_queues();
   reason = gt::cuda::obstacle(abi);
   if (why != nullptr) *why = reason.c_str();
   return reason.empty() ? &kBackend : nullptr;

@@ -1,6 +1,7 @@
 // The backends as a whole: complete tables, memory, streams, the choice of an instruction set, and good reasons.
 #include "kernels/backend.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -113,6 +114,12 @@ TEST_CASE("an instruction set can be forced to anything that the processor has, 
   CHECK(cpu::current_isa() == cpu::best_isa());
   CHECK_THAT(cpu_backend().device->describe(0), Catch::Contains(cpu_isa()));
   set_cpu_isa(before);
+}
+
+TEST_CASE("queues of the CUDA driver: as many as there are, or as the user says") {
+  const char* name = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const std::string expected = std::getenv(name) != nullptr ? std::getenv(name) : "32";
+  if (cuda_backend(nullptr) != nullptr) CHECK(std::getenv(name) == expected);  // else nobody may have asked the driver
 }
 
 TEST_CASE("the CUDA backend is there whole, or says why not") {

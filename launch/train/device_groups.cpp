@@ -15,7 +15,9 @@
 namespace gt {
 namespace {
 
-constexpr auto kTrialLimit = std::chrono::seconds(20);
+// Eight GPUs that meet over a library that is loaded for the first time may take most of a minute; ranks that share a
+// GPU may wait for each other for ever.
+constexpr auto kTrialLimit = std::chrono::seconds(120), kSharedTrialLimit = std::chrono::seconds(20);
 
 int32_t largest(ProcessGroup& world, int32_t mine) {
   world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}}, ReduceOp::kMax, {}).wait({});
@@ -40,13 +42,14 @@ std::string obstacle(const nccl::Api& api, int sharers) {
 }
 
 // Whether collectives become parts of graphs, and what the start of the run says of it. The same on all ranks.
-bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, const nccl::Api& api,
+bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
               std::string* said) {
   const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
   const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
+  const bool mixed = given.backend() == "thread" && largest(world, index) > 0;
   const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
-  const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes);
+  const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
   *said += why.empty() ? "; collectives are parts of graphs" : cat("; collectives are not parts of graphs: ", why);
   return why.empty();
 }
@@ -69,10 +72,10 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   *why = first_reason(world, mine);
   if (!why->empty()) return nullptr;
   *name = api->describe();
-  const bool in_graphs = captures(given, world, backend, *api, name);
+  const bool in_graphs = captures(given, world, backend, index, *api, name);
   auto factory = std::make_unique<NcclFactory>(given, api, *backend.device, index, backend.raw_stream,
                                                NcclOptions{.deadline = wait_deadline(c), .captures = in_graphs});
-  *why = first_reason(world, factory->probe(kTrialLimit));
+  *why = first_reason(world, factory->probe(most == 1 ? kTrialLimit : kSharedTrialLimit));
   if (!why->empty()) return nullptr;
   return factory;
 }
@@ -103,7 +106,8 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
 
 }  // namespace
 
-std::string obstacle_to_graphs(int nccl_version, bool several_machines) {
+std::string obstacle_to_graphs(int nccl_version, bool several_machines, bool several_devices) {
+  if (several_devices) return "ranks are threads of one process on several GPUs, whose graphs can wait for each other";
   if (!several_machines || nccl_version >= nccl::kNodesInGraphsVersion) return "";
   return cat("between machines that takes NCCL ", nccl::version_text(nccl::kNodesInGraphsVersion), " or later");
 }

@@ -24,8 +24,9 @@ struct DeviceGroups {
 DeviceGroups device_groups(const Config&, GroupFactory& given, const Backend&, int index, int sharers);
 
 // Why collectives of this NCCL (ncclGetVersion) cannot be parts of graphs; empty: they can. They are wherever graphs
-// are; the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside.
-std::string obstacle_to_graphs(int nccl_version, bool several_machines);
+// are; the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside. several_devices: ranks that are threads of
+// one process use them.
+std::string obstacle_to_graphs(int nccl_version, bool several_machines, bool several_devices);
 
 // What a wait may take at most. The stall monitor ends a run that hangs (exit 124) before; should it fail itself, every
 // wait has this deadline of its own.

@@ -144,9 +144,11 @@ TEST_CASE("graphs: sequences of another length begin anew, and of steps that lea
 }
 
 TEST_CASE("graphs: NCCL's collectives are parts of them, between machines from 2.30.4 on") {
-  CHECK(obstacle_to_graphs(21800, false).empty());
-  CHECK(obstacle_to_graphs(23004, true).empty());
-  CHECK(obstacle_to_graphs(22809, true) == "between machines that takes NCCL 2.30.4 or later");
+  CHECK(obstacle_to_graphs(21800, false, false).empty());
+  CHECK(obstacle_to_graphs(23004, true, false).empty());
+  CHECK(obstacle_to_graphs(23004, false, true) ==
+        "ranks are threads of one process on several GPUs, whose graphs can wait for each other");
+  CHECK(obstacle_to_graphs(22809, true, false) == "between machines that takes NCCL 2.30.4 or later");
 }
 
 TEST_CASE("graphs: host microseconds of a microstep of GPT-2 124M, called and replayed", "[.bench]") {

@@ -189,6 +189,22 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
   return s;
 }
 
+// Without a backward only a block's result is needed: it moves to `room`, and all that the block computed is given back,
+// so that a forward pass takes the activations of one block instead of all.
+Block::Stream GptStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
+                                       const Block::Stream& room) {
+  const Arena::Mark mark = t.activations().mark();
+  const Block::Stream out = run_block(t, i, s, mb);
+  const auto keep = [&](const Var& from, const Var& to) {
+    if (from.value.data != to.value.data) t.ops().copy({.src = from.value, .dst = to.value}, t.stream());
+    return to;
+  };
+  Block::Stream kept{keep(out.x, room.x), {}, out.drop};
+  if (out.branch) kept.branch = keep(*out.branch, *room.branch);
+  t.activations().rollback(mark);
+  return kept;
+}
+
 Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}, {}};
   if (embed_) {
@@ -197,7 +213,11 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
-  for (size_t i = 0; i < blocks_.size(); ++i) s = run_block(t, i, s, mb);
+  Block::Stream room;
+  if (!t.recording())
+    room = {Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, {}};
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    s = t.recording() ? run_block(t, i, s, mb) : run_and_forget(t, i, s, mb, room);
   if (norm_) {
     const Var* branch = s.branch ? &*s.branch : nullptr;
     in_scope(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });

@@ -100,6 +100,7 @@ class GptStage : public Stage {
   void in_scope(Tape&, const Module&, Body);
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
+  Block::Stream run_and_forget(Tape&, size_t i, const Block::Stream&, const MicroBatch&, const Block::Stream& room);
   int64_t loss_chunk(const MicroBatch&) const;
   void show(const Module&, const char* part, const Var&, const MicroBatch&);
   GptConfig config_;

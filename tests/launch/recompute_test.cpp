@@ -185,6 +185,20 @@ TEST_CASE("a recomputed block keeps one tensor, and a selective one all but two 
   }
 }
 
+TEST_CASE("an evaluation takes the activations of one block, however many there are") {
+  for (const Mode& mode : {kNone, Mode{Recompute::kFull, 0}}) {
+    const auto activations = [&](int64_t layers) {
+      EngineOptions o = engine_of(mode);
+      o.evaluates = true;
+      o.model.layers = layers;
+      return plan_memory(o, MeshShape{}, 0).eval.activation_bytes;
+    };
+    REQUIRE(activations(1) > 0);
+    CHECK(activations(2) == activations(1));
+    CHECK(activations(9) == activations(2));
+  }
+}
+
 TEST_CASE("a recomputed block costs one more forward, and a selective one two norms and a GELU") {
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2}, MeshShape{.pp = 4}}) {
     const EngineOptions o = engine_of(kNone);

@@ -2,20 +2,54 @@
 #include "kernels/cuda/device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/context.h"
 
 namespace gt::cuda {
 
+namespace {
+
+Exit code_of(cudaError_t status) {
+  switch (status) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorHardwareStackError: return Exit::kHardware;
+    case cudaErrorDevicesUnavailable: return Exit::kUsage;
+    default: return Exit::kInternal;
+  }
+}
+
+// Every op is waited for, so that an error is its own.
+bool waits_for_each() {
+  const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
+  return sync != nullptr && std::strcmp(sync, "1") == 0;
+}
+
+const char* advice(cudaError_t status) {
+  switch (status) {
+    case cudaErrorDevicesUnavailable:
+      return ". Another process may hold the GPU: see its compute mode and processes (nvidia-smi -q -d COMPUTE,PIDS)";
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorLaunchFailure:
+      return waits_for_each() ? "" : ". An op before it may be to blame: with GPTTRAIN_CUDA_SYNC=1 the error names it";
+    default: return "";
+  }
+}
+
+}  // namespace
+
 void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
-  const bool broken = status == cudaErrorECCUncorrectable || status == cudaErrorHardwareStackError ||
-                      status == cudaErrorNvlinkUncorrectable || status == cudaErrorDevicesUnavailable;
-  fail(broken ? Exit::kHardware : Exit::kInternal, what, ": CUDA error ", cudaGetErrorName(status), ": ",
-       cudaGetErrorString(status));
+  fail(code_of(status), what, ": CUDA error ", cudaGetErrorName(status), ": ", cudaGetErrorString(status),
+       advice(status));
 }
 
 std::byte* Context::scratch(int64_t bytes) {
@@ -59,6 +93,30 @@ void leave(Context& c, const char* op) {
 
 namespace {
 
+// Of calls that name no device: in a thread that has selected none they would begin a context on GPU 0. That of the
+// newest stream is as good as any other of this process.
+std::atomic<int> a_device_of_ours{0};
+
+// An event and its device: who asks for it, or drops it, is perhaps a thread that has selected none.
+struct Mark {
+  int index;
+  cudaEvent_t event;
+};
+
+cudaEvent_t event_of(Event e) { return static_cast<const Mark*>(e)->event; }
+
+cudaEvent_t event_at_home(Event e, const char* what) {
+  check(cudaSetDevice(static_cast<const Mark*>(e)->index), what);
+  return event_of(e);
+}
+
+Event make_mark(int index, unsigned flags, const char* what) {
+  check(cudaSetDevice(index), "selecting a device");
+  cudaEvent_t e = nullptr;
+  check(cudaEventCreateWithFlags(&e, flags), what);
+  return new Mark{index, e};
+}
+
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
 
 void* alloc(int index, int64_t bytes) {
@@ -83,6 +141,7 @@ void release(int index, void* p, int64_t) {
 }
 
 void* alloc_host(int64_t bytes) {
+  check(cudaSetDevice(a_device_of_ours), "selecting a device");
   void* p = nullptr;
   const cudaError_t status = cudaHostAlloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
@@ -94,7 +153,10 @@ void* alloc_host(int64_t bytes) {
   return p;
 }
 
-void free_host(void* p, int64_t) { cudaFreeHost(p); }
+void free_host(void* p, int64_t) {
+  cudaSetDevice(a_device_of_ours);
+  cudaFreeHost(p);
+}
 
 void copy(void* dst, const void* src, int64_t bytes, Stream s) {
   if (bytes <= 0 || dst == src) return;
@@ -112,10 +174,10 @@ void zero(void* dst, int64_t bytes, Stream s) {
 
 Stream open_stream(int index, int) {
   check(cudaSetDevice(index), "selecting a device");
+  a_device_of_ours = index;
   auto c = std::make_unique<Context>();
   c->index = index;
-  const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
-  c->sync_each_op = sync != nullptr && std::strcmp(sync, "1") == 0;
+  c->sync_each_op = waits_for_each();
   check(cudaDeviceGetAttribute(&c->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
         "reading a device limit");
   check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream");
@@ -129,48 +191,46 @@ void synchronize(Stream s) {
   check(cudaStreamSynchronize(c.stream), "waiting for a stream");
 }
 
-Event make_event(int index) {
-  check(cudaSetDevice(index), "selecting a device");
-  cudaEvent_t e = nullptr;
-  check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "making an event");
-  return e;
-}
-
-Event make_timer(int index) {
-  check(cudaSetDevice(index), "selecting a device");
-  cudaEvent_t e = nullptr;
-  check(cudaEventCreate(&e), "making an event that keeps the time");
-  return e;
-}
+Event make_event(int index) { return make_mark(index, cudaEventDisableTiming, "making an event"); }
+Event make_timer(int index) { return make_mark(index, cudaEventDefault, "making an event that keeps the time"); }
 
 double seconds_between(Event from, Event to) {
+  constexpr const char* kWhat = "reading the time between two events";
   float ms = 0;
-  check(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from), static_cast<cudaEvent_t>(to)),
-        "reading the time between two events");
+  check(cudaEventElapsedTime(&ms, event_at_home(from, kWhat), event_of(to)), kWhat);
   return static_cast<double>(ms) * 1e-3;
 }
 
-void drop_event(Event e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); }
+void drop_event(Event e) {
+  const std::unique_ptr<Mark> mark(static_cast<Mark*>(e));
+  if (mark == nullptr) return;
+  cudaSetDevice(mark->index);
+  cudaEventDestroy(mark->event);
+}
 
 void record(Event e, Stream s) {
   Context& c = enter(s, "record");
-  check(cudaEventRecord(static_cast<cudaEvent_t>(e), c.stream), "recording an event");
+  check(cudaEventRecord(event_of(e), c.stream), "recording an event");
 }
 
 void wait(Event e, Stream s) {
   Context& c = enter(s, "wait");
-  check(cudaStreamWaitEvent(c.stream, static_cast<cudaEvent_t>(e), 0), "waiting for an event");
+  check(cudaStreamWaitEvent(c.stream, event_of(e), 0), "waiting for an event");
 }
 
-void await(Event e) { check(cudaEventSynchronize(static_cast<cudaEvent_t>(e)), "waiting for an event on the host"); }
+void await(Event e) {
+  constexpr const char* kWhat = "waiting for an event on the host";
+  check(cudaEventSynchronize(event_at_home(e, kWhat)), kWhat);
+}
 
 bool done(Event e) {
-  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(e));
+  constexpr const char* kWhat = "asking for an event";
+  const cudaError_t status = cudaEventQuery(event_at_home(e, kWhat));
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // not an error: do not let the next launch report it
     return false;
   }
-  check(status, "asking for an event");
+  check(status, kWhat);
   return true;
 }
 

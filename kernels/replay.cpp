@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -85,6 +86,14 @@ struct Twin {
     if (running != nullptr) running->cut();
   }
 
+  // The same in calls that destructors make, perhaps while an exception unwinds: what it throws is thrown in the end.
+  static void cut_kept() {
+    Recording* r = running;
+    try {
+      cut();
+    } catch (const std::exception&) { r->unfinished_ = std::current_exception(); }
+  }
+
   static OpTable ops() {
     OpTable t{.name = behind->ops->name};
 #define X(entry, Args, amp)                                                                           \
@@ -112,8 +121,8 @@ struct Twin {
   static DeviceApi device() {
     DeviceApi d = *behind->device;
     d.zero = zero;
-    d.free = [](int index, void* p, int64_t bytes) { cut(), behind->device->free(index, p, bytes); };
-    d.free_host = [](void* p, int64_t bytes) { cut(), behind->device->free_host(p, bytes); };
+    d.free = [](int index, void* p, int64_t bytes) { cut_kept(), behind->device->free(index, p, bytes); };
+    d.free_host = [](void* p, int64_t bytes) { cut_kept(), behind->device->free_host(p, bytes); };
     d.copy = [](void* to, const void* from, int64_t bytes, Stream s) {
       cut(), behind->device->copy(to, from, bytes, s);
     };
@@ -156,12 +165,7 @@ Recording::Recording(const Backend& twin, Stream s) : inner_(*behind), stream_(s
   GT_CHECK(twin.replays && behind != nullptr, "recordings are of a backend that replayable() made");
 }
 
-Recording::~Recording() {
-  try {
-    forget();
-  } catch (const std::exception&) {  // the device is gone, and its graphs with it
-  }
-}
+Recording::~Recording() { forget_broken(); }
 
 void Recording::begin() {
   GT_CHECK(running == nullptr, "a recording runs inside another");
@@ -173,6 +177,7 @@ void Recording::begin() {
 }
 
 void Recording::end(ReplayCounts& counts) {
+  if (unfinished_) abandon(nullptr);
   if (running == this && noted_ && next_ < calls_.size()) leave(cat("no ", calls_[next_].kind->name, " followed"));
   if (running != this) {
     ++counts.eager;
@@ -187,10 +192,12 @@ void Recording::end(ReplayCounts& counts) {
   ++counts.first;
 }
 
-// After an exception: what was held back is not missed.
-void Recording::abandon() {
+// After an exception, which goes on; the first, if there were two. What was held back is not missed.
+void Recording::abandon(std::exception_ptr why) {
   running = nullptr;
-  forget();
+  if (unfinished_) why = std::exchange(unfinished_, nullptr);
+  forget_broken();
+  std::rethrow_exception(why);
 }
 
 bool Recording::holds_back(const Kind& kind, const void* args) {
@@ -333,6 +340,13 @@ void Recording::leave(std::string why) {
   ++strikes_;
   const size_t from = std::exchange(queued_, next_);
   queue(from, next_, false);
+}
+
+// Where an exception is on its way, or must not begin.
+void Recording::forget_broken() {
+  try {
+    forget();
+  } catch (const std::exception&) {}  // the device is gone, and its graphs with it
 }
 
 void Recording::forget() {

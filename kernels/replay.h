@@ -7,6 +7,7 @@
 // before them. Collectives of a library that can be captured take part (SideCalls). Knows no tape, no microbatch and no
 // rank.
 #pragma once
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,10 +74,7 @@ class Recording {
     begin();
     try {
       work();
-    } catch (...) {
-      abandon();
-      throw;
-    }
+    } catch (...) { abandon(std::current_exception()); }
     end(counts);
   }
 
@@ -121,7 +119,7 @@ class Recording {
   };
   void begin();
   void end(ReplayCounts&);
-  void abandon();
+  [[noreturn]] void abandon(std::exception_ptr);
   bool holds_back(const Kind&, const void* args);
   void note(const Kind&, const void* args);
   void cut();
@@ -133,6 +131,7 @@ class Recording {
   const SideCall& side_at(size_t call) const;
   void leave(std::string why);
   void forget();
+  void forget_broken();
 
   const Backend& inner_;
   const Stream stream_;
@@ -145,6 +144,7 @@ class Recording {
   size_t stretch_ = 0, noted_from_ = 0;
   uint64_t run_ = 0;
   SideCalls* sides_ = nullptr;  // whose calls are among them
+  std::exception_ptr unfinished_;  // of a call that must not throw: it left part of the running work out
   std::string why_;  // the running work, or all from now on, is queued call by call
 };
 

@@ -354,7 +354,9 @@ void NcclEngine::stand_still(NcclLane& lane) {
 
 // Ends a communicator whose calls have all been taken: with its peers, or alone when they do not come.
 void NcclEngine::finalize(NcclLane& lane) {
-  device_.synchronize(lane.stream);
+  try {
+    device_.synchronize(lane.stream);
+  } catch (const Error&) { return; }  // destructors come here, and the device is gone: remove() aborts what is left
   const std::lock_guard lock(mutex_);
   if (lane.comm == nullptr) return;
   int now = api_->comm_finalize(lane.comm);

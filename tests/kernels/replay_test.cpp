@@ -22,12 +22,14 @@ Calls* captured = nullptr;
 bool spoilt = false;   // by a call that no graph can hold
 bool refuses = false;  // every capture fails
 std::string refused;   // captures of this op fail
+bool gone = false;     // the device: every call throws
 int made = 0, launched = 0, alive = 0;
 
 const OpTable& ops() {
   static const OpTable t{.name = "cpu with graphs",
 #define X(entry, Args, amp)                                       \
   .entry = [](const Args& a, Stream s) {                          \
+    if (gone) throw Error(#entry " on a device that is gone");    \
     const auto call = [a, s] { cpu_backend().ops->entry(a, s); }; \
     if (captured != nullptr && refused == #entry) spoilt = true;  \
     captured != nullptr ? captured->push_back(call) : call();     \
@@ -58,7 +60,12 @@ const DeviceApi& device() {
       delete calls;
       return *why = "refused by the test", nullptr;
     };
+    api.synchronize = [](Stream s) {
+      if (gone) throw Error("waiting for a device that is gone");
+      cpu_backend().device->synchronize(s);
+    };
     api.launch = [](Graph g, Stream) {
+      if (gone) throw Error("launching on a device that is gone");
       ++launched;
       for (const auto& call : *static_cast<Calls*>(g)) call();
     };
@@ -270,6 +277,32 @@ TEST_CASE("replay: an op that no graph can hold is named") {
   cpu_graphs::refused.clear();
   check_counts(r.counts, 1, 0, 2);
   CHECK(r.counts.why == "no graph could be made: add: refused by the test");
+}
+
+TEST_CASE("replay: the first error of a device that is gone is the one that is told, whatever fails behind it") {
+  if (!on_cpu()) return;
+  const int alive = cpu_graphs::alive;
+  {
+    Rig r;
+    for (const bool frees : {false, true}) {
+      const auto work = [&](bool now) {
+        r.b.ops->axpy({.x = r.x, .y = r.y, .alpha = 2}, r.stream);
+        if (now) Buffer(kAlign, Stream(r.stream).device, *r.b.device);  // its end makes what was held back
+        r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
+      };
+      for (int k = 0; k < 2; ++k) {
+        r.set(1);
+        r.run([&] { work(false); });
+        r.expect(2);
+        CHECK(r.right());
+      }
+      cpu_graphs::gone = true;
+      const char* expected = frees ? "axpy on a device that is gone" : "launching on a device that is gone";
+      CHECK_THROWS_WITH(r.run([&] { work(frees); }), Catch::Contains(expected));
+      cpu_graphs::gone = false;
+    }
+  }
+  CHECK(cpu_graphs::alive == alive);
 }
 
 namespace {

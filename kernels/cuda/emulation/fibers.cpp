@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/emulate.h"
+#include "kernels/cuda/emulation/health.h"
 
 #ifndef __x86_64__
 #error "the emulation switches fibers in x86-64 assembly"
@@ -150,6 +151,7 @@ const uint64_t* exchange(uint64_t mine) {
 
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
   const OnDevice now;  // ranks that are threads launch one after the other: the state above is of one kernel
+  if (!kernel_runs()) return;
   const size_t n = size_t{block.x} * block.y * block.z, blocks = size_t{grid.x} * grid.y * grid.z;
   if (n == 0 || n > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 || shared > 232448) die("invalid launch");
   const char* wanted = std::getenv("GPTTRAIN_EMULATED_ORDER");

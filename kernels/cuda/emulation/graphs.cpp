@@ -1,9 +1,9 @@
 // Stream capture and graphs. A graph does again what was captured, with the arguments of then, in the order of then. As
 // strict as CUDA: another stream takes part once it waits for an event of the capture, must have come back to the first
 // one in the end, and an event from outside is none to wait for. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds,
-// as after a call that is not allowed; once: the first of the process does not. GPTTRAIN_EMULATED_GRAPHS=FILE: how many
-// graphs were made, launched, and of how many pieces of work; how many pieces of work were queued one by one; how often
-// the host waited for a stream or an event.
+// as after a call that is not allowed; once: the first of the process does not; full: the device has no memory for what
+// a launch takes. GPTTRAIN_EMULATED_GRAPHS=FILE: how many graphs were made, launched, and of how many pieces of work;
+// how many pieces of work were queued one by one; how often the host waited for a stream or an event.
 #include "kernels/cuda/emulation/graphs.h"
 
 #include <atomic>
@@ -64,11 +64,14 @@ double read_clock() {
   return clock_us;
 }
 
+bool wanted_of_captures(const char* what) {
+  const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
+  return wanted != nullptr && std::strcmp(wanted, what) == 0;
+}
+
 bool spoilt_from_the_start() {
   static std::atomic<bool> first{true};
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
-  if (wanted == nullptr) return false;
-  return std::strcmp(wanted, "spoilt") == 0 || (std::strcmp(wanted, "once") == 0 && first.exchange(false));
+  return wanted_of_captures("spoilt") || (wanted_of_captures("once") && first.exchange(false));
 }
 
 cudaError_t spoil(Capture& c, cudaError_t why) { return c.spoilt = true, why; }
@@ -106,17 +109,20 @@ __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream,
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return *s = reinterpret_cast<cudaStream_t>(new Queue), cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return delete queue_of(s), cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t s) { return delete queue_of(s), entered(); }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return *e = reinterpret_cast<cudaEvent_t>(new Mark), cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete &mark_of(e), cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete &mark_of(e), entered(); }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   Mark& m = mark_of(e);
   m.captured = capturing(s);
   if (!m.captured) return forbidden() ? cudaErrorStreamCaptureUnsupported : (m.reading = read_clock(), cudaSuccess);
@@ -126,6 +132,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   Mark& m = mark_of(e);
   Queue& q = *queue_of(s);
   if (!m.captured) {
@@ -147,17 +154,21 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t) {
   ++counts.waits;
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return *ms = static_cast<float>((mark_of(b).reading - mark_of(a).reading) / 1e3), cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   return mark_of(e).captured ? cudaErrorCapturedEvent : cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   Queue& q = *queue_of(s);
   if (mode != cudaStreamCaptureModeThreadLocal || q.in != nullptr || captured_here != nullptr)
     return cudaErrorIllegalState;
@@ -192,6 +203,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* statu
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *made = reinterpret_cast<cudaGraphExec_t>(new Pieces(*pieces_of(graph)));
   ++counts.made;
@@ -199,7 +211,14 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return wanted_of_captures("full") ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   ++counts.launched;
   for (const auto& piece : *pieces_of(graph)) {

@@ -6,6 +6,8 @@
 #include <functional>
 #include <utility>
 
+#include "kernels/cuda/emulation/health.h"
+
 namespace gt::emulated {
 
 bool capturing(cudaStream_t);
@@ -17,6 +19,7 @@ long graph_bytes();   // of device memory, that all graphs take
 // Does it now, or keeps it for the graph.
 template <class Work>
 cudaError_t queue(cudaStream_t s, Work work) {
+  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (capturing(s)) return keep(s, std::move(work)), cudaSuccess;
   count_single();
   return work(), cudaSuccess;

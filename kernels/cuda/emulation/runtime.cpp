@@ -11,6 +11,7 @@
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/graphs.h"
+#include "kernels/cuda/emulation/health.h"
 
 using gt::emulated::forbidden;
 using gt::emulated::OnDevice;
@@ -39,23 +40,26 @@ size_t shared_room(const void* kernel) {
 extern "C" {
 
 cudaError_t cudaMalloc(void** p, size_t n) {
+  if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *p = gt::emulated::device_alloc(n);
   return *p == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  return gt::emulated::device_free(p), cudaSuccess;
+  return gt::emulated::device_free(p), gt::emulated::entered();
 }
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
+  if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   *p = std::aligned_alloc(512, (n + 511) / 512 * 512);
   if (*p == nullptr) return cudaErrorMemoryAllocation;
   std::memset(*p, 0xFF, n);
   return cudaSuccess;
 }
-cudaError_t cudaFreeHost(void* p) { return std::free(p), cudaSuccess; }
+cudaError_t cudaFreeHost(void* p) { return std::free(p), gt::emulated::entered(); }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;
   *total = size_t{1} << 34;
   *free = *total - static_cast<size_t>(gt::emulated::graph_bytes());
   return cudaSuccess;
@@ -76,13 +80,23 @@ cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t stream) {
 // Waits for what a stream or an event does would never end while the stream is captured.
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
   gt::emulated::count_wait();
+  if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;
   return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
 }
 
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
+cudaError_t cudaGetLastError() { return gt::emulated::last_error(); }
+const char* cudaGetErrorName(cudaError_t e) {
+  switch (e) {
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
+    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
+    case cudaErrorContained: return "cudaErrorContained";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    default: return "emulated";
+  }
+}
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return gt::emulated::select_device(), gt::emulated::entered(); }
 cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }

@@ -1,0 +1,53 @@
+#include "kernels/cuda/emulation/health.h"
+
+#include <atomic>
+#include <cstdlib>
+
+#include "kernels/cuda/emulation/emulate.h"
+
+namespace gt::emulated {
+namespace {
+
+struct Fate {
+  long kernel = 0;  // counted from 1; 0: none
+  cudaError_t error = cudaErrorIllegalAddress;
+  std::atomic<long> ran{0};
+  std::atomic<bool> broken{false};
+  Fate() {
+    const char* wanted = std::getenv("GPTTRAIN_EMULATED_FAILS");
+    if (wanted == nullptr) return;
+    char* rest = nullptr;
+    kernel = std::strtol(wanted, &rest, 10);
+    if (*rest == ':') error = static_cast<cudaError_t>(std::atoi(rest + 1));
+  }
+};
+
+Fate& fate() {
+  static Fate& f = *new Fate;  // streams may end after static objects
+  return f;
+}
+
+thread_local bool selected = false;
+thread_local bool told = false;
+
+}  // namespace
+
+cudaError_t entered() {
+  if (!selected) die("a thread that has selected no device calls the runtime: with several GPUs that would be GPU 0");
+  if (!fate().broken) return cudaSuccess;
+  told = true;
+  return fate().error;
+}
+
+bool kernel_runs() {
+  Fate& f = fate();
+  if (f.broken) return told = true, false;
+  if (f.kernel == 0 || ++f.ran != f.kernel) return true;
+  f.broken = true;
+  return false;
+}
+
+void select_device() { selected = true; }
+cudaError_t last_error() { return told ? fate().error : cudaSuccess; }
+
+}  // namespace gt::emulated

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# A device that breaks in the middle of the work, as an emulated one does when it is told to: whatever verb and layout, at
+# whatever moment, the run ends by itself, says which call and which error, and with the exit code of that kind of error.
+#   tests/cuda/errors.sh BUILD/emulated/gpttrain
+set -euo pipefail
+ops=$(dirname "$(realpath "$0")")/../../kernels/ops.h
+# shellcheck source=tests/cuda/rig.sh
+source "$(dirname "$(realpath "$0")")/rig.sh"
+
+small="--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
+small+=" --train.global_batch 4 --device.kind cuda --data.train mock --schedule.type constant --log.tensorboard false"
+training="--train.steps 4 --train.eval_every 2 --checkpoint.every 2 --log.name broken"
+illegal=700 contained=226 uncorrectable=214 unavailable=46
+
+# breaks CODE NAME KERNEL:ERROR ARGUMENT...: what the program says is in said.txt
+breaks() {
+  local code=$1 name=$2 when=$3 got=0
+  shift 3
+  rm -rf runs/broken
+  GPTTRAIN_EMULATED_FAILS=$when "$program" "$@" >said.txt 2>&1 || got=$?
+  [ "$got" = "$code" ] || { cat said.txt; fail "exit code $got, expected $code, at kernel $when: $*"; }
+  grep -qE "^gpttrain: (rank .*: )?[a-z_0-9' ]+: CUDA error $name: " said.txt || { cat said.txt; fail "no $name: $*"; }
+  [ "$(grep -c 'CUDA error' said.txt)" = 1 ] || { cat said.txt; fail "more than one error is told: $*"; }
+  ! grep -qE 'uncaught|terminate|signal' said.txt || { cat said.txt; fail "the process died of something else: $*"; }
+}
+
+fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
+[ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
+four="--tp 2 --dp 2 --zero 2 --launch.ranks threads"
+
+# Kernels of the start, of steps noted and replayed, of evaluations, of saves.
+for kernel in 2 40 150 300 420 700; do
+  # shellcheck disable=SC2086
+  {
+    breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training
+    breaks 16 cudaErrorContained $kernel:$contained $small $training --device.graphs off
+    breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training $four
+    breaks 16 cudaErrorContained $kernel:$contained $small $training $four --comm.backend nccl --comm.nccl_library "$fake"
+    breaks 16 cudaErrorECCUncorrectable $kernel:$uncorrectable bench $small --tp 2 --launch.ranks threads --warmup 1 --steps 3
+  }
+done
+# shellcheck disable=SC2086
+breaks 2 cudaErrorDevicesUnavailable 2:$unavailable $small $training
+grep -q 'Another process may hold the GPU' said.txt || { cat said.txt; fail "a GPU that others hold is not told about"; }
+echo "training and benchmarks end with the device's error"
+
+# shellcheck disable=SC2086
+"$program" $small --log.name whole --train.steps 2 >whole.txt 2>&1 || { cat whole.txt; fail "training"; }
+for kernel in 2 40 90; do
+  # shellcheck disable=SC2086
+  {
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole $small
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole $small --dp 2 --launch.ranks threads
+    breaks 70 cudaErrorIllegalAddress $kernel:$illegal verify ${small/--data.train mock/} --tp 2 --launch.ranks threads
+  }
+done
+echo "evaluation and comparison too"
+
+# Who waits after every op is told which one it was, and who does not is told to.
+# shellcheck disable=SC2086
+breaks 70 cudaErrorIllegalAddress 300:$illegal $small $training
+grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' said.txt || { cat said.txt; fail "no way to the op is told"; }
+for kernel in 150 300; do
+  # shellcheck disable=SC2086
+  GPTTRAIN_CUDA_SYNC=1 breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training
+  op=$(grep -oE '^gpttrain: [a-z_0-9]+:' said.txt | tr -d ':' | cut -d ' ' -f 2)
+  grep -qE "^  X\($op, " "$ops" || { cat said.txt; fail "'$op' is no op"; }
+  echo "kernel $kernel is of $op"
+done

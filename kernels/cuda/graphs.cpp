@@ -40,9 +40,14 @@ Graph capture(Stream s, void (*queue)(void*), void* what, std::string* why) {
   cudaGraph_t graph = captured(c.stream, queue, what, why);
   if (graph == nullptr) return nullptr;
   cudaGraphExec_t made = nullptr;
-  const cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
+  cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
   cudaGraphDestroy(graph);
-  if (status == cudaSuccess) return made;
+  if (status == cudaSuccess) {
+    // Memory that the first launch would take is taken here, where the work can still be queued without a graph.
+    status = cudaGraphUpload(made, c.stream);
+    if (status == cudaSuccess) return made;
+    cudaGraphExecDestroy(made);
+  }
   cudaGetLastError();
   return *why = text_of(status), nullptr;
 }

@@ -91,6 +91,10 @@ GPTTRAIN_EMULATED_CAPTURE=spoilt train spoilt --model.dropout 0.1 --model.attn_d
   --parallel.recompute full
 same one-off spoilt
 grep -q 'no graph could be made' spoilt.txt || fail "a device without graphs is not told about"
+GPTTRAIN_EMULATED_CAPTURE=full train full --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
+  --parallel.recompute full
+same one-off full
+grep -q 'no graph could be made: .*cudaErrorMemoryAllocation' full.txt || fail "a device without room for graphs is not told about"
 GPTTRAIN_CUDA_SYNC=1 train waits --train.steps 2
 grep -q 'GPTTRAIN_CUDA_SYNC=1 waits after every op' waits.txt || fail "waiting after every op is not told about"
 echo "without captures the same calls are made, and the run says why"

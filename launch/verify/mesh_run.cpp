@@ -16,13 +16,20 @@ namespace {
 // The microbatches of one step and data-parallel rank: microbatch k takes ordinals base + (k * dp + i) * b ….
 struct Batches {
   std::vector<std::vector<int32_t>> storage;
+  std::vector<Buffer> on_device;
   std::vector<MicroBatch> list;
 };
 int64_t length(const MeshRun& run, int step, int microbatch) {
   if (run.curriculum && step < run.steps) return run.curriculum.length(step + 1);  // not of the evaluation after them
   return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
 }
-Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
+// To where kernels can read it.
+void bring(Tensor& t, std::vector<Buffer>& to, const DeviceApi& api, Stream stream) {
+  const Buffer& here = to.emplace_back(t.bytes(), stream.device, api);
+  api.copy(here.data(), t.data, t.bytes(), stream);
+  t = here.tensor(t.shape, t.dtype);
+}
+Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, const DeviceApi& api, Stream stream) {
   Batches out;
   const int64_t b = run.engine.micro_batch;
   for (int k = 0; k < m; ++k) {
@@ -43,8 +50,11 @@ Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m) {
     out.storage.push_back(std::move(targets));
     mb.targets = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
     if (run.hooks != nullptr && run.hooks->batch) run.hooks->batch(mesh, mb);
+    if (stream.device.kind == DeviceKind::kCuda)
+      for (Tensor* t : {&mb.tokens, &mb.targets}) bring(*t, out.on_device, api, stream);
     out.list.push_back(mb);
   }
+  api.synchronize(stream);
   return out;
 }
 
@@ -87,7 +97,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   for (int k = 0; k < run.steps; ++k) {
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
     for (GptStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
-    Batches batches = make_batches(run, k, mesh, m);
+    Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
     int64_t targets = 0;
     for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
     std::map<std::string, CommCounters> before;
@@ -135,7 +145,7 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
   plans.run.peak_live = engine.executor().peak_live();
   plans.run.data_parallel = mesh.group(Axis::kDp).counters();
   if (run.evaluate) {
-    Batches batches = make_batches(run, run.steps, mesh, options.microbatches);
+    Batches batches = make_batches(run, run.steps, mesh, options.microbatches, *backend.device, stream);
     record.eval_loss = engine.evaluate(batches.list);
   }
   plans.measured = engine.measured_plan();

@@ -8,6 +8,8 @@
 #include <map>
 #include <mutex>
 
+#include "kernels/cuda/emulation/emulate.h"
+
 namespace gt::emulated {
 
 double clock_us = 0;
@@ -44,6 +46,12 @@ OnDevice::~OnDevice() {
   Memory& m = memory();
   if (m.guarded && m.used > 0) mprotect(m.base, m.used, PROT_NONE);
   m.mutex.unlock();
+}
+
+void require_device_address(const void* p) {
+  const auto* at = static_cast<const std::byte*>(p);
+  const std::byte* base = memory().base;
+  if (p != nullptr && (at < base || at > base + kRange)) die("an address of the host is an argument");
 }
 
 void* device_alloc(size_t bytes) {

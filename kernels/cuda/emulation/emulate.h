@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <tuple>
+#include <type_traits>
 
 #define GT_EMULATED 1
 #undef __shared__
@@ -48,6 +49,14 @@ void count_single();
 // The values of all lanes of this warp; valid until the warp's next barrier.
 const uint64_t* exchange(uint64_t mine);
 
+// Kernels that are given an address of the host's die. Of those that are arguments of their own; what structs hold is
+// not looked at.
+void require_device_address(const void*);
+template <class T>
+void require_device_memory(const T& argument) {
+  if constexpr (std::is_pointer_v<T>) require_device_address(argument);
+}
+
 template <class... A>
 struct Bound {
   dim3 grid, block;
@@ -70,6 +79,7 @@ struct Launch {
 template <class... P, class... A>
 void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   const std::tuple<P...> args = b.args;
+  std::apply([](const auto&... a) { (require_device_memory(a), ...); }, args);
   if (b.shared > shared_room(reinterpret_cast<const void*>(kernel))) die("more shared memory than it was allowed");
   const auto launch = [kernel, args, grid = b.grid, block = b.block, shared = b.shared] {
     run(grid, block, shared, [&] { std::apply(kernel, args); });

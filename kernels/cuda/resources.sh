@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # What every kernel takes of a multiprocessor (registers, stack, spills, shared memory, as ptxas reports them when the
-# kernels are compiled) and how wide it reads and writes device memory (from its PTX), held against resources.txt.
+# kernels are compiled) and how wide it reads and writes device memory (from its PTX), held against resources.txt; what
+# no kernel may do, recorded or not, but those of exceptions.txt beside it.
 #   resources.sh compile OBJECT COMMAND...     run a compiler, keep ptxas' report of a CUDA object as OBJECT.resources
 #   resources.sh check  RECORD RELEASE OBJECT...   1 and the kernels' names: one that spills, takes more than recorded,
 #                                                  reads or writes in smaller pieces, computes in double precision where
-#                                                  it did not, has no line, or has a line and is gone
-#   resources.sh record RECORD RELEASE OBJECT...   write the record anew
+#                                                  it did not, has no line, has a line and is gone, or breaks a rule
+#   resources.sh record RECORD RELEASE OBJECT...   write the record anew, where no kernel spills or breaks a rule
 # OBJECTs: NAME.cu.o of the library, NAME.ptx of the same source. RELEASE is the compiler's. Another release than the
 # record's allocates registers as it likes: then registers, stack, shared memory and blocks are no failures.
 set -euo pipefail
@@ -43,8 +44,8 @@ name_of='
       }'
 
 # One line a kernel, tabs between: FILE KERNEL ARCH REGISTERS STACK SPILL SHARED of each architecture, and
-# FILE KERNEL ptx LOAD STORE DOUBLE THREADS: bytes of the widest access to device memory, 1 for double precision, threads
-# a block by its launch bounds (0: it has none).
+# FILE KERNEL ptx LOAD STORE DOUBLE THREADS LOCAL: bytes of the widest access to device memory, 1 for double precision,
+# threads a block by its launch bounds (0: it has none), accesses to local memory.
 measure() {
   local object
   for object in "$@"; do
@@ -75,8 +76,9 @@ measure_object() {
 measure_ptx() {
   c++filt <"$1" | awk -v file="$(basename "$1" .ptx)" "$name_of"'
     function say() {
-      if (kernel != "") printf "%s\t%s\tptx\t%d\t%d\t%d\t%d\n", file, kernel, wide["ld"], wide["st"], double, threads
-      kernel = ""; wide["ld"] = wide["st"] = double = threads = 0
+      if (kernel != "")
+        printf "%s\t%s\tptx\t%d\t%d\t%d\t%d\t%d\n", file, kernel, wide["ld"], wide["st"], double, threads, locals
+      kernel = ""; wide["ld"] = wide["st"] = double = threads = locals = 0
     }
     /^(\.visible |\.weak )?\.entry / { say(); sub(/^.*\.entry /, ""); sub(/\($/, ""); kernel = name_of($0) }
     /^\.maxntid/ { gsub(/,/, ""); threads = $2 * $3 * $4 }
@@ -86,6 +88,7 @@ measure_ptx() {
       bytes = substr(access, RSTART) / 8 * (access ~ /\.v4\./ ? 4 : access ~ /\.v2\./ ? 2 : 1)
       if (bytes > wide[way]) wide[way] = bytes
     }
+    /(ld|st)\.local/ { ++locals }
     /^\t(@!?%p[0-9]+ +)?[a-z][a-z0-9._]*\.f64[ .\t]/ && !/\.param/ { double = 1 }
     END { say() }'
 }
@@ -95,6 +98,41 @@ trap 'rm -f "$built"' EXIT
 measure "$@" | LC_ALL=C sort -u >"$built"
 [ -s "$built" ] || { echo "no kernels among $*" >&2; exit 1; }
 cut -f 1-3 "$built" | uniq -d | sed 's/^/two kernels of one name: /' | grep . >&2 && exit 1
+
+# The rules that exceptions.txt opens with: prints what breaks them, and 1.
+keep_rules() {
+  awk -F'\t' '
+    function bad(text) { print $1 ".cu: " $2 " " text ", and exceptions.txt does not let it"; broken = 1 }
+    function may(what,    i, found) {
+      for (i = 1; i <= n; ++i)
+        if ($1 == file[i] && index(rights[i], what) && $2 ~ "^(" pattern[i] ")$") found = used[i, what] = 1
+      return found
+    }
+    FNR == NR && /^#/ { next }
+    FNR == NR {
+      split($0, part, " ")
+      file[++n] = part[1]; pattern[n] = part[2]; rights[n] = part[3]
+      if (part[3] !~ /^(loads|stores|double)(,(loads|stores|double))*$/ || part[4] == "") {
+        print "exceptions.txt: not FILE KERNEL RIGHTS REASON: " $0; broken = 1
+      }
+      next
+    }
+    $3 != "ptx" { next }
+    $4 < 16 && !may("loads") { bad("loads " $4 " bytes at once at most") }
+    $5 < 16 && !may("stores") { bad("stores " $5 " bytes at once at most") }
+    $6 > 0 && !may("double") { bad("computes in double precision") }
+    $8 > 0 { print $1 ".cu: " $2 " has " $8 " accesses to local memory"; broken = 1 }
+    END {
+      for (i = 1; i <= n; ++i) {
+        split(rights[i], part, ",")
+        for (j in part)
+          if (!((i, part[j]) in used)) {
+            print "exceptions.txt: no kernel needs " part[j] " of " file[i] " " pattern[i]; broken = 1
+          }
+      }
+      exit broken
+    }' "$(dirname "$record")/exceptions.txt" "$built"
+}
 
 # awk: blocks that a multiprocessor of sm_90 holds at once: 64 warps, 64 Ki registers given out by 256 to a warp of each
 # quarter, 228 KiB of shared memory, 1 KiB a block its own; without what a launch adds.
@@ -109,6 +147,7 @@ blocks='
   }'
 
 if [ "$verb" = record ]; then
+  keep_rules >&2
   awk -F'\t' '$3 != "ptx" && $6 > 0 {print "spills: " $1 ".cu " $2 " " $3; bad = 1} END {exit bad}' "$built" >&2
   {
     echo "# File, kernel, then: ptx = bytes of the widest load from and store to device memory / 1 for double precision /"
@@ -129,6 +168,8 @@ if [ "$verb" = record ]; then
 fi
 [ "$verb" = check ] || { echo "resources.sh compile | check | record" >&2; exit 2; }
 
+code=0
+keep_rules || code=1
 awk -v release="$release" -v record="$record" "$blocks"'
   function bad(text) { print text; ++failures }
   FNR == NR && /^#/ { next }
@@ -172,4 +213,5 @@ awk -v release="$release" -v record="$record" "$blocks"'
       exit 1
     }
     print compared " kernels (times architectures) take no more and move as much at once as recorded, none spills"
-  }' "$record" "$built"
+  }' "$record" "$built" || code=1
+exit $code

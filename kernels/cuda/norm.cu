@@ -86,11 +86,20 @@ __device__ inline void put_bias_share(const Backward<T>& p, const float* shares)
   }
 }
 
+// Blocks of norm_grad_kernel that a multiprocessor holds, by the registers of a lane's K packs of V elements; those of
+// f32 wait in twice as many. resources.txt says whether they fit.
+template <int V, int K, int W>
+constexpr int kHeld = W == 1     ? 3
+                      : W == 4   ? 8
+                      : K* V > 8 ? 32 / (K * V)
+                      : V == 4   ? 3
+                                 : 4;
+
 // Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end, that of dbias in shared
 // memory: registers for it would cost resident warps. An element's place there has its lane last: no two of a warp
 // meet in a bank, and no thread reads what another wrote before the end.
 template <class T, int V, int K, int W, bool Drop>
-__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backward<T> p) {
+__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W>) norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[W];
   extern __shared__ float4 memory[];  // f32 [warps that walk apart][K][V][lanes of a row], where dbias is wanted
   auto* bias_shares = reinterpret_cast<float*>(memory);
@@ -107,6 +116,17 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
     const int64_t at = row * p.cols;
     const float mean = p.mean[row], rstd = p.rstd[row];
     float x[K][V], g[K][V];
+    // Asked for with the others, and before them, for the branch would wait for what they bring: behind the sums, each
+    // pack would wait for memory once more, as dx may be where the next one lies.
+    const T* addend = p.dsum != nullptr ? p.dsum : p.accumulate ? p.dx : nullptr;
+    Stored<V, T> added[K];
+    if (addend != nullptr) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const int c = (k * 32 * W + lane) * V;
+        if (c < p.cols) added[k].load(addend + at + c);
+      }
+    }
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       const int c = (k * 32 * W + lane) * V;
@@ -140,12 +160,12 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_grad_kernel(Backwa
       float more[V];
 #pragma unroll
       for (int j = 0; j < V; ++j) x[k][j] = rstd * (g[k][j] - s - x[k][j] * sx);
-      if (p.dsum != nullptr) {
-        load<V>(p.dsum + at + c, more);
+      if (addend != nullptr) {
+        added[k].get(more);
 #pragma unroll
         for (int j = 0; j < V; ++j) x[k][j] += more[j];
       }
-      if (p.accumulate) {
+      if (p.accumulate && p.dsum != nullptr) {
         load<V>(p.dx + at + c, more);
 #pragma unroll
         for (int j = 0; j < V; ++j) x[k][j] += more[j];
@@ -327,30 +347,34 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), "layer_norm_grad: dbias ", to_string(a.dbias.shape),
            " of dx ", to_string(a.dx.shape));
   if (n == 0 && !a.dgamma && !a.dbias) return;
-  // Shares depend on the shape alone, never on the number of multiprocessors.
+  // Shares depend on the shape alone, never on the device: they fill an H200 once.
+  constexpr int64_t kMultiprocessors = 132;
   const int64_t chunk = std::max<int64_t>(16, ceil_div(n, 256));
-  constexpr int64_t kMostParts = 528;
   int64_t parts = 0;
-  auto* room = reinterpret_cast<float*>(c.scratch(kMostParts * 3 * cols * 4));
-  float* partial = a.dgamma ? room : nullptr;
-  float* bias_partial = a.dbias ? room + kMostParts * 2 * cols : nullptr;
+  float* room = nullptr;
   bool fits = false;
   by_dtype("layer_norm_grad", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    const Backward<T> p{a.x.as<T>(),
-                        weights<T>("layer_norm_grad", "gamma", a.gamma, a.x.dtype),
-                        a.mean.as<float>(),
-                        a.rstd.as<float>(),
-                        a.dout.as<T>(),
-                        a.dsum.as<T>(),
-                        a.dx.as<T>(),
-                        partial,
-                        n,
-                        static_cast<int>(cols),
-                        a.accumulate_dx,
-                        branch<T>("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype),
-                        a.drop,
-                        bias_partial};
+    Backward<T> p{a.x.as<T>(),
+                  weights<T>("layer_norm_grad", "gamma", a.gamma, a.x.dtype),
+                  a.mean.as<float>(),
+                  a.rstd.as<float>(),
+                  a.dout.as<T>(),
+                  a.dsum.as<T>(),
+                  a.dx.as<T>(),
+                  nullptr,
+                  n,
+                  static_cast<int>(cols),
+                  a.accumulate_dx,
+                  branch<T>("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype),
+                  a.drop,
+                  nullptr};
+    const auto divide = [&](int64_t into) {
+      parts = into;
+      room = reinterpret_cast<float*>(c.scratch(parts * 3 * cols * 4));
+      if (a.dgamma) p.partial = room;
+      if (a.dbias) p.bias_partial = room + parts * 2 * cols;
+    };
     if (n == 0) return;
     by_drop(a.drop, [&](auto drops) {
       constexpr bool kDrops = decltype(drops)::value;
@@ -358,7 +382,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
       fits = a.dx && aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
              by_row_shape<T, kBackward>(cols, [&](auto shape) {
                constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-               parts = kW == 1 ? std::min<int64_t>(ceil_div(n, 4), kMostParts / 2) : std::min<int64_t>(n, kMostParts);
+               divide(std::min<int64_t>(kW == 1 ? ceil_div(n, 4) : n, kMultiprocessors * kHeld<kPack<T>, kK, kW>));
                const int threads = kW == 1 ? 128 : 32 * kW;
                const size_t shared = a.dbias ? size_t{kK} * kPack<T> * static_cast<size_t>(threads) * sizeof(float) : 0;
                norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>
@@ -366,17 +390,17 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
              });
       if (fits) return;
       // Weights first: dx and ddelta may alias what they read.
-      parts = ceil_div(n, chunk);
+      divide(ceil_div(n, chunk));
       const dim3 grid(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts));
-      if (partial != nullptr) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
+      if (a.dgamma) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
       if (a.dx) norm_grad_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
     });
   });
   if (a.dgamma)
-    combine_partials(c, partial, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
+    combine_partials(c, room, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
                      "layer_norm_grad");
   if (a.dbias && fits)
-    combine_partials(c, bias_partial, static_cast<int>(parts), cols, cols, a.dbias, {}, a.accumulate_dbias,
+    combine_partials(c, room + parts * 2 * cols, static_cast<int>(parts), cols, cols, a.dbias, {}, a.accumulate_dbias,
                      "layer_norm_grad");
   leave(c, "layer_norm_grad");
   if (a.dbias && !fits) sum_rows({.x = a.drop ? a.ddelta : a.dx, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);

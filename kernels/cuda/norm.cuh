@@ -146,11 +146,14 @@ struct RowShape {
 
 constexpr int kForward = 32, kBackward = 24;
 
-// Calls f with it; false when there is none.
+// Calls f with it; false when there is none. Four warps where a pack a lane holds what is too long for one warp: half
+// of eight would have nothing to do.
 template <class T, int Most, class F>
 bool by_row_shape(int64_t cols, F&& f) {
   constexpr int kV = kPack<T>;
   if (cols % kV != 0 || cols > 32 * 256) return false;
+  if constexpr (Most < 4 * kV)
+    if (cols > Most * 32 && cols <= 4 * kV * 32) return f(RowShape<1, 4>{}), true;
   if (cols <= 16 * 32)
     f(RowShape<16 / kV, 1>{});
   else if (cols <= 24 * 32)

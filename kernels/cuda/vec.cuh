@@ -57,24 +57,44 @@ struct WordOf<2> {
 template <class T, int V>
 constexpr int kPerAccess = V * sizeof(T) > 16 ? 16 / sizeof(T) : V;
 
+template <class T, int V>
+using WordFor = typename WordOf<kPerAccess<T, V> * sizeof(T)>::type;
+
+// What one access has brought, as elements j and on.
+template <class T, int V>
+__device__ inline void unpack(WordFor<T, V> word, float (&out)[V], int j) {
+  T x[kPerAccess<T, V>];
+  __builtin_memcpy(static_cast<void*>(x), &word, sizeof(word));
+#pragma unroll
+  for (int t = 0; t < kPerAccess<T, V>; ++t) out[j + t] = to_float(x[t]);
+}
+
 template <int V, class T>
 __device__ inline void load(const T* p, float (&out)[V]) {
-  constexpr int kN = kPerAccess<T, V>;
-  using Word = typename WordOf<kN * sizeof(T)>::type;
 #pragma unroll
-  for (int j = 0; j < V; j += kN) {
-    const Word word = *reinterpret_cast<const Word*>(p + j);
-    T x[kN];
-    __builtin_memcpy(static_cast<void*>(x), &word, sizeof(word));
-#pragma unroll
-    for (int t = 0; t < kN; ++t) out[j + t] = to_float(x[t]);
-  }
+  for (int j = 0; j < V; j += kPerAccess<T, V>) unpack<T>(*reinterpret_cast<const WordFor<T, V>*>(p + j), out, j);
 }
+
+// V elements as they lie in memory: what is asked for ahead of its use waits in as many registers as it has bytes.
+template <int V, class T>
+struct Stored {
+  WordFor<T, V> words[V / kPerAccess<T, V>];
+
+  __device__ void load(const T* p) {
+#pragma unroll
+    for (int j = 0; j < V; j += kPerAccess<T, V>)
+      words[j / kPerAccess<T, V>] = *reinterpret_cast<const WordFor<T, V>*>(p + j);
+  }
+  __device__ void get(float (&out)[V]) const {
+#pragma unroll
+    for (int j = 0; j < V; j += kPerAccess<T, V>) unpack<T>(words[j / kPerAccess<T, V>], out, j);
+  }
+};
 
 template <int V, class T>
 __device__ inline void store(T* p, const float (&in)[V]) {
   constexpr int kN = kPerAccess<T, V>;
-  using Word = typename WordOf<kN * sizeof(T)>::type;
+  using Word = WordFor<T, V>;
 #pragma unroll
   for (int j = 0; j < V; j += kN) {
     T x[kN];

@@ -273,13 +273,18 @@ void add_norms(OpCases& to) {
     }
   }
   for (const int64_t cols : {512, 1024, 1600, 4096, 8192})  // every shape of a row in registers
-    norm_grad_case(to, 5, cols, {true, true, false, true, true, true, BiasGrad::kAdded});
+    for (const DType t : {DType::kF32, DType::kBF16})
+      norm_grad_case(to, 5, cols, {true, true, false, true, true, true, BiasGrad::kAdded}, {t, DType::kF32, t});
   norm_case(to, 0, 33, Residual::kSeparate).name += " empty";
   norm_case(to, 5, 129, Residual::kSeparate).skew = 1;
   norm_grad_case(to, 5, 129, {true, false, false, true, false}).skew = 1;
   norm_grad_case(to, 5, 128, {true, false, false, true, false, true, BiasGrad::kWritten}).skew = 1;
   norm_grad_case(to, 600, 64, {true, true, false, true, true}).name += " many rows";
-  norm_grad_case(to, 1500, 64, {true, true, false, true, true, true, BiasGrad::kAdded}).name += " many rows";
+  for (const int64_t cols : {64, 4104})  // more than the warps, or the blocks, that walk over rows
+    norm_grad_case(to, cols == 64 ? 1700 : 140, cols, {true, true, false, true, true, true, BiasGrad::kAdded}).name +=
+        " many rows";
+  norm_grad_case(to, 1200, 800, {true, false, false, true, true, true, BiasGrad::kAdded}, {DType::kBF16}).name +=
+      " many rows";
   for (const DType t : kHalves) {
     for (const int64_t cols : {7, 33, 768}) {
       for (const NormTypes& types : {NormTypes{t}, {t, DType::kF32, t}}) {

@@ -22,22 +22,29 @@ constexpr int kPitch =
     kTileCols + 4;  // words of a row of words; with it the turned reads meet no more than twice a bank
 static_assert(kAcross * kDown == kThreads);
 
-// Sources: V values from element i on, as they would be stored in T.
+// Sources: V values from element i on, as they would be stored in T. What a row is made of is fetched first and
+// evaluated later, so that a thread's rows are under way together.
 template <class T>
 struct Plain {
+  using Type = T;
   const T* x;
   template <int V>
-  __device__ void get(int64_t i, float (&v)[V]) const {
-    load<V>(x + i, v);
+  using Fetched = Stored<V, T>;
+  template <int V>
+  __device__ void fetch(int64_t i, Fetched<V>& f) const {
+    f.load(x + i);
+  }
+  template <int V>
+  __device__ void get(const Fetched<V>& f, float (&v)[V]) const {
+    f.get(v);
   }
 };
 
 template <class T>
-struct ThroughGelu {
-  const T* x;
+struct ThroughGelu : Plain<T> {
   template <int V>
-  __device__ void get(int64_t i, float (&v)[V]) const {
-    load<V>(x + i, v);
+  __device__ void get(const Stored<V, T>& f, float (&v)[V]) const {
+    f.get(v);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[j] = rounded<T>(gelu_of(v[j]));
   }
@@ -45,12 +52,22 @@ struct ThroughGelu {
 
 template <class T>
 struct ThroughGeluGrad {
+  using Type = T;
   const T *dout, *pre;
   template <int V>
-  __device__ void get(int64_t i, float (&v)[V]) const {
+  struct Fetched {
+    Stored<V, T> dout, pre;
+  };
+  template <int V>
+  __device__ void fetch(int64_t i, Fetched<V>& f) const {
+    f.pre.load(pre + i);
+    f.dout.load(dout + i);
+  }
+  template <int V>
+  __device__ void get(const Fetched<V>& f, float (&v)[V]) const {
     float a[V];
-    load<V>(pre + i, a);
-    load<V>(dout + i, v);
+    f.pre.get(a);
+    f.dout.get(v);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[j] = rounded<T>(v[j] * gelu_slope(a[j]) + 0.0f);  // as gelu_grad: no negative zero
   }
@@ -66,38 +83,55 @@ struct Made {
   bool by_rows, by_columns;  // rows of source and codes, columns of codes, may be read and written in whole packs
 };
 
+// Blocks that a multiprocessor should hold: what is fetched ahead takes twice the registers in f32, and codes that no
+// instruction makes take their own (devices before sm_89, which have no products of them).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+template <class Source>
+constexpr int kHeld = 2;
+#else
+template <class Source>
+constexpr int kHeld = 8 / sizeof(typename Source::Type);
+#endif
+
 template <class Source, DType F>
-__global__ void __launch_bounds__(kThreads, 4) encode_kernel(Source source, Made to) {
+__global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source source, Made to) {
   __shared__ uint4 tile[kDown][kPitch / 4];  // [rows of four][column]: four codes a word
   __shared__ float sums[kDown][kTileCols];
   __shared__ float most_of[kThreads / 32];
   const int tx = static_cast<int>(threadIdx.x) % kAcross, ty = static_cast<int>(threadIdx.x) / kAcross;
   const int64_t across = (to.width + kTileCols - 1) / kTileCols;
   const int64_t r0 = int64_t{blockIdx.x} / across * kTileRows, c0 = int64_t{blockIdx.x} % across * kTileCols;
+  const int64_t c = c0 + kWide * tx, first = r0 + kDeep * ty;
+  const auto left = [&](int k) { return first + k < to.height && c < to.width ? to.width - c : 0; };
+  const auto at = [&](int k) { return (first + k) * to.width + c; };
+  typename Source::template Fetched<kWide> fetched[kDeep];
+  if (to.by_rows) {
+#pragma unroll
+    for (int k = 0; k < kDeep; ++k)
+      if (left(k) > 0) source.template fetch<kWide>(at(k), fetched[k]);
+  }
   const float scale = to.inverse != nullptr ? fp8_scale(to.amax[0], fp8_format(F)) : 1.0f;
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.inverse != nullptr) to.inverse[0] = 1.0f / scale;
-  const int64_t c = c0 + kWide * tx;
   float most = 0.0f, sum[kWide] = {};
   uint32_t low[kDeep], high[kDeep];  // codes of the first four neighbours and of the others, a row each
 #pragma unroll
   for (int k = 0; k < kDeep; ++k) {
-    const int64_t r = r0 + kDeep * ty + k, at = r * to.width + c;
-    const int64_t left = r < to.height && c < to.width ? to.width - c : 0;
     float v[kWide] = {};
     if (to.by_rows) {
-      if (left > 0) source.template get<kWide>(at, v);
+      if (left(k) > 0) source.template get<kWide>(fetched[k], v);
     } else {
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        float one[1];
-        if (i >= left) continue;
-        source.template get<1>(at + i, one);
-        v[i] = one[0];
+        typename Source::template Fetched<1> one;
+        float value[1];
+        if (i >= left(k)) continue;
+        source.template fetch<1>(at(k) + i, one);
+        source.template get<1>(one, value);
+        v[i] = value[0];
       }
     }
     uint32_t words[kWide / 4];
     encode<F>(v, scale, words);
-    if (to.rows != nullptr && left > 0) store_words(to.rows + at, words, left, to.by_rows);
     low[k] = words[0];
     high[k] = words[1];
 #pragma unroll
@@ -105,6 +139,11 @@ __global__ void __launch_bounds__(kThreads, 4) encode_kernel(Source source, Made
       most = fmaxf(most, fabsf(v[i]));
       sum[i] += v[i];
     }
+  }
+  if (to.rows != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kDeep; ++k)
+      if (left(k) > 0) store_words(to.rows + at(k), {low[k], high[k]}, left(k), to.by_rows);
   }
   if (to.columns != nullptr) {
     transpose(low);
@@ -192,7 +231,7 @@ template <class T, class F>
 void by_source(const QuantizeFp8& a, F&& f) {
   switch (a.of) {
     case CodesOf::kPlain: return f(Plain<T>{a.x.as<T>()});
-    case CodesOf::kGelu: return f(ThroughGelu<T>{a.x.as<T>()});
+    case CodesOf::kGelu: return f(ThroughGelu<T>{{a.x.as<T>()}});
     case CodesOf::kGeluGrad: return f(ThroughGeluGrad<T>{a.x.as<T>(), a.pre.as<T>()});
   }
 }

@@ -160,9 +160,16 @@ __global__ void __launch_bounds__(256)
     combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, G* out, G* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
-  if (c < columns) {
-#pragma unroll 4
-    for (int p = threadIdx.y; p < parts; p += 8) s += partial[p * columns + c];
+  constexpr int kAhead = 16;  // loads under way together, the last ones too; added in the order of the parts
+  for (int first = threadIdx.y; c < columns && first < parts; first += 8 * kAhead) {
+    float ahead[kAhead];
+    const float* from = partial + first * columns + c;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i, from += 8 * columns)
+      if (first + 8 * i < parts) ahead[i] = *from;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (first + 8 * i < parts) s += ahead[i];
   }
   __shared__ float lane[8][32];
   lane[threadIdx.y][threadIdx.x] = s;

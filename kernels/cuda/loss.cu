@@ -107,6 +107,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
   const int64_t row = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const T* z = p.logits + row * p.cols;
   const int target = p.targets[row];
+  const float scale = p.dlogits != nullptr ? p.seed[0] : 0.0f;  // here, where it arrives with the target
   if (target < 0) {
     if (threadIdx.x == 0) p.loss[row] = 0;
     if (p.dlogits == nullptr) return;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
   s = block_merge(s, warp);
   if (threadIdx.x == 0) p.loss[row] = logf(s.sum) + s.max - z_target;
   if (p.dlogits == nullptr) return;
-  const float scale = p.seed[0], factor = scale / s.sum, base = base_of(s.max);
+  const float factor = scale / s.sum, base = base_of(s.max);
   T* d = p.dlogits + row * p.cols;
   const auto put = [&](int c, float(&x)[V]) {
     to_gradient(x, c, p.valid, hot, base, factor, scale);

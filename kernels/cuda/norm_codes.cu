@@ -9,6 +9,7 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kStatic = 1024;  // shared memory that is kept free for what is not dynamic: limits are for both together
 
 // Any may be nullptr; inverse where there are no codes.
 struct Made {
@@ -75,8 +76,8 @@ template <class T, int K, int W, bool Drop, int R>
 bool launch(const Forward<T>& p, const Made& to, Context& c) {
   const auto kernel = norm_codes_kernel<T, kPack<T>, K, W, Drop, R>;
   const int bytes = to.columns != nullptr ? R * p.cols : 0;
-  if (bytes > c.shared_per_block) return false;
-  if (bytes > 48 << 10)
+  if (bytes + kStatic > c.shared_per_block) return false;
+  if (bytes + kStatic > 48 << 10)
     check(
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "layer_norm");

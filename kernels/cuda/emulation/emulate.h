@@ -34,7 +34,8 @@ extern std::byte* dynamic_shared;  // of the running block, filled with NaN at i
 // Runs `thread` for every thread of the grid; ends the program when threads wait at different barriers for ever.
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 [[noreturn]] void die(const char* what);
-// Dynamic shared memory that a launch may ask for: 48 KB unless cudaFuncSetAttribute raised it.
+// Dynamic shared memory that a launch may ask for. Unless cudaFuncSetAttribute raised it: 48 KB, less 1 KB for the
+// kernel's static shared memory, which counts too and is not known here.
 size_t shared_room(const void* kernel);
 void wait_block();
 void wait_warp();

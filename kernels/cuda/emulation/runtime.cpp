@@ -32,7 +32,7 @@ void allow_shared(const void* kernel, int bytes) {
 size_t shared_room(const void* kernel) {
   const std::lock_guard lock(rooms_mutex);
   const auto it = rooms.find(kernel);
-  return it == rooms.end() ? size_t{48} << 10 : it->second;
+  return it == rooms.end() ? size_t{47} << 10 : it->second;
 }
 
 }  // namespace gt::emulated

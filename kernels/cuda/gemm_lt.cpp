@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,10 +22,10 @@ namespace {
 
 constexpr int kCandidates = 16;  // algorithms that are timed
 
+std::string text_of(cublasStatus_t s) { return cat(cublasLtGetStatusName(s), ": ", cublasLtGetStatusString(s)); }
+
 void check_lt(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    fail(Exit::kInternal, "cuda gemm: ", what, ": ", cublasLtGetStatusName(status), ": ",
-         cublasLtGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS) fail(Exit::kInternal, "cuda gemm: ", what, ": ", text_of(status));
 }
 
 cudaDataType_t lt_type(DType t, const char* tensor) {
@@ -100,7 +99,8 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  bool found = false;         // false: cuBLASLt has nothing for this key
+  bool found = false;  // false: cuBLASLt has nothing for this key, or did not take what it had
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic; where a call was refused: of that
   std::optional<bool> apart;  // of one that sums a bias' gradient: a product and sums that follow it are faster
 
   Plan() = default;
@@ -170,12 +170,14 @@ class GemmPlans {
       if (!timer.ready()) return {};
       const auto us = [&](const Way& way, bool sums) {
         return timer.median_us([&] {
-          run(c, way.plan, way.plan.algo, way.g, way.fused, timer.out());
+          if (queue(c, way.plan, way.plan.algo, way.g, way.fused, timer.out()) != CUBLAS_STATUS_SUCCESS) return false;
           if (sums) sum(timer.out());
+          return true;
         });
       };
-      const double together = us(one, false), alone = us(two, true);
-      return GemmChoice{{}, alone < 0.99 * together ? 1 : 0, std::min(together, alone)};
+      const auto together = us(one, false), alone = us(two, true);
+      if (!together || !alone) return {};
+      return GemmChoice{{}, *alone < 0.99 * *together ? 1 : 0, std::min(*together, *alone)};
     };
     const auto choice = GemmChoices::instance().choose(
         text_of(key) + kApart, identity_, [](const GemmChoice&) { return true; }, time);
@@ -183,16 +185,27 @@ class GemmPlans {
     return *p.apart;
   }
 
-  void run(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused, void* out) {
-    point_to_scales(p, g);
-    point_to_epilogue(p, g, fused);
-    const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
-    check_lt(cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out,
-                            p.out, &algo, workspace_, kGemmWorkspaceBytes, c.stream),
-             "running a product");
+  // Queues a product. False: cuBLASLt does not do it in this form, now and from now on; Plan::status says why.
+  bool run(Context& c, Plan& p, const Product& g, Fused fused) {
+    if (!p.found) return false;
+    p.status = queue(c, p, p.algo, g, fused, g.out.data);
+    return p.found = p.status == CUBLAS_STATUS_SUCCESS;
   }
 
  private:
+  // The heuristic may suggest what then is refused.
+  cublasStatus_t queue(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused,
+                       void* out) {
+    point_to_scales(p, g);
+    point_to_epilogue(p, g, fused);
+    const float one = 1, beta = g.accumulate ? 1.0f : 0.0f;
+    const cublasStatus_t status =
+        cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out, p.out,
+                       &algo, workspace_, kGemmWorkspaceBytes, c.stream);
+    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // what it leaves is no error of the next launch
+    return status;
+  }
+
   // Operands are handed over swapped, and their factors with them.
   void point_to_scales(const Plan& p, const Product& g) {
     if (!g.a_scale) return;
@@ -220,10 +233,7 @@ class GemmPlans {
     if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
     point_to_scales(p, g);
     point_to_epilogue(p, g, key.fused);  // the heuristic looks at addresses' alignment
-    if (has_gelu(key.fused)) {
-      set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
-      set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, key.out);
-    }
+    if (has_gelu(key.fused)) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
     const auto layout = [](cublasLtMatrixLayout_t* l, cudaDataType_t t, int64_t rows, int64_t cols) {
       check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows),
                "making a layout");
@@ -247,11 +257,12 @@ class GemmPlans {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(key.align_out));
     std::array<cublasLtMatmulHeuristicResult_t, kCandidates> suggested{};
     int found = 0;
-    const cublasStatus_t status =
+    p.status =
         cublasLtMatmulAlgoGetHeuristic(lt_, p.desc, p.first, p.second, p.out, p.out, preference,
                                        GemmChoices::instance().times() ? kCandidates : 1, suggested.data(), &found);
     cublasLtMatmulPreferenceDestroy(preference);
-    p.found = status == CUBLAS_STATUS_SUCCESS && found > 0 && suggested[0].state == CUBLAS_STATUS_SUCCESS;
+    if (p.status == CUBLAS_STATUS_SUCCESS && found > 0) p.status = suggested[0].state;
+    p.found = p.status == CUBLAS_STATUS_SUCCESS && found > 0;
     p.algo = suggested[0].algo;
     if (p.found && GemmChoices::instance().on()) choose(key, p, c, g, {suggested.data(), static_cast<size_t>(found)});
   }
@@ -269,16 +280,16 @@ class GemmPlans {
     const auto time = [&]() -> std::optional<GemmChoice> {
       const GemmTimer timer(c.stream, g.out.bytes());
       if (!timer.ready()) return {};
-      std::array<double, kCandidates> us{};
-      size_t best = 0;
+      std::optional<GemmChoice> best;  // of those that are not refused
       for (size_t i = 0; i < suggested.size(); ++i) {
-        us[i] = std::numeric_limits<double>::infinity();
+        const cublasLtMatmulAlgo_t& algo = suggested[i].algo;
         if (suggested[i].state != CUBLAS_STATUS_SUCCESS) continue;
-        us[i] = timer.median_us([&] { run(c, p, suggested[i].algo, g, key.fused, timer.out()); });
-        if (us[i] < 0.99 * us[best]) best = i;  // ties to the lower index
+        const auto us =
+            timer.median_us([&] { return queue(c, p, algo, g, key.fused, timer.out()) == CUBLAS_STATUS_SUCCESS; });
+        if (us && (!best || *us < 0.99 * best->us))  // ties to the lower index
+          best = GemmChoice{std::bit_cast<decltype(GemmChoice::algo)>(algo), static_cast<int>(i), *us};
       }
-      return GemmChoice{std::bit_cast<decltype(GemmChoice::algo)>(suggested[best].algo), static_cast<int>(best),
-                        us[best]};
+      return best;
     };
     if (const auto choice = GemmChoices::instance().choose(text_of(key), identity_, fits, time))
       p.algo = std::bit_cast<cublasLtMatmulAlgo_t>(choice->algo);
@@ -328,14 +339,21 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
 
 // cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.
 // It is of the sum before aux is rounded: a GELU made again from a half aux may differ in its last bit.
-Fused best_fusion(const Gemm& g, int64_t n) {
+// Kernels that add a bias read 16 bytes of it at once, and no preference tells them where it begins. Sums of a weight's
+// gradient on the way are for products of ordinary places and sizes: few kernels have them.
+Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
   const bool half =
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
-  if (g.epilogue == Epilogue::kGelu && half) return g.bias ? Fused::kGeluBias : Fused::kGelu;
+  const bool placed = !g.bias || alignment(g.bias.data) == 16;
+  if (g.epilogue == Epilogue::kGelu && half && placed) return g.bias ? Fused::kGeluBias : Fused::kGelu;
   if (g.epilogue == Epilogue::kGeluGrad && half)  // sums of out's type: of thousands of rows too much for f16
     return g.dbias && g.out.dtype == DType::kBF16 ? Fused::kGeluBiasGrad : Fused::kGeluGrad;
-  if (g.dbias && g.trans_a) return Fused::kBiasGrad;
-  return g.bias && g.epilogue != Epilogue::kGeluGrad ? Fused::kBias : Fused::kNone;
+  if (g.dbias && g.trans_a) {
+    const bool even = m % 8 == 0 && n % 8 == 0 && alignment(g.a.data) == 16 && alignment(g.b.data) == 16 &&
+                      alignment(g.out.data) == 16;
+    return even ? Fused::kBiasGrad : Fused::kNone;
+  }
+  return g.bias && placed ? Fused::kBias : Fused::kNone;
 }
 
 // The gradient of a bias, over rows that are read again.
@@ -404,19 +422,18 @@ class Call {
   }
 
   void run() {
-    for (Fused fused = best_fusion(g_, n_);; fused = less(fused)) {
+    for (Fused fused = best_fusion(g_, m_, n_);; fused = less(fused)) {
       const Product t = target(fused);
       const Key key = key_of(t, fused);
       Plan& p = plans_.plan(key, c_, t);
       if (p.found && sums_bias(fused) && sums_apart(key, p, t, fused)) continue;
-      if (p.found) {
-        plans_.run(c_, p, p.algo, t, fused, t.out.data);
+      if (plans_.run(c_, p, t, fused)) {
         leave(c_, "gemm");
         return finish(g_, fused, t.sums, s_);
       }
       GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm: cuBLASLt has no algorithm for m ", m_, " n ", n_,
                  " k ", k_, " ", name_of(t.a.dtype), " -> ", name_of(t.out.dtype), " trans_a ", g_.trans_a, " trans_b ",
-                 g_.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out);
+                 g_.trans_b, " alignment ", key.align_a, "/", key.align_b, "/", key.align_out, ": ", text_of(p.status));
     }
   }
 
@@ -514,8 +531,8 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
             g.a_scale,
             g.b_scale,
             {}};
-  Fused fused = g.bias ? Fused::kBias : Fused::kNone;
-  for (;;) {
+  Fused fused = g.bias && alignment(g.bias.data) == 16 ? Fused::kBias : Fused::kNone;  // as in best_fusion
+  for (;; fused = Fused::kNone) {
     const Key key{m,
                   n,
                   k,
@@ -531,14 +548,11 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
                   16,
                   lt_fp8_type(g.b.dtype, "b"),
                   0};
-    const Plan& p = plans_of(c).plan(key, c, t);
-    if (p.found) {
-      plans_of(c).run(c, p, p.algo, t, fused, g.out.data);
-      break;
-    }
+    Plan& p = plans_of(c).plan(key, c, t);
+    if (plans_of(c).run(c, p, t, fused)) break;
     GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm_fp8: cuBLASLt has no algorithm for m ", m, " n ", n,
-               " k ", k, " ", name_of(g.a.dtype), " x ", name_of(g.b.dtype), " -> ", name_of(g.out.dtype));
-    fused = Fused::kNone;
+               " k ", k, " ", name_of(g.a.dtype), " x ", name_of(g.b.dtype), " -> ", name_of(g.out.dtype), ": ",
+               text_of(p.status));
   }
   leave(c, "gemm_fp8");
   if (g.bias && fused == Fused::kNone) add_bias({.x = g.out, .bias = g.bias, .out = g.out}, s);

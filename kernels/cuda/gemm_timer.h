@@ -1,12 +1,15 @@
 // Times what is queued on a stream: some warm runs, then timed ones with a cold L2 cache. The results go to memory of
 // its own, so that a product that adds to its output can run many times. It waits for the device; only for first uses.
+// A fault of the device while it times ends the program: no time is the time of what did not run.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <utility>
+#include <optional>
+
+#include "kernels/cuda/context.h"
 
 namespace gt::cuda {
 
@@ -32,18 +35,21 @@ class GemmTimer {
   bool ready() const { return ready_; }  // false: no memory to be had, or the stream is being captured
   void* out() const { return out_; }
 
+  // Of work() -> bool; nothing when it is false: the work cannot be queued.
   template <class Work>
-  double median_us(const Work& work) const {
-    for (int i = 0; i < kWarm; ++i) work();
+  std::optional<double> median_us(const Work& work) const {
+    constexpr const char* kWhat = "timing a product";
+    for (int i = 0; i < kWarm; ++i)
+      if (!work()) return {};
     std::array<double, kRuns> us{};
     for (double& t : us) {
-      cudaMemsetAsync(cold_, 0, kColdBytes, stream_);
-      cudaEventRecord(begin_, stream_);
-      work();
-      cudaEventRecord(end_, stream_);
-      cudaEventSynchronize(end_);
+      check(cudaMemsetAsync(cold_, 0, kColdBytes, stream_), kWhat);
+      check(cudaEventRecord(begin_, stream_), kWhat);
+      if (!work()) return {};
+      check(cudaEventRecord(end_, stream_), kWhat);
+      check(cudaEventSynchronize(end_), kWhat);
       float ms = 0;
-      cudaEventElapsedTime(&ms, begin_, end_);
+      check(cudaEventElapsedTime(&ms, begin_, end_), kWhat);
       t = 1e3 * static_cast<double>(ms);
     }
     std::nth_element(us.begin(), us.begin() + kRuns / 2, us.end());

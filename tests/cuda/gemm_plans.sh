@@ -58,6 +58,26 @@ paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d <
   { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
 echo "sums of bias gradients on the way or behind, what is faster"
 
+# What is suggested and then refused is left out of the choice; a form that is refused whole is done in pieces.
+GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
+[ "$(grep -c ' | 2 2 ' without.plans)" = "$keys" ] && [ "$(grep -c ' | ' without.plans)" = "$((keys + both))" ] ||
+  { cat without.plans; fail "an algorithm that is refused spoils the choice"; }
+ran
+[ "$first $second" = "$((13 * keys)) 0" ] || fail "what is refused ran: $(cat ran)"
+GPTTRAIN_EMULATED_EPILOGUES=none train pieces
+GPTTRAIN_EMULATED_EPILOGUES=refused train refused
+GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
+grep -q ' epilogue 0 ' refused.plans && ! grep -q ' epilogue [1-9]\| apart\|inf' refused.plans ||
+  { cat refused.plans; fail "forms that were refused are in the file"; }
+for name in refused refused2; do
+  cmp pieces.losses $name.losses || fail "refused when it runs, other losses than never offered"
+done
+GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 \
+  --data.train mock --log.tensorboard false --train.steps 1 --train.global_batch 1 --launch.ranks threads --device.kind cuda \
+  >nothing.txt 2>&1 && fail "a run without products"
+grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "not told what cuBLASLt said"; }
+echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
+
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
 train fixed --device.gemm_plans plans.txt --dp 2
 silent fixed

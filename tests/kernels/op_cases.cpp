@@ -85,7 +85,9 @@ Fill values(std::vector<double> v) {
   };
 }
 
-int64_t OpCase::begin(const Block& b) const { return kGuard + skew * size_of(b.dtype); }
+int64_t OpCase::begin(const Block& b) const {
+  return kGuard + (skewed.empty() || skewed == b.label ? skew * size_of(b.dtype) : 0);
+}
 int64_t OpCase::image_bytes(const Block& b) const { return begin(b) + b.shape.numel() * size_of(b.dtype) + kGuard; }
 
 std::vector<std::byte*> OpCase::host_pointers(Images& images) const {

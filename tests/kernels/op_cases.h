@@ -40,6 +40,7 @@ class OpCase {
   bool big = false;         // for the benchmark only: the reference would take minutes
   bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
   int skew = 0;  // every tensor starts this many elements after an aligned address, as slices of flat buffers do
+  std::string skewed;  // of which label; empty: every tensor
 
   virtual ~OpCase() = default;
 

@@ -174,8 +174,12 @@ void add_fp8_cases(OpCases& to) {
   for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
       for (const bool accumulate : {false, true}) add_product(to, 48, 80, 64, a, b, out, accumulate);
-  for (const DType h : kHalves)
+  for (const DType h : kHalves) {
     add_product(to, 32, 144, 272, kX, kX, h, false, " bias").in(&GemmFp8::bias, "bias", {144}, normal(), h);
+    auto& c = add_product(to, 32, 144, 272, kX, kX, h, false, " unaligned bias");
+    c.in(&GemmFp8::bias, "bias", {144}, normal(), h).skew = 1;
+    c.skewed = "bias";
+  }
   add_product(to, 0, 16, 16, kX, kX, DType::kBF16, false, " empty");
   for (const int64_t steps : {1, 7, 1024}) add_history(to, 5, steps, steps - 1);
   add_history(to, 0, 1024, 3);

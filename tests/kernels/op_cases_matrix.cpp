@@ -78,6 +78,19 @@ void add_half_gemms(OpCases& to, DType h) {
   gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
 }
 
+// Parameters lie behind one another without room between: a bias may begin anywhere while all else is aligned.
+void add_unaligned_biases(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const bool with_gelu : {false, true}) {
+      const char* what = with_gelu ? " unaligned bias gelu" : " unaligned bias";
+      auto& c = gemm_case(to, {64, 48, 32}, false, true, what + suffix(t), false, t, t);
+      c.in(&Gemm::bias, "bias", {48}, normal(), t).skew = 1, c.skewed = "bias";
+      c.tolerance = 2 * unit_of(t);  // of the sum, and of what the GELU makes of it
+      if (!with_gelu) continue;
+      c.out(&Gemm::aux, "aux", {64, 48}, t).args.epilogue = Epilogue::kGelu;
+    }
+}
+
 // A bias' gradient beside that of a GELU, and beside a weight's. m, n, k: of the product; 1000 rows are several blocks.
 void add_bias_gradients(OpCases& to) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
@@ -165,6 +178,7 @@ void add_gemms(OpCases& to) {
                                 DType::kBF16);
     unaligned.skew = 1, unaligned.tolerance = unit_of(DType::kBF16);
   }
+  add_unaligned_biases(to);
   add_bias_gradients(to);
   gemm_case(to, {1024, 1024, 1024}, true, false, ", gradient bf16", true, DType::kBF16, DType::kBF16).big = true;
   gemm_case(to, {1024, 1024, 1024}, true, false, " bf16, gradient f32", true, DType::kBF16).big = true;

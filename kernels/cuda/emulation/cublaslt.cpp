@@ -1,8 +1,13 @@
 // The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
-// as NVIDIA documents them. GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the
-// heuristic finds, so that the backend's fallbacks run; with `slow_bias_gradients` they take long. It knows three algorithms
-// that compute the same; the second takes the least time by the emulated clock. An algorithm that it did not make is refused. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran,
-// a line a process at its end.
+// as NVIDIA documents them. It knows three algorithms that compute the same; the second takes the least time by the
+// emulated clock. An algorithm that it did not make is refused. Where a GPU would fault, or nobody is known to have gone, the program
+// dies: a bias that does not begin at a multiple of 16 bytes; sums of a bias' gradient beside operands that do not, or
+// of odd sizes.
+// GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the heuristic finds, so that
+// the backend's fallbacks run; with `slow_bias_gradients` they take long; with `refused` the heuristic finds all of
+// them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does not take.
+// What it refuses leaves an error behind for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran, a
+// line a process at its end.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,7 +24,9 @@
 
 #include "kernels/core/fp8.h"
 #include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/graphs.h"
+#include "kernels/cuda/emulation/health.h"
 
 namespace {
 
@@ -94,6 +101,12 @@ bool made_here(const cublasLtMatmulAlgo_t* a) {
   return a != nullptr && a->data[0] == kMade && a->data[1] < kMicroseconds.size();
 }
 
+// By an algorithm's index.
+bool refuses(uint64_t algorithm) {
+  const char* which = std::getenv("GPTTRAIN_EMULATED_REFUSES");
+  return which != nullptr && std::string(which).find(std::to_string(algorithm)) != std::string::npos;
+}
+
 bool multiple_of_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 double tanh_part(double x) { return std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
@@ -122,6 +135,7 @@ struct Product {
   const float* factor_a() const { return factor(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); }
   const float* factor_b() const { return factor(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER); }
   bool legal() const;
+  void die_of_faults() const;
   void run() const;
 };
 
@@ -135,7 +149,7 @@ bool Product::legal() const {
   return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
 }
 
-constexpr const char* kSlowBiasGradients = "slow_bias_gradients";
+constexpr const char *kSlowBiasGradients = "slow_bias_gradients", *kRefused = "refused";
 std::string epilogues() {
   const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
   return limit != nullptr ? limit : "all";
@@ -146,6 +160,16 @@ bool is_gelu_grad(cublasLtEpilogue_t e) {
 }
 bool is_bias_grad(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+void Product::die_of_faults() const {
+  const cublasLtEpilogue_t e = epilogue_of(d);
+  const void* bias = d.get<void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
+  if (e != CUBLASLT_EPILOGUE_DEFAULT && bias != nullptr && !multiple_of_16(bias))
+    gt::emulated::die("a bias in an epilogue that does not begin at a multiple of 16 bytes");
+  const bool even = o.rows % 8 == 0 && o.cols % 8 == 0 && multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D);
+  if (e == CUBLASLT_EPILOGUE_BGRADB && !even)
+    gt::emulated::die("sums of a bias' gradient beside operands at odd places or of odd sizes");
 }
 
 void Product::run() const {
@@ -202,7 +226,11 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* h) {
   return *h = reinterpret_cast<cublasLtHandle_t>(8), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-const char* cublasLtGetStatusName(cublasStatus_t) { return "emulated"; }
+const char* cublasLtGetStatusName(cublasStatus_t s) {
+  return s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+         : s == CUBLAS_STATUS_SUCCESS     ? "CUBLAS_STATUS_SUCCESS"
+                                          : "emulated";
+}
 const char* cublasLtGetStatusString(cublasStatus_t) { return "an error of the emulation"; }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t c, cudaDataType_t) {
@@ -243,7 +271,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
   const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
   const bool without = have == "no_bias_gradients" && !is_bias_grad(e);
-  *found = have == "all" || have == kSlowBiasGradients || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
+  const bool all = have == "all" || have == kSlowBiasGradients || have == kRefused;
+  *found = all || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     result[i] = {};
     result[i].algo.data[0] = kMade;
@@ -281,6 +310,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (p.m() != p.o.rows || p.n() != p.o.cols || p.k() != (p.tb() ? p.b.cols : p.b.rows))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!p.legal()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool fused = epilogue_of(p.d) != CUBLASLT_EPILOGUE_DEFAULT;
+  if (refuses(p.algorithm) || (fused && epilogues() == kRefused)) {
+    gt::emulated::leave_error(cudaErrorInvalidValue);
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  p.die_of_faults();
   gt::emulated::queue(stream, [p] { p.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/cuda/emulation/emulate.h"
 
@@ -29,6 +30,7 @@ Fate& fate() {
 
 thread_local bool selected = false;
 thread_local bool told = false;
+thread_local cudaError_t left = cudaSuccess;
 
 }  // namespace
 
@@ -48,6 +50,7 @@ bool kernel_runs() {
 }
 
 void select_device() { selected = true; }
-cudaError_t last_error() { return told ? fate().error : cudaSuccess; }
+void leave_error(cudaError_t e) { left = e; }
+cudaError_t last_error() { return told ? fate().error : std::exchange(left, cudaSuccess); }
 
 }  // namespace gt::emulated

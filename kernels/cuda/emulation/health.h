@@ -11,6 +11,7 @@ namespace gt::emulated {
 cudaError_t entered();  // what the call that asks returns at once, unless cudaSuccess
 bool kernel_runs();     // counts one; false: the device is broken, and its host will hear of it
 void select_device();   // of the calling thread
-cudaError_t last_error();
+void leave_error(cudaError_t);  // of a call that was refused, for whoever asks next on this thread
+cudaError_t last_error();       // the device's for good, or what was left, once
 
 }  // namespace gt::emulated

@@ -17,6 +17,8 @@ using gt::emulated::forbidden;
 using gt::emulated::OnDevice;
 
 namespace gt::emulated {
+
+
 namespace {
 
 std::mutex rooms_mutex;

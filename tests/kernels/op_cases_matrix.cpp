@@ -103,7 +103,8 @@ void add_bias_gradients(OpCases& to) {
           auto& d = gemm_case(to, s, false, false, " gelu_grad" + kind, false, t, t);
           d.in(&Gemm::aux, "aux", {s.m, s.n}, normal(2), t);
           d.args.epilogue = Epilogue::kGeluGrad, d.args.accumulate_dbias = more;
-          d.result(&Gemm::dbias, "dbias", {s.n}, more, grad).tolerance = tolerance;
+          // A GPU's own tanh is good to 2^-11, and where it is fused that alone moves f16 by 1.3e-3.
+          d.result(&Gemm::dbias, "dbias", {s.n}, more, grad).tolerance = t == DType::kF16 ? 4e-3 : tolerance;
         }
         for (const GemmSize& s : {GemmSize{33, 1, 7}, {129, 33, 65}, {200, 800, 40}, {24, 8, 1000}, {24, 8, 0}}) {
           auto& w = gemm_case(to, s, true, false, kind, more, t, grad);

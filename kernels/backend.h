@@ -16,6 +16,9 @@ struct GemmTuning {
   bool time = false;  // products that the file lacks are timed at their first use, and the fastest is added to it
   std::string file;   // choices made before; empty with `time`: a file of this device in the user's cache
   bool tf32 = false;  // products of f32 round their factors to TF32 (10 bits of mantissa); sums stay f32
+  // Sums of f8e4m3 x f8e4m3 (forward passes) may stay in the tensor cores' own accumulators, which keep fewer bits than
+  // f32 (on Hopper about 14); products with f8e5m2 (gradients) are always added up in f32 every so often.
+  bool fp8_fast_accum = true;
 };
 
 // Who computes attention where a backend has a library for it (CUDA: cuDNN) beside kernels of its own.
@@ -67,7 +70,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 14;
+constexpr int kBackendAbi = 15;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

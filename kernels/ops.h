@@ -269,7 +269,7 @@ struct QuantizeFp8 {
 };
 // out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
 // f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
-// or half; bias [n] of out's type, not with accumulate.
+// or half; bias [n] of out's type, not with accumulate. Sums may keep fewer bits: GemmTuning::fp8_fast_accum.
 struct GemmFp8 { Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false; };
 // Delayed scaling: column `at` of history [n, steps] = seen [n], or 0 where that is not finite; amax [n] = the largest
 // of each row. All f32.

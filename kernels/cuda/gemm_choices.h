@@ -62,6 +62,8 @@ class GemmChoices {
 
 // Whether products of f32 round their factors to TF32: as the process was told last, before its first product.
 inline std::atomic<bool> gemm_in_tf32{false};
+// Whether products of 8 bits of a forward pass may keep fewer bits of their sums, likewise.
+inline std::atomic<bool> gemm_fp8_fast{true};
 
 // What a choice is good for: the device's name and size, versions of cuBLASLt and driver, TF32. gemm_lt.cpp defines it.
 std::string gemm_identity(int device);

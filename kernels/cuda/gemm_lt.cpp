@@ -58,9 +58,9 @@ struct Key {
   Fused fused;
   int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
   int32_t in_b;
-  int32_t padding = 0;  // hashed as bytes: none may be left undefined
+  int32_t fast;  // sums may keep fewer bits than f32
 };
-static_assert(sizeof(Key) == 3 * 8 + 12 * 4);
+static_assert(sizeof(Key) == 3 * 8 + 12 * 4);  // hashed as bytes: no padding
 
 struct KeyHash {
   size_t operator()(const Key& k) const {
@@ -77,8 +77,8 @@ struct KeyEqual {
 // Name of a product in files.
 std::string text_of(const Key& k) {
   return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, k.in_b == k.in ? "" : cat('x', k.in_b), ' ', k.out,
-             ' ', k.bias, " trans ", k.trans_a, k.trans_b, " accumulate ", k.accumulate, " epilogue ",
-             static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
+             ' ', k.bias, k.fast ? " fast" : "", " trans ", k.trans_a, k.trans_b, " accumulate ", k.accumulate,
+             " epilogue ", static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
 // Of a product in files that says whether its bias' gradient is summed apart: index 1.
@@ -231,6 +231,7 @@ class GemmPlans {
     set(p.desc, CUBLASLT_MATMUL_DESC_TRANSB, key.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, lt_epilogue(key.fused));
     if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
+    if (key.fast) set(p.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     point_to_scales(p, g);
     point_to_epilogue(p, g, key.fused);  // the heuristic looks at addresses' alignment
     if (has_gelu(key.fused)) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
@@ -455,7 +456,7 @@ class Call {
             alignment(t.b.data),
             alignment(t.out.data),
             lt_type(t.b.dtype, "b"),
-            0};
+            false};
   }
 
   // Whether the sums are made faster by a kernel of ours behind a product without them (GemmPlans::apart).
@@ -521,7 +522,8 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
 
 }  // namespace
 
-// Products that the tensor cores make of numbers of 8 bits; Hopper's read both operands with k last.
+// Products that the tensor cores make of numbers of 8 bits; Hopper's read both operands with k last. Those of two
+// f8e4m3 are a forward pass' and may have fast sums; gradients never have.
 void gemm_fp8(const GemmFp8& g, Stream s) {
   const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.a.shape.cols();
   if (g.out.numel() == 0) return;
@@ -531,6 +533,7 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
             g.a_scale,
             g.b_scale,
             {}};
+  const bool fast = gemm_fp8_fast && g.a.dtype == DType::kF8E4M3 && g.b.dtype == DType::kF8E4M3;
   Fused fused = g.bias && alignment(g.bias.data) == 16 ? Fused::kBias : Fused::kNone;  // as in best_fusion
   for (;; fused = Fused::kNone) {
     const Key key{m,
@@ -547,7 +550,7 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
                   16,
                   16,
                   lt_fp8_type(g.b.dtype, "b"),
-                  0};
+                  fast};
     Plan& p = plans_of(c).plan(key, c, t);
     if (plans_of(c).run(c, p, t, fused)) break;
     GT_REQUIRE(fused != Fused::kNone, Exit::kInternal, "cuda gemm_fp8: cuBLASLt has no algorithm for m ", m, " n ", n,

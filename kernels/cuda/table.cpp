@@ -85,6 +85,7 @@ int64_t held_workspace_bytes(Stream s) {
 
 std::string tune_gemm(const GemmTuning& t) {
   gemm_in_tf32 = t.tf32;
+  gemm_fp8_fast = t.fp8_fast_accum;
   return GemmChoices::instance().use(t, gemm_identity(0));
 }
 

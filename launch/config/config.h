@@ -98,7 +98,7 @@ struct PrecisionConfig {
   double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
   int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
   bool loss_scale_consecutive_hysteresis = false, fp8_skip_ends = false, stochastic_rounding = false;
-  bool tf32 = false;
+  bool tf32 = false, fp8_fast_accum = true;
   std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
   std::string qat = "off", fp8 = "off";
   template <class V>
@@ -137,6 +137,9 @@ struct PrecisionConfig {
       "O2: products of the blocks' linear layers read numbers of 8 bits, scaled by their tensor's largest element: "
       "now, or of the last 1024 steps");
     v("fp8_skip_ends", fp8_skip_ends, "", "fp8: not in the first block and in the last");
+    v("fp8_fast_accum", fp8_fast_accum, "",
+      "fp8 on a GPU: products of the forward pass keep fewer bits of their sums (Hopper: about 14), which is faster; "
+      "gradients never do");
     v("qat", qat, "off|int8",
       "quantization-aware training: forward and backward see weights by row, and what enters linear layers, as int8");
   }

@@ -50,6 +50,7 @@ void check_fp8(const Config& c, const RuleContext& x) {
   if (!x.known(kFp8)) return;
   if (p.fp8 == "off") {
     if (p.fp8_skip_ends) x.notes.push_back("precision.fp8_skip_ends has no effect with precision.fp8 off");
+    if (!p.fp8_fast_accum) x.notes.push_back("precision.fp8_fast_accum has no effect with precision.fp8 off");
     return;
   }
   if (p.amp != "O2")

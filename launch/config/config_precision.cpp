@@ -186,8 +186,8 @@ std::string precision_text(const Config& c) {
   if (p.tf32) now += ", products of FP32 in TF32";
   if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
   if (p.fp8 != "off")
-    now += fmt::format(", products of {} in f8e4m3 and f8e5m2, {} scaling",
-                       p.fp8_skip_ends ? "inner blocks" : "blocks", p.fp8);
+    now += fmt::format(", products of {} in f8e4m3 and f8e5m2, {} scaling{}",
+                       p.fp8_skip_ends ? "inner blocks" : "blocks", p.fp8, p.fp8_fast_accum ? "" : ", no fast sums");
   return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
 }
 

@@ -142,8 +142,10 @@ const Backend& choose_backend(const Config& c) {
                  " needs other hardware: ", obstacle, "; use precision.fp8 off");
     }
     if (cuda->tune_gemm != nullptr) {
-      const std::string note = cuda->tune_gemm(
-          {.time = c.device.gemm_tune == "auto", .file = c.device.gemm_plans, .tf32 = c.precision.tf32});
+      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto",
+                                                .file = c.device.gemm_plans,
+                                                .tf32 = c.precision.tf32,
+                                                .fp8_fast_accum = c.precision.fp8_fast_accum});
       if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
     }
     if (cuda->tune_attention != nullptr)

@@ -78,6 +78,20 @@ GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --mode
 grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "not told what cuBLASLt said"; }
 echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
 
+# Fast sums (half the time, here): of the forward pass' products of 8 bits (type 28 alone), unless told otherwise.
+fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
+# shellcheck disable=SC2086
+train fast $fp8 --device.gemm_plans fast.plans
+# shellcheck disable=SC2086
+train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
+forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
+[ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
+  [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast sums"; }
+[ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "slow sums"; }
+grep -q "no fast sums" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
+cmp fast.losses exact.losses || fail "an emulation whose sums are exact has other losses"
+echo "fast sums of products of 8 bits, forward alone, and none where they are not wanted"
+
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
 train fixed --device.gemm_plans plans.txt --dp 2
 silent fixed

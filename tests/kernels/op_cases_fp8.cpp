@@ -119,7 +119,10 @@ CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType
   c.in(&G::a_scale, "a_scale", {1}, values({0.0078})).in(&G::b_scale, "b_scale", {1}, values({0.013}));
   c.result(&G::out, "out", {m, n}, accumulate, out);
   c.args.accumulate = accumulate;
-  c.tolerance = out == DType::kF32 ? 1e-5 : unit_of(out);
+  // Tensor cores keep about 14 bits of a sum of such products: each addend, 32 at a time, is cut off 13 bits below the
+  // largest one. Done in software that changes the cases here by 1e-4 to 2e-4 (k = 64, 272), in f32 outputs too. GPUs
+  // that add up in f32 every so often do it after 128 or more. Emulation and CPU are exact.
+  c.tolerance = unit_of(out) + 1e-3;
   c.flops = 2.0 * static_cast<double>(m * n * k);
   return c;
 }

@@ -1,8 +1,10 @@
 // Products of 8 bits in the trainer: every layout is one rank, what only moves work or memory changes no bit, the loss
 // is that of bf16, memory is planned.
+#include <algorithm>
 #include <cmath>
 
 #include "launch/config/config.h"
+#include "launch/config/config_precision.h"
 #include "launch/verify/mesh_run.h"
 #include "launch/verify/verifier.h"
 #include "tests/launch/process.h"
@@ -226,6 +228,23 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
   REQUIRE(later.size() == 3);
   CHECK(later != std::vector<double>(whole.begin() + 3, whole.end()));
   CHECK(later[2] == Approx(whole[5]).epsilon(0.02));
+}
+
+TEST_CASE("fast sums are of products of 8 bits: said where they are off, and where that changes nothing") {
+  const auto loaded = [](std::vector<std::string> flags) {
+    ConfigSource source;
+    source.flags = {"--model.layers", "3", "--model.hidden", "64", "--model.heads", "4", "--model.seq", "16"};
+    source.flags.insert(source.flags.end(), {"--amp", "O2"});
+    source.flags.insert(source.flags.end(), flags.begin(), flags.end());
+    return load_config(source);
+  };
+  using Catch::Contains;
+  CHECK_THAT(precision_text(loaded({"--precision.fp8", "delayed"}).config), !Contains("fast"));
+  CHECK_THAT(precision_text(loaded({"--precision.fp8", "delayed", "--precision.fp8_fast_accum", "false"}).config),
+             Contains("delayed scaling, no fast sums"));
+  const LoadedConfig off = loaded({"--precision.fp8_fast_accum", "false"});
+  CHECK(std::count(off.notes.begin(), off.notes.end(),
+                   "precision.fp8_fast_accum has no effect with precision.fp8 off") == 1);
 }
 
 TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {

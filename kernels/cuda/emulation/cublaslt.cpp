@@ -1,8 +1,10 @@
 // The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
 // as NVIDIA documents them. It knows three algorithms that compute the same; the second takes the least time by the
-// emulated clock. An algorithm that it did not make is refused. Where a GPU would fault, or nobody is known to have gone, the program
+// emulated clock, and all half of it where fast sums are allowed (CUBLASLT_MATMUL_DESC_FAST_ACCUM; they are exact too).
+// An algorithm that it did not make is refused. Where a GPU would fault, or nobody is known to have gone, the program
 // dies: a bias that does not begin at a multiple of 16 bytes; sums of a bias' gradient beside operands that do not, or
 // of odd sizes.
+//
 // GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the heuristic finds, so that
 // the backend's fallbacks run; with `slow_bias_gradients` they take long; with `refused` the heuristic finds all of
 // them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does not take.
@@ -134,14 +136,15 @@ struct Product {
   }
   const float* factor_a() const { return factor(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); }
   const float* factor_b() const { return factor(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER); }
+  bool fast() const { return d.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0; }
   bool legal() const;
   void die_of_faults() const;
   void run() const;
 };
 
-// What the tensor cores of sm_90 ask of numbers of 8 bits.
+// What the tensor cores of sm_90 ask of numbers of 8 bits, which alone have fast sums.
 bool Product::legal() const {
-  if (!eight_bits(a.type)) return true;
+  if (!eight_bits(a.type)) return !fast();
   const bool formats = eight_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
   const bool sizes = a.ld % 16 == 0 && b.ld % 16 == 0 && o.ld % 16 == 0 && o.cols % 16 == 0;
   const bool places = multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D) && multiple_of_16(factor_a()) &&
@@ -175,7 +178,7 @@ void Product::die_of_faults() const {
 void Product::run() const {
   const gt::emulated::OnDevice now;
   ++runs.count[algorithm];
-  gt::emulated::clock_us += kMicroseconds[algorithm];
+  gt::emulated::clock_us += kMicroseconds[algorithm] / (fast() ? 2 : 1);
   if (is_bias_grad(epilogue_of(d)) && epilogues() == kSlowBiasGradients) gt::emulated::clock_us += 100;
   const bool at = ta(), bt = tb();
   const int64_t rows = m(), inner = k(), cols = n();

@@ -22,7 +22,8 @@ DType computes_in(const Config& c) {
   if (c.precision.fp8 != "off") return DType::kF8E5M2;
   if (c.precision.grad_dtype == "bf16") return DType::kBF16;
   // A number next to the middle between two int8 codes takes another one when it moves by a rounding error.
-  const bool coarse = c.precision.qat != "off" || c.precision.reduce_dtype != "fp32";
+  // TF32 keeps as many bits of a factor as fp16 has.
+  const bool coarse = c.precision.qat != "off" || c.precision.reduce_dtype != "fp32" || c.precision.tf32;
   if (c.precision.amp == "O0") return coarse ? DType::kBF16 : DType::kF32;
   return c.precision.dtype == "fp16" ? DType::kF16 : DType::kBF16;
 }

@@ -37,6 +37,7 @@ verify --tp 2 --pp 2 --dp 2 --zero 2 --comm.backend staged
 verify --tp 2 --dp 2 --precision.amp O1 --precision.dtype bf16
 verify --pp 2 --dp 2 --zero 1 --precision.amp O2 --precision.dtype fp16
 verify --tp 2 --precision.amp O3 --precision.dtype bf16
+verify --tp 2 --dp 2 --precision.tf32 true
 verify --dp 2 --precision.qat int8
 verify --tp 2 --dp 2 --zero 3 --precision.amp O2 --precision.fp8 delayed --model.hidden 64 --model.heads 4 --model.seq 16
 verify --tp 2 --optim.type lamb

@@ -2,6 +2,7 @@
 // clock higher), medians of timed runs.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -26,14 +27,20 @@ class DeviceBench {
   Tensor constant(float, Shape, std::vector<Buffer>& held) const;  // f32
   void fill_normal(const Tensor&) const;                           // f32, bf16, f16
 
-  // Seconds of the median of `runs`, after three more; the device has nothing else to do.
+  // Seconds of a call, the median of `runs`, after three more; the device has nothing else to do. A run is one call, or
+  // as many short ones behind each other as take kRunSeconds: queueing the first and waiting for the last, tens of
+  // microseconds, must not count.
   template <class Work>
   double median(Work work, int runs = 30) const {
+    timed(work);
+    timed(work);
+    const int calls = static_cast<int>(std::clamp(std::ceil(kRunSeconds / std::max(timed(work), 1e-7)), 1., 200.));
     std::vector<double> seconds;
-    for (int k = -3; k < runs; ++k) {
-      const double s = timed(work);
-      if (k >= 0) seconds.push_back(s);
-    }
+    for (int k = 0; k < runs; ++k)
+      seconds.push_back(timed([&] {
+                          for (int call = 0; call < calls; ++call) work();
+                        }) /
+                        calls);
     std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
     return seconds[static_cast<size_t>(runs) / 2];
   }
@@ -47,6 +54,7 @@ class DeviceBench {
   }
 
  private:
+  static constexpr double kRunSeconds = 5e-3;
   void fill_codes(const Tensor&) const;
   static double seconds_now();
   const Backend& backend_;

@@ -195,9 +195,11 @@ Block::Stream GptStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s
                                        const Block::Stream& room) {
   const Arena::Mark mark = t.activations().mark();
   const Block::Stream out = run_block(t, i, s, mb);
-  const auto keep = [&](const Var& from, const Var& to) {
-    if (from.value.data != to.value.data) t.ops().copy({.src = from.value, .dst = to.value}, t.stream());
-    return to;
+  const auto keep = [&](const Var& from, const Var& place) {
+    const Tensor to{place.value.data, from.value.shape, from.value.dtype, from.value.device};
+    GT_CHECK(to.bytes() <= place.value.bytes(), "a block's branch is wider than its input");
+    if (from.value.data != to.data) t.ops().copy({.src = from.value, .dst = to}, t.stream());
+    return Var{to};
   };
   Block::Stream kept{keep(out.x, room.x), {}, out.drop};
   if (out.branch) kept.branch = keep(*out.branch, *room.branch);

@@ -35,6 +35,8 @@ gt::Exit dispatch(const gt::Command& c) {
     case gt::Verb::kBenchGemm: return gt::run_bench_gemm(c);
     case gt::Verb::kBenchPeer: return gt::run_bench_peer(c);
     case gt::Verb::kBenchRoofline: return gt::run_bench_roofline(c);
+    case gt::Verb::kBenchComm: return gt::run_bench_comm(c);
+    case gt::Verb::kBenchData: return gt::run_bench_data(c);
     case gt::Verb::kVerify: return gt::run_verify(c);
   }
   return gt::Exit::kInternal;

@@ -75,9 +75,13 @@ constexpr VerbSpec kVerbs[] = {
     {"bench roofline", Verb::kBenchRoofline, "the least time that a step can take, op by op; no device is needed",
      nullptr, ConfigFlags::kNow,
      "--config configs/gpt2-124m.json --amp O2 --train.micro_batch 64 --train.global_batch 64"},
+    {"bench comm", Verb::kBenchComm, "time what the groups of a layout send each other, by size", nullptr,
+     ConfigFlags::kNow, "--config configs/tiny.json --tp 2 --dp 4"},
+    {"bench data", Verb::kBenchData, "time what brings the tokens of a step to the devices", nullptr,
+     ConfigFlags::kNow, "--config configs/demo.json --dp 2"},
 };
 
-constexpr const char* kLaterVerbs[] = {"plan", "report", "bench comm", "bench data", "bench cpu"};
+constexpr const char* kLaterVerbs[] = {"plan", "report", "bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
@@ -140,6 +144,8 @@ std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
     case Verb::kBenchGemm: use(OpsArgs()); break;
     case Verb::kBenchPeer: use(PeerArgs()); break;
     case Verb::kBenchRoofline: use(RooflineArgs()); break;
+    case Verb::kBenchComm: use(CommArgs()); break;
+    case Verb::kBenchData: use(DataBenchArgs()); break;
     case Verb::kVerify: use(VerifyArgs()); break;
   }
   return out;
@@ -339,7 +345,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     command.loaded = load_config({.file = command.config_file,
                                   .flags = extras,
                                   .external_world = env.launched() ? env.world : 0,
-                                  .needs_data = spec.verb == Verb::kTrain,
+                                  .needs_data = spec.verb == Verb::kTrain || spec.verb == Verb::kBenchData,
                                   .deepspeed = deepspeed.config,
                                   .allow_unknown_keys = deepspeed.allow_unknown_keys,
                                   .world_source = env.source,

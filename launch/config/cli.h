@@ -37,6 +37,8 @@ enum class Verb {
   kBenchGemm,
   kBenchPeer,
   kBenchRoofline,
+  kBenchComm,
+  kBenchData,
   kVerify,
 };
 
@@ -47,7 +49,7 @@ struct Command {
   std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
                DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs, CkptVerifyArgs,
                CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, CeilingsArgs, OpsArgs, PeerArgs,
-               RooflineArgs, VerifyArgs>
+               RooflineArgs, CommArgs, DataBenchArgs, VerifyArgs>
       args;
   // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
   // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks

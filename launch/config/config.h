@@ -486,7 +486,7 @@ struct ConfigSource {
   std::vector<std::string> flags;   // "--section.key" and values, as on the command line; they win over the file, the
                                     // last of several over those before
   int external_world = 0;           // ranks of an external launcher; 0: none
-  bool needs_data = false;          // data.train must be given (the verb train)
+  bool needs_data = false;          // data.train must be given (the verbs train and bench data)
   std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; wins over `file`. "" = none
   bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
   std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world

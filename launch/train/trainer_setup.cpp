@@ -8,11 +8,11 @@
 #include "data/index_store.h"
 #include "data/token_meta.h"
 #include "data/tokenizer.h"
-#include "kernels/core/sha256.h"
 #include "launch/logs/banner.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/trainer.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 namespace fs = std::filesystem;
@@ -62,28 +62,11 @@ void Trainer::write_config() const {
 }
 
 void Trainer::open_data() {
-  DatasetOptions o;
-  o.sources = config_.data.train;
-  o.split = config_.data.split;
-  o.whole = !config_.data.valid.empty();
-  o.seq = config_.model.seq;
-  o.seed = static_cast<uint64_t>(config_.train.seed);
-  o.order = sample_order_from(config_.data.order);
-  o.num_samples = config_.train.steps * config_.train.global_batch;
-  o.vocab = config_.model.vocab;
-  if (!config_.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(config_.data.tokenizer);
-  o.cache_dir = default_cache_dir();
-  o.builder = factory_.local_rank() == 0;
+  DatasetOptions o = training_data(config_, factory_.local_rank() == 0);
   o.warn = [this](const std::string& text) {
     if (speaks()) fmt::print(stderr, "warning: {}\n", text);
   };
-  try {
-    train_data_ = open_dataset(o);
-  } catch (const Error& e) {  // who named these files
-    const auto origin = run_.loaded.origin.find("data.train");
-    if (origin == run_.loaded.origin.end()) throw;
-    throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
-  }
+  train_data_ = open_training_data(o, run_.loaded);
   if (config_.data.eod_mask_loss) eod_ = end_of_document();
   if (config_.train.eval_every == 0) return;
   if (o.whole)

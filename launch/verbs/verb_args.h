@@ -318,6 +318,26 @@ struct RooflineArgs {
   }
 };
 
+struct CommArgs {
+  int64_t most = 16;
+  std::string out;
+  template <class V>
+  void fields(V& v) {
+    v("most", most, "1..4096 MiB", "the largest tensor; the smallest has 4 KiB, each other four times the one before");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct DataBenchArgs {
+  int64_t steps = 0;
+  std::string out;
+  template <class V>
+  void fields(V& v) {
+    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 20, and at least 2 seconds");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
 struct VerifyArgs {
   std::string on = "threads";
   int64_t steps = 3, ranks = 8, sample = 0;

@@ -12,6 +12,8 @@ Exit run_bench_ops(const Command&);
 Exit run_bench_gemm(const Command&);
 Exit run_bench_peer(const Command&);
 Exit run_bench_roofline(const Command&);
+Exit run_bench_comm(const Command&);
+Exit run_bench_data(const Command&);
 Exit run_verify(const Command&);
 Exit run_generate(const Command&);
 Exit run_eval(const Command&);

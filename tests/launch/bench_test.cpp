@@ -2,6 +2,7 @@
 // asserted about them.
 #include <cstdlib>
 #include <fstream>
+#include <map>
 
 #include "launch/config/json_text.h"
 #include "launch/logs/ceilings.h"
@@ -157,6 +158,43 @@ TEST_CASE("modes of bench that are not built are refused with those that are", "
     CHECK((r.says("not built yet") && r.says("bench ceilings") && r.says("bench ops") && r.says("bench roofline")));
   }
   CHECK(gpttrain("bench --out no/such/folder/r.json --warmup 0 --steps 1" + tiny(), dir.path()).code != 0);
+}
+
+TEST_CASE("bench comm times every call of every group of the layout, on threads and on processes") {
+  TempDir dir;
+  for (const char* ranks : {"threads", "processes"}) {
+    INFO(ranks);
+    const Outcome told =
+        must("bench comm" + tiny() + " --tp 2 --pp 2 --dp 2 --most 1 --out c.json --launch.ranks " + ranks, dir);
+    const JsonValue c = parse_json(lines_of(dir / "c.json").at(0), "c.json");
+    const JsonValue* calls = c.find("calls");
+    REQUIRE(calls != nullptr);
+    CHECK(calls->items.size() == (3 + 3 + 1) * 5);  // of tp, dp and pp, of 4 KiB to 1 MiB
+    std::map<std::string, int> groups;
+    for (const JsonValue& call : calls->items) {
+      ++groups[call.find("group")->text];
+      CHECK(number(call, "wire_bytes_per_second") > 0);
+    }
+    CHECK((groups["tp"] == 15 && groups["dp"] == 15 && groups["pp"] == 5));
+    CHECK(told.says("all_gather"));
+    CHECK(told.says("send+recv"));
+  }
+  const Outcome alone = gpttrain("bench comm" + tiny(), dir.path());
+  CHECK(alone.code == 2);
+  CHECK(alone.says("--tp 2 --dp 4"));
+}
+
+TEST_CASE("bench data times the loaders of the layout") {
+  TempDir dir;
+  const Outcome told =
+      must("bench data" + tiny() + " --data.train mock --dp 2 --launch.ranks threads --steps 3 --out d.json", dir);
+  CHECK(told.says("(3 steps, the slowest rank of each)"));
+  const JsonValue d = parse_json(lines_of(dir / "d.json").at(0), "d.json");
+  CHECK(number(d, "steps") == 3);
+  CHECK(number(d, "tokens_per_second") > 0);
+  const Outcome none = gpttrain("bench data --model.layers 2 --model.hidden 32 --model.heads 4", dir.path());
+  CHECK(none.code == 2);
+  CHECK(none.says("data.train"));
 }
 
 }  // namespace

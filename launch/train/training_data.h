@@ -1,0 +1,16 @@
+// The training data as a config describes them.
+#pragma once
+#include <memory>
+
+#include "data/dataset.h"
+#include "launch/config/config.h"
+
+namespace gt {
+
+// The samples of the run in their order. `builder`: of the ranks of a machine the one that writes its index.
+DatasetOptions training_data(const Config&, bool builder);
+
+// open_dataset, whose errors say who named the files.
+std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);
+
+}  // namespace gt

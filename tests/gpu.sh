@@ -17,7 +17,7 @@
 #   GPT_GPU_SMALL=1                    toys, stand-ins, and a device that is emulated will do: shows that this works;
 #                                      =floors: held to an H200's speed, which toys miss
 #
-# Where a GPU is lent by the minute: commands of less than ten minutes each (estimates), the most telling first.
+# Where a GPU is rented by the minute: commands of less than ten minutes each (estimates), the most telling first.
 #   tests/gpu.sh device parity layouts precision graphs repeat        5 minutes    is it right
 #   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            is it fast
 #   tests/gpu.sh scale peer                                           7            right at real sizes; beside PyTorch

@@ -90,14 +90,7 @@ void Trainer::require_equal_order() {
 }
 
 LoaderConfig Trainer::loader_config() const {
-  LoaderConfig l;
-  l.seq = config_.model.seq;
-  l.micro_batch = config_.train.micro_batch;
-  l.microbatches = static_cast<int>(config_.train.grad_accum);
-  l.dp_rank = mesh_->coord(Axis::kDp);
-  l.dp_size = mesh_->size(Axis::kDp);
-  l.need_tokens = mesh_->first_stage();
-  l.need_targets = mesh_->last_stage();
+  LoaderConfig l = training_loader(config_, *mesh_);
   l.eod_mask_loss = config_.data.eod_mask_loss;
   if (l.eod_mask_loss) l.eod = eod_;
   return l;

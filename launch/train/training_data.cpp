@@ -32,4 +32,16 @@ std::unique_ptr<Dataset> open_training_data(const DatasetOptions& o, const Loade
   }
 }
 
+LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
+  LoaderConfig l;
+  l.seq = c.model.seq;
+  l.micro_batch = c.train.micro_batch;
+  l.microbatches = static_cast<int>(c.train.grad_accum);
+  l.dp_rank = mesh.coord(Axis::kDp);
+  l.dp_size = mesh.size(Axis::kDp);
+  l.need_tokens = mesh.first_stage();
+  l.need_targets = mesh.last_stage();
+  return l;
+}
+
 }  // namespace gt

@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "data/dataset.h"
+#include "data/loader.h"
 #include "launch/config/config.h"
+#include "parallel/mesh.h"
 
 namespace gt {
 
@@ -12,5 +14,9 @@ DatasetOptions training_data(const Config&, bool builder);
 
 // open_dataset, whose errors say who named the files.
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);
+
+// The microbatches of this rank's steps, from the first sample on. Who masks the ends of documents says which token that
+// is.
+LoaderConfig training_loader(const Config&, const Mesh&);
 
 }  // namespace gt

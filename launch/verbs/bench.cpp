@@ -13,6 +13,7 @@
 #include "launch/train/engine_options.h"
 #include "launch/train/gemm_plans.h"
 #include "launch/train/rank_device.h"
+#include "launch/train/training_data.h"
 #include "launch/verbs/bench_record.h"
 #include "launch/verbs/verbs.h"
 
@@ -51,13 +52,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     Engine engine(options, mesh, backend, stream, plan);
     engine.init_weights();
     const auto data = open_dataset({.sources = {{.path = "mock"}}, .seq = c.model.seq, .vocab = c.model.vocab});
-    LoaderConfig l;
-    l.seq = c.model.seq;
-    l.micro_batch = c.train.micro_batch;
-    l.microbatches = static_cast<int>(c.train.grad_accum);
-    l.dp_rank = mesh.coord(Axis::kDp);
-    l.dp_size = mesh.size(Axis::kDp);
-    Loader loader(*data, l, stream.device, *backend.device, stream);
+    Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
     const bool behind = computes_behind(*backend.device);
     mesh.world().barrier();
     double before = now();  // end to end: an update may go on behind the results of its step

@@ -16,25 +16,12 @@
 #include "launch/verbs/bench_record.h"
 #include "launch/verbs/bench_stats.h"
 #include "launch/verbs/verbs.h"
-#include "parallel/mesh.h"
 
 namespace gt {
 namespace {
 
 constexpr double kEnoughSeconds = 2;
 constexpr int64_t kLeastSteps = 20;
-
-LoaderConfig loader_of(const Config& c, const Mesh& mesh) {
-  LoaderConfig l;
-  l.seq = c.model.seq;
-  l.micro_batch = c.train.micro_batch;
-  l.microbatches = static_cast<int>(c.train.grad_accum);
-  l.dp_rank = mesh.coord(Axis::kDp);
-  l.dp_size = mesh.size(Axis::kDp);
-  l.need_tokens = mesh.first_stage();
-  l.need_targets = mesh.last_stage();
-  return l;
-}
 
 double largest(ProcessGroup& world, double mine) {
   world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kF64, {}}, ReduceOp::kMax, {}).wait({});
@@ -56,7 +43,7 @@ Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std:
   double first = 0;
   {
     const double begin = now();
-    Loader loader(*data, loader_of(c, mesh), stream.device, *backend.device, stream);
+    Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
     loader.next();
     backend.device->synchronize(stream);
     first = largest(mesh.world(), now() - begin);

@@ -1,6 +1,7 @@
 #include "tests/parallel/comm_suite.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -458,6 +459,29 @@ uint64_t random_operations_on_threads(int ranks, uint64_t seed, int rank) {
   });
   for (const std::string& e : errors) GT_CHECK(e.empty(), e);
   return hashes[static_cast<size_t>(rank)];
+}
+
+void everything(const OnRanks& on_ranks) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    on_ranks(ranks, every_collective_equals_the_serial_reference);
+    on_ranks(ranks, aliased_shards);
+    on_ranks(ranks, half_precision_reductions);
+    on_ranks(ranks, every_dtype_moves);
+    on_ranks(ranks, messages_keep_their_order_and_tags_do_not_block);
+    on_ranks(ranks, ring_all_reduce_sends_what_the_counters_say);
+    on_ranks(ranks, interleaved_work_on_several_groups);
+    on_ranks(ranks, counters_equal_the_ring_formulas);
+  }
+  on_ranks(3, large_tensors);
+}
+
+bool random_operations_agree_with_threads(const OnRanks& on_ranks) {
+  std::atomic<uint64_t> first{0};
+  on_ranks(4, [&](GroupFactory& f) {
+    const uint64_t hash = random_operations(f, 7, random_sleep);
+    if (f.world_rank() == 0) first = hash;
+  });
+  return first == random_operations_on_threads(4, 7, 0);
 }
 
 }  // namespace gt::suite

@@ -44,4 +44,9 @@ void random_sleep(uint64_t bits);  // up to 1 ms, one time in four
 // The hash that rank `rank` of a thread world gets.
 uint64_t random_operations_on_threads(int ranks, uint64_t seed, int rank);
 
+// Runs a body on so many ranks of the backend under test, and fails where one of them throws.
+using OnRanks = std::function<void(int ranks, const std::function<void(GroupFactory&)>& body)>;
+void everything(const OnRanks&);                            // all functions above, on 1 to 4 ranks
+bool random_operations_agree_with_threads(const OnRanks&);  // on 4 ranks
+
 }  // namespace gt::suite

@@ -1,6 +1,5 @@
 // Device tensors of ranks that are threads and share the device, against the common suite; and what orders their work.
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 
 #include "kernels/core/combine.h"
@@ -50,40 +49,27 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
 
 }  // namespace
 
-TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    on_ranks(ranks, suite::every_collective_equals_the_serial_reference);
-    on_ranks(ranks, suite::aliased_shards);
-    on_ranks(ranks, suite::half_precision_reductions);
-    on_ranks(ranks, suite::every_dtype_moves);
-    on_ranks(ranks, suite::messages_keep_their_order_and_tags_do_not_block);
-    on_ranks(ranks, suite::ring_all_reduce_sends_what_the_counters_say);
-    on_ranks(ranks, suite::interleaved_work_on_several_groups);
-    on_ranks(ranks, suite::counters_equal_the_ring_formulas);
-  }
-  on_ranks(3, suite::large_tensors);
-}
+TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") { suite::everything(on_ranks); }
 
 TEST_CASE("in a shared device 500 random operations give the bits of ranks without") {
-  std::atomic<uint64_t> first{0};
-  on_ranks(4, [&](GroupFactory& f) {
-    const uint64_t hash = suite::random_operations(f, 7, suite::random_sleep);
-    if (f.world_rank() == 0) first = hash;
-  });
-  CHECK(first == suite::random_operations_on_threads(4, 7, 0));
+  CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
 TEST_CASE("a call in a shared device waits for every rank's stream, and every rank's stream for it") {
   std::vector<std::string> log;
-  DeviceApi api = logging_device(log);
+  static std::mutex one;  // one thread at a time writes the log
+  static DeviceApi logging;
+  logging = logging_device(log);
+  DeviceApi api = logging;
   api.combine = combine_here;
-  std::mutex one;  // the log is written by one thread at a time
-  static std::mutex* held = &one;
-  static DeviceApi inner;
-  inner = api;
-  held = &one;
-  api.record = [](Event e, Stream s) { const std::lock_guard lock(*held); inner.record(e, s); };
-  api.wait = [](Event e, Stream s) { const std::lock_guard lock(*held); inner.wait(e, s); };
+  api.record = [](Event e, Stream s) {
+    const std::lock_guard lock(one);
+    logging.record(e, s);
+  };
+  api.wait = [](Event e, Stream s) {
+    const std::lock_guard lock(one);
+    logging.wait(e, s);
+  };
   for (const std::string& error : suite::run_threads(2, [&](GroupFactory& f) {
          static int compute = 0;
          const Stream s{{DeviceKind::kCuda, 0}, &compute};

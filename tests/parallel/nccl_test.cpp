@@ -69,27 +69,10 @@ void sum_once(ProcessGroup& g) {
 
 }  // namespace
 
-TEST_CASE("over NCCL every collective and message equals the serial reference") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    on_ranks(ranks, suite::every_collective_equals_the_serial_reference);
-    on_ranks(ranks, suite::aliased_shards);
-    on_ranks(ranks, suite::half_precision_reductions);
-    on_ranks(ranks, suite::every_dtype_moves);
-    on_ranks(ranks, suite::messages_keep_their_order_and_tags_do_not_block);
-    on_ranks(ranks, suite::ring_all_reduce_sends_what_the_counters_say);
-    on_ranks(ranks, suite::interleaved_work_on_several_groups);
-    on_ranks(ranks, suite::counters_equal_the_ring_formulas);
-  }
-  on_ranks(3, suite::large_tensors);
-}
+TEST_CASE("over NCCL every collective and message equals the serial reference") { suite::everything(on_ranks); }
 
 TEST_CASE("over NCCL 500 random operations, several in flight, give what ranks on threads get") {
-  std::atomic<uint64_t> first{0};
-  on_ranks(4, [&](GroupFactory& f) {
-    const uint64_t hash = suite::random_operations(f, 7, suite::random_sleep);
-    if (f.world_rank() == 0) first = hash;
-  });
-  CHECK(first == suite::random_operations_on_threads(4, 7, 0));
+  CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
 TEST_CASE("a call over NCCL starts after the work before it and ends before the work behind it, without the host") {

@@ -1,5 +1,4 @@
 // Device tensors over a backend of host memory, against the common suite.
-#include <atomic>
 #include <cstring>
 
 #include "parallel/comm/staged_group.h"
@@ -22,25 +21,10 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
 
 }  // namespace
 
-TEST_CASE("through pinned memory every collective equals the serial rank-ordered reference") {
-  for (const int ranks : {1, 2, 3, 4}) {
-    on_ranks(ranks, suite::every_collective_equals_the_serial_reference);
-    on_ranks(ranks, suite::aliased_shards);
-    on_ranks(ranks, suite::every_dtype_moves);
-    on_ranks(ranks, suite::messages_keep_their_order_and_tags_do_not_block);
-    on_ranks(ranks, suite::interleaved_work_on_several_groups);
-    on_ranks(ranks, suite::counters_equal_the_ring_formulas);
-  }
-  on_ranks(3, suite::large_tensors);
-}
+TEST_CASE("through pinned memory every collective equals the serial rank-ordered reference") { suite::everything(on_ranks); }
 
 TEST_CASE("through pinned memory 500 random operations give the bits of ranks without") {
-  std::atomic<uint64_t> first{0};
-  on_ranks(4, [&](GroupFactory& f) {
-    const uint64_t hash = suite::random_operations(f, 7, suite::random_sleep);
-    if (f.world_rank() == 0) first = hash;
-  });
-  CHECK(first == suite::random_operations_on_threads(4, 7, 0));
+  CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
 TEST_CASE("pinned blocks are used again") {

@@ -127,7 +127,7 @@ DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& 
     std::string why;
     if (c.comm.backend != "nccl") {
       out.factory = try_direct(given, *world, backend, index, &why);
-      out.transport = "threads add and copy in the GPU that they share";
+      out.transport = "threads in the GPU that they share";
       if (out.factory) return out;
       if (c.comm.backend == "direct") agree(*world, [&] { refuse("direct", why); });
     }

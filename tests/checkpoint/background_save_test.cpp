@@ -85,7 +85,7 @@ TEST_CASE("training goes on while the disk stands still, and the checkpoint is o
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 3) == "");
 }
 
-TEST_CASE("finish() waits for a save and gives its outcome; saves follow each other in one staging buffer") {
+TEST_CASE("finish() waits for a save and gives its outcome, saves follow each other in one staging buffer") {
   const TempDir dir;
   const Layout l{1, 2, 2, 1};
   const auto errors = run_ranks(l, [&](int r, const Mesh& mesh) {

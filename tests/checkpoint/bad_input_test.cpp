@@ -115,7 +115,7 @@ TEST_CASE("resuming does not lose optimizer state in silence") {
              Catch::StartsWith("2:") && Catch::Contains("missing in the checkpoint: optim/exp_avg_sq/"));
 }
 
-TEST_CASE("a dtype that is no float is a difference; another float is not what the shard's index says") {
+TEST_CASE("a dtype that is no float is a difference, another float is not what the shard's index says") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   const std::string step = dir.path + "/step-000000001", f32 = "\"name\":\"master/embed.weight\",\"dtype\":\"f32\"";
@@ -151,7 +151,7 @@ TEST_CASE("a newer format is refused by name, not taken for damage and not skipp
   CHECK(fs::exists(dir.path + "/step-000000002"));
 }
 
-TEST_CASE("damaged steps are set aside one by one; when none is good the run does not start afresh") {
+TEST_CASE("damaged steps are set aside one by one, when none is good the run does not start afresh") {
   const TempDir dir;
   for (int64_t step : {1, 2, 3}) save(dir.path, {2, 1, 1, 1}, step);
   const auto shard = [&](int step) { return cat(dir.path, "/step-00000000", step, "/rank-00001.h5"); };

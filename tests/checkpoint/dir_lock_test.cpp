@@ -29,7 +29,7 @@ std::string lock_of(const std::string& host, const std::string& boot, int pid, i
              ",\"token\":\"t\"}\n");
 }
 
-TEST_CASE("a second job in a folder is refused and told whose it is; afterwards it may come") {
+TEST_CASE("a second job in a folder is refused and told whose it is, afterwards it may come") {
   const TempDir dir;
   {
     const DirLock lock(dir.path + "/checkpoints", kQuick);

@@ -47,7 +47,7 @@ TEST_CASE("CPU memory is aligned, writable, copied and zeroed") {
   CHECK(free_bytes <= total);
 }
 
-TEST_CASE("a CPU stream has the threads asked for; zero means all cores") {
+TEST_CASE("a CPU stream has the threads asked for, zero means all cores") {
   const DeviceApi& api = *cpu_backend().device;
   for (int threads : {0, 1, 4}) {
     const Stream stream = api.open_stream(0, threads);
@@ -67,7 +67,7 @@ TEST_CASE("memory that the CPU does not have is refused with the sizes") {
   }
 }
 
-TEST_CASE("null memory has distinct addresses and no bytes behind them; null ops do not look") {
+TEST_CASE("null memory has distinct addresses and no bytes behind them, null ops do not look") {
   const DeviceApi& api = *null_backend().device;
   const Stream stream = api.open_stream(0, 8);
   constexpr int64_t kTebi = int64_t{1} << 40;

@@ -133,7 +133,7 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.lock"));
 }
 
-TEST_CASE("saves that fail are counted; under fail_policy abort the third in a row ends the run with 74") {
+TEST_CASE("saves that fail are counted, under fail_policy abort the third in a row ends the run with 74") {
   TempDir dir;
   // No file may grow beyond 64 KiB: logs fit, shards do not.
   const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";

@@ -69,7 +69,7 @@ class StuckSink : public Sink {
 
 }  // namespace
 
-TEST_CASE("records reach every sink in order; one that fails is switched off and the rest go on") {
+TEST_CASE("records reach every sink in order, one that fails is switched off and the rest go on") {
   Counts good, bad;
   std::vector<std::unique_ptr<Sink>> sinks;
   sinks.push_back(std::make_unique<CountingSink>(good, -1));
@@ -105,7 +105,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("log.jsonl holds one object a line; unknown is null, non-finite a string; a second start appends") {
+TEST_CASE("log.jsonl holds one object a line, unknown is null, non-finite a string, a second start appends") {
   TempFolder folder;
   const std::string path = folder.path + "/log.jsonl";
   {

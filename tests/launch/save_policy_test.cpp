@@ -63,7 +63,7 @@ TEST_CASE("saves by the clock: Young's interval, five minutes before the first, 
   CHECK(SaveTimer(20, 0).due(20));  // a job that fails three times a minute saves before it does
 }
 
-TEST_CASE("checkpoint.every is steps, 0 or auto; numbers and words, in files and on the command line") {
+TEST_CASE("checkpoint.every is steps, 0 or auto, numbers and words, in files and on the command line") {
   TempDir dir;
   CHECK(load_config({}).config.checkpoint.saves_by_time());
   CHECK(load_config({.flags = {"--checkpoint.every", "70"}}).config.checkpoint.save_steps() == 70);

@@ -184,7 +184,7 @@ TEST_CASE("what a restart cannot help is not started again", "[R28]") {
   }
 }
 
-TEST_CASE("Ctrl-C while the supervisor waits ends at once; while it trains it saves, and is not started again", "[R14]") {
+TEST_CASE("Ctrl-C while the supervisor waits ends at once, while it trains it saves, and is not started again", "[R14]") {
   TempDir dir;
   const auto begin = std::chrono::steady_clock::now();
   const Outcome waiting =

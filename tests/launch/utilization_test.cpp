@@ -35,7 +35,7 @@ TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, re
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
 }
 
-TEST_CASE("peaks are those of the data sheets, by the name that the driver gives; editions that differ are unknown") {
+TEST_CASE("peaks are those of the data sheets, by the name that the driver gives, editions that differ are unknown") {
   CHECK(peak_bf16_flops("NVIDIA H200, 139 GiB, sm_90") == 989.4e12);
   CHECK(peak_bf16_flops("NVIDIA H100 80GB HBM3, 79 GiB, sm_90") == 989.4e12);
   CHECK(peak_bf16_flops("NVIDIA H100 PCIe, 79 GiB, sm_90") == 756e12);
@@ -76,7 +76,7 @@ TEST_CASE("ceilings are kept by device and type, and what is damaged or another'
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST_CASE("attention of other shapes stays in the file of a device's ceilings; a named file must be good") {
+TEST_CASE("attention of other shapes stays in the file of a device's ceilings, a named file must be good") {
   TempDir dir;
   const std::string path = dir / "c.json";
   Ceilings first = some("GPU", 64, 2e12);

@@ -125,7 +125,7 @@ TEST_CASE("a linear layer of 8 bits computes forward and both gradients from cod
   check_close("db", got.db, db);
 }
 
-TEST_CASE("keeping codes, making them again and deferred weight gradients give the same bits; gradients add up") {
+TEST_CASE("keeping codes, making them again and deferred weight gradients give the same bits, gradients add up") {
   Layer layer;
   const Results codes = layer.run(ops::Keep::kCodes, false);
   CHECK(layer.run(ops::Keep::kInputs, false) == codes);
@@ -234,7 +234,7 @@ TEST_CASE("codes that norms and GELUs write give the bits of stored results, kep
   }
 }
 
-TEST_CASE("a norm whose scale is known stores codes and no result; its scale stands beside what it sees") {
+TEST_CASE("a norm whose scale is known stores codes and no result, its scale stands beside what it sees") {
   Chain c(true);
   Tape& t = c.rig.tape;
   const int64_t before = c.rig.arena.used();

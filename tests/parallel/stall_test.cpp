@@ -112,7 +112,7 @@ TEST_CASE("a rank that others wait for through two groups is named alone") {
   CHECK(d.ranks == std::vector<int>{3});
 }
 
-TEST_CASE("frozen, ended and running ranks are late; a circle is a deadlock; nobody missing is the transport") {
+TEST_CASE("frozen, ended and running ranks are late, a circle is a deadlock, nobody missing is the transport") {
   SECTION("a frozen rank that has entered") {
     auto ranks = two_by_two();
     waits_in(ranks[0], 1, 5);

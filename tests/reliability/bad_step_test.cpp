@@ -52,7 +52,7 @@ TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R2
   CHECK(w.z(63.5 + 1.4826 * 32 * 7) == Approx(7).epsilon(1e-12));
 }
 
-TEST_CASE("three bad steps in a row want a rollback; what is not finite is always skipped", "[R23][R24]") {
+TEST_CASE("three bad steps in a row want a rollback, what is not finite is always skipped", "[R23][R24]") {
   for (const SpikeAction action : {SpikeAction::kSkip, SpikeAction::kRollback, SpikeAction::kWarn, SpikeAction::kOff}) {
     StepGuard g({.action = action});
     fill(g);

@@ -61,10 +61,10 @@ class CommBench {
       const double begin = now();
       move(*named.group, motion, bytes);
       api_.synchronize(stream_);
-      const double slowest = largest(now() - begin);
+      const double taken = slowest(world_, now() - begin);
       if (k < 0) continue;  // connections, staging
-      seconds.push_back(slowest);
-      spent += slowest;
+      seconds.push_back(taken);
+      spent += taken;
       if (seconds.size() >= kMostRuns || (seconds.size() >= kLeastRuns && spent >= kEnoughSeconds)) break;
     }
     return {named.name, named.size, motion, bytes, spread_of(std::move(seconds))};
@@ -90,11 +90,6 @@ class CommBench {
       }
     }
   }
-  double largest(double mine) {
-    world_.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kF64, {}}, ReduceOp::kMax, {}).wait({});
-    return mine;
-  }
-
   ProcessGroup& world_;
   const DeviceApi& api_;
   const Stream stream_;

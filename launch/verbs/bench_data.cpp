@@ -23,11 +23,6 @@ namespace {
 constexpr double kEnoughSeconds = 2;
 constexpr int64_t kLeastSteps = 20;
 
-double largest(ProcessGroup& world, double mine) {
-  world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kF64, {}}, ReduceOp::kMax, {}).wait({});
-  return mine;
-}
-
 Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std::string& command,
                GroupFactory& factory) {
   const Config& c = loaded.config;
@@ -38,7 +33,7 @@ Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std:
   const Stream stream = backend.device->open_stream(device.index(), threads);
   const double opening = now();
   const auto data = open_training_data(training_data(c, factory.local_rank() == 0), loaded);
-  const double opened = largest(mesh.world(), now() - opening);
+  const double opened = slowest(mesh.world(), now() - opening);
   std::vector<double> seconds;
   double first = 0;
   {
@@ -46,14 +41,14 @@ Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std:
     Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
     loader.next();
     backend.device->synchronize(stream);
-    first = largest(mesh.world(), now() - begin);
+    first = slowest(mesh.world(), now() - begin);
     double spent = 0;
     const int64_t least = args.steps > 0 ? args.steps : kLeastSteps;
     while (static_cast<int64_t>(seconds.size()) < least || (args.steps == 0 && spent < kEnoughSeconds)) {
       const double start = now();
       loader.next();
       backend.device->synchronize(stream);
-      seconds.push_back(largest(mesh.world(), now() - start));
+      seconds.push_back(slowest(mesh.world(), now() - start));
       spent += seconds.back();
     }
   }

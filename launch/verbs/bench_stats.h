@@ -2,6 +2,8 @@
 #pragma once
 #include <vector>
 
+#include "parallel/comm/process_group.h"
+
 namespace gt {
 
 // Of the same unit as what was measured. mad: median of the distances from the median. NaN of nothing.
@@ -11,5 +13,8 @@ struct Spread {
 Spread spread_of(std::vector<double> measured);
 // What a `share` of the numbers lies below; between two of them, on the line that joins them. Not of nothing.
 double quantile(std::vector<double> measured, double share);
+
+// Of what each rank measured, the largest, on all of them. Collective.
+double slowest(ProcessGroup& world, double seconds);
 
 }  // namespace gt

@@ -180,6 +180,10 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
   const Outcome alone = gpttrain("bench comm" + tiny(), dir.path());
   CHECK(alone.code == 2);
   CHECK(alone.says("--tp 2 --dp 4"));
+  const Outcome direct = gpttrain("bench comm --config " + source_dir() + "/configs/tiny.json --tp 2 --most 1 " +
+                                      "--comm.backend direct --device.kind cpu", dir.path());
+  CHECK(direct.code == 2);
+  CHECK(direct.says("moves the memory of GPUs"));
 }
 
 TEST_CASE("bench data times the loaders of the layout") {

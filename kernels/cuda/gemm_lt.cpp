@@ -81,8 +81,11 @@ std::string text_of(const Key& k) {
              " epilogue ", static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
-// Of a product in files that says whether its bias' gradient is summed apart: index 1.
-constexpr const char* kApart = " apart";
+// Whether a plain product with a kernel of ours behind it may be the faster way; a bias alone costs a product nothing.
+constexpr bool may_come_apart(Fused f) { return has_gelu(f) || sums_bias(f); }
+
+// Of a product in files that says in which form it is the fastest: the index is a Fused.
+constexpr const char* kForm = " form";
 
 // What is multiplied: numbers of 8 bits have a factor each, on the device. sums: where cuBLASLt writes a bias'
 // gradient, over what is there.
@@ -101,7 +104,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algo{};
   bool found = false;  // false: cuBLASLt has nothing for this key, or did not take what it had
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic; where a call was refused: of that
-  std::optional<bool> apart;  // of one that sums a bias' gradient: a product and sums that follow it are faster
+  std::optional<Fused> form;  // of one that may come apart: the form that is the fastest
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -155,34 +158,32 @@ class GemmPlans {
     return it->second;
   }
 
-  // Whether `two`, of which `sum` is to follow, is faster than `one`, which sums a bias' gradient on the way: cuBLASLt
-  // has fewer kernels for that. As the table says, or timed; else no.
-  struct Way {
-    const Plan& plan;
-    const Product& g;
-    Fused fused;
-  };
-  template <class Sum>
-  bool apart(const Key& key, Plan& p, const Way& one, const Way& two, Context& c, const Sum& sum) {
-    if (p.apart) return *p.apart;
-    const auto time = [&]() -> std::optional<GemmChoice> {
-      const GemmTimer timer(c.stream, one.g.out.bytes());
-      if (!timer.ready()) return {};
-      const auto us = [&](const Way& way, bool sums) {
-        return timer.median_us([&] {
-          if (queue(c, way.plan, way.plan.algo, way.g, way.fused, timer.out()) != CUBLAS_STATUS_SUCCESS) return false;
-          if (sums) sum(timer.out());
-          return true;
-        });
-      };
-      const auto together = us(one, false), alone = us(two, true);
-      if (!together || !alone) return {};
-      return GemmChoice{{}, *alone < 0.99 * *together ? 1 : 0, std::min(*together, *alone)};
+  // The form, from `first` on, in which a product takes the least time: cuBLASLt's fused kernels may be slower than a
+  // plain product and a kernel of ours behind it. As the table says, or by time(form) in microseconds; else `first`.
+  template <class Time>
+  Fused form(const Key& key, Plan& p, Fused first, const Time& time) {
+    if (p.form) return *p.form;
+    const auto fits = [&](const GemmChoice& c) {
+      Fused f = first;
+      while (static_cast<int>(f) != c.index && may_come_apart(f)) f = less(f);
+      return static_cast<int>(f) == c.index;
     };
-    const auto choice = GemmChoices::instance().choose(
-        text_of(key) + kApart, identity_, [](const GemmChoice&) { return true; }, time);
-    p.apart = choice && choice->index == 1;
-    return *p.apart;
+    const auto fastest = [&] {
+      std::optional<GemmChoice> best;
+      for (Fused f = first;; f = less(f)) {
+        const std::optional<double> us = time(f);
+        if (us && (!best || *us < 0.99 * best->us)) best = GemmChoice{{}, static_cast<int>(f), *us};
+        if (!may_come_apart(f)) return best;
+      }
+    };
+    const auto choice = GemmChoices::instance().choose(text_of(key) + kForm, identity_, fits, fastest);
+    p.form = choice ? static_cast<Fused>(choice->index) : first;
+    return *p.form;
+  }
+
+  // Queues a product whose result goes to `out`, to be timed. False: it cannot be done in this form.
+  bool trial(Context& c, const Plan& p, const Product& g, Fused fused, void* out) {
+    return p.found && queue(c, p, p.algo, g, fused, out) == CUBLAS_STATUS_SUCCESS;
   }
 
   // Queues a product. False: cuBLASLt does not do it in this form, now and from now on; Plan::status says why.
@@ -423,11 +424,10 @@ class Call {
   }
 
   void run() {
-    for (Fused fused = best_fusion(g_, m_, n_);; fused = less(fused)) {
+    for (Fused fused = fastest(best_fusion(g_, m_, n_));; fused = less(fused)) {
       const Product t = target(fused);
       const Key key = key_of(t, fused);
       Plan& p = plans_.plan(key, c_, t);
-      if (p.found && sums_bias(fused) && sums_apart(key, p, t, fused)) continue;
       if (plans_.run(c_, p, t, fused)) {
         leave(c_, "gemm");
         return finish(g_, fused, t.sums, s_);
@@ -459,15 +459,36 @@ class Call {
             false};
   }
 
-  // Whether the sums are made faster by a kernel of ours behind a product without them (GemmPlans::apart).
-  bool sums_apart(const Key& key, Plan& p, const Product& t, Fused f) {
-    if (!GemmChoices::instance().on()) return false;
-    const Product plain = target(less(f));
-    const Plan& other = plans_.plan(key_of(plain, less(f)), c_, plain);
-    return other.found && plans_.apart(key, p, {p, t, f}, {other, plain, less(f)}, c_, [&](void* out) {
-      Tensor rows = g_.trans_a ? g_.a : g_.out;
-      if (!g_.trans_a) rows.data = static_cast<std::byte*>(out);
-      sum_rows({.x = rows, .out = t.sums}, s_);
+  Plan& plan_of(Fused f) {
+    const Product t = target(f);
+    return plans_.plan(key_of(t, f), c_, t);
+  }
+
+  // The form to try first, from `first` on. Plans are made before the table is asked: both need its lock.
+  Fused fastest(Fused first) {
+    if (!GemmChoices::instance().on() || !may_come_apart(first)) return first;
+    Plan& p = plan_of(first);
+    if (p.form || !p.found) return p.form.value_or(first);
+    for (Fused f = first; may_come_apart(f); f = less(f)) plan_of(less(f));
+    std::optional<GemmTimer> timer;  // only if there is something to time
+    return plans_.form(key_of(target(first), first), p, first, [&](Fused f) -> std::optional<double> {
+      if (!timer) timer.emplace(c_.stream, g_.out.bytes() + g_.dbias.bytes());
+      return timer->ready() ? median_us(*timer, f) : std::nullopt;
+    });
+  }
+
+  // Of the product and all that is left to do behind it. Results go to the timer's memory, but for the output of a GELU
+  // and its aux, which the call itself writes next.
+  std::optional<double> median_us(const GemmTimer& timer, Fused f) {
+    const Product t = target(f);
+    const Plan& p = plan_of(f);
+    Gemm rest = g_;
+    (g_.epilogue == Epilogue::kGelu ? rest.aux : rest.out).data = timer.out();
+    if (g_.dbias) rest.dbias.data = timer.out() + g_.out.bytes();
+    return timer.median_us([&] {
+      if (!plans_.trial(c_, p, t, f, timer.out())) return false;
+      finish(rest, f, t.sums, s_);
+      return true;
     });
   }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -33,7 +34,7 @@ class GemmTimer {
   }
 
   bool ready() const { return ready_; }  // false: no memory to be had, or the stream is being captured
-  void* out() const { return out_; }
+  std::byte* out() const { return static_cast<std::byte*>(out_); }
 
   // Of work() -> bool; nothing when it is false: the work cannot be queued.
   template <class Work>

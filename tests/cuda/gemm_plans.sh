@@ -33,8 +33,9 @@ silent timed
 ran
 plans=$(ls home/.cache/gpttrain/gemm-plans-emulated-device-*.txt)
 keys=$(grep -c " | 1 " "$plans")
-# Products that sum a bias' gradient on the way are held against those that do not, with sums behind them: two medians.
-both=$(grep -c " apart | 0 " "$plans")
+# Products that sum a bias' gradient on the way (5) are held against those that do not (0), with sums behind them: two
+# medians.
+both=$(grep -c " form | 5 " "$plans")
 kinds=$((keys - both))  # of products that this run makes
 [ "$kinds" -gt 5 ] && [ "$both" -gt 0 ] && [ "$(grep -c ' | ' "$plans")" = "$((keys + both))" ] ||
   { cat "$plans"; fail "not all chose the fastest"; }
@@ -52,11 +53,32 @@ cmp -s "$plans" before || fail "the file changed"
 
 # Where the library is slow at sums on the way, they are made behind; the file says so to whoever takes it.
 GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
-[ "$(grep -c ' apart | 1 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
+[ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
 train behind --device.gemm_plans sums.txt
 paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
   { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
 echo "sums of bias gradients on the way or behind, what is faster"
+
+# GELU likewise, of halves: forward (3) a product with its bias (1), backward (6) the slope on the way (4) or nothing (0).
+forms() {  # NAME FORWARD BACKWARD: lines of the file that say so, of those with these epilogues
+  local n
+  n=$(grep -c ' epilogue [36] .* form | ' "$1")
+  [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
+    { cat "$1"; fail "$1: not forms $2 and $3"; }
+}
+train halves --amp O2 --device.gemm_tune auto --device.gemm_plans halves.plans
+forms halves.plans 3 6
+GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train halves2 --amp O2 --device.gemm_tune auto --device.gemm_plans sums.plans
+forms sums.plans 3 4
+GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
+forms gelu.plans 1 0
+train halves4 --amp O2 --device.gemm_plans gelu.plans
+cmp -s halves3.losses halves4.losses || fail "forms of a file have other losses than when they were timed"
+cmp -s halves.losses halves3.losses && fail "a GELU of its own, whose input was rounded, has the same losses"
+paste halves.losses halves2.losses halves3.losses |
+  awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
+  { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are far"; }
+echo "GELU and its slope on the way or behind, what is faster"
 
 # What is suggested and then refused is left out of the choice; a form that is refused whole is done in pieces.
 GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
@@ -67,7 +89,7 @@ ran
 GPTTRAIN_EMULATED_EPILOGUES=none train pieces
 GPTTRAIN_EMULATED_EPILOGUES=refused train refused
 GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
-grep -q ' epilogue 0 ' refused.plans && ! grep -q ' epilogue [1-9]\| apart\|inf' refused.plans ||
+grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
   { cat refused.plans; fail "forms that were refused are in the file"; }
 for name in refused refused2; do
   cmp pieces.losses $name.losses || fail "refused when it runs, other losses than never offered"

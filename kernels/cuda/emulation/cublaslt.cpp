@@ -6,8 +6,8 @@
 // of odd sizes.
 //
 // GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the heuristic finds, so that
-// the backend's fallbacks run; with `slow_bias_gradients` they take long; with `refused` the heuristic finds all of
-// them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does not take.
+// the backend's fallbacks run; with `slow_bias_gradients` or `slow_gelu` these take long; with `refused` the heuristic
+// finds all of them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does not take.
 // What it refuses leaves an error behind for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran, a
 // line a process at its end.
 #include <cublasLt.h>
@@ -152,7 +152,7 @@ bool Product::legal() const {
   return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
 }
 
-constexpr const char *kSlowBiasGradients = "slow_bias_gradients", *kRefused = "refused";
+constexpr const char *kSlowBiasGradients = "slow_bias_gradients", *kSlowGelu = "slow_gelu", *kRefused = "refused";
 std::string epilogues() {
   const char* limit = std::getenv("GPTTRAIN_EMULATED_EPILOGUES");
   return limit != nullptr ? limit : "all";
@@ -161,8 +161,16 @@ std::string epilogues() {
 bool is_gelu_grad(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
 }
+bool is_gelu(cublasLtEpilogue_t e) {
+  return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
 bool is_bias_grad(cublasLtEpilogue_t e) {
   return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+bool is_slow(cublasLtEpilogue_t e) {
+  return epilogues() == kSlowBiasGradients ? is_bias_grad(e)
+                                           : epilogues() == kSlowGelu && (is_gelu(e) || is_gelu_grad(e));
 }
 
 void Product::die_of_faults() const {
@@ -179,7 +187,7 @@ void Product::run() const {
   const gt::emulated::OnDevice now;
   ++runs.count[algorithm];
   gt::emulated::clock_us += kMicroseconds[algorithm] / (fast() ? 2 : 1);
-  if (is_bias_grad(epilogue_of(d)) && epilogues() == kSlowBiasGradients) gt::emulated::clock_us += 100;
+  gt::emulated::clock_us += is_slow(epilogue_of(d)) ? 100 : 0;
   const bool at = ta(), bt = tb();
   const int64_t rows = m(), inner = k(), cols = n();
   const cublasLtEpilogue_t e = epilogue_of(d);
@@ -202,7 +210,7 @@ void Product::run() const {
       s *= scale * factors;
       if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
       if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
-      if (e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+      if (is_gelu(e)) {
         put(aux, aux_type, i + j * aux_ld, s);
         s = gelu(s);
       }
@@ -274,7 +282,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
   const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
   const bool without = have == "no_bias_gradients" && !is_bias_grad(e);
-  const bool all = have == "all" || have == kSlowBiasGradients || have == kRefused;
+  const bool all = have == "all" || have == kSlowBiasGradients || have == kSlowGelu || have == kRefused;
   *found = all || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     result[i] = {};

@@ -7,9 +7,9 @@
 //
 // GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the heuristic finds, so that
 // the backend's fallbacks run; with `slow_bias_gradients` or `slow_gelu` these take long; with `refused` the heuristic
-// finds all of them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does not take.
-// What it refuses leaves an error behind for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often each ran, a
-// line a process at its end.
+// finds all of them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does
+// not take. What it refuses leaves an error behind for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often
+// each ran, a line a process at its end.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

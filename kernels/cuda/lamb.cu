@@ -126,6 +126,12 @@ __device__ inline void apply_at(const Step<M, U>& a, const LambRule& r, const Fa
   if (a.value != nullptr) store_at_once<V>(on_device(a.value) + i, w);
 }
 
+// Of the segments of a group, which are neighbours, one alone says what the group's ratio is: the last, as calls in
+// their order would.
+__device__ inline bool last_of_group(const Segment* table, int segments, const Segment& s) {
+  return &s + 1 == table + segments || (&s)[1].group != s.group;
+}
+
 // A block a part of a tile.
 template <class M, class U>
 __global__ void __launch_bounds__(kThreads) apply_kernel(const Segment* table, int segments, const float* scalars,
@@ -135,7 +141,8 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(const Segment* table, i
   const PartOfSegment part(s, blockIdx.x);
   if (part.begin >= part.end) return;
   const float ratio = trust_ratio(r, s.weight_decay, norms + 2 * int64_t{s.group});
-  if (part.begin == 0 && threadIdx.x == 0 && ratios != nullptr) ratios[s.group] = ratio;
+  if (part.begin == 0 && threadIdx.x == 0 && ratios != nullptr && last_of_group(table, segments, s))
+    ratios[s.group] = ratio;
   const Factors k(r, scalars);
   const float late = r.corrected ? 1.0f : sqrtf(scalars[kBiasCorrection2]) / scalars[kBiasCorrection1];
   const Step<M, U> a(s, scalars[kLr] * late * ratio);

@@ -29,6 +29,7 @@
 #include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/graphs.h"
 #include "kernels/cuda/emulation/health.h"
+#include "kernels/cuda/emulation/watch.h"
 
 namespace {
 
@@ -139,6 +140,7 @@ struct Product {
   bool fast() const { return d.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0; }
   bool legal() const;
   void die_of_faults() const;
+  void tell_what_it_touches() const;
   void run() const;
 };
 
@@ -183,8 +185,30 @@ void Product::die_of_faults() const {
     gt::emulated::die("sums of a bias' gradient beside operands at odd places or of odd sizes");
 }
 
+void Product::tell_what_it_touches() const {
+  constexpr const char* kWhat = "cublasLtMatmul";
+  const auto bytes = [](int64_t elements, cudaDataType_t t) {
+    return static_cast<size_t>(elements) * (t == CUDA_R_32F ? 4 : eight_bits(t) ? 1 : 2);
+  };
+  const cublasLtEpilogue_t e = epilogue_of(d);
+  const auto bias_type = static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, o.type));
+  auto* bias = d.get<void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
+  auto* aux = d.get<void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, nullptr);
+  gt::emulated::watch::reads(A, bytes(a.rows * a.cols, a.type), kWhat);
+  gt::emulated::watch::reads(B, bytes(b.rows * b.cols, b.type), kWhat);
+  if (keep != 0) gt::emulated::watch::reads(C, bytes(o.rows * o.cols, o.type), kWhat);
+  gt::emulated::watch::writes(D, bytes(o.rows * o.cols, o.type), kWhat);
+  if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+    gt::emulated::watch::reads(bias, bytes(o.rows, bias_type), kWhat);
+  if (is_bias_grad(e))
+    gt::emulated::watch::writes(bias, bytes(e == CUBLASLT_EPILOGUE_BGRADB ? o.cols : o.rows, bias_type), kWhat);
+  if (is_gelu(e)) gt::emulated::watch::writes(aux, bytes(o.rows * o.cols, o.type), kWhat);
+  if (is_gelu_grad(e)) gt::emulated::watch::reads(aux, bytes(o.rows * o.cols, o.type), kWhat);
+}
+
 void Product::run() const {
   const gt::emulated::OnDevice now;
+  tell_what_it_touches();
   ++runs.count[algorithm];
   gt::emulated::clock_us += kMicroseconds[algorithm] / (fast() ? 2 : 1);
   gt::emulated::clock_us += is_slow(epilogue_of(d)) ? 100 : 0;

@@ -15,6 +15,7 @@
 #include "kernels/cuda/cudnn_library.h"
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/graphs.h"
+#include "kernels/cuda/emulation/watch.h"
 
 namespace gt::cuda {
 namespace {
@@ -38,10 +39,28 @@ class LoopPlan final : public AttentionPlan {
  private:
   void compute(const AttentionPointers& p, void* workspace) {
     const emulated::OnDevice now;
+    tell_what_it_touches(p, workspace);
     std::memset(workspace, 0xFF, static_cast<size_t>(workspace_));
     if (c_.backward) std::memset(p.dqkv, 0, static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2));
     for (int64_t b = 0; b < c_.batch; ++b)
       for (int64_t h = 0; h < c_.heads; ++h) c_.backward ? backward(p, b, h) : forward(p, b, h);
+  }
+
+  void tell_what_it_touches(const AttentionPointers& p, void* workspace) const {
+    const char* what = "cuDNN";
+    const auto qkv = static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2),
+               out = static_cast<size_t>(c_.batch * c_.seq * c_.heads * c_.head_dim * 2),
+               lse = static_cast<size_t>(c_.batch * c_.seq * c_.heads * 4);
+    emulated::watch::writes(workspace, static_cast<size_t>(workspace_), what);
+    emulated::watch::reads(p.qkv, qkv, what);
+    if (!c_.backward) {
+      emulated::watch::writes(p.out, out, what);
+      return emulated::watch::writes(p.lse, lse, what);
+    }
+    emulated::watch::reads(p.out, out, what);
+    emulated::watch::reads(p.dout, out, what);
+    emulated::watch::reads(p.lse, lse, what);
+    emulated::watch::writes(p.dqkv, qkv, what);
   }
 
   // Element d of token t of sequence b: of query head h, of the key or value of its group, of a row of outputs.

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "kernels/cuda/emulation/emulate.h"
+#include "kernels/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 
@@ -48,10 +49,13 @@ OnDevice::~OnDevice() {
   m.mutex.unlock();
 }
 
-void require_device_address(const void* p) {
+bool is_device_memory(const void* p) {
   const auto* at = static_cast<const std::byte*>(p);
-  const std::byte* base = memory().base;
-  if (p != nullptr && (at < base || at > base + kRange)) die("an address of the host is an argument");
+  return at >= memory().base && at <= memory().base + kRange;
+}
+
+void require_device_address(const void* p) {
+  if (p != nullptr && !is_device_memory(p)) die("an address of the host is an argument");
 }
 
 void* device_alloc(size_t bytes) {
@@ -70,6 +74,7 @@ void* device_alloc(size_t bytes) {
     m.used = std::max(m.used, at + need);
   }
   if (m.fenced && mprotect(m.base + at, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
+  watch::fresh(m.base + at, room);
   const OnDevice now;
   std::memset(m.base + at, 0xFF, room);
   return m.base + at + (m.fenced ? room - std::max<size_t>(16, (bytes + 15) / 16 * 16) : 0);

@@ -9,6 +9,7 @@ namespace gt::emulated {
 
 void* device_alloc(size_t bytes);  // NaN; nullptr: no room
 void device_free(void*);
+bool is_device_memory(const void*);
 
 // What timed events read: moved by products alone, so that timing has one outcome.
 extern double clock_us;

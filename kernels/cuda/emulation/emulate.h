@@ -1,7 +1,7 @@
 // Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
 // barriers order is ordered and nothing else, and copies behind a thread's back are made when it waits for them, so
 // indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It knows
-// nothing of speed, of occupancy, of real cuBLASLt or of memory spaces.
+// nothing of speed, of occupancy, of real cuBLASLt or of memory spaces. Races are seen in build/races alone (races.cpp).
 // Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>
@@ -15,6 +15,8 @@
 #include <functional>
 #include <tuple>
 #include <type_traits>
+
+#include "kernels/cuda/emulation/watch.h"
 
 #define GT_EMULATED 1
 #undef __shared__
@@ -38,7 +40,8 @@ void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thre
 // kernel's static shared memory, which counts too and is not known here.
 size_t shared_room(const void* kernel);
 void wait_block();
-void wait_warp();
+void wait_warp();   // what a warp wrote before is seen behind it
+void wait_lanes();  // they exchange values: no order of memory
 // Asynchronous copies of 16 bytes of the running thread: NaN is there until it waits for all but the newest commits.
 void copy_later(void* to, const void* from);
 void commit_copies();
@@ -87,6 +90,7 @@ void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   };
   if (capturing(b.stream)) return keep(b.stream, launch);
   count_single();
+  watch::piece(b.stream);
   launch();
 }
 
@@ -104,7 +108,7 @@ T __shfl_xor_sync(unsigned, T x, int mask) {
   const int lane = static_cast<int>((threadIdx.x + threadIdx.y * blockDim.x) % 32);
   T out;
   std::memcpy(&out, &all[lane ^ mask], sizeof out);
-  gt::emulated::wait_warp();
+  gt::emulated::wait_lanes();
   return out;
 }
 
@@ -114,7 +118,7 @@ unsigned __match_any_sync(unsigned, T x) {
   const uint64_t* all = gt::emulated::exchange(mine);
   unsigned mask = 0;
   for (int i = 0; i < 32; ++i) mask |= (all[i] == mine ? 1u : 0u) << i;
-  gt::emulated::wait_warp();
+  gt::emulated::wait_lanes();
   return mask;
 }
 
@@ -124,16 +128,20 @@ T __ldg(const T* p) {
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int atomicAdd(int* p, int v) {
+#define GT_ATOMIC __attribute__((noinline, no_sanitize("thread"))) inline  // told as one access, of their caller
+GT_ATOMIC int atomicAdd(int* p, int v) {
+  gt::emulated::watch::atomic(p, sizeof *p, __builtin_return_address(0));
   const int old = *p;
   *p += v;
   return old;
 }
-inline int atomicMax(int* p, int v) {
+GT_ATOMIC int atomicMax(int* p, int v) {
+  gt::emulated::watch::atomic(p, sizeof *p, __builtin_return_address(0));
   const int old = *p;
   *p = v > old ? v : old;
   return old;
 }
+#undef GT_ATOMIC
 inline int __float_as_int(float x) {
   int bits = 0;
   std::memcpy(&bits, &x, sizeof bits);

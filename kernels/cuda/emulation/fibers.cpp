@@ -11,6 +11,7 @@
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/health.h"
+#include "kernels/cuda/emulation/watch.h"
 
 #ifndef __x86_64__
 #error "the emulation switches fibers in x86-64 assembly"
@@ -37,7 +38,7 @@ std::byte* dynamic_shared = nullptr;
 namespace {
 
 constexpr size_t kStack = 128 * 1024;
-enum class State { kReady, kAtBlock, kAtWarp, kDone };
+enum class State { kReady, kAtBlock, kAtWarp, kAtLanes, kDone };
 
 struct Copy {
   void* to;
@@ -106,12 +107,21 @@ void run_block(size_t n, std::vector<size_t>& order, int mode, std::mt19937& ran
       moved = true;
       current = i;
       threadIdx = fibers[i].index;
+      watch::thread_runs(i, fibers[i].stack.data(), kStack);
       gt_emulated_switch(&scheduler, fibers[i].stack_pointer);
       done += fibers[i].state == State::kDone;
     }
     bool freed = false;
-    for (size_t w = 0; w < n; w += 32) freed |= open_barrier(w, std::min(n, w + 32), State::kAtWarp);
-    if (!freed) freed = open_barrier(0, n, State::kAtBlock);
+    for (size_t w = 0; w < n; w += 32) {
+      freed |= open_barrier(w, std::min(n, w + 32), State::kAtLanes);
+      if (!open_barrier(w, std::min(n, w + 32), State::kAtWarp)) continue;
+      watch::warp_meets(w / 32);
+      freed = true;
+    }
+    if (!freed && open_barrier(0, n, State::kAtBlock)) {
+      watch::block_meets();
+      freed = true;
+    }
     if (!moved && !freed && done < n) die("deadlock: threads of a block wait at different barriers");
   }
 }
@@ -125,8 +135,10 @@ void die(const char* what) {
 
 void wait_block() { leave(State::kAtBlock); }
 void wait_warp() { leave(State::kAtWarp); }
+void wait_lanes() { leave(State::kAtLanes); }
 
 void copy_later(void* to, const void* from) {
+  watch::copies(to, from, 16);
   std::memset(to, 0xFF, 16);
   fibers[current].copies.push_back({to, from, fibers[current].commits});
 }
@@ -137,15 +149,17 @@ void wait_copies(int newest) {
   Fiber& f = fibers[current];
   std::erase_if(f.copies, [&](const Copy& c) {
     const bool over = c.group < f.commits - newest;
-    if (over) std::memcpy(c.to, c.from, 16);
-    return over;
+    if (!over) return false;
+    watch::copies(c.to, c.from, 16);
+    std::memcpy(c.to, c.from, 16);
+    return true;
   });
 }
 
 const uint64_t* exchange(uint64_t mine) {
   const size_t i = current;
   lanes[i / 32][i % 32] = mine;
-  wait_warp();
+  wait_lanes();
   return lanes[i / 32].data();
 }
 
@@ -166,14 +180,17 @@ void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thre
   if (mode == 1) std::reverse(order.begin(), order.end());
   std::vector<float4> memory(shared / 16 + 1);
   dynamic_shared = reinterpret_cast<std::byte*>(memory.data());
+  watch::kernel_begins(dynamic_shared, shared);
   for (size_t k = 0; k < blocks; ++k) {
     const size_t b = mode == 1 ? blocks - 1 - k : k;
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
     std::memset(static_cast<void*>(memory.data()), 0xFF, memory.size() * 16);
+    watch::block_begins();
     for (size_t i = 0; i < n; ++i) start(fibers[i], i, block);
     run_block(n, order, mode, random);
   }
+  watch::kernel_ends();
 }
 
 }  // namespace gt::emulated

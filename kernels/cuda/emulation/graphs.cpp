@@ -108,24 +108,40 @@ __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream,
   return true;
 }
 
+// And what such work reads and writes, if it is a piece of its own (stream) or of a graph that runs (nullptr).
+__attribute__((visibility("default"))) void gpttrain_emulated_transfer(void* stream, const void* from, size_t from_bytes,
+                                                                       void* to, size_t to_bytes) {
+  if (stream != nullptr) watch::piece(static_cast<cudaStream_t>(stream));
+  const OnDevice now;
+  if (from != nullptr) watch::reads(from, from_bytes, "NCCL");
+  if (to != nullptr) watch::writes(to, to_bytes, "NCCL");
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return *s = reinterpret_cast<cudaStream_t>(new Queue), cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return delete queue_of(s), entered(); }
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  watch::ends(s);
+  return delete queue_of(s), entered();
+}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   return *e = reinterpret_cast<cudaEvent_t>(new Mark), cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete &mark_of(e), entered(); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  watch::ends(e);
+  return delete &mark_of(e), entered();
+}
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  if (const cudaError_t e = entered(); e != cudaSuccess) return e;
+  if (const cudaError_t broken = entered(); broken != cudaSuccess) return broken;
   Mark& m = mark_of(e);
   m.captured = capturing(s);
-  if (!m.captured) return forbidden() ? cudaErrorStreamCaptureUnsupported : (m.reading = read_clock(), cudaSuccess);
+  if (!m.captured && forbidden()) return cudaErrorStreamCaptureUnsupported;
+  if (!m.captured) return watch::record(e, s), m.reading = read_clock(), cudaSuccess;
   Queue& q = *queue_of(s);
   m.of = q.in, m.queue = &q, m.tip = q.tip;
   return cudaSuccess;
@@ -137,7 +153,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   Queue& q = *queue_of(s);
   if (!m.captured) {
     if (q.in != nullptr) return spoil(*q.in, cudaErrorStreamCaptureIsolation);
-    return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+    if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+    return watch::wait(s, e), cudaSuccess;
   }
   const std::shared_ptr<Capture> of = m.of.lock();
   if (of == nullptr) return cudaErrorInvalidValue;  // of a capture that is over
@@ -152,10 +169,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++counts.waits;
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
-  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return watch::host_waits(event), cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
@@ -164,7 +182,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  return mark_of(e).captured ? cudaErrorCapturedEvent : cudaSuccess;
+  if (mark_of(e).captured) return cudaErrorCapturedEvent;
+  return watch::host_waits(e), cudaSuccess;
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode) {
@@ -217,11 +236,12 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
   return wanted_of_captures("full") ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   ++counts.launched;
   for (const auto& piece : *pieces_of(graph)) {
+    watch::piece(s);
     piece();
     ++counts.pieces;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/emulation/health.h"
+#include "kernels/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 
@@ -22,6 +23,7 @@ cudaError_t queue(cudaStream_t s, Work work) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (capturing(s)) return keep(s, std::move(work)), cudaSuccess;
   count_single();
+  watch::piece(s);
   return work(), cudaSuccess;
 }
 

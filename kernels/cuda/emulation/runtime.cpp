@@ -18,7 +18,6 @@ using gt::emulated::OnDevice;
 
 namespace gt::emulated {
 
-
 namespace {
 
 std::mutex rooms_mutex;
@@ -49,6 +48,7 @@ cudaError_t cudaMalloc(void** p, size_t n) {
 }
 cudaError_t cudaFree(void* p) {
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  gt::emulated::watch::host_waits_for_all();
   return gt::emulated::device_free(p), gt::emulated::entered();
 }
 cudaError_t cudaHostAlloc(void** p, size_t n, unsigned) {
@@ -69,21 +69,25 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind, cudaStream_t stream) {
   return gt::emulated::queue(stream, [=] {
     const OnDevice now;
+    gt::emulated::watch::reads(s, n, "cudaMemcpyAsync");
+    gt::emulated::watch::writes(d, n, "cudaMemcpyAsync");
     std::memmove(d, s, n);
   });
 }
 cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t stream) {
   return gt::emulated::queue(stream, [=] {
     const OnDevice now;
+    gt::emulated::watch::writes(d, n, "cudaMemsetAsync");
     std::memset(d, v, n);
   });
 }
 
 // Waits for what a stream or an event does would never end while the stream is captured.
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   gt::emulated::count_wait();
   if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;
-  return forbidden() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+  if (forbidden()) return cudaErrorStreamCaptureUnsupported;
+  return gt::emulated::watch::host_waits(s), cudaSuccess;
 }
 
 cudaError_t cudaGetLastError() { return gt::emulated::last_error(); }

@@ -1,0 +1,339 @@
+// Finds races: two accesses to a byte of shared or device memory, one of them a write, that nothing orders. Threads of a
+// block are ordered by __syncthreads, those of a warp by __syncwarp too, blocks of a launch by nothing, launches and
+// copies by streams and events (order.h). It sees what ran, in the one order in which it ran: data that decide who
+// writes where have to be tried. GPTTRAIN_EMULATED_RACES=all: goes on after the first and tells each pair of places once.
+//
+// The compiler calls __tsan_readN and __tsan_writeN at every load and store of a kernel (-fsanitize=thread, without its
+// run-time library): here they ask this file.
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/emulation/device_memory.h"
+#include "kernels/cuda/emulation/emulate.h"
+#include "kernels/cuda/emulation/order.h"
+#include "kernels/cuda/emulation/watch.h"
+
+namespace gt::emulated {
+namespace {
+
+// Threads that read since they were last ordered behind one another.
+enum class Who : uint8_t { kThread, kWarp, kBlock, kBlocks };
+enum class How : uint8_t { kPlain, kAtomic, kLibrary };
+
+// An access to a byte; what is volatile counts as atomic. Epochs count what ends at a barrier of a block, and never begin anew.
+struct Access {
+  uint32_t epoch = 0, warp_epoch = 0;
+  When when = 0;      // 0: there was none
+  uint32_t place = 0;  // in this library: of the code; of the library's name for How::kLibrary
+  uint16_t thread = 0;
+  Who who = Who::kThread;
+  How how = How::kPlain;
+};
+
+struct Cell {
+  Access write, read;
+  When elsewhere = 0;  // a read of another stream that `read` is not ordered behind
+};
+
+// A cell a word of 4 bytes, until one byte of it is touched alone: then a cell a byte.
+constexpr uintptr_t kPage = 4096, kWord = 4;
+struct Page {
+  std::vector<Cell> cells{kPage / kWord};
+  uintptr_t granule = kWord;
+  void split() {
+    std::vector<Cell> bytes(kPage);
+    for (uintptr_t i = 0; i < kPage; ++i) bytes[i] = cells[i / kWord];
+    cells = std::move(bytes);
+    granule = 1;
+  }
+};
+
+struct Range {
+  uintptr_t begin = 0, bytes = 0;
+  bool holds(uintptr_t p) const { return p - begin < bytes; }
+};
+
+// What runs; of one kernel at a time (OnDevice).
+struct Running {
+  Range stack, dynamic_shared;
+  bool kernel = false;
+  When when = 0;
+  uint32_t epoch = 1, block_begin = 1;
+  std::array<uint32_t, 32> warp_epoch{};
+  uint16_t thread = 0;
+};
+Running running;
+
+struct Shadow {
+  std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
+  uintptr_t last_number = 0;
+  Page* last = nullptr;
+  Page& page(uintptr_t number) {
+    if (last == nullptr || number != last_number) {
+      auto& p = pages[number];
+      if (!p) p = std::make_unique<Page>();
+      last = p.get();
+      last_number = number;
+    }
+    return *last;
+  }
+};
+Shadow& shadow() {
+  static Shadow& s = *new Shadow;
+  return s;
+}
+
+// This library as it is loaded: where its code begins, and its variables, which static shared memory is among.
+struct Module {
+  uintptr_t base = 0;
+  Range data;
+  std::string file;
+  Module() {
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, size_t, void* self) {
+          auto& m = *static_cast<Module*>(self);
+          const auto here = reinterpret_cast<uintptr_t>(&running);
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const ElfW(Phdr) & p = info->dlpi_phdr[i];
+            const Range r{info->dlpi_addr + p.p_vaddr, p.p_memsz};
+            if (p.p_type != PT_LOAD || (p.p_flags & PF_W) == 0 || !r.holds(here)) continue;
+            m.base = info->dlpi_addr;
+            m.data = r;
+            m.file = info->dlpi_name;
+          }
+          return 0;
+        },
+        this);
+  }
+  uint32_t offset(const void* p) const { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) - base); }
+};
+const Module& module() {
+  static const Module& m = *new Module;
+  return m;
+}
+
+std::string source_line(const Access& a) {
+  if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module().base + a.place);
+  char line[512];
+  // The call's own address: the one before where it returns to.
+  std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module().file.c_str(), a.place - 1);
+  std::string out;
+  if (FILE* p = popen(line, "r")) {
+    while (std::fgets(line, sizeof line, p) != nullptr) {
+      const char* folder = std::strstr(line, "kernels/cuda/");  // without where the project lies
+      const char* name = folder != nullptr ? folder : line;
+      out += (out.empty() ? "" : ", in ") + std::string(name, std::strcspn(name, " \n"));
+    }
+    pclose(p);
+  }
+  char at[32];
+  std::snprintf(at, sizeof at, "+0x%x", a.place);
+  return out.empty() ? at : out;
+}
+
+const char* name_of(How h, bool write) {
+  if (h == How::kAtomic) return "an atomic operation";
+  return write ? "a write" : "a read";
+}
+
+std::string scope_of(const Access& old, const Access& now) {
+  char text[160];
+  if (old.when != now.when)
+    std::snprintf(text, sizeof text, "pieces %u of stream %u and %u of stream %u", number_of(old.when),
+                  stream_of(old.when), number_of(now.when), stream_of(now.when));
+  else if (old.epoch < running.block_begin || old.who == Who::kBlocks)
+    std::snprintf(text, sizeof text, "two blocks of a launch, the second is %u,%u,%u", blockIdx.x, blockIdx.y, blockIdx.z);
+  else
+    std::snprintf(text, sizeof text, "threads %u and %u of a block of %u", old.thread, now.thread,
+                  blockDim.x * blockDim.y * blockDim.z);
+  return text;
+}
+
+void tell(const Access& old, bool old_writes, const Access& now, bool now_writes, uintptr_t at) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& seen = *new std::set<std::pair<uint32_t, uint32_t>>;
+  static auto& told = *new std::set<std::pair<std::string, std::string>>;
+  const std::lock_guard lock(mutex);
+  if (!seen.emplace(old.place, now.place).second) return;
+  const std::string first = source_line(old), second = source_line(now);
+  if (!told.emplace(first, second).second) return;  // of another instance of a template
+  std::fprintf(stderr, "emulated kernel: a race at %p: %s and then %s, %s\n  first:  %s\n  second: %s\n",
+               reinterpret_cast<void*>(at), name_of(old.how, old_writes), name_of(now.how, now_writes),
+               scope_of(old, now).c_str(), first.c_str(), second.c_str());
+  const char* wanted = std::getenv("GPTTRAIN_EMULATED_RACES");
+  if (wanted == nullptr || std::strcmp(wanted, "all") != 0) std::abort();
+}
+
+// Whether `old` is over for the thread or the piece of `now`; shared memory begins anew with each block.
+bool over(const Access& old, const Access& now, bool shared) {
+  if (old.when == 0) return true;
+  if (old.when != now.when) return shared || current_piece().after(old.when);
+  if (old.how == How::kLibrary) return true;
+  if (old.epoch < running.block_begin) return shared;
+  if (old.who == Who::kBlocks) return false;
+  if (old.epoch < running.epoch) return true;
+  if (old.who == Who::kThread && old.thread == now.thread) return true;
+  return old.who <= Who::kWarp && old.thread / 32 == now.thread / 32 && old.warp_epoch < now.warp_epoch;
+}
+
+// `now` beside those before it of its kind: the newest stands for all that it is ordered behind.
+void note(Access& kept, const Access& now, bool shared) {
+  const Access old = std::exchange(kept, now);
+  if (over(old, now, shared) || old.when != now.when) return;
+  if (old.how != How::kAtomic) kept.how = old.how;
+  if (old.who == Who::kBlocks || old.epoch < running.block_begin)
+    kept.who = Who::kBlocks;
+  else if (old.who <= Who::kWarp && old.thread / 32 == now.thread / 32)
+    kept.who = Who::kWarp;
+  else
+    kept.who = Who::kBlock;
+}
+
+bool both_atomic(const Access& a, const Access& b) { return a.how == How::kAtomic && b.how == How::kAtomic; }
+
+void reading(Cell& c, const Access& now, bool shared, uintptr_t at) {
+  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, false, at);
+  if (!shared && c.read.when != 0 && c.read.when != now.when && !current_piece().after(c.read.when))
+    c.elsewhere = c.read.when;
+  note(c.read, now, shared);
+}
+
+void writing(Cell& c, const Access& now, bool shared, uintptr_t at) {
+  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, true, at);
+  if (!both_atomic(c.read, now) && !over(c.read, now, shared)) tell(c.read, false, now, true, at);
+  if (!shared && c.elsewhere != 0 && !current_piece().after(c.elsewhere)) {
+    Access other = c.read;
+    other.when = c.elsewhere;
+    tell(other, false, now, true, at);
+  }
+  c.elsewhere = 0;
+  note(c.write, now, shared);
+}
+
+enum class Touch { kRead, kWrite };
+
+template <Touch T>
+void touch(uintptr_t p, size_t bytes, const Access& now, bool shared) {
+  for (uintptr_t at = p, end = p + bytes; at < end;) {
+    Page& page = shadow().page(at / kPage);
+    const uintptr_t stop = std::min(end, (at / kPage + 1) * kPage);
+    if (page.granule == kWord && (at % kWord != 0 || stop % kWord != 0)) page.split();
+    for (; at < stop; at += page.granule) {
+      Cell& c = page.cells[at % kPage / page.granule];
+      if constexpr (T == Touch::kRead)
+        reading(c, now, shared, at);
+      else
+        writing(c, now, shared, at);
+    }
+  }
+}
+
+// A load or store of the instrumented code, which may be of the host: its own stack tells kernels' threads from that.
+template <Touch T>
+void accessed(const void* p, size_t bytes, const void* place, How how = How::kPlain) {
+  if (!running.kernel || !running.stack.holds(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)))) return;
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  const bool shared = running.dynamic_shared.holds(at) || module().data.holds(at);
+  if (running.stack.holds(at) || (!shared && !is_device_memory(p))) return;
+  const Access now{running.epoch,
+                   running.warp_epoch[running.thread / 32],
+                   running.when,
+                   module().offset(place),
+                   running.thread,
+                   Who::kThread,
+                   how};
+  touch<T>(at, bytes, now, shared);
+}
+
+template <Touch T>
+void by_library(const void* p, size_t bytes, const char* what) {
+  if (p == nullptr || !is_device_memory(p)) return;
+  const Access now{running.epoch, 0, current_piece().when, module().offset(what), 0, Who::kThread, How::kLibrary};
+  touch<T>(reinterpret_cast<uintptr_t>(p), bytes, now, false);
+}
+
+}  // namespace
+
+namespace watch {
+
+void reads(const void* p, size_t bytes, const char* what) { by_library<Touch::kRead>(p, bytes, what); }
+void writes(const void* p, size_t bytes, const char* what) { by_library<Touch::kWrite>(p, bytes, what); }
+
+void kernel_begins(const void* dynamic_shared, size_t bytes) {
+  running.dynamic_shared = {reinterpret_cast<uintptr_t>(dynamic_shared), bytes};
+  running.when = current_piece().when;
+  running.kernel = true;
+}
+void kernel_ends() { running.kernel = false; }
+void block_begins() {
+  running.block_begin = ++running.epoch;
+  running.warp_epoch.fill(0);
+}
+void thread_runs(size_t index, const void* stack, size_t stack_bytes) {
+  running.thread = static_cast<uint16_t>(index);
+  running.stack = {reinterpret_cast<uintptr_t>(stack), stack_bytes};
+}
+void block_meets() { running.epoch += forgets("blocks") ? 0 : 1; }
+void warp_meets(size_t warp) { running.warp_epoch[warp] += forgets("warps") ? 0 : 1; }
+
+void atomic(const void* p, size_t bytes, const void* caller) {
+  accessed<Touch::kWrite>(p, bytes, caller, How::kAtomic);
+}
+void copies(const void* to, const void* from, size_t bytes) {
+  accessed<Touch::kRead>(from, bytes, __builtin_return_address(0));
+  accessed<Touch::kWrite>(to, bytes, __builtin_return_address(0));
+}
+
+void fresh(const void* p, size_t bytes) {
+  const OnDevice now;
+  Shadow& s = shadow();
+  s.last = nullptr;
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  for (uintptr_t n = at / kPage; n < (at + bytes + kPage - 1) / kPage; ++n) s.pages.erase(n);
+}
+
+}  // namespace watch
+}  // namespace gt::emulated
+
+extern "C" {
+
+using gt::emulated::accessed;
+using gt::emulated::How;
+using gt::emulated::Touch;
+
+#define GT_HOOKS(N)                                                                                       \
+  void __tsan_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }             \
+  void __tsan_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); }           \
+  void __tsan_unaligned_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }   \
+  void __tsan_unaligned_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); } \
+  void __tsan_volatile_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0), How::kAtomic); } \
+  void __tsan_volatile_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0), How::kAtomic); }
+GT_HOOKS(1)
+GT_HOOKS(2)
+GT_HOOKS(4)
+GT_HOOKS(8)
+GT_HOOKS(16)
+#undef GT_HOOKS
+void __tsan_read_range(void* p, size_t n) { accessed<Touch::kRead>(p, n, __builtin_return_address(0)); }
+void __tsan_write_range(void* p, size_t n) { accessed<Touch::kWrite>(p, n, __builtin_return_address(0)); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void**, void*) {}
+
+}  // extern "C"

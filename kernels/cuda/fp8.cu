@@ -46,7 +46,8 @@ struct ThroughGelu : Plain<T> {
   __device__ void get(const Stored<V, T>& f, float (&v)[V]) const {
     f.get(v);
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = rounded<T>(gelu_of(v[j]));
+    for (int j = 0; j < V; ++j) v[j] = gelu_of(v[j]);
+    round_all<T>(v);
   }
 };
 
@@ -69,7 +70,8 @@ struct ThroughGeluGrad {
     f.pre.get(a);
     f.dout.get(v);
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = rounded<T>(v[j] * gelu_slope(a[j]) + 0.0f);  // as gelu_grad: no negative zero
+    for (int j = 0; j < V; ++j) v[j] = v[j] * gelu_slope(a[j]) + 0.0f;  // as gelu_grad: no negative zero
+    round_all<T>(v);
   }
 };
 

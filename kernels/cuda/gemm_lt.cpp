@@ -20,7 +20,7 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kCandidates = 16;  // algorithms that are timed
+constexpr int kCandidates = 32;  // algorithms that are timed
 
 std::string text_of(cublasStatus_t s) { return cat(cublasLtGetStatusName(s), ": ", cublasLtGetStatusString(s)); }
 
@@ -252,7 +252,9 @@ class GemmPlans {
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
     // Split-k parts are added in f32, never in a half output type.
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<uint32_t>(out == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_MASK
+                                                   : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(key.align_b));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(key.align_a));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(key.align_out));

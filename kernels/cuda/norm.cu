@@ -13,7 +13,7 @@ namespace {
 
 // W warps share a row, K packs of V elements a lane. Drop: dropout of delta.
 template <class T, int V, int K, int W, bool Drop>
-__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_kernel(Forward<T> p) {
+__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, W == 1 && K == 4 ? 6 : 1) norm_kernel(Forward<T> p) {
   __shared__ float shared[W];
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t row = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
@@ -40,13 +40,13 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
     s += v;
   }
   const T* x = p.delta ? p.sum : p.x;  // a thread reads back only what it wrote itself
-  const float mean = group_sum<8>(s, shared) / static_cast<float>(p.cols);
+  const float mean = group_sum<8>(s, shared) * p.inverse_cols;
   float q = 0;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     const float d = to_float(x[at + c]) - mean;
     q += d * d;
   }
-  const float rstd = 1.0f / sqrtf(group_sum<8>(q, shared) / static_cast<float>(p.cols) + p.eps);
+  const float rstd = inverse_root(group_sum<8>(q, shared) * p.inverse_cols + p.eps);
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     float g[1], b[1];
     p.gamma.template get<1>(c, g);

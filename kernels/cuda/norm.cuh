@@ -24,6 +24,18 @@ struct Weights {
   }
 };
 
+// V elements of a branch that were asked for: as they lie, in the one of its types that it has.
+template <int V, class T>
+struct AskedOfBranch {
+  Stored<V, T> same;
+};
+template <int V>
+struct AskedOfBranch<V, float> {
+  Stored<V, float> same;
+  Stored<V, __nv_bfloat16> bf16;
+  Stored<V, __half> f16;
+};
+
 // The branch that is added to x, or its gradient: of x's type, or beside f32 of a half type.
 template <class T>
 struct Branch {
@@ -31,13 +43,26 @@ struct Branch {
   DType type;
   __device__ explicit operator bool() const { return data != nullptr; }
   template <int V>
+  __device__ void ask(int64_t i, AskedOfBranch<V, T>& a) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (type == DType::kBF16) return a.bf16.load(static_cast<const __nv_bfloat16*>(data) + i);
+      if (type == DType::kF16) return a.f16.load(static_cast<const __half*>(data) + i);
+    }
+    a.same.load(static_cast<const T*>(data) + i);
+  }
+  template <int V>
+  __device__ void get(const AskedOfBranch<V, T>& a, float (&d)[V]) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (type == DType::kBF16) return a.bf16.get(d);
+      if (type == DType::kF16) return a.f16.get(d);
+    }
+    a.same.get(d);
+  }
+  template <int V>
   __device__ void get(int64_t i, float (&d)[V]) const {
-    if (std::is_same_v<T, float> && type == DType::kBF16)
-      load<V>(static_cast<const __nv_bfloat16*>(data) + i, d);
-    else if (std::is_same_v<T, float> && type == DType::kF16)
-      load<V>(static_cast<const __half*>(data) + i, d);
-    else
-      load<V>(static_cast<const T*>(data) + i, d);
+    AskedOfBranch<V, T> a;
+    ask(i, a);
+    get(a, d);
   }
   template <int V>
   __device__ void put(int64_t i, const float (&d)[V]) const {
@@ -51,15 +76,12 @@ struct Branch {
   // d as put() stores it.
   template <int V>
   __device__ void round(float (&d)[V]) const {
-#pragma unroll
-    for (int j = 0; j < V; ++j) {
-      if (std::is_same_v<T, float> && type == DType::kBF16)
-        d[j] = rounded<__nv_bfloat16>(d[j]);
-      else if (std::is_same_v<T, float> && type == DType::kF16)
-        d[j] = rounded<__half>(d[j]);
-      else
-        d[j] = rounded<T>(d[j]);
-    }
+    if (std::is_same_v<T, float> && type == DType::kBF16)
+      round_all<__nv_bfloat16>(d);
+    else if (std::is_same_v<T, float> && type == DType::kF16)
+      round_all<__half>(d);
+    else
+      round_all<T>(d);
   }
 };
 
@@ -72,6 +94,7 @@ struct Forward {
   float *mean, *rstd;
   int64_t n;
   int cols;
+  float inverse_cols;
   float eps;
   RowDrop drop;
 
@@ -81,33 +104,42 @@ struct Forward {
   }
 };
 
+// To two units of the last place, in one instruction where a root and a division are 30.
+__device__ inline float inverse_root(float x) {
+#ifdef __CUDA_ARCH__
+  return rsqrtf(x);
+#else
+  return 1.0f / sqrtf(x);
+#endif
+}
+
 // One row of p.cols columns, by W warps, K packs of V elements a lane: writes the sum and the statistics, gives what
 // comes out of the norm to emit(column, float (&)[V]), pack by pack. Drop: dropout of delta. `shared` holds W values.
 template <int V, int K, int W, bool Drop, class T, class Emit>
 __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, float* shared, Emit emit) {
   float v[K][V];
-  const T* x = p.x + row * p.cols;
+  Stored<V, T> x[K];  // all of x and delta is asked for before any of it is looked at
+  AskedOfBranch<V, T> delta[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int c = (k * 32 * W + lane) * V;
-    if (c < p.cols) load<V>(x + c, v[k]);
+    if (c >= p.cols) continue;
+    x[k].load(p.x + row * p.cols + c);
+    if (p.delta) p.delta.ask(row * p.cols + c, delta[k]);
   }
-  if (p.delta) {
-    float d[K][V];
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c < p.cols) p.delta.template get<V>(row * p.cols + c, d[k]);
-    }
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c >= p.cols) continue;
+    x[k].get(v[k]);
+    if (!p.delta) continue;
+    float d[V];
+    p.delta.get(delta[k], d);
+    if constexpr (Drop) drop<V>(p.drop, row, p.cols, c, d);
 #pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-      if constexpr (Drop) drop<V>(p.drop, row, p.cols, c, d[k]);
-#pragma unroll
-      for (int j = 0; j < V; ++j) v[k][j] = rounded<T>(v[k][j] + d[k][j]);
-      store<V>(p.sum + row * p.cols + c, v[k]);
-    }
+    for (int j = 0; j < V; ++j) v[k][j] += d[j];
+    round_all<T>(v[k]);
+    store<V>(p.sum + row * p.cols + c, v[k]);
   }
   float s = 0;
 #pragma unroll
@@ -115,14 +147,14 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
     if ((k * 32 * W + lane) * V < p.cols)
 #pragma unroll
       for (int j = 0; j < V; ++j) s += v[k][j];
-  const float mean = group_sum<W>(s, shared) / static_cast<float>(p.cols);
+  const float mean = group_sum<W>(s, shared) * p.inverse_cols;
   float q = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k)
     if ((k * 32 * W + lane) * V < p.cols)
 #pragma unroll
       for (int j = 0; j < V; ++j) q += (v[k][j] - mean) * (v[k][j] - mean);
-  const float rstd = 1.0f / sqrtf(group_sum<W>(q, shared) / static_cast<float>(p.cols) + p.eps);
+  const float rstd = inverse_root(group_sum<W>(q, shared) * p.inverse_cols + p.eps);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int c = (k * 32 * W + lane) * V;
@@ -137,14 +169,14 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
   if (lane == 0) p.statistics(row, mean, rstd);
 }
 
-// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill
-// in the backward.
+// The smallest register shape that holds a row: at most 32 elements a lane (56 of a half type in a forward), and in one
+// warp at most `Most`; more spill in the backward.
 template <int K, int W>
 struct RowShape {
   static constexpr int k = K, w = W;
 };
 
-constexpr int kForward = 32, kBackward = 24;
+constexpr int kForward = 32, kBackward = 24, kLongForward = 56;
 
 // Calls f with it; false when there is none. Four warps where a pack a lane holds what is too long for one warp: half
 // of eight would have nothing to do.
@@ -154,6 +186,8 @@ bool by_row_shape(int64_t cols, F&& f) {
   if (cols % kV != 0 || cols > 32 * 256) return false;
   if constexpr (Most < 4 * kV)
     if (cols > Most * 32 && cols <= 4 * kV * 32) return f(RowShape<1, 4>{}), true;
+  if constexpr (Most == kForward && sizeof(T) == 2)  // without barriers, and with more rows under way, than eight warps
+    if (cols > Most * 32 && cols <= kLongForward * 32) return f(RowShape<kLongForward / kV, 1>{}), true;
   if (cols <= 16 * 32)
     f(RowShape<16 / kV, 1>{});
   else if (cols <= 24 * 32)
@@ -205,6 +239,7 @@ Forward<T> forward_of(const LayerNorm& a) {
           a.rstd.as<float>(),
           a.x.shape.rows(),
           static_cast<int>(a.x.shape.cols()),
+          1.0f / static_cast<float>(a.x.shape.cols()),
           a.eps,
           a.drop};
 }

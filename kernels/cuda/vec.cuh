@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 namespace gt::cuda {
 
@@ -32,6 +33,26 @@ __device__ inline __half from_float<__half>(float x) {
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
+}
+
+// Likewise of V values: two at once where there is an instruction for it, which takes a quarter of the time.
+template <class T, int V>
+__device__ inline void round_all(float (&v)[V]) {
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < V; j += 2) {
+      float2 both = make_float2(v[j], v[j + 1]);
+      if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        both = __bfloat1622float2(__float22bfloat162_rn(both));
+      else
+        both = __half22float2(__float22half2_rn(both));
+      v[j] = both.x;
+      v[j + 1] = both.y;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = rounded<T>(v[j]);
+  }
 }
 
 template <int Bytes>

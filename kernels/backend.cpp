@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "kernels/cpu/conditions.h"
 #include "kernels/cpu/table.h"
 #include "kernels/null/null.h"
 
@@ -78,8 +79,12 @@ Loaded load() {
 }  // namespace
 
 const Backend& cpu_backend() {
-  static constexpr Backend backend{DeviceKind::kCpu, &cpu::kTable, &cpu::kDevice, cpu::weight_copy_bytes,
-                                   cpu::held_copy_bytes};
+  static constexpr Backend backend{.kind = DeviceKind::kCpu,
+                                   .ops = &cpu::kTable,
+                                   .device = &cpu::kDevice,
+                                   .weight_copy_bytes = cpu::weight_copy_bytes,
+                                   .held_copy_bytes = cpu::held_copy_bytes,
+                                   .conditions = cpu::conditions};
   return backend;
 }
 

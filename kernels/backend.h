@@ -4,7 +4,10 @@
 #pragma once
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "kernels/core/conditions.h"
 #include "kernels/core/device.h"
 #include "kernels/ops.h"
 
@@ -59,6 +62,12 @@ struct Backend {
   int64_t (*held_workspace_bytes)(Stream) = nullptr;
   // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
   void* (*raw_stream)(Stream) = nullptr;
+  // Clocks, power and temperature of a device now; what of it is unknown, and why, is added to *why unless it is null.
+  // The first call for a device finds it, which can take long. For any thread: none selects a device by it. nullptr:
+  // nobody knows.
+  DeviceConditions (*conditions)(int index, std::string* why) = nullptr;
+  // What it computes with beside this program, by name and version: {"CUDA runtime", "13.0"}. nullptr: nothing.
+  std::vector<std::pair<std::string, std::string>> (*libraries)() = nullptr;
   bool replays = false;  // calls can be recorded and replayed as graphs: a twin that kernels/replay.h made
 };
 
@@ -70,7 +79,7 @@ const Backend* cuda_backend(std::string* why);
 
 // What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
 // Library and binary are built together; another abi number is refused with both numbers.
-constexpr int kBackendAbi = 15;
+constexpr int kBackendAbi = 16;
 
 // Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
 // avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.

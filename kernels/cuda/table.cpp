@@ -1,6 +1,7 @@
 // The op table, and the one symbol that this library exports.
 #include "kernels/cuda/table.h"
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm_choices.h"
+#include "kernels/cuda/nvml.h"
 
 namespace gt::cuda {
 
@@ -83,6 +85,17 @@ int64_t held_workspace_bytes(Stream s) {
   return (c.gemm ? kGemmWorkspaceBytes : 0) + held_attention_bytes(c);
 }
 
+std::vector<std::pair<std::string, std::string>> libraries() {
+  int serves = 0, runtime = 0;
+  cudaDriverGetVersion(&serves);
+  cudaRuntimeGetVersion(&runtime);
+  const size_t lt = cublasLtGetVersion();
+  const std::string driver = driver_version();
+  return {{"NVIDIA driver", cat(driver.empty() ? "version unknown" : driver, ", serves CUDA ", version(serves))},
+          {"CUDA runtime", version(runtime)},
+          {"cuBLASLt", cat(lt / 10000, '.', lt % 10000 / 100, '.', lt % 100)}};
+}
+
 std::string tune_gemm(const GemmTuning& t) {
   gemm_in_tf32 = t.tf32;
   gemm_fp8_fast = t.fp8_fast_accum;
@@ -111,7 +124,9 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .attention_library = gt::cuda::attention_library,
                                     .workspace_bytes = gt::cuda::workspace_bytes,
                                     .held_workspace_bytes = gt::cuda::held_workspace_bytes,
-                                    .raw_stream = gt::cuda::raw_stream};
+                                    .raw_stream = gt::cuda::raw_stream,
+                                    .conditions = gt::cuda::conditions,
+                                    .libraries = gt::cuda::libraries};
   static thread_local std::string reason;
   gt::cuda::ask_for_queues();
   reason = gt::cuda::obstacle(abi);

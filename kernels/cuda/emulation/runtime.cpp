@@ -3,6 +3,7 @@
 // shared memory a block may use (default: an H200's 232448).
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -103,7 +104,13 @@ const char* cudaGetErrorName(cudaError_t e) {
 }
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
 cudaError_t cudaSetDevice(int) { return gt::emulated::select_device(), gt::emulated::entered(); }
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* n) {
+  const char* wanted = std::getenv("GPTTRAIN_EMULATED_DEVICES");
+  return *n = wanted != nullptr ? std::atoi(wanted) : 1, cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* bus, int size, int device) {
+  return std::snprintf(bus, static_cast<size_t>(size), "EE00:%02X:00.0", device), cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* v) { return *v = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute a, int value) {

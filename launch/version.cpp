@@ -92,25 +92,31 @@ std::string nccl_library() {
 const char* program_version() { return GPT_VERSION; }
 const char* git_hash() { return GPT_GIT_HASH; }
 
-std::string version_text() {
+Rows library_versions() {
 #if defined(__clang__)
   const char* compiler = "clang " __clang_version__;
 #else
   const char* compiler = "g++ " __VERSION__;
 #endif
-  return fmt::format("gpttrain {} (git {})\n", program_version(), git_hash()) +
-         block({{"compiler", compiler},
-                {"MPI", mpi_version()},
-                {"HDF5", hdf5_version()},
-                {"oneDNN", onednn_version()},
-                {"SentencePiece", GPT_SENTENCEPIECE_VERSION},
-                {"zlib", zlib_version()},
-                {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
-                {"CLI11", CLI11_VERSION},
-                {"CPU", cpu_isa()},
-                {"CUDA", cuda_devices()},
-                {"cuDNN", attention_library()},
-                {"NCCL", nccl_library()}});
+  Rows rows{{"compiler", compiler},
+            {"MPI", mpi_version()},
+            {"HDF5", hdf5_version()},
+            {"oneDNN", onednn_version()},
+            {"SentencePiece", GPT_SENTENCEPIECE_VERSION},
+            {"zlib", zlib_version()},
+            {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+            {"CLI11", CLI11_VERSION},
+            {"CPU", cpu_isa()},
+            {"CUDA", cuda_devices()}};
+  if (const Backend* b = cuda_backend(nullptr); b && b->libraries != nullptr)
+    for (const auto& [name, version] : b->libraries()) rows.push_back({name, version});
+  rows.push_back({"cuDNN", attention_library()});
+  rows.push_back({"NCCL", nccl_library()});
+  return rows;
+}
+
+std::string version_text() {
+  return fmt::format("gpttrain {} (git {})\n", program_version(), git_hash()) + block(library_versions());
 }
 
 }  // namespace gt

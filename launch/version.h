@@ -4,12 +4,15 @@
 #pragma once
 #include <string>
 
+#include "launch/logs/metrics.h"
+
 namespace gt {
 
 const char* program_version();  // "0.1.0"
 const char* git_hash();         // of the sources, "-dirty" behind it when they had changes; "unknown" without git
 
-// "gpttrain 0.1.0 (git ...)", compiler, libraries, instruction set of the processor in use, CUDA or why not.
-std::string version_text();
+// Compiler, libraries, instruction set of the processor in use, CUDA with its driver and libraries, or why not.
+Rows library_versions();
+std::string version_text();  // "gpttrain 0.1.0 (git ...)", and these
 
 }  // namespace gt

@@ -159,13 +159,11 @@ has_device || {
 }
 
 device() {
-  local driver
   cat "$logs/version.txt"
   echo "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"
   nvidia-smi 2>/dev/null || [ -n "$small" ] || fail "no nvidia-smi" || return 1
   has_cudnn || { fail "attention would be computed by our own kernels: $(line_of cuDNN)"; return 1; }
-  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)
-  echo "figure: $(line_of CUDA), driver ${driver:-none}, $(line_of cuDNN), NCCL $(line_of NCCL)"
+  echo "figure: $(line_of CUDA), driver $(line_of 'NVIDIA driver'), $(line_of cuDNN), NCCL $(line_of NCCL)"
 }
 
 cases=${GPT_GPU_CASES:-parity*,segments*,marks*,replay*}
@@ -416,9 +414,10 @@ warm=10
 bench() {
   local name=$1
   shift
-  trainer bench $(config_of "$name") --warmup "$warm" --steps "$steps" --out "$logs/bench.jsonl" "$@" ||
-    fail "gpttrain bench of the $name $*"
+  trainer bench $(config_of "$name") --warmup "$warm" --steps "$steps" --out "$logs/bench.jsonl" "$@" | tee bench.txt
+  [ "${PIPESTATUS[0]}" = 0 ] || fail "gpttrain bench of the $name $*"
 }
+clocks() { sed -nE 's/^(clocks|warning) +/, /p' bench.txt | paste -sd' '; }  # of the last bench
 record() { tail -1 "$logs/bench.jsonl" | sed -nE "s/.*\"$1\":([0-9.e+-]+)[,}].*/\1/p"; }
 thousands() { awk -v x="$1" 'BEGIN {printf "%.1fk", x / 1000}'; }
 part() { awk -v x="$1" 'BEGIN {if (x == "") print "not measured"; else printf "%.3f", x}'; }
@@ -438,7 +437,7 @@ speed() {
     rate=$(record tokens_per_second)
     line="$name $(thousands "$rate") tokens/s, $(thousands $floor) $(judge "$rate" $floor)"
     line+=", sol $(part "$(record sol)"), mfu $(part "$(record mfu)"), host-bound $(part "$(record host_bound)")"
-    tell "$line"
+    tell "$line$(clocks)"
     all+="$line; "
     [ $name != 124m ] || first=$rate
   done

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
   std::vector<double> steps, updates, streams;
   double spent = 0, waited = 0;
   BenchRecord record;
+  ConditionsWatch watch(backend, device.index());
   {
     Engine engine(options, mesh, backend, stream, plan);
     engine.init_weights();
@@ -57,7 +59,10 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     mesh.world().barrier();
     double before = now();  // end to end: an update may go on behind the results of its step
     for (int64_t k = -length.warmup;; ++k) {
-      if (k == 0) waited = loader.wait_seconds();
+      if (k == 0) {
+        waited = loader.wait_seconds();
+        watch.start();
+      }
       const bool last = mesh.rank() == 0 && k + 1 >= length.steps && spent >= length.seconds;
       const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq, last);
       const double begin = std::exchange(before, now());
@@ -72,6 +77,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
       record.bubble += std::max(0., steps.back() - r.times.mean_busy());
       if (r.stop) break;
     }
+    watch.stop();
     record.data_wait = loader.wait_seconds() - waited;
     for (double* share : {&record.busy, &record.neighbours, &record.exposed_comm, &record.bubble, &record.data_wait})
       *share /= spent;
@@ -79,7 +85,11 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.measured = engine.measured_plan().memory;
     if (backend.replays) record.graphs = engine.replays();
   }
+  std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  record.conditions = gather_conditions(*factory.make(everyone), summary_of(watch.seen()));
   if (mesh.rank() == 0) {
+    record.conditions_why = watch.why();
     record.config_json = config_json(c);
     record.device = backend.device->describe(device.index());
     record.shape = mesh.shape();

@@ -12,6 +12,7 @@
 #include "launch/ranks/ranks.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/rank_device.h"
+#include "launch/verbs/bench_record.h"
 #include "launch/verbs/device_bench.h"
 #include "launch/verbs/verbs.h"
 
@@ -102,6 +103,8 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   const EngineOptions options = engine_options(config, threads);
   const DType t = options.precision.linear();
   const DeviceBench b(device.backend(), device.index(), threads);
+  ConditionsWatch watch(device.backend(), device.index());
+  watch.start();
   Ceilings c;
   c.device = device.backend().device->describe(device.index());
   c.dtype = name_of(t);
@@ -124,6 +127,8 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
              flops_text(c.attention[0].backward), options.model.heads, options.model.hidden / options.model.heads,
              options.model.seq);
+  watch.stop();
+  fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
   if (path.empty()) {
     fmt::print("not kept: no HOME and no XDG_CACHE_HOME; --output FILE names one\n");

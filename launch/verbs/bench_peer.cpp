@@ -9,8 +9,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "launch/logs/conditions.h"
+#include "launch/logs/console.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/bench_record.h"
 #include "launch/verbs/bench_stats.h"
@@ -70,9 +73,49 @@ double idle_share() {
   return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
 }
 
+// The devices that either side computes on, as far as that is known from here: those that one of our ranks takes.
+class Watches {
+ public:
+  explicit Watches(const Config& c) {
+    const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_backend(nullptr);
+    const Backend& backend = cuda != nullptr ? *cuda : cpu_backend();
+    const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
+    for (int k = 0; k < devices; ++k) watches_.push_back(std::make_unique<ConditionsWatch>(backend, k));
+  }
+  // While `run` computes: a run also starts, loads and ends, with the device idle.
+  template <class Run>
+  auto during(Run run) {
+    for (const auto& w : watches_) w->start();
+    auto result = run();
+    seen_.clear();
+    for (const auto& w : watches_) {
+      w->stop();
+      seen_.push_back(summary_of(w->seen(), true));
+    }
+    return result;
+  }
+  const std::vector<ConditionsSummary>& seen() const { return seen_; }
+  nlohmann::ordered_json json() const {
+    return nlohmann::ordered_json::parse(conditions_json(seen_, watches_.front()->why(), "device"));
+  }
+
+ private:
+  std::vector<std::unique_ptr<ConditionsWatch>> watches_;
+  std::vector<ConditionsSummary> seen_;
+};
+
+// Under a pair's line; nothing where nothing is known.
+std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& seen) {
+  std::string text = conditions_text(seen, "device");
+  if (text.empty()) return "";
+  if (const std::string limits = limits_text(seen, "device"); !limits.empty()) text += "\nheld down: " + limits;
+  return block({{fmt::format("  {:<6}", side), text}});
+}
+
 class Duel {
  public:
-  Duel(const Command& command, const PeerArgs& args) : args_(args), config_(command.loaded.config) {
+  Duel(const Command& command, const PeerArgs& args)
+      : args_(args), config_(command.loaded.config), watches_(command.loaded.config) {
     record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
     own_ = shell_word(fs::read_symlink("/proc/self/exe").string()) + " bench";
     if (!command.config_file.empty()) own_ += " --config " + shell_word(command.config_file);
@@ -96,13 +139,13 @@ class Duel {
 
   // Tokens a second, medians of the steps.
   double own() {
-    const Ran r = run_shell(own_);
+    const Ran r = watches_.during([&] { return run_shell(own_); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
     last_ = nlohmann::json::parse(std::ifstream(record_));
     return last_.at("tokens_per_second").get<double>();
   }
   double peer() {
-    const Ran r = run_shell(args_.run);
+    const Ran r = watches_.during([&] { return run_shell(args_.run); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, args_.run, ": ended with ", r.status, ":\n", tail(r.out));
     const double tokens = args_.tokens > 0 ? static_cast<double>(args_.tokens)
                                            : static_cast<double>(config_.train.global_batch * config_.model.seq);
@@ -120,10 +163,12 @@ class Duel {
   const std::string& format() const { return format_; }
   size_t steps() const { return steps_; }  // of the peer's last run
   const nlohmann::json& last() const { return last_; }
+  const Watches& watches() const { return watches_; }  // of the last run
 
  private:
   const PeerArgs& args_;
   const Config& config_;
+  Watches watches_;
   std::string own_, record_, format_;
   std::vector<PeerFormat> formats_;
   size_t steps_ = 0;
@@ -144,12 +189,21 @@ Exit run_bench_peer(const Command& command) {
   for (int64_t k = 0; k < args.pairs; ++k) {
     const double idle = idle_share();
     const bool busy = idle < kQuiet;
-    const double ours = duel.own(), theirs = duel.peer();
+    const double ours = duel.own();
+    std::string conditions = conditions_lines("ours", duel.watches().seen());
+    const nlohmann::ordered_json our_conditions = duel.watches().json();
+    const double theirs = duel.peer();
+    conditions += conditions_lines("peer", duel.watches().seen());
     ratios.push_back(ours / theirs);
-    pairs.push_back({{"ours", ours}, {"peer", theirs}, {"ratio", ratios.back()}, {"busy", busy}});
+    pairs.push_back({{"ours", ours},
+                     {"peer", theirs},
+                     {"ratio", ratios.back()},
+                     {"busy", busy},
+                     {"conditions", {{"ours", our_conditions}, {"peer", duel.watches().json()}}}});
     fmt::print("pair {:<4} ours {} tokens/s   peer {} tokens/s ({} steps, {})   ratio {:.3f}{}\n", k + 1,
                format_count(ours), format_count(theirs), duel.steps(), duel.format(), ratios.back(),
                busy ? fmt::format("   busy: {:.0f} % idle before it", 100 * idle) : "");
+    fmt::print("{}", conditions);
     std::fflush(stdout);
   }
   const double low = quantile(ratios, 0.25), middle = quantile(ratios, 0.5), high = quantile(ratios, 0.75);

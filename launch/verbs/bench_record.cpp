@@ -9,6 +9,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/logs/banner.h"
+#include "launch/logs/console.h"
 #include "launch/logs/progress.h"
 #include "launch/version.h"
 
@@ -60,6 +61,12 @@ std::string utc_now() {
   return text;
 }
 
+Json libraries_json() {
+  Json out = Json::object();
+  for (const auto& [name, version] : library_versions()) out[name] = version;
+  return out;
+}
+
 constexpr double kHostBound = 0.02;  // idle parts of a step below are not worth a word
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -88,9 +95,10 @@ std::string bench_text(const BenchRecord& b) {
       b.step.median, b.step.p10, b.step.p90, b.step.mad, b.steps, b.warmup, format_count(b.tokens() / b.step.median),
       b.flops.causal / b.step.median * 1e-9 / b.shape.world());
   if (b.stream)
-    out += fmt::format("device    median {:.4f} s a step   p10 {:.4f}   p90 {:.4f}{}\n", b.stream->median,
-                       b.stream->p10, b.stream->p90,
-                       b.host_bound() > kHostBound ? fmt::format("   host-bound: idle {}", percent(b.host_bound())) : "");
+    out +=
+        fmt::format("device    median {:.4f} s a step   p10 {:.4f}   p90 {:.4f}{}\n", b.stream->median, b.stream->p10,
+                    b.stream->p90,
+                    b.host_bound() > kHostBound ? fmt::format("   host-bound: idle {}", percent(b.host_bound())) : "");
   if (const double peak = peak_bf16_flops(b.device); !std::isnan(peak)) {
     out += fmt::format("mfu       {}   mfu_full {}   hfu {}   (of {} a device)\n",
                        percent(b.of_peak(b.flops.causal, peak)), percent(b.of_peak(b.flops.full, peak)),
@@ -105,8 +113,20 @@ std::string bench_text(const BenchRecord& b) {
   out += fmt::format("rank 0    {} in compute actions, {} waiting for neighbours, {} for data\n", percent(b.busy),
                      percent(b.neighbours), percent(b.data_wait));
   if (b.graphs) out += fmt::format("graphs    {}\n", graphs_line(*b.graphs));
+  out += conditions_lines(b.conditions, 10);
   return out +
          fmt::format("memory    planned  {}\n          measured {}\n", memory_line(b.planned), memory_line(b.measured));
+}
+
+std::string conditions_lines(std::span<const ConditionsSummary> ranks, int column) {
+  std::string out;
+  const auto add = [&](const char* label, const std::string& text) {
+    if (!text.empty()) out += block({{fmt::format("{:<{}}", label, column - 2), text}});
+  };
+  add("clocks", conditions_text(ranks, "rank"));
+  if (const std::string limits = limits_text(ranks, "rank"); !limits.empty())
+    add("warning", "clocks were held down: " + limits + "; the figures are of the device in that state");
+  return out;
 }
 
 std::string bench_json(const BenchRecord& b) {
@@ -114,7 +134,7 @@ std::string bench_json(const BenchRecord& b) {
   Json j{{"time", utc_now()},
          {"version", program_version()},
          {"git", git_hash()},
-         {"libraries", version_text()},
+         {"libraries", libraries_json()},
          {"command", b.command},
          {"device", b.device},
          {"isa", cpu_isa()},
@@ -150,6 +170,7 @@ std::string bench_json(const BenchRecord& b) {
   j["graphs"] = b.graphs
                     ? Json{{"replayed", b.graphs->replayed}, {"first", b.graphs->first}, {"eager", b.graphs->eager}}
                     : Json();
+  j["conditions"] = Json::parse(conditions_json(b.conditions, b.conditions_why, "rank"));
   j["config"] = Json::parse(b.config_json);
   return j.dump();
 }

@@ -2,8 +2,11 @@
 #pragma once
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "launch/logs/conditions.h"
 #include "launch/logs/roofline.h"
 #include "launch/logs/utilization.h"
 #include "launch/verbs/bench_stats.h"
@@ -25,6 +28,8 @@ struct BenchRecord {
   double exposed_comm = 0, bubble = 0;             // of all ranks, a mean; exposed_comm NaN: not measured
   MemoryReport planned, measured;                  // rank 0
   std::optional<ReplayCounts> graphs;
+  std::vector<ConditionsSummary> conditions;  // of each rank's device while steps were measured
+  std::string conditions_why;                 // something of rank 0's is unknown
 
   double tokens() const { return static_cast<double>(sequences * seq); }
   double devices() const { return static_cast<double>(shape.world()) / sharers; }
@@ -39,6 +44,9 @@ struct BenchRecord {
 
 std::string bench_text(const BenchRecord&);
 std::string bench_json(const BenchRecord&);      // one line
+// What the ranks' devices were like, and a warning where something held their clocks down: lines whose text begins in
+// this column. Empty: nothing is known.
+std::string conditions_lines(std::span<const ConditionsSummary> ranks, int column);
 void require_writable(const std::string& path);  // before minutes of measuring. kIo
 // Replaces the file, or adds a line where its name ends in .jsonl. kIo.
 void write_bench_record(const std::string& line, const std::string& path);

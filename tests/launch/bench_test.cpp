@@ -80,6 +80,24 @@ TEST_CASE("bench writes what it measured as one JSON object, with sol where ceil
   CHECK(number(roof, "called") >= number(roof, "r"));
 }
 
+TEST_CASE("bench records say what they were measured with and under which conditions", "[PB6]") {
+  TempDir dir;
+  must("bench" + tiny() + " --warmup 0 --steps 1 --out a.json", dir);
+  const JsonValue a = parse_json(lines_of(dir / "a.json").at(0), "a.json");
+  for (const char* library : {"compiler", "oneDNN", "CPU", "MPI"}) {
+    INFO(library);
+    REQUIRE(a.find("libraries")->find(library) != nullptr);
+    CHECK(a.find("libraries")->find(library)->text.size() > 2);
+  }
+  const JsonValue* c = a.find("conditions");
+  REQUIRE(c != nullptr);
+  CHECK(c->find("watts")->kind == JsonValue::Kind::kNull);  // of a processor
+  CHECK_THAT(c->find("why_unknown")->text, Catch::StartsWith("power of a processor is not read"));
+  const bool clocked = c->find("clock_mhz")->kind != JsonValue::Kind::kNull;
+  CHECK(clocked == (c->find("why_unknown")->text.find("no clock") == std::string::npos));
+  if (clocked) CHECK(number(*c->find("clock_mhz"), "min") <= number(*c->find("clock_mhz"), "max"));
+}
+
 TEST_CASE("a bench of several ranks ends after the same step on all") {
   TempDir dir;
   const Outcome two =

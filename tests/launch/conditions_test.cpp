@@ -1,0 +1,120 @@
+// Summaries of looks at devices, what is said of them, and who looks when.
+#include "launch/logs/conditions.h"
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "launch/config/json_text.h"
+#include "tests/support/test.h"
+
+namespace gt {
+namespace {
+
+constexpr uint32_t bit_of(std::string_view name) {
+  for (uint32_t k = 0; k < kNumClockLimits; ++k)
+    if (kClockLimits[k].name == name) return 1u << k;
+  return 0;
+}
+
+DeviceConditions look(double mhz, double watts, double celsius, double busy, uint32_t limits = 0) {
+  return {.clock_mhz = mhz, .watts = watts, .celsius = celsius, .busy = busy, .limits = limits, .limits_known = true};
+}
+
+// A device whose clock is the number of the look.
+std::atomic<int> looks{0};
+std::atomic<bool> knows{true};
+DeviceConditions counted(int index, std::string* why) {
+  DeviceConditions c;
+  if (why != nullptr) *why = "device " + std::to_string(index);
+  const int n = looks++;
+  if (knows) c.clock_mhz = n;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("conditions are the smallest, middle and largest of the looks that knew") {
+  constexpr double kNan = DeviceConditions::kUnknown;
+  const std::vector<DeviceConditions> seen{look(1980, 700, kNan, 0.9, bit_of("power_cap")), look(345, kNan, kNan, 0.1),
+                                           look(1200, 300, kNan, kNan, bit_of("power_cap") | bit_of("sw_thermal")),
+                                           look(1500, 500, kNan, 0.5)};
+  const ConditionsSummary all = summary_of(seen), busy = summary_of(seen, true);
+  CHECK((all.looks == 4 && busy.looks == 3));  // a device that does not say whether it is busy is taken for busy
+  CHECK((all.clock_mhz.min == 345 && all.clock_mhz.median == 1500 && all.clock_mhz.max == 1980));
+  CHECK((busy.clock_mhz.min == 1200 && busy.clock_mhz.median == 1500 && busy.clock_mhz.max == 1980));
+  CHECK((all.watts.min == 300 && all.watts.median == 500 && all.watts.max == 700));
+  CHECK(std::isnan(all.celsius.median));
+  CHECK(std::isnan(all.watt_limit));
+  CHECK(all.limited[1] == 0.5);
+  CHECK(busy.limited[1] == Approx(2. / 3));
+  CHECK(all.limited[4] == 0.25);
+  CHECK(all.limited[0] == 0);
+  const ConditionsSummary none = summary_of({});
+  CHECK((none.looks == 0 && std::isnan(none.clock_mhz.min) && std::isnan(none.limited[0])));
+}
+
+TEST_CASE("of several devices the hottest, the slowest and the most held down are named") {
+  const uint32_t cap = bit_of("power_cap"), heat = bit_of("hw_thermal"), chosen = bit_of("clock_settings");
+  std::vector<ConditionsSummary> devices;
+  devices.push_back(summary_of(std::vector{look(1900, 500, 60, 1, cap), look(1900, 500, 60, 1)}));
+  devices.push_back(summary_of({}));
+  devices.push_back(summary_of(std::vector{look(1700, 500, 80, 1, cap | heat), look(1700, 500, 71, 1, heat | chosen)}));
+  devices.push_back(summary_of(std::vector{look(1000, 400, 75, 1), look(1900, 400, 75, 1)}));
+  CHECK(conditions_text(devices, "rank") ==
+        "1900 MHz (1900 to 1900)   500 W (500 to 500)   60 C (60 to 60)\n"
+        "rank 2 the hottest, 80 C; rank 2 with the lowest clock, 1700 MHz");  // a moment's dip is no low clock
+  CHECK(limits_text(devices, "rank") ==
+        "hw_thermal in 100 % of 2 looks (rank 2), power_cap in 50 % of 2 looks (rank 0, and 1 more)");
+  const JsonValue j = parse_json(conditions_json(devices, "", "rank"), "conditions");
+  CHECK(j.find("hottest")->find("rank")->text == "2");
+  CHECK(j.find("why_unknown")->kind == JsonValue::Kind::kNull);
+  CHECK(j.find("limits")->find("hw_thermal") == nullptr);  // of the first device alone
+  CHECK(j.find("limits_anywhere")->find("clock_settings")->find("ranks")->text == "1");
+  std::vector<DeviceConditions> mostly(100, look(1900, 500, 60, 1));
+  mostly[7].limits = cap;
+  CHECK(limits_text(std::vector{summary_of(mostly)}, "rank").empty());  // a moment
+  const std::vector<ConditionsSummary> blind(2, summary_of({}));
+  CHECK(conditions_text(blind, "rank").empty());
+  CHECK(limits_text(blind, "rank").empty());
+  const JsonValue b = parse_json(conditions_json(blind, "no driver", "rank"), "conditions");
+  CHECK(b.find("why_unknown")->text == "no driver");
+  for (const char* unknown : {"clock_mhz", "watts", "celsius", "limits", "hottest", "lowest_clock"}) {
+    INFO(unknown);
+    CHECK(b.find(unknown)->kind == JsonValue::Kind::kNull);
+  }
+}
+
+TEST_CASE("a watch looks between start and stop, and not at all where nothing is told") {
+  Backend backend = null_backend();
+  backend.conditions = counted;
+  looks = 0;
+  knows = true;
+  ConditionsWatch watch(backend, 3);
+  CHECK(watch.why() == "device 3");
+  CHECK((looks == 1 && watch.seen().empty()));
+  watch.start();
+  while (looks < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  watch.stop();
+  const int seen = looks;
+  REQUIRE(watch.seen().size() == static_cast<size_t>(seen) - 1);
+  CHECK(watch.seen()[0].clock_mhz == 1);
+  watch.stop();
+  watch.start();
+  watch.stop();
+  REQUIRE(watch.seen().size() == 1);  // however short, one look
+  CHECK(watch.seen()[0].clock_mhz == seen);
+
+  knows = false;
+  looks = 0;
+  ConditionsWatch blind(backend, 0);
+  blind.start();
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  blind.stop();
+  CHECK(looks == 1);
+  backend.conditions = nullptr;
+  CHECK_THAT(ConditionsWatch(backend, 0).why(), Catch::Contains("null"));
+}
+
+}  // namespace gt

@@ -15,6 +15,7 @@
 #include "launch/train/gemm_plans.h"
 #include "launch/train/rank_device.h"
 #include "launch/train/training_data.h"
+#include "launch/verbs/bench_history.h"
 #include "launch/verbs/bench_record.h"
 #include "launch/verbs/verbs.h"
 
@@ -109,7 +110,9 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     if (record.ceilings) record.roof = step_roofline(options, mesh.shape(), *record.ceilings, device.sharers());
     record.command = command;
     fmt::print("{}", bench_text(record));
-    if (!args.out.empty()) write_bench_record(bench_json(record), args.out);
+    const std::string json = bench_json(record);
+    if (!args.out.empty()) write_bench_record(json, args.out);
+    if (!args.history.empty()) fmt::print("history   {}\n", add_to_history(args.history, json));
   }
   backend.device->close_stream(stream);
   return Exit::kOk;
@@ -122,6 +125,7 @@ Exit run_bench(const Command& command) {
   const Config& config = command.loaded.config;
   const std::string words = fmt::format("gpttrain {}", fmt::join(command.words, " "));
   if (!args.out.empty()) require_writable(args.out);
+  if (!args.history.empty()) require_history(args.history);
   return run_ranks(command, [&](GroupFactory& factory) { return bench_rank(config, args, words, factory); });
 }
 

@@ -267,12 +267,13 @@ struct ImportArgs {
 
 struct BenchArgs {
   int64_t warmup = -1, steps = 0;
-  std::string out;
+  std::string out, history;
   template <class V>
   void fields(V& v) {
     v("warmup", warmup, "-1..1000000 steps", "steps before the clock starts; -1: 20, on a CPU 5");
     v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 50, on a CPU 10, and at least 20 seconds");
     v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+    v("history", history, "FILE", "add it there as a line, and say its ratio to the last one like it");
   }
 };
 

@@ -76,6 +76,9 @@ for refusal in "nvmlInit_v2:nvmlInit_v2: Not Supported" \
     "c['why_unknown'] == '${refusal#*:}'" "r['steps'] == 2"
   ! grep -qE '^(clocks|warning)' refused.txt || { cat refused.txt; fail "nothing is known and conditions are told"; }
 done
+nvml=${nvml}_renamed bench renamed
+holds renamed "c['celsius'] == {'min': 41, 'median': 58, 'max': 66}" "c['why_unknown'] is None" \
+  "per_look(c['limits']) == {'clock_settings': 1, 'power_cap': n - 1, 'other': 1}"
 GPTTRAIN_EMULATED_DEVICES=3 steps=2 bench unknown --dp 3 --train.global_batch 12
 holds unknown "c['hottest']['rank'] == 1" "c['clock_mhz'] is not None"
 mkdir none && echo "no library" >none/libnvidia-ml.so.1

@@ -65,10 +65,22 @@ int nvmlDeviceGetClockInfo(Gpu* gpu, int type, unsigned* mhz) {
 }
 int nvmlDeviceGetPowerUsage(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = look_of(gpu).milliwatts); }
 int nvmlDeviceGetEnforcedPowerLimit(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = gpu->limit_milliwatts); }
+#ifdef FAKE_NVML_RENAMED  // reasons as before CUDA 12.2, the temperature as it has to be asked for since CUDA 13
+struct Temperature {
+  unsigned version;
+  int sensor, celsius;
+};
+int nvmlDeviceGetTemperatureV(Gpu* gpu, Temperature* t) {
+  if (t->version != 0x100000C) return 25;  // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+  ANSWER(t->celsius = t->sensor == 0 ? static_cast<int>(look_of(gpu).celsius) : 7);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu* gpu, unsigned long long* reasons) {
+#else
 int nvmlDeviceGetTemperature(Gpu* gpu, int sensor, unsigned* celsius) {
   ANSWER(*celsius = sensor == 0 ? look_of(gpu).celsius : 7);
 }
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu* gpu, unsigned long long* reasons) {
+#endif
   ANSWER(*reasons = look_of(gpu).reasons);
 }
 int nvmlDeviceGetUtilizationRates(Gpu* gpu, unsigned* percent) {

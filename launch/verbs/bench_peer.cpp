@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "launch/logs/conditions.h"
 #include "launch/logs/console.h"
@@ -73,11 +75,28 @@ double idle_share() {
   return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
 }
 
+// The CUDA backend, or nullptr. Loading it sets variables that suit this program (kernels/cuda/table.cpp): here they
+// are taken back, for the peer is to find what the user gave it.
+const Backend* cuda_in_this_environment() {
+  std::set<std::string> before;
+  const auto names = [](auto take) {
+    for (char** v = environ; *v != nullptr; ++v) take(std::string(*v, std::strcspn(*v, "=")));
+  };
+  names([&](const std::string& name) { before.insert(name); });
+  const Backend* cuda = cuda_backend(nullptr);
+  std::vector<std::string> added;
+  names([&](const std::string& name) {
+    if (!before.count(name)) added.push_back(name);
+  });
+  for (const std::string& name : added) ::unsetenv(name.c_str());
+  return cuda;
+}
+
 // The devices that either side computes on, as far as that is known from here: those that one of our ranks takes.
 class Watches {
  public:
   explicit Watches(const Config& c) {
-    const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_backend(nullptr);
+    const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_in_this_environment();
     const Backend& backend = cuda != nullptr ? *cuda : cpu_backend();
     const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
     for (int k = 0; k < devices; ++k) watches_.push_back(std::make_unique<ConditionsWatch>(backend, k));

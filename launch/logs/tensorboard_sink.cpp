@@ -6,6 +6,9 @@
 #include "launch/logs/points.h"
 
 namespace gt {
+namespace {
+constexpr double kLookSeconds = 1;
+}
 
 void TensorBoardSink::start(const StartInfo& info) {
   const double now = wall_seconds();
@@ -51,6 +54,13 @@ void TensorBoardSink::step(const StepRecord& r) {
     if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
   if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
   if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
+  if (!look_ || r.time < looked_ + kLookSeconds) return;
+  looked_ = r.time;
+  const DeviceConditions c = look_();
+  p.known("sys/gpu_util", c.busy);
+  p.known("sys/gpu_power_w", c.watts);
+  p.known("sys/gpu_temp_c", c.celsius);
+  p.known("sys/gpu_sm_mhz", c.clock_mhz);
 }
 
 void TensorBoardSink::eval(const EvalRecord& r) {

@@ -47,7 +47,10 @@ void Trainer::start_logs() {
   sinks.push_back(std::make_unique<ConsoleSink>(console));
   if (!run_.dry_run) {
     sinks.push_back(std::make_unique<JsonlSink>());
-    if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every));
+    std::function<DeviceConditions()> look;
+    if (backend_->kind == DeviceKind::kCuda && backend_->conditions != nullptr)
+      look = [ask = backend_->conditions, index = device_.index()] { return ask(index, nullptr); };
+    if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every, look));
   }
   StartInfo info;
   if (!run_.dry_run) add_sample_curves(sinks, info);

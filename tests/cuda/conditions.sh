@@ -112,5 +112,16 @@ says peer1 '^  ours +1755 MHz \(1200 to 1980\)'
 ! grep -q '^  peer  ' peer1.txt || { cat peer1.txt; fail "an idle device is taken for the peer's"; }
 echo "pairs tell both sides' conditions"
 
+# shellcheck disable=SC2086
+for kind in cuda cpu; do
+  LD_LIBRARY_PATH="$nvml" "$program" $small --device.kind $kind --train.steps 1 --data.train mock --log.name $kind \
+    >train.txt 2>&1 || { cat train.txt; fail "training"; }
+done
+for curve in gpu_util gpu_power_w gpu_temp_c gpu_sm_mhz; do
+  grep -qa "sys/$curve" runs/cuda/*tfevents* || fail "no curve sys/$curve"
+done
+! grep -qa sys/gpu runs/cpu/*tfevents* || fail "a processor's clock is drawn as a GPU's"
+echo "training draws the GPU's conditions as curves"
+
 LD_LIBRARY_PATH="$nvml" "$program" --version | grep -E '^NVIDIA driver +580.65.06, serves CUDA' ||
   fail "--version has no driver"

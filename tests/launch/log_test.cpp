@@ -195,3 +195,39 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
   }
   CHECK(count("perf/hfu") == 0);  // not known
 }
+
+TEST_CASE("a GPU's clock, power and temperature are curves of a point a second at most") {
+  TempFolder folder;
+  int looks = 0;
+  {
+    TensorBoardSink sink(1, [&] {
+      ++looks;
+      return DeviceConditions{.clock_mhz = 1755, .watts = 412.25, .busy = 0.75};  // it does not tell its temperature
+    });
+    sink.start({.command = "c", .config_json = "{}\n", .run_dir = folder.path});
+    StepRecord r = step_of(1);
+    for (const double seconds : {100.0, 100.4, 100.9, 101.1, 101.2, 105.0}) {
+      r.time = seconds;
+      sink.step(r);
+      ++r.step;
+    }
+    sink.flush();
+  }
+  CHECK(looks == 3);
+  std::string all;
+  for (const auto& e : std::filesystem::directory_iterator(folder.path)) {
+    std::ifstream in(e.path(), std::ios::binary);
+    all.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto points = [&](const char* tag, float value) {  // records of TensorBoard have the value behind its tag
+    const std::string bits(reinterpret_cast<const char*>(&value), sizeof value);
+    int n = 0;
+    for (size_t at = all.find(tag); at != std::string::npos; at = all.find(tag, at + 1))
+      n += all.substr(at, 40).find(bits) != std::string::npos;
+    return n;
+  };
+  CHECK(points("sys/gpu_sm_mhz", 1755) == 3);
+  CHECK(points("sys/gpu_power_w", 412.25) == 3);
+  CHECK(points("sys/gpu_util", 0.75) == 3);
+  CHECK(all.find("sys/gpu_temp_c") == std::string::npos);
+}

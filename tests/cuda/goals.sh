@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tests/gpu.sh where a goal is not reached: its verdict, its exit code, what it says. With the emulated device, and with
-# a compute-sanitizer and an nvidia-smi that are scripts here.
+# a compute-sanitizer and an nvidia-smi that are scripts here, and an NVML of the tests.
 #   tests/cuda/goals.sh BUILD/emulated/gpttrain
 set -euo pipefail
 goals=$(realpath "$(dirname "$0")/../gpu.sh")

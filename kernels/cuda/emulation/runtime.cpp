@@ -1,6 +1,7 @@
 // The part of the CUDA runtime that this backend calls: everything is finished when the call returns, unless its stream
 // is being captured. Streams, events and graphs: graphs.cpp. Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of
-// shared memory a block may use (default: an H200's 232448).
+// shared memory a block may use (default: an H200's 232448). GPTTRAIN_EMULATED_DEVICES: how many there are (default 1),
+// on PCI buses EE00:00, EE00:01 and so on.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>

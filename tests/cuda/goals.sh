@@ -48,6 +48,10 @@ FAKE=refuses expect 0 '^SKIP +memcheck .*does not support' memcheck
 FAKE=sleeps GPT_GPU_LIMIT=12 expect 0 '^PART +memcheck .* 0 with errors, [12] stopped for time' memcheck
 GPT_GPU_BUDGET=10 expect 0 '^SKIP +parity .*are spent' parity
 GPT_GPU_SMALL=floors expect 3 '^MISSED +speed .*124m .* 550.0k MISSED.* 1558m .* 56.0k MISSED' speed
+GPT_GPU_SMALL=floors expect 3 '^MISSED +small-batch .* of its roofline, 0.5 MISSED' small-batch
+# Ceilings so low that even an emulation is near them.
+GPT_GPU_SMALL=floors GPT_GPU_STAND_IN=1e4 expect 0 \
+  '^ok +speed .*124m .* 550.0k not, but R is [0-9.]+ s here: 0.74 of it MET' ceilings speed
 GPT_GPU_OUT=$work/out GPT_GPU_SMALL=1 expect 0 '^ok +repeat' repeat
 tar xzf out/gpu-logs.tgz logs/runs/once.jsonl || fail "gpu-logs.tgz has no log of the steps"
 

@@ -77,9 +77,10 @@ OpCost op_cost(const LayerNorm& a) {
   return moves(OpClass::kNorm, read + all({a.out, a.rows, a.columns, a.mean, a.rstd}));
 }
 OpCost op_cost(const LayerNormGrad& a) {
-  return moves(OpClass::kNorm, all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
-                                   result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
-                                   result(a.dbeta, a.accumulate_dw) + result(a.dbias, a.accumulate_dbias));
+  const double bytes = all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
+                       result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
+                       result(a.dbeta, a.accumulate_dw) + result(a.dbias, a.accumulate_dbias);
+  return moves(OpClass::kNorm, bytes + all({a.rows, a.columns}), bytes);  // codes beside what is stored: QuantizeFp8
 }
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }

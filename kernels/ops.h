@@ -78,6 +78,8 @@ struct LayerNorm {
 // With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
 // dbias [C] (+)= sum over rows of delta's gradient as it is stored, of ddelta or else of dx: the gradient of the bias of
 // the layer that made delta. Only with dx; empty: not wanted.
+// For readers of 8 bits: rows, columns, inverse, seen as QuantizeFp8 makes them of delta's gradient as it is stored, in
+// the same pass, of f8e5m2 and with amax. Only with dx; any may be empty.
 // gamma: T or f32; dgamma, dbeta, dbias: G; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
@@ -86,6 +88,8 @@ struct LayerNormGrad {
   RowDrop drop;
   Tensor dbias;
   bool accumulate_dbias = false;
+  Tensor amax, rows, columns, inverse, seen;
+  bool seen_anew = false;
 };
 
 // Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,

@@ -24,11 +24,11 @@ constexpr size_t count() {
     return sizeof...(Found);
 }
 
-// References to all members of an aggregate of at most 16.
+// References to all members of an aggregate of at most 21.
 template <class T>
 constexpr auto of(const T& x) {
   constexpr size_t n = count<T>();
-  static_assert(n >= 1 && n <= 16, "fields::of names 1 to 16 members: add a line for more");
+  static_assert(n >= 1 && n <= 21, "fields::of names 1 to 21 members: add a line for more");
 #define GT_MEMBERS(number, ...)    \
   if constexpr (n == number) {     \
     const auto& [__VA_ARGS__] = x; \
@@ -50,6 +50,11 @@ constexpr auto of(const T& x) {
   GT_MEMBERS(14, a, b, c, d, e, f, g, h, i, j, k, l, m, o)
   GT_MEMBERS(15, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p)
   GT_MEMBERS(16, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q)
+  GT_MEMBERS(17, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r)
+  GT_MEMBERS(18, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s)
+  GT_MEMBERS(19, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t)
+  GT_MEMBERS(20, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u)
+  GT_MEMBERS(21, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v)
   return std::tie();
 #undef GT_MEMBERS
 }

@@ -49,7 +49,8 @@ const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t
   return room;
 }
 
-// One tile of h: its codes, sums of its columns. Returns the largest |h|.
+// One tile of h: its codes, sums of its columns by blocks of rows (`sums` has those of all of h). Returns the largest
+// |h|.
 float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t c0, float* sums) {
   const int64_t height = std::min(kCodeTile, to.height - r0), width = std::min(kCodeTile, to.width - c0);
   const Simd& f = simd();
@@ -62,7 +63,10 @@ float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t 
     if (p.seen) most = std::max(most, f.max_abs(row, width));
   }
   if (to) to.put(h, kCodeTile, r0, c0, height, width);
-  if (sums != nullptr) f.sum_rows(h, kCodeTile, height, sums, width, false);
+  static_assert(kCodeTile % kSumBlock == 0);
+  for (int64_t r = 0; sums != nullptr && r < height; r += kSumBlock)
+    f.sum_rows(h + r * kCodeTile, kCodeTile, std::min(kSumBlock, height - r),
+               sums + (r0 + r) / kSumBlock * to.width + c0, width, false);
   return most;
 }
 
@@ -89,53 +93,62 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
   require_same(kOp, {"out", g.out}, {{"bias", g.bias}});
 }
 
-// Checks the arguments, writes the inverse.
-CodesOut prepare(const QuantizeFp8& p) {
-  constexpr const char* kOp = "quantize_fp8";
-  require_same(kOp, {"x", p.x}, {{"pre", p.pre}});
-  require_codes(kOp, {{"rows", p.rows}, {"columns", p.columns}});
-  require_f32(kOp, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
-  require_gradient(kOp, {{"sums", p.sums}});
+}  // namespace
+
+CodesOut prepare_codes(const char* op, const QuantizeFp8& p) {
+  require_same(op, {"x", p.x}, {{"pre", p.pre}});
+  require_codes(op, {{"rows", p.rows}, {"columns", p.columns}});
+  require_f32(op, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
+  require_gradient(op, {{"sums", p.sums}});
   CodesOut to{p.rows, p.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
-  GT_CHECK(to || p.seen || p.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
-  GT_CHECK(!p.rows || !p.columns || p.rows.dtype == p.columns.dtype, kOp, ": codes of one format are wanted");
-  GT_CHECK((!p.rows || p.rows.numel() == p.x.numel()) && (!p.columns || p.columns.numel() == p.x.numel()), kOp, ": x ",
+  GT_CHECK(to || p.seen || p.sums, op, ": neither codes nor the largest element nor sums are wanted");
+  GT_CHECK(!p.rows || !p.columns || p.rows.dtype == p.columns.dtype, op, ": codes of one format are wanted");
+  GT_CHECK((!p.rows || p.rows.numel() == p.x.numel()) && (!p.columns || p.columns.numel() == p.x.numel()), op, ": x ",
            to_string(p.x.shape), ", rows ", to_string(p.rows.shape), ", columns ", to_string(p.columns.shape));
-  GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), kOp, ": x ", to_string(p.x.shape), ", pre ",
+  GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), op, ": x ", to_string(p.x.shape), ", pre ",
            to_string(p.pre.shape));
-  if (p.sums) require_numel(kOp, to.width, {{"sums", p.sums}});
+  if (p.sums) require_numel(op, to.width, {{"sums", p.sums}});
   if (!to) return to;
-  require_numel(kOp, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
+  require_numel(op, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
   to.scale = fp8_scale(*p.amax.as<float>(), to.format());
   *p.inverse.as<float>() = 1 / to.scale;
   return to;
 }
 
-}  // namespace
+float encode_rows(const QuantizeFp8& p, const CodesOut& to, int64_t r0) {
+  float most = 0;
+  for (int64_t c = 0; c < to.width; c += kCodeTile) most = std::max(most, encode_tile(p, to, r0, c, nullptr));
+  return most;
+}
 
 void quantize_fp8(const QuantizeFp8& p, Stream s) {
-  const CodesOut to = prepare(p);
+  const CodesOut to = prepare_codes("quantize_fp8", p);
   if (p.seen && p.seen_anew) *p.seen.as<float>() = 0;
   if (p.x.numel() == 0) return;
   const int64_t down = (to.height + kCodeTile - 1) / kCodeTile, across = (to.width + kCodeTile - 1) / kCodeTile;
-  float* most = cpu_context(s).scratch<float>(down * across + (p.sums ? down * to.width : 0));
+  const int64_t blocks = (to.height + kSumBlock - 1) / kSumBlock;
+  float* most = cpu_context(s).scratch<float>(down * across + (p.sums ? blocks * to.width : 0));
   float* sums = p.sums ? most + down * across : nullptr;
   parallel_for(s, down * across, 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t r = i / across, c = i % across * kCodeTile;
-      most[i] = encode_tile(p, to, r * kCodeTile, c, sums ? sums + r * to.width + c : nullptr);
-    }
+    for (int64_t i = begin; i < end; ++i)
+      most[i] = encode_tile(p, to, i / across * kCodeTile, i % across * kCodeTile, sums);
   });
   if (p.seen) *p.seen.as<float>() = std::max(*p.seen.as<float>(), *std::max_element(most, most + down * across));
   if (sums == nullptr) return;
+  // The sums of this tensor, and then those onto what is there: also where they are made here and added by another op.
   const Simd& f = simd();
-  for (int64_t r = 1; r < down; ++r) f.add(sums, sums + r * to.width, sums, to.width);
-  edit(f, p.sums, 0, to.width, p.accumulate, [&](float* out, int64_t c, int64_t n) {
-    if (p.accumulate)
-      f.add(out, sums + c, out, n);
-    else
-      std::copy_n(sums + c, n, out);
-  });
+  constexpr int64_t kPiece = 1024;
+  for (int64_t c = 0; c < to.width; c += kPiece) {
+    float all[kPiece];
+    const int64_t n = std::min(kPiece, to.width - c);
+    f.sum_rows(sums + c, to.width, blocks, all, n, false);
+    edit(f, p.sums, c, n, p.accumulate, [&](float* out, int64_t at, int64_t count) {
+      if (p.accumulate)
+        f.add(out, all + at, out, count);
+      else
+        std::copy_n(all + at, count, out);
+    });
+  }
 }
 
 void gemm_fp8(const GemmFp8& g, Stream s) {

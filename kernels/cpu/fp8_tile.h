@@ -4,6 +4,7 @@
 
 #include "kernels/core/fp8.h"
 #include "kernels/core/tensor.h"
+#include "kernels/ops.h"
 
 namespace gt::cpu {
 
@@ -33,5 +34,10 @@ struct CodesOut {
     }
   }
 };
+
+// For QuantizeFp8, of which other kernels make parts. Checks the arguments, writes the inverse, says where codes go.
+CodesOut prepare_codes(const char* op, const QuantizeFp8&);
+// Codes of rows [r0, r0 + kCodeTile), or up to the last one. Returns the largest |h| there, 0 where nobody asks for it.
+float encode_rows(const QuantizeFp8&, const CodesOut&, int64_t r0);
 
 }  // namespace gt::cpu

@@ -2,6 +2,7 @@
 // blocks of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is
 // normed as it is stored.
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
@@ -168,6 +169,8 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
     if (*t) require_numel(op, cols, {{"dgamma, dbeta or dbias", *t}});
   }
   GT_CHECK(!p.dbias || p.dx, op, ": dbias without dx");
+  require_dtype(op, DType::kF8E5M2, {{"rows", p.rows}, {"columns", p.columns}});
+  GT_CHECK(p.dx || !(p.rows || p.columns || p.seen), op, ": codes of delta's gradient without dx");
 }
 
 // Sums of blocks of rows: one row of them a block, `stride` apart; nullptr: not wanted.
@@ -207,6 +210,30 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
   }
 }
 
+// The gradient over all rows, by grad_rows(begin, end, thread), with delta's encoded, or looked at, while a tile's rows
+// are at hand. `most`: room for a number a tile.
+template <class GradRows>
+void encode_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_rows) {
+  static_assert(kCodeTile % kRowBlock == 0);
+  const QuantizeFp8 delta{.x = p.drop ? p.ddelta : p.dx,
+                          .amax = p.amax,
+                          .rows = p.rows,
+                          .columns = p.columns,
+                          .inverse = p.inverse,
+                          .seen = p.seen};
+  const CodesOut to = prepare_codes("layer_norm_grad", delta);
+  const int64_t tiles = (to.height + kCodeTile - 1) / kCodeTile;
+  parallel_for(s, tiles, 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t t = begin; t < end; ++t) {
+      grad_rows(t * kCodeTile, std::min(to.height, (t + 1) * kCodeTile), thread);
+      most[t] = encode_rows(delta, to, t * kCodeTile);
+    }
+  });
+  if (!p.seen) return;
+  const float before = p.seen_anew ? 0 : *p.seen.as<float>();
+  *p.seen.as<float>() = std::accumulate(most, most + tiles, before, [](float a, float b) { return std::max(a, b); });
+}
+
 }  // namespace
 
 void layer_norm_grad(const LayerNormGrad& p, Stream s) {
@@ -215,13 +242,18 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t stride = (cols + 15) / 16 * 16;
   CpuContext& context = cpu_context(s);
-  float* room = context.scratch<float>(3 * blocks * stride);
+  const bool encodes = p.rows || p.columns || p.seen;
+  float* room = context.scratch<float>(3 * blocks * stride + (rows + kCodeTile - 1) / kCodeTile);
   const auto partial = [&](const Tensor& wanted, int64_t i) { return wanted ? room + i * blocks * stride : nullptr; };
   const BlockSums sums{partial(p.dgamma, 0), partial(p.dbeta, 1), partial(p.dbias, 2), stride};
   const Simd& f = simd();
-  parallel_for(s, rows, kRowBlock, [&](int64_t begin, int64_t end, int thread) {
+  const auto grad_rows = [&](int64_t begin, int64_t end, int thread) {
     norm_grad_rows(p, f, begin, end, sums, context, thread);
-  });
+  };
+  if (encodes)
+    encode_grad(p, s, room + 3 * blocks * stride, grad_rows);
+  else
+    parallel_for(s, rows, kRowBlock, grad_rows);
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
     const auto sum = [&](const float* of_blocks, const Tensor& to, bool accumulate) {
       if (!to) return;

@@ -3,6 +3,7 @@
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/norm_grad.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -56,166 +57,26 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   if (threadIdx.x == 0) p.statistics(row, mean, rstd);
 }
 
-template <class T>
-struct Backward {
-  const T* x;
-  Weights<T> gamma;
-  const float *mean, *rstd;
-  const T *dout, *dsum;
-  T* dx;           // nullptr: not wanted, gamma is not read
-  float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not wanted
-  int64_t n;
-  int cols;
-  bool accumulate;
-  Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
-  RowDrop drop;
-  float* bias_partial;  // [blocks][cols]: dbias; nullptr: not wanted
-};
-
-// Sums of a block's rows out of shared memory; the four warps that walked apart are added in order.
-template <int V, int K, int W, class T>
-__device__ inline void put_bias_share(const Backward<T>& p, const float* shares) {
-  __syncthreads();
-  float* out = p.bias_partial + int64_t{blockIdx.x} * p.cols;
-  for (int c = threadIdx.x; c < p.cols; c += blockDim.x) {
-    const int pack = c / V, at = (pack / (32 * W) * V + c % V) * 32 * W + pack % (32 * W);
-    float s = shares[at];
-    if constexpr (W == 1)
-      for (int w = 1; w < 4; ++w) s += shares[w * K * V * 32 + at];
-    out[c] = s;
-  }
-}
-
-// Blocks of norm_grad_kernel that a multiprocessor holds, by the registers of a lane's K packs of V elements; those of
-// f32 wait in twice as many. resources.txt says whether they fit.
-template <int V, int K, int W>
-constexpr int kHeld = W == 1     ? 3
-                      : W == 4   ? 8
-                      : K* V > 8 ? 32 / (K * V)
-                      : V == 4   ? 3
-                                 : 4;
-
 // Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end, that of dbias in shared
-// memory: registers for it would cost resident warps. An element's place there has its lane last: no two of a warp
-// meet in a bank, and no thread reads what another wrote before the end.
+// memory: registers for it would cost resident warps.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W>) norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[W];
-  extern __shared__ float4 memory[];  // f32 [warps that walk apart][K][V][lanes of a row], where dbias is wanted
+  extern __shared__ float4 memory[];  // bias shares, where dbias is wanted
   auto* bias_shares = reinterpret_cast<float*>(memory);
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t first = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
   const int64_t step = int64_t{gridDim.x} * (W == 1 ? 4 : 1);
   float dgamma[K][V] = {}, dbeta[K][V] = {};
-  float* dbias = bias_shares + (W == 1 ? threadIdx.x / 32 * (K * V * 32) : 0) + lane;
-  if (p.bias_partial != nullptr) {
-#pragma unroll
-    for (int i = 0; i < K * V; ++i) dbias[i * 32 * W] = 0;
-  }
-  for (int64_t row = first; row < p.n; row += step) {
-    const int64_t at = row * p.cols;
-    const float mean = p.mean[row], rstd = p.rstd[row];
-    float x[K][V], g[K][V];
-    // Asked for with the others, and before them, for the branch would wait for what they bring: behind the sums, each
-    // pack would wait for memory once more, as dx may be where the next one lies.
-    const T* addend = p.dsum != nullptr ? p.dsum : p.accumulate ? p.dx : nullptr;
-    Stored<V, T> added[K];
-    if (addend != nullptr) {
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        const int c = (k * 32 * W + lane) * V;
-        if (c < p.cols) added[k].load(addend + at + c);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-      load<V>(p.x + at + c, x[k]);
-      load<V>(p.dout + at + c, g[k]);
-    }
-    float s = 0, sx = 0;
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-      float w[V];
-      p.gamma.template get<V>(c, w);
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        x[k][j] = (x[k][j] - mean) * rstd;
-        dgamma[k][j] += g[k][j] * x[k][j];
-        dbeta[k][j] += g[k][j];
-        g[k][j] *= w[j];
-        s += g[k][j];
-        sx += g[k][j] * x[k][j];
-      }
-    }
-    s = group_sum<W>(s, shared) / static_cast<float>(p.cols);
-    sx = group_sum<W>(sx, shared) / static_cast<float>(p.cols);
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-      float more[V];
-#pragma unroll
-      for (int j = 0; j < V; ++j) x[k][j] = rstd * (g[k][j] - s - x[k][j] * sx);
-      if (addend != nullptr) {
-        added[k].get(more);
-#pragma unroll
-        for (int j = 0; j < V; ++j) x[k][j] += more[j];
-      }
-      if (p.accumulate && p.dsum != nullptr) {
-        load<V>(p.dx + at + c, more);
-#pragma unroll
-        for (int j = 0; j < V; ++j) x[k][j] += more[j];
-      }
-      store<V>(p.dx + at + c, x[k]);
-      if constexpr (Drop) {
-#pragma unroll
-        for (int j = 0; j < V; ++j) x[k][j] = rounded<T>(x[k][j]);
-        drop<V>(p.drop, row, p.cols, c, x[k]);
-        p.ddelta.template put<V>(at + c, x[k]);
-      }
-      if (p.bias_partial == nullptr) continue;
-      p.ddelta.round(x[k]);
-#pragma unroll
-      for (int j = 0; j < V; ++j) dbias[(k * V + j) * 32 * W] += x[k][j];
-    }
-  }
+  float* dbias = bias_share<V, K, W>(p, bias_shares, lane);
+  for (int64_t row = first; row < p.n; row += step)
+    norm_grad_row<V, K, W, Drop>(p, row, lane, shared, dgamma, dbeta, [&](int k, int, float(&v)[V]) {
+      if (p.bias_partial == nullptr) return;
+      p.ddelta.round(v);
+      add_bias_share<V, W>(v, k, dbias);
+    });
   if (p.bias_partial != nullptr) put_bias_share<V, K, W>(p, bias_shares);
-  if (p.partial == nullptr) return;
-  float* out = p.partial + int64_t{blockIdx.x} * 2 * p.cols;
-  if constexpr (W > 1) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      const int c = (k * 32 * W + lane) * V;
-      if (c >= p.cols) continue;
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        out[c + j] = dgamma[k][j];
-        out[p.cols + c + j] = dbeta[k][j];
-      }
-    }
-  } else {  // the four warps of the block hold four shares of the same columns: added in order
-    __shared__ float share[4][2][32 * V];
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) {
-        share[threadIdx.x / 32][0][lane * V + j] = dgamma[k][j];
-        share[threadIdx.x / 32][1][lane * V + j] = dbeta[k][j];
-      }
-      __syncthreads();
-      for (int t = threadIdx.x; t < 2 * 32 * V; t += 128) {
-        const int which = t / (32 * V), i = t % (32 * V), c = k * 32 * V + i;
-        if (c < p.cols)
-          out[which * p.cols + c] =
-              ((share[0][which][i] + share[1][which][i]) + share[2][which][i]) + share[3][which][i];
-      }
-      __syncthreads();
-    }
-  }
+  put_weight_shares<V, K, W>(p, dgamma, dbeta, lane);
 }
 
 template <class T, bool Drop>
@@ -326,84 +187,120 @@ void layer_norm(const LayerNorm& a, Stream s) {
                  s);
 }
 
+namespace {
+
+void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
+  constexpr const char* kOp = "layer_norm_grad";
+  const int64_t all = a.x.numel();
+  GT_CHECK(n * cols == all && a.dout.numel() == all && (!a.dx || a.dx.numel() == all) && a.rstd.numel() == n, kOp,
+           ": x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ", to_string(a.gamma.shape));
+  GT_CHECK(static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), kOp, ": dgamma and dbeta go together");
+  want(kOp, "dout", a.dout, a.x.dtype);
+  if (a.dx) want(kOp, "dx", a.dx, a.x.dtype);
+  if (a.dsum) want(kOp, "dsum", a.dsum, a.x.dtype);
+  GT_CHECK(!a.drop || (a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx), kOp, ": ddelta ",
+           to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
+  if (a.dgamma) want(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
+  GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), kOp, ": dbias ", to_string(a.dbias.shape), " of dx ",
+           to_string(a.dx.shape));
+  GT_CHECK((!a.rows || a.rows.numel() == all) && (!a.columns || a.columns.numel() == all) &&
+               (a.dx || !(a.rows || a.columns || a.seen)),
+           kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(a.rows.shape), " columns ",
+           to_string(a.columns.shape));
+  for (const Tensor* codes : {&a.rows, &a.columns})
+    if (*codes) want(kOp, "codes", *codes, DType::kF8E5M2);
+  if (a.rows || a.columns) {
+    want(kOp, "amax", a.amax, DType::kF32);
+    want(kOp, "inverse", a.inverse, DType::kF32);
+  }
+  if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
+}
+
+bool encodes(const LayerNormGrad& a) { return a.rows || a.columns || a.seen; }
+
+// A row in registers; false: no kernel takes this shape, these types or addresses.
+template <class T>
+bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares, bool* encoded) {
+  // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
+  if (!a.dx || !aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data})) return false;
+  if constexpr (!std::is_same_v<T, float>)  // products of 8 bits stand between halves
+    if (encodes(a) && norm_grad_codes(a, p, c, shares)) return *encoded = true;
+  bool fits = false;
+  by_drop(a.drop, [&](auto drops) {
+    fits = by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
+      constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
+      Backward<T> q = p;
+      shares.divide(a, std::min<int64_t>(kW == 1 ? ceil_div(p.n, 4) : p.n, kMultiprocessors * kHeld<kPack<T>, kK, kW>),
+                    q, c);
+      const size_t bytes = a.dbias ? kBiasShareBytes<kPack<T>, kK, kW> : 0;
+      norm_grad_kernel<T, kPack<T>, kK, kW, decltype(drops)::value>
+          <<<static_cast<unsigned>(shares.parts), kW == 1 ? 128 : 32 * kW, bytes, c.stream>>>(q);
+    });
+  });
+  return fits;
+}
+
+// Any row length, any address. Weights first: dx and ddelta may alias what they read.
+template <class T>
+void in_passes(const LayerNormGrad& a, Backward<T> p, Context& c, Shares& shares) {
+  const int64_t chunk = std::max<int64_t>(16, ceil_div(p.n, 256));
+  shares.divide(a, ceil_div(p.n, chunk), p, c);
+  const dim3 grid(static_cast<unsigned>(ceil_div(p.cols, 256)), static_cast<unsigned>(shares.parts));
+  if (a.dgamma) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
+  if (!a.dx) return;
+  by_drop(a.drop, [&](auto drops) {
+    norm_grad_any_kernel<T, decltype(drops)::value><<<static_cast<unsigned>(p.n), 256, 0, c.stream>>>(p);
+  });
+}
+
+}  // namespace
+
 void layer_norm_grad(const LayerNormGrad& a, Stream s) {
+  constexpr const char* kOp = "layer_norm_grad";
   const int64_t cols = a.gamma.numel();
   if (cols == 0) return;
   const int64_t n = a.x.numel() / cols;
-  Context& c = enter(s, "layer_norm_grad");
-  GT_CHECK(n * cols == a.x.numel() && a.dout.numel() == a.x.numel() && (!a.dx || a.dx.numel() == a.x.numel()) &&
-               a.rstd.numel() == n,
-           "layer_norm_grad: x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ",
-           to_string(a.gamma.shape));
-  GT_CHECK(static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), "layer_norm_grad: dgamma and dbeta go together");
-  want("layer_norm_grad", "dout", a.dout, a.x.dtype);
-  if (a.dx) want("layer_norm_grad", "dx", a.dx, a.x.dtype);
-  if (a.dsum) want("layer_norm_grad", "dsum", a.dsum, a.x.dtype);
-  if (a.drop) {
-    GT_CHECK(a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx, "layer_norm_grad: ddelta ",
-             to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
-  }
-  if (a.dgamma) want("layer_norm_grad", "dbeta", a.dbeta, a.dgamma.dtype);
-  GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), "layer_norm_grad: dbias ", to_string(a.dbias.shape),
-           " of dx ", to_string(a.dx.shape));
-  if (n == 0 && !a.dgamma && !a.dbias) return;
-  // Shares depend on the shape alone, never on the device: they fill an H200 once.
-  constexpr int64_t kMultiprocessors = 132;
-  const int64_t chunk = std::max<int64_t>(16, ceil_div(n, 256));
-  int64_t parts = 0;
-  float* room = nullptr;
-  bool fits = false;
-  by_dtype("layer_norm_grad", "x", a.x.dtype, [&](auto t) {
+  Context& c = enter(s, kOp);
+  validate(a, n, cols);
+  if (n == 0 && !a.dgamma && !a.dbias && !encodes(a)) return;
+  Shares shares;
+  bool fits = false, encoded = false;
+  by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    Backward<T> p{a.x.as<T>(),
-                  weights<T>("layer_norm_grad", "gamma", a.gamma, a.x.dtype),
-                  a.mean.as<float>(),
-                  a.rstd.as<float>(),
-                  a.dout.as<T>(),
-                  a.dsum.as<T>(),
-                  a.dx.as<T>(),
-                  nullptr,
-                  n,
-                  static_cast<int>(cols),
-                  a.accumulate_dx,
-                  branch<T>("layer_norm_grad", "ddelta", a.ddelta, a.x.dtype),
-                  a.drop,
-                  nullptr};
-    const auto divide = [&](int64_t into) {
-      parts = into;
-      room = reinterpret_cast<float*>(c.scratch(parts * 3 * cols * 4));
-      if (a.dgamma) p.partial = room;
-      if (a.dbias) p.bias_partial = room + parts * 2 * cols;
-    };
+    const Backward<T> p{a.x.as<T>(),
+                        weights<T>(kOp, "gamma", a.gamma, a.x.dtype),
+                        a.mean.as<float>(),
+                        a.rstd.as<float>(),
+                        a.dout.as<T>(),
+                        a.dsum.as<T>(),
+                        a.dx.as<T>(),
+                        nullptr,
+                        n,
+                        static_cast<int>(cols),
+                        a.accumulate_dx,
+                        branch<T>(kOp, "ddelta", a.ddelta, a.x.dtype),
+                        a.drop,
+                        nullptr};
     if (n == 0) return;
-    by_drop(a.drop, [&](auto drops) {
-      constexpr bool kDrops = decltype(drops)::value;
-      // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
-      fits = a.dx && aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data}) &&
-             by_row_shape<T, kBackward>(cols, [&](auto shape) {
-               constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
-               divide(std::min<int64_t>(kW == 1 ? ceil_div(n, 4) : n, kMultiprocessors * kHeld<kPack<T>, kK, kW>));
-               const int threads = kW == 1 ? 128 : 32 * kW;
-               const size_t shared = a.dbias ? size_t{kK} * kPack<T> * static_cast<size_t>(threads) * sizeof(float) : 0;
-               norm_grad_kernel<T, kPack<T>, kK, kW, kDrops>
-                   <<<static_cast<unsigned>(parts), threads, shared, c.stream>>>(p);
-             });
-      if (fits) return;
-      // Weights first: dx and ddelta may alias what they read.
-      divide(ceil_div(n, chunk));
-      const dim3 grid(static_cast<unsigned>(ceil_div(cols, 256)), static_cast<unsigned>(parts));
-      if (a.dgamma) norm_weights_any_kernel<T><<<grid, 256, 0, c.stream>>>(p, chunk);
-      if (a.dx) norm_grad_any_kernel<T, kDrops><<<static_cast<unsigned>(n), 256, 0, c.stream>>>(p);
-    });
+    fits = in_registers(a, p, c, shares, &encoded);
+    if (!fits) in_passes(a, p, c, shares);
   });
-  if (a.dgamma)
-    combine_partials(c, room, static_cast<int>(parts), 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw,
-                     "layer_norm_grad");
+  const auto parts = static_cast<int>(shares.parts);
+  if (a.dgamma) combine_partials(c, shares.room, parts, 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw, kOp);
   if (a.dbias && fits)
-    combine_partials(c, room + parts * 2 * cols, static_cast<int>(parts), cols, cols, a.dbias, {}, a.accumulate_dbias,
-                     "layer_norm_grad");
-  leave(c, "layer_norm_grad");
-  if (a.dbias && !fits) sum_rows({.x = a.drop ? a.ddelta : a.dx, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
+    combine_partials(c, shares.room + shares.parts * 2 * cols, parts, cols, cols, a.dbias, {}, a.accumulate_dbias, kOp);
+  leave(c, kOp);
+  const Tensor branch = a.drop ? a.ddelta : a.dx;
+  if (a.dbias && !fits) sum_rows({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
+  if (encodes(a) && !encoded)
+    quantize_fp8({.x = branch,
+                  .amax = a.amax,
+                  .rows = a.rows,
+                  .columns = a.columns,
+                  .inverse = a.inverse,
+                  .seen = a.seen,
+                  .seen_anew = a.seen_anew},
+                 s);
 }
 
 }  // namespace gt::cuda

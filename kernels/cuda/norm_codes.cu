@@ -1,8 +1,9 @@
 // Residual add + layer norm whose result is codes of 8 bits, as it lies and transposed: what products of 8 bits read is
-// written at once, and what is norm's own result need not be stored at all. A block takes 16 rows, so that it writes 16
-// codes of a column at a time; they wait in shared memory until all rows are there.
+// written at once, and what is norm's own result need not be stored at all. Its backward, which writes codes of delta's
+// gradient beside it. A block takes 16 rows, so that it writes 16 codes of a column at a time; they wait in shared
+// memory until all rows are there.
 #include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/norm_grad.cuh"
 
 namespace gt::cuda {
 
@@ -19,6 +20,27 @@ struct Made {
   bool by_columns;  // columns of codes may be written R at a time
   bool seen_anew;   // for the host
 };
+
+// Codes [R][cols] of rows r0 and on, which lie in shared memory, to columns of n; whole: R at a time.
+template <int R>
+__device__ inline void put_columns(const uint8_t* tile, int cols, int64_t n, int64_t r0, uint8_t* columns, bool whole) {
+  for (int c = 4 * static_cast<int>(threadIdx.x); c < cols; c += 4 * static_cast<int>(blockDim.x)) {
+    uint32_t codes[R / 4][4];
+#pragma unroll
+    for (int g = 0; g < R / 4; ++g) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) codes[g][k] = *reinterpret_cast<const uint32_t*>(tile + (4 * g + k) * cols + c);
+      transpose(codes[g]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t column[R / 4];
+#pragma unroll
+      for (int g = 0; g < R / 4; ++g) column[g] = codes[g][k];
+      store_words(columns + (c + k) * n + r0, column, n - r0, whole);
+    }
+  }
+}
 
 // R rows a block; the rest as in norm_kernel.
 template <class T, int V, int K, int W, bool Drop, int R>
@@ -54,46 +76,44 @@ __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made
   __syncthreads();
   if (to.seen != nullptr) raise_seen<kThreads / 32>(most, to.seen, shared);
   if (to.columns == nullptr) return;
-  for (int c = 4 * static_cast<int>(threadIdx.x); c < p.cols; c += 4 * kThreads) {
-    uint32_t codes[R / 4][4];
-#pragma unroll
-    for (int g = 0; g < R / 4; ++g) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) codes[g][k] = *reinterpret_cast<const uint32_t*>(tile + (4 * g + k) * p.cols + c);
-      transpose(codes[g]);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t column[R / 4];
-#pragma unroll
-      for (int g = 0; g < R / 4; ++g) column[g] = codes[g][k];
-      store_words(to.columns + (c + k) * p.n + r0, column, p.n - r0, to.by_columns);
-    }
-  }
+  put_columns<R>(tile, p.cols, p.n, r0, to.columns, to.by_columns);
+}
+
+// Whether a kernel may have so much shared memory of both kinds; asks for it where that is necessary.
+bool shared_fits(const void* kernel, int dynamic, int fixed, const Context& c) {
+  if (dynamic + fixed > c.shared_per_block) return false;
+  if (dynamic + fixed > 48 << 10)
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic), "layer_norm");
+  return true;
 }
 
 template <class T, int K, int W, bool Drop, int R>
 bool launch(const Forward<T>& p, const Made& to, Context& c) {
   const auto kernel = norm_codes_kernel<T, kPack<T>, K, W, Drop, R>;
   const int bytes = to.columns != nullptr ? R * p.cols : 0;
-  if (bytes + kStatic > c.shared_per_block) return false;
-  if (bytes + kStatic > 48 << 10)
-    check(
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "layer_norm");
+  if (!shared_fits(reinterpret_cast<const void*>(kernel), bytes, kStatic, c)) return false;
   if (to.seen_anew) check(cudaMemsetAsync(to.seen, 0, sizeof(float), c.stream), "layer_norm");
   const auto blocks = static_cast<unsigned>(ceil_div(p.n, R));
   kernel<<<blocks, kThreads, static_cast<size_t>(bytes), c.stream>>>(p, to);
   return true;
 }
 
+// Of a norm, or of its backward.
+template <class Args>
+Made made_of(const Args& a, int64_t n) {
+  return {a.amax.template as<float>(),
+          a.rows.template as<uint8_t>(),
+          a.columns.template as<uint8_t>(),
+          a.rows || a.columns ? a.inverse.template as<float>() : nullptr,
+          a.seen.template as<float>(),
+          n % 16 == 0 && aligned16({a.columns.data}),
+          a.seen && a.seen_anew};
+}
+
 template <class T>
 bool norm_codes_of(const LayerNorm& a, Context& c) {
   const Forward<T> p = forward_of<T>(a);
-  const Made to{a.amax.as<float>(),      a.rows.as<uint8_t>(),
-                a.columns.as<uint8_t>(), a.rows || a.columns ? a.inverse.as<float>() : nullptr,
-                a.seen.as<float>(),      p.n % 16 == 0 && aligned16({a.columns.data}),
-                a.seen && a.seen_anew};
+  const Made to = made_of(a, p.n);
   if (!aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data, a.rows.data}))
     return false;
   bool done = false;
@@ -105,6 +125,70 @@ bool norm_codes_of(const LayerNorm& a, Context& c) {
     });
   });
   return done;
+}
+
+// Blocks of norm_grad_codes_kernel that a multiprocessor holds: as those without codes, where registers are left for
+// these. Codes that no instruction makes (devices before sm_89, which have no products of them) take more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+constexpr int kWarpsHeld = 16;
+#else
+constexpr int kWarpsHeld = 24;
+#endif
+template <int V, int K, int W>
+constexpr int kHeldCodes = K* V > 8 ? kHeld<V, K, W> : kWarpsHeld / W;
+
+// Blocks walk over pieces of R rows, of which W == 1 gives each warp its share; the rest as in norm_grad_kernel.
+template <class T, int V, int K, int W, bool Drop, int R>
+__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
+    norm_grad_codes_kernel(Backward<T> p, Made to) {
+  constexpr int kWarps = W == 1 ? 4 : W, kApart = W == 1 ? 4 : 1;
+  extern __shared__ float4 memory[];  // bias shares, where dbias is wanted; codes [R][cols], where columns are
+  __shared__ float shared[kWarps];
+  auto* bias_shares = reinterpret_cast<float*>(memory);
+  auto* tile = reinterpret_cast<uint8_t*>(memory) + (p.bias_partial != nullptr ? kBiasShareBytes<V, K, W> : 0);
+  const int lane = static_cast<int>(threadIdx.x) % (32 * W);
+  const bool encodes = to.inverse != nullptr;
+  const float scale = encodes ? fp8_scale(to.amax[0], fp8_format(DType::kF8E5M2)) : 1.0f;
+  if (encodes && blockIdx.x == 0 && threadIdx.x == 0) to.inverse[0] = 1.0f / scale;
+  float dgamma[K][V] = {}, dbeta[K][V] = {}, most = 0.0f;
+  float* dbias = bias_share<V, K, W>(p, bias_shares, lane);
+  for (int64_t r0 = int64_t{blockIdx.x} * R; r0 < p.n; r0 += int64_t{gridDim.x} * R) {
+    for (int i = static_cast<int>(threadIdx.x) / (32 * W); i < R; i += kApart) {
+      const int64_t row = r0 + i;
+      if (row >= p.n) break;  // all who share the row
+      norm_grad_row<V, K, W, Drop>(p, row, lane, shared, dgamma, dbeta, [&](int k, int c, float(&v)[V]) {
+        p.ddelta.round(v);
+#pragma unroll
+        for (int j = 0; j < V; ++j) most = fmaxf(most, fabsf(v[j]));
+        if (p.bias_partial != nullptr) add_bias_share<V, W>(v, k, dbias);
+        if (!encodes) return;
+        uint32_t words[V / 4];
+        encode<DType::kF8E5M2>(v, scale, words);
+        if (to.rows != nullptr) store_words(to.rows + row * p.cols + c, words, V, true);
+        if (to.columns != nullptr) store_words(tile + i * p.cols + c, words, V, true);
+      });
+    }
+    if (to.columns == nullptr) continue;
+    __syncthreads();
+    put_columns<R>(tile, p.cols, p.n, r0, to.columns, true);
+    __syncthreads();  // the next rows' codes take their place
+  }
+  __syncthreads();
+  if (to.seen != nullptr) raise_seen<kWarps>(most, to.seen, shared);
+  if (p.bias_partial != nullptr) put_bias_share<V, K, W>(p, bias_shares);
+  put_weight_shares<V, K, W>(p, dgamma, dbeta, lane);
+}
+
+template <class T, int K, int W, bool Drop, int R>
+bool launch(const LayerNormGrad& a, Backward<T> p, const Made& to, Context& c, Shares& shares) {
+  constexpr int kV = kPack<T>, kHolds = kHeldCodes<kV, K, W>;
+  const auto kernel = norm_grad_codes_kernel<T, kV, K, W, Drop, R>;
+  const int bytes = (a.dbias ? kBiasShareBytes<kV, K, W> : 0) + (to.columns != nullptr ? R * p.cols : 0);
+  if (!shared_fits(reinterpret_cast<const void*>(kernel), bytes, kWeightShareBytes<kV, W> + kStatic, c)) return false;
+  if (to.seen_anew) check(cudaMemsetAsync(to.seen, 0, sizeof(float), c.stream), "layer_norm_grad");
+  shares.divide(a, std::min<int64_t>(ceil_div(p.n, R), kMultiprocessors * kHolds), p, c);
+  kernel<<<static_cast<unsigned>(shares.parts), W == 1 ? 128 : 32 * W, static_cast<size_t>(bytes), c.stream>>>(p, to);
+  return true;
 }
 
 }  // namespace
@@ -119,5 +203,24 @@ bool norm_codes(const LayerNorm& a, Context& c) {
   if (a.x.dtype == DType::kBF16) return norm_codes_of<__nv_bfloat16>(a, c);
   return norm_codes_of<__half>(a, c);
 }
+
+template <class T>
+bool norm_grad_codes(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares) {
+  const Made to = made_of(a, p.n);
+  // Columns of whole packs alone, as all have that products of 8 bits read: storing bytes would take registers.
+  if (!aligned16({a.rows.data}) || (a.columns && !to.by_columns)) return false;
+  bool done = false;
+  by_drop(a.drop, [&](auto drops) {
+    by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
+      using S = decltype(shape);
+      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // as above
+      done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(a, p, to, c, shares);
+    });
+  });
+  return done;
+}
+
+template bool norm_grad_codes(const LayerNormGrad&, const Backward<__half>&, Context&, Shares&);
+template bool norm_grad_codes(const LayerNormGrad&, const Backward<__nv_bfloat16>&, Context&, Shares&);
 
 }  // namespace gt::cuda

@@ -109,6 +109,55 @@ void add_norms(OpCases& to) {
   c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
 }
 
+// A norm's backward that writes codes of delta's gradient, of which dx is the sum as well.
+CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted,
+                                     const char* what = "", bool drops = false) {
+  using G = LayerNormGrad;
+  const Shape s{rows, cols};
+  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  auto& c = add_case<G>(to, cat("[", rows, ", ", cols, "] codes", only, drops ? " dropout" : "", what, suffix(t)));
+  c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1));
+  c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}, positive());
+  c.in(&G::dout, "dout", s, normal(), t).inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
+  if (drops) {
+    c.out(&G::ddelta, "ddelta", s, t);
+    c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+  }
+  c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
+  if (wanted == Wanted::kBoth) c.out(&G::dbias, "dbias", {cols});
+  c.in(&G::amax, "amax", {1}, values({7.9}));
+  if (wanted != Wanted::kColumns) c.out(&G::rows, "rows", s, DType::kF8E5M2);
+  if (wanted != Wanted::kRows) c.out(&G::columns, "columns", {cols, rows}, DType::kF8E5M2);
+  c.out(&G::inverse, "inverse", {1});
+  if (wanted != Wanted::kColumns) c.inout(&G::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  c.tolerance = 8e-3;  // as of norms
+  c.flops = static_cast<double>(16 * rows * cols);
+  return c;
+}
+
+void add_norm_grads(OpCases& to) {
+  for (const DType t : {DType::kBF16, DType::kF16})
+    for (const int64_t cols : {64, 512, 768, 1024, 1600, 3072, 6400})
+      add_norm_grad(to, cols == 1600 ? 64 : 48, cols, t, Wanted::kBoth);
+  add_norm_grad(to, 6416, 64, DType::kBF16, Wanted::kBoth);  // more pieces of 16 rows than blocks
+  for (const Wanted w : {Wanted::kRows, Wanted::kColumns}) add_norm_grad(to, 32, 2048, DType::kBF16, w);
+  for (const int64_t cols : {256, 4096}) add_norm_grad(to, 32, cols, DType::kBF16, Wanted::kBoth, "", true);
+  add_norm_grad(to, 37, 1600, DType::kBF16, Wanted::kBoth);  // columns of no whole pack
+  add_norm_grad(to, 37, 2048, DType::kF16, Wanted::kRows);   // rows of no whole block
+  add_norm_grad(to, 20, 90, DType::kBF16, Wanted::kBoth);    // rows of no whole pack
+  add_norm_grad(to, 20, 64, DType::kF32, Wanted::kBoth);
+  add_norm_grad(to, 16, 128, DType::kBF16, Wanted::kBoth, " from unaligned addresses").skew = 1;
+  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: the largest element of what is stored
+    using G = LayerNormGrad;
+    auto& c = add_case<G>(to, cat("[24, 512] looked at", suffix(t)));
+    c.in(&G::x, "x", {24, 512}, normal(2, 0.5), t).in(&G::gamma, "gamma", {512}).in(&G::mean, "mean", {24});
+    c.in(&G::rstd, "rstd", {24}, positive()).in(&G::dout, "dout", {24, 512}, normal(), t);
+    c.out(&G::dx, "dx", {24, 512}, t).out(&G::seen, "seen", {1});
+    c.args.seen_anew = true;
+    c.tolerance = unit_of(t);
+  }
+}
+
 CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType a, DType b, DType out,
                              bool accumulate = false, const char* what = "") {
   using G = GemmFp8;
@@ -173,6 +222,7 @@ void add_fp8_cases(OpCases& to) {
     to.back()->name += " from unaligned addresses";
   }
   add_norms(to);
+  add_norm_grads(to);
   constexpr DType kX = DType::kF8E4M3, kGrad = DType::kF8E5M2;
   for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})

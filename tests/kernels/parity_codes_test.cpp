@@ -116,6 +116,45 @@ void norm_either_way(const Backend& backend, DType t, int64_t n, int64_t cols) {
     CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
 }
 
+// The backward of a norm whose delta comes out of a product of 8 bits. sums: of the bias; in another order on a device.
+void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_t cols, bool drops) {
+  Room room(backend);
+  const Shape s{n, cols};
+  const Tensor x = room.filled(s, t, 1), dout = room.filled(s, t, 2), dsum = room.filled(s, t, 3);
+  const Tensor gamma = room.filled({cols}, DType::kF32, 4), mean = room.filled({n}, DType::kF32, 5);
+  const Tensor rstd = room.filled({n}, DType::kF32, 6, positive());
+  const auto args = [&](const Tensor& sums) {
+    LayerNormGrad g{.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum};
+    g.dx = room.empty(s, t), g.dgamma = room.empty({cols}, DType::kF32), g.dbeta = room.empty({cols}, DType::kF32);
+    if (drops) {
+      g.ddelta = room.empty(s, t);
+      g.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+    }
+    g.dbias = sums;
+    return g;
+  };
+  Codes stored(room, n, cols, DType::kF8E5M2), made(room, n, cols, DType::kF8E5M2);
+  const Tensor apart = room.empty({cols}, DType::kF32), beside = room.empty({cols}, DType::kF32);
+  const LayerNormGrad plain = args(apart);
+  LayerNormGrad fused = args(beside);
+  room.ops().layer_norm_grad(plain, room.stream());
+  QuantizeFp8 q = stored.of(drops ? plain.ddelta : plain.dx);
+  const Tensor encoded = room.empty({cols}, DType::kF32);
+  q.sums = encoded;
+  room.ops().quantize_fp8(q, room.stream());
+  fused.amax = made.amax, fused.rows = made.rows, fused.columns = made.columns;
+  fused.inverse = made.inverse, fused.seen = made.seen;
+  room.ops().layer_norm_grad(fused, room.stream());
+  check_same(room, made, stored);
+  for (Tensor LayerNormGrad::*f : {&LayerNormGrad::dx, &LayerNormGrad::ddelta})
+    if (plain.*f) CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
+  if (&backend != &cpu_backend()) return;
+  for (Tensor LayerNormGrad::*f : {&LayerNormGrad::dgamma, &LayerNormGrad::dbeta})
+    CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
+  CHECK((room.bytes(beside) == room.bytes(apart)));
+  CHECK((room.bytes(encoded) == room.bytes(apart)));
+}
+
 }  // namespace
 
 TEST_CASE("parity: codes that a norm or a GELU writes are those of its stored result, bit for bit", "[PK13]") {
@@ -128,6 +167,7 @@ TEST_CASE("parity: codes that a norm or a GELU writes are those of its stored re
         gelu_either_way(*b, t, n, cols, false);
         gelu_either_way(*b, t, n, cols, true);
         norm_either_way(*b, t, n, cols);
+        for (const bool drops : {false, true}) norm_gradient_either_way(*b, t, n, cols, drops);
       }
 }
 

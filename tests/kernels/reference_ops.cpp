@@ -258,7 +258,11 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
     for (int64_t at = i * cols; p.drop && at < (i + 1) * cols; ++at)
       set(p.ddelta, at, get(p.dx, at) * row_factor(p.drop, cols, at));
   }
-  if (p.dbias) sum_rows({.x = p.drop ? p.ddelta : p.dx, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
+  const Tensor branch = p.drop ? p.ddelta : p.dx;
+  if (p.dbias) sum_rows({.x = branch, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
+  if (p.rows || p.columns || p.seen)
+    quantize_fp8({.x = branch, .amax = p.amax, .rows = p.rows, .columns = p.columns, .inverse = p.inverse,
+                  .seen = p.seen, .seen_anew = p.seen_anew}, s);
 }
 
 }  // namespace reference

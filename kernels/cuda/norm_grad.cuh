@@ -1,0 +1,208 @@
+// What the kernels of layer norm's backward share: their arguments, one row in registers, sums over rows.
+#pragma once
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/table.h"
+
+namespace gt::cuda {
+
+template <class T>
+struct Backward {
+  const T* x;
+  Weights<T> gamma;
+  const float *mean, *rstd;
+  const T *dout, *dsum;
+  T* dx;           // nullptr: not wanted, gamma is not read
+  float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not wanted
+  int64_t n;
+  int cols;
+  bool accumulate;
+  Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
+  RowDrop drop;
+  float* bias_partial;  // [blocks][cols]: dbias; nullptr: not wanted
+};
+
+// Bias shares: f32 [warps that walk apart][K][V][lanes of a row] in shared memory. An element's place there has its
+// lane last: no two of a warp meet in a bank, and no thread reads what another wrote before the end.
+template <int V, int K, int W>
+constexpr int kBiasShareBytes = K* V*(W == 1 ? 128 : 32 * W) * static_cast<int>(sizeof(float));
+
+// This thread's part of them, zeroed where dbias is wanted.
+template <int V, int K, int W, class T>
+__device__ inline float* bias_share(const Backward<T>& p, float* shares, int lane) {
+  float* mine = shares + (W == 1 ? threadIdx.x / 32 * (K * V * 32) : 0) + lane;
+  if (p.bias_partial != nullptr) {
+#pragma unroll
+    for (int i = 0; i < K * V; ++i) mine[i * 32 * W] = 0;
+  }
+  return mine;
+}
+
+template <int V, int W>
+__device__ inline void add_bias_share(const float (&v)[V], int k, float* mine) {
+#pragma unroll
+  for (int j = 0; j < V; ++j) mine[(k * V + j) * 32 * W] += v[j];
+}
+
+// Sums of a block's rows out of shared memory; the four warps that walked apart are added in order.
+template <int V, int K, int W, class T>
+__device__ inline void put_bias_share(const Backward<T>& p, const float* shares) {
+  __syncthreads();
+  float* out = p.bias_partial + int64_t{blockIdx.x} * p.cols;
+  for (int c = threadIdx.x; c < p.cols; c += blockDim.x) {
+    const int pack = c / V, at = (pack / (32 * W) * V + c % V) * 32 * W + pack % (32 * W);
+    float s = shares[at];
+    if constexpr (W == 1)
+      for (int w = 1; w < 4; ++w) s += shares[w * K * V * 32 + at];
+    out[c] = s;
+  }
+}
+
+// One row of p.cols columns, by W warps, K packs of V elements a lane: writes dx and ddelta, adds to the shares of
+// dgamma and dbeta, gives delta's gradient to emit(k, column, float (&)[V]), pack by pack, not yet rounded as it is
+// stored (Branch::round). `shared` holds W values.
+template <int V, int K, int W, bool Drop, class T, class Emit>
+__device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane, float* shared, float (&dgamma)[K][V],
+                                     float (&dbeta)[K][V], Emit emit) {
+  const int64_t at = row * p.cols;
+  const float mean = p.mean[row], rstd = p.rstd[row];
+  float x[K][V], g[K][V];
+  // Asked for with the others, and before them, for the branch would wait for what they bring: behind the sums, each
+  // pack would wait for memory once more, as dx may be where the next one lies.
+  const T* addend = p.dsum != nullptr ? p.dsum : p.accumulate ? p.dx : nullptr;
+  Stored<V, T> added[K];
+  if (addend != nullptr) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int c = (k * 32 * W + lane) * V;
+      if (c < p.cols) added[k].load(addend + at + c);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c >= p.cols) continue;
+    load<V>(p.x + at + c, x[k]);
+    load<V>(p.dout + at + c, g[k]);
+  }
+  float s = 0, sx = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c >= p.cols) continue;
+    float w[V];
+    p.gamma.template get<V>(c, w);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      x[k][j] = (x[k][j] - mean) * rstd;
+      dgamma[k][j] += g[k][j] * x[k][j];
+      dbeta[k][j] += g[k][j];
+      g[k][j] *= w[j];
+      s += g[k][j];
+      sx += g[k][j] * x[k][j];
+    }
+  }
+  s = group_sum<W>(s, shared) / static_cast<float>(p.cols);
+  sx = group_sum<W>(sx, shared) / static_cast<float>(p.cols);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int c = (k * 32 * W + lane) * V;
+    if (c >= p.cols) continue;
+    float more[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) x[k][j] = rstd * (g[k][j] - s - x[k][j] * sx);
+    if (addend != nullptr) {
+      added[k].get(more);
+#pragma unroll
+      for (int j = 0; j < V; ++j) x[k][j] += more[j];
+    }
+    if (p.accumulate && p.dsum != nullptr) {
+      load<V>(p.dx + at + c, more);
+#pragma unroll
+      for (int j = 0; j < V; ++j) x[k][j] += more[j];
+    }
+    store<V>(p.dx + at + c, x[k]);
+    if constexpr (Drop) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) x[k][j] = rounded<T>(x[k][j]);
+      drop<V>(p.drop, row, p.cols, c, x[k]);
+      p.ddelta.template put<V>(at + c, x[k]);
+    }
+    emit(k, c, x[k]);
+  }
+}
+
+// Shared memory that put_weight_shares has of its own.
+template <int V, int W>
+constexpr int kWeightShareBytes = W == 1 ? 4 * 2 * 32 * V* static_cast<int>(sizeof(float)) : 0;
+
+// A block's shares of dgamma and dbeta out of registers.
+template <int V, int K, int W, class T>
+__device__ inline void put_weight_shares(const Backward<T>& p, const float (&dgamma)[K][V], const float (&dbeta)[K][V],
+                                         int lane) {
+  if (p.partial == nullptr) return;
+  float* out = p.partial + int64_t{blockIdx.x} * 2 * p.cols;
+  if constexpr (W > 1) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int c = (k * 32 * W + lane) * V;
+      if (c >= p.cols) continue;
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        out[c + j] = dgamma[k][j];
+        out[p.cols + c + j] = dbeta[k][j];
+      }
+    }
+  } else {  // the four warps of the block hold four shares of the same columns: added in order
+    __shared__ float share[4][2][32 * V];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        share[threadIdx.x / 32][0][lane * V + j] = dgamma[k][j];
+        share[threadIdx.x / 32][1][lane * V + j] = dbeta[k][j];
+      }
+      __syncthreads();
+      for (int t = threadIdx.x; t < 2 * 32 * V; t += 128) {
+        const int which = t / (32 * V), i = t % (32 * V), c = k * 32 * V + i;
+        if (c < p.cols)
+          out[which * p.cols + c] =
+              ((share[0][which][i] + share[1][which][i]) + share[2][which][i]) + share[3][which][i];
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// Blocks of such kernels that a multiprocessor holds, by the registers of a lane's K packs of V elements; those of
+// f32 wait in twice as many. resources.txt says whether they fit.
+template <int V, int K, int W>
+constexpr int kHeld = W == 1     ? 3
+                      : W == 4   ? 8
+                      : K* V > 8 ? 32 / (K * V)
+                      : V == 4   ? 3
+                                 : 4;
+
+// Shares depend on the shape alone, never on the device: they fill an H200 once.
+constexpr int64_t kMultiprocessors = 132;
+
+// Partial sums of blocks, in the stream's scratch: [parts][2][cols] of dgamma and dbeta, [parts][cols] of dbias.
+struct Shares {
+  int64_t parts = 0;
+  float* room = nullptr;
+
+  // So many blocks; p learns where what is wanted goes.
+  template <class T>
+  void divide(const LayerNormGrad& a, int64_t into, Backward<T>& p, Context& c) {
+    parts = into;
+    room = reinterpret_cast<float*>(c.scratch(parts * 3 * p.cols * static_cast<int64_t>(sizeof(float))));
+    if (a.dgamma) p.partial = room;
+    if (a.dbias) p.bias_partial = room + parts * 2 * p.cols;
+  }
+};
+
+// The backward with delta's gradient encoded, or looked at, in the same pass. T: half types. False: no kernel takes
+// this shape or these addresses, and nothing was queued.
+template <class T>
+bool norm_grad_codes(const LayerNormGrad&, const Backward<T>&, Context&, Shares&);
+
+}  // namespace gt::cuda

@@ -106,6 +106,25 @@ void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
   args.accumulate_dw = dgamma.accumulate;
 }
 
+// What a layer of 8 bits wants of the delta's gradient: codes, where their scale is known, else its largest element.
+// With codes the sums over rows, which no pass of the layer's own would make: where they belong, if nothing is there
+// to which they had to be added as a whole.
+void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
+  if (!codes.scale->known) {
+    codes.looked = args.seen_anew = true;
+    args.seen = codes.largest();
+    return;
+  }
+  codes.made = true;
+  args.amax = codes.scale->amax, args.inverse = codes.inverse(), args.seen = codes.scale->seen;
+  if (codes.rows.home >= 0) args.rows = bp.rebuild(codes.rows);
+  args.columns = bp.rebuild(codes.columns);
+  if (codes.bias == nullptr) return;
+  GT_CHECK(!args.dbias, "the sums of ", codes.bias->name, "'s gradient are wanted twice");
+  codes.summed = bp.pass() == Pass::kFull && codes.bias->grad && !codes.bias->grad_dirty;
+  args.dbias = codes.summed ? bp.dst(*codes.bias).tensor : bp.rebuild(codes.sums);
+}
+
 // dgamma and dbeta come out of the same pass over dy as dx. Where weight gradients are deferred they are not: then the
 // gradients of a scope are all made in its weight pass, and nobody has to keep them from here to there.
 void norm_backward(const NormSaved& s, Backprop& bp) {
@@ -132,11 +151,13 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     args.drop = s.drop;
     args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.delta.value.dtype);
   }
-  // The delta's gradient is made here alone: so are its sums over rows, where it has the type that is summed.
+  // The delta's gradient is made here alone: so are its sums over rows and its codes, where it has the type that these
+  // are made of.
   if (s.drop || s.delta.value.dtype == args.dx.dtype) {
     const GradDst dbias = bp.bias_dst(s.delta);
     args.dbias = dbias.tensor;
     args.accumulate_dbias = dbias.accumulate;
+    if (GradCodes* codes = bp.codes_wanted(s.delta)) want_codes(*codes, bp, args);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);

@@ -118,6 +118,7 @@ Var add_bias(Tape& t, Var x, Parameter& b) {
   t.ops().add_bias({.x = x.value, .bias = b.value, .out = x.value}, t.stream());
   Var y = t.output_of(x.value);
   t.sums_to(y, &b);
+  t.same_codes(y, x);
   struct Saved { Var x, y; Parameter* b; };
   t.record(Saved{x, y, &b}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },

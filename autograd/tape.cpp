@@ -1,4 +1,4 @@
-#include "autograd/tape.h"
+#include "autograd/coded.h"
 
 namespace gt {
 
@@ -114,6 +114,8 @@ GradDst Backprop::dst(const Var& x) {
   }
   GT_CHECK(!s.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", s.bias->name,
            " already");
+  GT_CHECK(s.codes == nullptr || !(s.codes->looked || s.codes->made), "a gradient ", to_string(x.value.shape),
+           " is added to one that is encoded already");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
     ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());
@@ -146,6 +148,12 @@ GradDst Backprop::bias_dst(const Var& x) {
   if (s.bias == nullptr || s.grad || !s.bias->grad) return {};
   s.summed = true;
   return dst(*s.bias);
+}
+
+GradCodes* Backprop::codes_wanted(const Var& x) {
+  if (!wants(x)) return nullptr;
+  const Tape::Slot& s = tape_.slot(x.id);
+  return s.grad ? nullptr : s.codes;
 }
 
 }  // namespace gt

@@ -25,6 +25,7 @@ struct Var {
 enum class Pass : uint8_t { kFull, kInput, kWeight };
 
 class Backprop;
+struct GradCodes;  // autograd/coded.h
 
 // How an op differentiates itself. `input` writes gradients of inputs, `weight` gradients of parameters; either may be
 // null.
@@ -60,17 +61,24 @@ class Tape {
   // The gradient of y, summed over rows, is that of this parameter: a bias that was added to all of them. The rule of
   // the op that made y sees to it, unless whoever makes y's gradient does so on the way (Backprop::bias_dst).
   void sums_to(const Var& y, Parameter* bias) { if (y.id >= 0) slot(y.id).bias = bias; }
+  // The gradient of y is read as codes of 8 bits. The rule of the op that made y sees to it, unless whoever makes y's
+  // gradient does so on the way (Backprop::codes_wanted). `wanted` lies in what that op has saved.
+  void codes_to(const Var& y, GradCodes* wanted) { if (y.id >= 0) slot(y.id).codes = wanted; }
+  // x has the gradient of y as it is: whoever makes that makes the codes that are wanted of x's.
+  void same_codes(const Var& y, const Var& x) { if (y.id >= 0 && x.id >= 0) slot(y.id).codes = slot(x.id).codes; }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 
-  // `saved` is copied into the tape: trivially copyable, at most a few hundred bytes.
+  // `saved` is copied into the tape: trivially copyable, some hundred bytes. Returns the copy, which stays where it is
+  // until the backward is through; nullptr where nothing is recorded.
   template <class Saved>
-  void record(const Saved& saved, Rule<Saved> rule) {
+  Saved* record(const Saved& saved, Rule<Saved> rule) {
     static_assert(std::is_trivially_copyable_v<Saved>);
-    if (!recording_) return;
+    if (!recording_) return nullptr;
     struct Box { Saved saved; Rule<Saved> rule; };
     auto* box = new (push(sizeof(Box), alignof(Box))) Box{saved, rule};
     finish_node(rule.input ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.input(x->saved, b); } : Fn{},
                 rule.weight ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.weight(x->saved, b); } : Fn{}, box);
+    return &box->saved;
   }
 
   bool recording() const { return recording_; }
@@ -88,7 +96,12 @@ class Tape {
   friend class Backprop;
   using Fn = void (*)(const void*, Backprop&);
   struct Node { Fn input, weight; const void* saved; size_t host_mark, first_slot; Arena::Mark mark; };
-  struct Slot { Tensor grad; bool owned = false, summed = false; Parameter* bias = nullptr; };
+  struct Slot {
+    Tensor grad;
+    bool owned = false, summed = false;
+    Parameter* bias = nullptr;
+    GradCodes* codes = nullptr;
+  };
   struct Deferred { Fn weight; const void* saved; };
 
   std::byte* push(size_t bytes, size_t align);
@@ -145,6 +158,9 @@ class Backprop {
   GradDst bias_dst(const Var& x);
   // dL/dy was summed over rows by whoever made it; the bias has its gradient.
   bool bias_done(const Var& y) const { return tape_.slot(y.id).summed; }
+  // For a rule that is about to make all of dL/dx: what is wanted of it in codes; it says there what it makes. nullptr:
+  // nothing, or dL/dx has parts. Nothing may be added to a gradient whose codes are made.
+  GradCodes* codes_wanted(const Var& x);
   // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient
   // already.
   void pass_on(const Var& x, Tensor dy);

@@ -17,12 +17,28 @@ struct Layer {
   Coded x;
   Parameter *w, *b;
   const Fp8Linear* scales;
-  Var dy_columns, db;  // made by the input rule: [out, n], and, where weight gradients are deferred, f32 [out]
+  mutable GradCodes dy;  // rows for the input rule, the rest for the weight rule, which may be deferred
 };
 
-Layer layer_of(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Linear& scales) {
+// input_grad: somebody wants the gradient of x.
+Layer layer_of(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Linear& scales, bool input_grad) {
   const int64_t n = x.x.value.shape.rows(), out = w.value.shape[0];
-  return {x, &w, b, &scales, t.later({out, n}, kGradCodes), b != nullptr ? t.later({out}, DType::kF32) : Var{}};
+  return {x,
+          &w,
+          b,
+          &scales,
+          {.rows = input_grad ? t.later({n, out}, kGradCodes) : Var{},
+           .columns = t.later({out, n}, kGradCodes),
+           .sums = b != nullptr ? t.later({out}, DType::kF32) : Var{},
+           .bias = b,
+           .factors = x.factors,
+           .scale = &scales.output_grad.scale}};
+}
+
+// The gradient of y, which the layer gives, may come encoded. Not where several ranks hold columns of it: they would
+// have to agree on its largest element first.
+void ask_for_codes(Tape& t, const Layer* saved, const Var& y) {
+  if (saved != nullptr && saved->scales->output_grad.split == nullptr) t.codes_to(y, &saved->dy);
 }
 
 void multiply(Tape& t, const Coded& x, const Parameter& w, const Parameter* b, Tensor y) {
@@ -36,32 +52,35 @@ void multiply(Tape& t, const Coded& x, const Parameter& w, const Parameter* b, T
   t.discard(x.rows);
 }
 
-// Codes of the gradient of y, which is `dy` (x, of, pre): rows, where these are wanted, and columns for the weight. The
-// bias' gradient is summed in the same pass; where weight gradients are deferred, to be added in theirs.
-void encode_gradient(const Layer& l, QuantizeFp8 dy, Tensor rows, Backprop& bp) {
+// Codes of the gradient of y, which is `dy` (x, of, pre), where whoever made it has not made them: rows and columns.
+// The bias' gradient is summed in the same pass; where weight gradients are deferred, to be added in theirs.
+void encode_gradient(const Layer& l, QuantizeFp8 dy, Backprop& bp) {
+  if (l.dy.made) return;
   const Fp8Range& range = l.scales->output_grad;
-  const Tensor room = bp.scratch({1}, DType::kF32);
-  dy.amax = amax_of(range, dy, room, bp.ops(), bp.stream());
-  dy.rows = rows, dy.columns = bp.rebuild(l.dy_columns);
-  dy.inverse = l.x.grad_inverse(), dy.seen = range.scale.seen;
+  dy.amax = l.dy.looked ? l.dy.largest() : amax_of(range, dy, l.dy.largest(), bp.ops(), bp.stream());
+  if (l.dy.rows.home >= 0) dy.rows = bp.rebuild(l.dy.rows);
+  dy.columns = bp.rebuild(l.dy.columns);
+  dy.inverse = l.dy.inverse(), dy.seen = range.scale.seen;
   if (l.b != nullptr && bp.pass() == Pass::kFull) {
     const GradDst db = bp.dst(*l.b);
-    dy.sums = db.tensor, dy.accumulate = db.accumulate;
+    dy.sums = db.tensor, dy.accumulate = db.accumulate, l.dy.summed = true;
   } else if (l.b != nullptr) {
-    dy.sums = bp.rebuild(l.db);
+    dy.sums = bp.rebuild(l.dy.sums);
   }
   bp.ops().quantize_fp8(dy, bp.stream());
-  bp.free(room);
+  l.dy.made = true;
 }
 
-void input_product(const Layer& l, Tensor rows, GradDst dx, Backprop& bp) {
-  bp.ops().gemm_fp8({.a = rows,
+// Gives the rows of codes back.
+void input_product(const Layer& l, GradDst dx, Backprop& bp) {
+  bp.ops().gemm_fp8({.a = bp.value(l.dy.rows),
                      .b = l.w->codes.columns,
-                     .a_scale = l.x.grad_inverse(),
+                     .a_scale = l.dy.inverse(),
                      .b_scale = l.w->codes.inverse,
                      .out = dx.tensor,
                      .accumulate = dx.accumulate},
                     bp.stream());
+  bp.release(l.dy.rows);
 }
 
 void weight_gradients(const Layer& l, Backprop& bp) {
@@ -69,27 +88,24 @@ void weight_gradients(const Layer& l, Backprop& bp) {
   const Shape shape = l.x.x.value.shape;
   const Tensor columns = again ? bp.scratch({shape.cols(), shape.rows()}, kCodes) : bp.value(l.x.columns);
   if (again)
-    bp.ops().quantize_fp8({.x = bp.value(l.x.x),
-                           .amax = l.x.amax(),
-                           .columns = columns,
-                           .inverse = l.x.inverse(),
-                           .of = l.x.of},
-                          bp.stream());
+    bp.ops().quantize_fp8(
+        {.x = bp.value(l.x.x), .amax = l.x.amax(), .columns = columns, .inverse = l.x.inverse(), .of = l.x.of},
+        bp.stream());
   const GradDst dw = bp.dst(*l.w);
-  bp.ops().gemm_fp8({.a = bp.value(l.dy_columns),
+  bp.ops().gemm_fp8({.a = bp.value(l.dy.columns),
                      .b = columns,
-                     .a_scale = l.x.grad_inverse(),
+                     .a_scale = l.dy.inverse(),
                      .b_scale = l.x.inverse(),
                      .out = dw.tensor,
                      .accumulate = dw.accumulate},
                     bp.stream());
   if (again) bp.free(columns);
-  if (l.b == nullptr || bp.pass() != Pass::kWeight) return;
+  if (l.b == nullptr || l.dy.summed) return;
   const GradDst db = bp.dst(*l.b);
   if (db.accumulate)
-    bp.ops().axpy({.x = bp.value(l.db), .y = db.tensor}, bp.stream());
+    bp.ops().axpy({.x = bp.value(l.dy.sums), .y = db.tensor}, bp.stream());
   else
-    bp.ops().cast({.src = bp.value(l.db), .dst = db.tensor}, bp.stream());
+    bp.ops().cast({.src = bp.value(l.dy.sums), .dst = db.tensor}, bp.stream());
 }
 
 Var room_for(Tape& t, Shape s, DType d, Output where) {
@@ -113,19 +129,19 @@ Coded encode(Tape& t, Var x, CodesOf of, const Fp8Range& range, Keep keep) {
 Var fp8_linear(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Linear& scales, Output where) {
   const Var y = room_for(t, {x.x.value.shape.rows(), w.value.shape[0]}, x.x.value.dtype, where);
   multiply(t, x, w, b, y.value);
-  struct Saved { Layer layer; Var y; };
-  t.record(Saved{layer_of(t, x, w, b, scales), y},
-           Rule<Saved>{
-               .input =
-                   [](const Saved& s, Backprop& bp) {
-                     const Var& x = s.layer.x.x;
-                     const Tensor rows = bp.wants(x) ? bp.scratch(s.y.value.shape, kGradCodes) : Tensor{};
-                     encode_gradient(s.layer, {.x = bp.grad(s.y).view(s.y.value.shape)}, rows, bp);
-                     if (!rows) return;
-                     input_product(s.layer, rows, bp.dst(x), bp);
-                     bp.free(rows);
-                   },
-               .weight = [](const Saved& s, Backprop& bp) { weight_gradients(s.layer, bp); }});
+  struct Saved {
+    Layer layer;
+    Var y;
+  };
+  const Saved* saved =
+      t.record(Saved{layer_of(t, x, w, b, scales, x.x.id >= 0), y},
+               Rule<Saved>{.input =
+                               [](const Saved& s, Backprop& bp) {
+                                 encode_gradient(s.layer, {.x = bp.grad(s.y).view(s.y.value.shape)}, bp);
+                                 if (bp.wants(s.layer.x.x)) input_product(s.layer, bp.dst(s.layer.x.x), bp);
+                               },
+                           .weight = [](const Saved& s, Backprop& bp) { weight_gradients(s.layer, bp); }});
+  ask_for_codes(t, saved != nullptr ? &saved->layer : nullptr, y);
   return y;
 }
 
@@ -137,29 +153,28 @@ Var fp8_mlp(Tape& t, const Coded& x, Fp8Half up, Fp8Half down, Keep keep, Output
   multiply(t, x, up.w, up.b, pre.value);
   const Coded h = encode(t, pre, CodesOf::kGelu, down.scales.input, keep);
   multiply(t, h, down.w, down.b, y.value);
-  struct Saved { Layer up, down; Var y; };
-  t.record(Saved{layer_of(t, x, up.w, up.b, up.scales), layer_of(t, h, down.w, down.b, down.scales), y},
-           Rule<Saved>{
-               .input =
-                   [](const Saved& s, Backprop& bp) {
-                     const Var &x = s.up.x.x, &pre = s.down.x.x;
-                     Tensor rows = bp.scratch(s.y.value.shape, kGradCodes);
-                     encode_gradient(s.down, {.x = bp.grad(s.y).view(s.y.value.shape)}, rows, bp);
-                     const Tensor dh = bp.scratch(pre.value.shape, pre.value.dtype);
-                     input_product(s.down, rows, {dh, false}, bp);
-                     bp.free(rows);
-                     rows = bp.wants(x) ? bp.scratch(pre.value.shape, kGradCodes) : Tensor{};
-                     encode_gradient(s.up, {.x = dh, .of = CodesOf::kGeluGrad, .pre = pre.value}, rows, bp);
-                     bp.free(dh);
-                     if (!rows) return;
-                     input_product(s.up, rows, bp.dst(x), bp);
-                     bp.free(rows);
-                   },
-               .weight =
-                   [](const Saved& s, Backprop& bp) {
-                     weight_gradients(s.down, bp);
-                     weight_gradients(s.up, bp);
-                   }});
+  struct Saved {
+    Layer up, down;
+    Var y;
+  };
+  const Saved* saved = t.record(
+      Saved{layer_of(t, x, up.w, up.b, up.scales, x.x.id >= 0), layer_of(t, h, down.w, down.b, down.scales, true), y},
+      Rule<Saved>{.input =
+                      [](const Saved& s, Backprop& bp) {
+                        const Var &x = s.up.x.x, &pre = s.down.x.x;
+                        encode_gradient(s.down, {.x = bp.grad(s.y).view(s.y.value.shape)}, bp);
+                        const Tensor dh = bp.scratch(pre.value.shape, pre.value.dtype);
+                        input_product(s.down, {dh, false}, bp);
+                        encode_gradient(s.up, {.x = dh, .of = CodesOf::kGeluGrad, .pre = pre.value}, bp);
+                        bp.free(dh);
+                        if (bp.wants(x)) input_product(s.up, bp.dst(x), bp);
+                      },
+                  .weight =
+                      [](const Saved& s, Backprop& bp) {
+                        weight_gradients(s.down, bp);
+                        weight_gradients(s.up, bp);
+                      }});
+  ask_for_codes(t, saved != nullptr ? &saved->down : nullptr, y);
   return y;
 }
 

@@ -1,8 +1,9 @@
 // A linear layer whose products read numbers of 8 bits (Micikevicius et al. 2022): x and w as f8e4m3, the gradient of y
 // as f8e5m2, each times one factor that takes its largest element to the largest code. Sums are f32, y and the gradient
 // of x have the type of x, the weight's gradient its own; the bias is added, and its gradient summed, outside of the
-// codes. Who makes x writes its codes (autograd/coded.h): no product is preceded by a pass that only encodes, but for
-// attention's result and for gradients, which are read once, for codes both ways round and for the bias.
+// codes. Who makes x writes its codes (autograd/coded.h), and so does the norm that makes the gradient of y: no product
+// is preceded by a pass that only encodes, but for attention's result, which cuDNN gives as halves, and for other
+// gradients, which are read once, for codes both ways round and for the bias.
 #pragma once
 #include <string>
 

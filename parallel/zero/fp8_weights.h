@@ -1,6 +1,7 @@
 // Private to parallel/zero. Weights that products read as numbers of 8 bits (Parameter::fp8): their codes, as the weight
 // lies and transposed, made whenever values are published or gathered. One scale a logical weight, its largest |w|
-// counted over the tensor ranks: no layout changes it.
+// counted over the tensor ranks: no layout changes it. That is known only once all of the weight has been stepped, by
+// ranks whose shards begin and end within rows, so the optimizer's own pass cannot write codes.
 #pragma once
 #include <span>
 #include <vector>

@@ -233,6 +233,9 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   const std::vector<OpCall>&calls = fp8.ranks[0].calls, &halves = half.ranks[0].calls;
   CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
         Approx(find(halves, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
+  const OpCost backward = find(calls, "layer_norm_grad", "norm2").cost;
+  CHECK(backward.fused_bytes == Approx(find(halves, "layer_norm_grad", "norm2").cost.fused_bytes).epsilon(0.001));
+  CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);  // codes of what it adds to the stream
   for (const OpCall& c : calls)
     if (const auto* q = std::get_if<QuantizeFp8>(&c.args)) {
       CHECK((q->rows || q->columns));  // scales are known: nothing is only looked at

@@ -30,7 +30,7 @@ struct Count {
     if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.rows, a.columns});
-    if constexpr (std::is_same_v<A, LayerNormGrad>) move({a.x, a.dout, a.dsum, a.dx, a.ddelta});
+    if constexpr (std::is_same_v<A, LayerNormGrad>) move({a.x, a.dout, a.dsum, a.dx, a.rows, a.columns, a.ddelta});
     if constexpr (std::is_same_v<A, QuantizeFp8>)
       if (a.seen) move({a.x, a.pre, a.rows, a.columns});  // of weights nothing is noted
     if constexpr (std::is_same_v<A, SumRows>) move({a.x});
@@ -208,9 +208,10 @@ EngineOptions small_fp8(bool delayed) {
 }
 }  // namespace
 
-// Besides norms and products: attention's result and the GELU's forward; the gradients of four outputs backward, each
-// read once for both ways round and for its bias. Nothing only turns codes, only sums or only measures.
-TEST_CASE("a block of 8 bits is 9 op calls forward and 15 backward, its weights are encoded once a step", "[PK11]") {
+// Besides norms and products: attention's result and the GELU's forward; backward the gradients of qkv's output and of
+// the GELU's input, each read once for both ways round and for its bias. Those of what the block adds to the stream are
+// encoded by the norms that make them. Nothing only turns codes, only sums or only measures.
+TEST_CASE("a block of 8 bits is 9 op calls forward and 13 backward, its weights are encoded once a step", "[PK11]") {
   const EngineOptions o = small_fp8(true);
   const auto forward = block_calls({}, false, o);
   CHECK(forward ==
@@ -218,13 +219,27 @@ TEST_CASE("a block of 8 bits is 9 op calls forward and 15 backward, its weights 
   auto backward = block_calls({}, true, o);
   for (const auto& [op, n] : forward) backward[op] -= n;
   for (auto it = backward.begin(); it != backward.end();) it = it->second == 0 ? backward.erase(it) : std::next(it);
-  constexpr int kGradients = 4, kWeights = 4;
+  constexpr int kGradients = 2, kWeights = 4;
   CHECK(backward ==
         std::map<std::string, int>{
             {"gemm_fp8", 8}, {"quantize_fp8", kGradients + kWeights}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
 }
 
-TEST_CASE("between its products a block of 8 bits moves 56 C + 10 F bytes a token, attention left out", "[PK11]") {
+TEST_CASE("norms encode what row-parallel layers read, through their sum over ranks and its bias", "[PK11]") {
+  const EngineOptions o = small_fp8(true);
+  const auto encoded = [&](MeshShape shape, bool sequence_parallel) {
+    EngineOptions of = o;
+    of.sequence_parallel = sequence_parallel;
+    const std::string op = "quantize_fp8";
+    return block_calls(shape, true, of).at(op) - block_calls(shape, false, of).at(op);
+  };
+  constexpr int kGradients = 2, kWeights = 4, kRanks = 2;
+  CHECK(encoded({.tp = kRanks}, false) == kRanks * (kGradients + kWeights));
+  // Rows that are cut are gathered first, and so is what enters column-parallel layers, once more for their weights.
+  CHECK(encoded({.tp = kRanks}, true) == kRanks * (kGradients + 2 + 2 + kWeights));
+}
+
+TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a token, attention left out", "[PK11]") {
   EngineOptions o = small_fp8(true);
   o.microbatches = 1;
   int64_t bytes = 0;
@@ -234,11 +249,10 @@ TEST_CASE("between its products a block of 8 bits moves 56 C + 10 F bytes a toke
     ++o.model.layers;
   }
   // A half is 2 bytes, codes both ways round are 2. Forward: two norms (x, branch; sum, codes), attention's result,
-  // the GELU. Backward: gradients of down, out and qkv (3 C), the GELU's, two norms (x, gradients of result and sum;
-  // dx).
+  // the GELU. Backward: gradients of qkv (3 C) and of the GELU, two norms (x, gradients of result and sum; dx, codes).
   const int64_t hidden = o.model.hidden, ffn = o.model.ffn, tokens = o.micro_batch * o.model.seq;
   CHECK(bytes == tokens * ((2 * 8 * hidden + 4 * hidden + 4 * ffn) +
-                           (4 * hidden + 4 * hidden + 4 * 3 * hidden + 6 * ffn + 2 * 8 * hidden)));
+                           (4 * 3 * hidden + 6 * ffn + 2 * 10 * hidden)));
 }
 
 TEST_CASE("current scaling looks at a tensor where it is made, and encodes it in a second pass") {
@@ -247,6 +261,9 @@ TEST_CASE("current scaling looks at a tensor where it is made, and encodes it in
   CHECK(forward ==
         std::map<std::string, int>{
             {"layer_norm", kNorms}, {"quantize_fp8", kNorms + 2 * kLooked}, {"gemm_fp8", 4}, {"attention", 1}});
+  constexpr int kWeights = 4;
+  const auto step = block_calls({}, true, small_fp8(false));
+  CHECK(step.at("quantize_fp8") - forward.at("quantize_fp8") == kNorms + 2 * kLooked + kWeights);
 }
 
 TEST_CASE("tensor parallelism adds two row biases forward and no copy, add or cast to a block") {

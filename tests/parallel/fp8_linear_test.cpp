@@ -151,15 +151,17 @@ TEST_CASE("what a layer of 8 bits keeps for the backward are one byte an element
 
 namespace {
 
-constexpr int64_t kWide = 32;  // between the layers of a perceptron
+constexpr int64_t kWide = 32;   // between the layers of a perceptron
+constexpr int64_t kMany = 176;  // rows: blocks in which the CPU adds them, and rest of one
 
-// A norm, a layer and a perceptron: the shapes in which producers write codes.
+// A norm, a layer, a perceptron and the norm that adds it to the stream: the shapes in which producers write codes.
 struct Chain {
   Rig rig;
   Fp8Linear first{{"first.input"}, {"first.output_grad"}}, up{{"up.input"}, {"up.output_grad"}},
       down{{"down.input"}, {"down.output_grad"}};
-  Parameter gamma, beta, w, b, w_up, b_up, w_down, b_down;
-  Tensor x = rig.tensor({kRows, kIn}, 1), dy = rig.tensor({kRows, kIn}, 2, 1e-4f);
+  Parameter gamma, beta, w, b, w_up, b_up, w_down, b_down, last_gamma, last_beta;
+  RowDrop drop;  // of what the perceptron gives
+  Tensor x = rig.tensor({kMany, kIn}, 1), dy = rig.tensor({kMany, kIn}, 2, 1e-4f);
 
   // known: delayed scaling whose factors lie beside what this step would have measured.
   explicit Chain(bool known) {
@@ -180,6 +182,7 @@ struct Chain {
     make(w, {kIn, kIn}, 5, 0.2f), make(b, {kIn}, 6, 0.2f);
     make(w_up, {kWide, kIn}, 7, 0.2f), make(b_up, {kWide}, 8, 0.2f);
     make(w_down, {kIn, kWide}, 9, 0.2f), make(b_down, {kIn}, 10, 0.2f);
+    make(last_gamma, {kIn}, 11, 1), make(last_beta, {kIn}, 12, 0.3f);
     for (Fp8Range* r : {&first.input, &first.output_grad, &up.input, &up.output_grad, &down.input, &down.output_grad}) {
       r->scale = {rig.tensor({1}, 0), rig.tensor({1}, 0), known};
       r->scale.amax.as<float>()[0] = r->name.ends_with("grad") ? 2e-4f : 1.7f;
@@ -187,8 +190,31 @@ struct Chain {
     }
   }
 
-  // All that it computes, with what its ranges have seen. fused: producers write the codes.
-  std::vector<std::vector<float>> run(bool fused, ops::Keep keep, bool split) {
+  // A node that hands its gradient on: nobody in front of it can know what is wanted behind.
+  Var hidden(const Var& x) {
+    const Var y = rig.tape.view_of(x);
+    struct Saved { Var x, y; };
+    rig.tape.record(Saved{x, y},
+                    Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
+    return y;
+  }
+
+  // All that it computes, with what its ranges have seen. fused: producers write the codes. uses: gradients add up.
+  std::vector<std::vector<float>> run(bool fused, ops::Keep keep, bool split, int uses = 1) {
+    for (Parameter* p : parameters()) p->grad_dirty = false;
+    std::vector<std::vector<float>> out;
+    for (int use = 0; use < uses; ++use) out = run_once(fused, keep, split);
+    for (const Parameter* p : parameters()) out.push_back(values(p->grad));
+    for (const Fp8Linear* l : {&first, &up, &down})
+      for (const Fp8Range* r : {&l->input, &l->output_grad}) out.push_back(values(r->scale.seen));
+    return out;
+  }
+
+  std::vector<Parameter*> parameters() {
+    return {&gamma, &beta, &w, &b, &w_up, &b_up, &w_down, &b_down, &last_gamma, &last_beta};
+  }
+
+  std::vector<std::vector<float>> run_once(bool fused, ops::Keep keep, bool split) {
     Tape& t = rig.tape;
     const Var in = t.input(x, true);
     const ops::Keep stored = fused ? keep : ops::Keep::kOutputs;
@@ -203,17 +229,16 @@ struct Chain {
       const Var h = ops::gelu(t, ops::fp8_linear(t, y, w_up, &b_up, up, keep));
       z = ops::fp8_linear(t, h, w_down, &b_down, down, keep);
     }
+    if (!fused) z = hidden(z);
+    const ops::Normed last = ops::add_norm(t, n.sum, &z, last_gamma, last_beta, ops::Keep::kOutputs, drop);
     CHECK(rig.pool.live() == 0);
-    std::vector<std::vector<float>> out{values(z.value)};
-    t.seed(z, dy);
+    std::vector<std::vector<float>> out{values(last.out.value)};
+    t.seed(last.out, dy);
     t.backward(0, split ? Pass::kInput : Pass::kFull);
     if (split) t.run_deferred();
     out.push_back(values(t.grad(in)));
     t.reset();
     CHECK(rig.pool.live() == 0);
-    for (const Parameter* p : {&gamma, &beta, &w, &b, &w_up, &b_up, &w_down, &b_down}) out.push_back(values(p->grad));
-    for (const Fp8Linear* l : {&first, &up, &down})
-      for (const Fp8Range* r : {&l->input, &l->output_grad}) out.push_back(values(r->scale.seen));
     return out;
   }
 };
@@ -221,16 +246,38 @@ struct Chain {
 }  // namespace
 
 TEST_CASE("codes that norms and GELUs write give the bits of stored results, kept, made again and deferred", "[PK11]") {
-  for (const bool known : {false, true}) {
-    const auto plain = Chain(known).run(false, ops::Keep::kCodes, false);
-    for (size_t i = plain.size() - 6; i < plain.size(); ++i) CHECK(plain[i][0] > 0);  // seen
-    for (const ops::Keep keep : {ops::Keep::kCodes, ops::Keep::kInputs})
-      for (const bool split : {false, true}) {
-        INFO((known ? "delayed" : "current")
-             << (keep == ops::Keep::kInputs ? ", made again" : "") << (split ? ", deferred" : ""));
-        CHECK((Chain(known).run(true, keep, split) == plain));
-        CHECK((Chain(known).run(false, keep, split) == plain));
+  for (const bool known : {false, true})
+    for (const bool drops : {false, true})
+      for (const int uses : {1, 2}) {
+        const auto run = [&](bool fused, ops::Keep keep, bool split) {
+          Chain c(known);
+          if (drops) c.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = kMany};
+          return c.run(fused, keep, split, uses);
+        };
+        const auto plain = run(false, ops::Keep::kCodes, false);
+        for (size_t i = plain.size() - 6; i < plain.size(); ++i) CHECK(plain[i][0] > 0);  // seen
+        for (const ops::Keep keep : {ops::Keep::kCodes, ops::Keep::kInputs})
+          for (const bool split : {false, true}) {
+            INFO((known ? "delayed" : "current") << (keep == ops::Keep::kInputs ? ", made again" : "")
+                                                 << (split ? ", deferred" : "") << (drops ? ", dropout" : "") << ", "
+                                                 << uses << " microbatches");
+            CHECK((run(true, keep, split) == plain));
+            CHECK((run(false, keep, split) == plain));
+          }
       }
+}
+
+TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that, already") {
+  for (const bool known : {false, true}) {
+    Chain c(known);
+    Tape& t = c.rig.tape;
+    const Var in = t.input(c.x, true), y = ops::fp8_linear(t, in, c.w, &c.b, c.first, ops::Keep::kCodes);
+    const Var other = ops::gelu(t, y);  // its rule runs behind the norm's
+    const ops::Normed n = ops::add_norm(t, in, &y, c.gamma, c.beta);
+    t.seed(other, c.dy);
+    t.seed(n.out, c.dy);
+    CHECK_THROWS_WITH(t.backward(), Catch::Contains("is encoded already"));
+    t.reset();
   }
 }
 
@@ -242,7 +289,8 @@ TEST_CASE("a norm whose scale is known stores codes and no result, its scale sta
       ops::add_norm(t, t.input(c.x, true), nullptr, c.gamma, c.beta, ops::Keep::kCodes, {}, &c.first.input.scale);
   CHECK(!n.out.value);
   CHECK(c.rig.pool.live() == 1);                                             // rows, until the product has read them
-  CHECK(c.rig.arena.used() - before == 3 * kAlign + align_up(kRows * kIn));  // mean, rstd, factors; columns
+  // Mean and rstd, factors, columns.
+  CHECK(c.rig.arena.used() - before == 2 * align_up(4 * kMany) + kAlign + align_up(kMany * kIn));
   const float seen = c.first.input.scale.seen.as<float>()[0], inverse = n.codes.inverse().as<float>()[0];
   CHECK(seen > 1.7f);
   CHECK(inverse == 1 / fp8_scale(1.7f, fp8_format(DType::kF8E4M3)));

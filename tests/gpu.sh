@@ -4,8 +4,8 @@
 #   tests/gpu.sh parity layouts        only these
 #   tests/gpu.sh pack FOLDER           the portable bundle with this script and the tests of the kernels, for a machine
 #                                      where nothing is installed: copy FOLDER there, then FOLDER/tests/gpu.sh
-# Verdicts: ok, FAILED, MISSED (it works, slower than it has to be on an H200), PART (right as far as time went), SKIP
-# (not possible here). Ends with 1 when a goal failed, else with 3 when one missed.
+# Verdicts: ok, FAILED, MISSED (it works, slower than it has to be on an H200), PART (right as far as time or files
+# went), SKIP (not possible here). Ends with 1 when a goal failed, else with 3 when one missed.
 #   GPT_BUILD=build/dev                with a build that is there
 #   GPT_GPU_LIMIT=300                  seconds that one command may take
 #   GPT_GPU_BUDGET=570                 seconds that all of them may take; goals for which nothing is left are skipped
@@ -13,6 +13,7 @@
 #   GPT_GPU_OUT=FOLDER                 after each goal all of that as FOLDER/gpu-logs.tgz
 #   GPT_GPU_PEER=COMMAND               a peer beside PyTorch in the goal peer
 #   GPT_GPU_NCCL=FILE                  the NCCL of the goal backends
+#   GPT_LLMC_DIR=FOLDER                gpt2_124M.bin and gpt2_124M_debug_state.bin of llm.c's train_gpt2.py, for llmc
 #   GPT_GPU_CASES='parity: gemm*'      the cases of parity, memcheck and racecheck
 #   GPT_GPU_SMALL=1                    toys, stand-ins, and a device that is emulated will do: shows that this works;
 #                                      =floors: held to an H200's speed, which toys miss; GPT_GPU_STAND_IN=1e9: their
@@ -23,7 +24,7 @@
 #   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            is it fast
 #   tests/gpu.sh ceilings choices                                     5            are the defaults right
 #   tests/gpu.sh scale peer                                           7            right at real sizes; beside PyTorch
-#   tests/gpu.sh backends losses resume                               4
+#   tests/gpu.sh backends losses resume llmc                          5
 #   GPT_GPU_LIMIT=270 tests/gpu.sh memcheck racecheck                 9
 # shellcheck disable=SC2086,SC2046,SC2016,SC2015,SC2317 # options are words of one string; goals are called by name
 set -uo pipefail
@@ -32,13 +33,14 @@ limit=${GPT_GPU_LIMIT:-300}
 budget=${GPT_GPU_BUDGET:-1000000}
 small=${GPT_GPU_SMALL:-}
 goals="device parity layouts precision graphs repeat scale ceilings speed small-batch fp8 ops choices peer backends"
-goals+=" losses resume memcheck racecheck"
+goals+=" losses resume llmc memcheck racecheck"
 
 find_programs() {
   local folder
   for folder in ${GPT_BUILD:+"$GPT_BUILD"} "$root/bin" "$root/build/cuda" "$root/build/cpu"; do
     [ -x "$folder/gpttrain" ] || continue
     gpttrain=$(realpath "$folder/gpttrain") kernel_tests=$(realpath -m "$folder/test_kernels")
+    llmc_tests=$(realpath -m "$folder/test_llmc")
     return 0
   done
   echo "gpu: no gpttrain in $root/bin, build/cuda or build/cpu: cmake --workflow --preset cuda"
@@ -47,7 +49,7 @@ find_programs() {
 
 # pack FOLDER: as `cmake --install`, and what this script runs besides the trainer.
 pack() {
-  local build=${GPT_BUILD:-$root/build/cpu} folder=$1 library
+  local build=${GPT_BUILD:-$root/build/cpu} folder=$1 library program
   [ -f "$build/libgpttrain_cuda.so" ] || { echo "gpu: $build has no CUDA backend"; return 2; }
   if grep -qa 'this build is without cuDNN' "$build/libgpttrain_cuda.so"; then
     echo "gpu: $build/libgpttrain_cuda.so was built without cuDNN, so its speed would be that of our own attention:" \
@@ -55,14 +57,17 @@ pack() {
     return 2
   fi
   cmake --install "$build" --prefix "$folder" >/dev/null || return 1
-  mkdir -p "$folder/tests/bench" && cp "$root/tests/gpu.sh" "$folder/tests/" &&
-    cp "$root/tests/bench/torch_gpt2.py" "$folder/tests/bench/" && cp "$build/test_kernels" "$folder/bin/" &&
-    patchelf --set-rpath '$ORIGIN/../lib' "$folder/bin/test_kernels" || return 1
-  strip "$folder/bin/test_kernels"
-  while read -r library; do
-    [ -e "$folder/lib/$library" ] || { echo "gpu: the bundle lacks $library, which test_kernels needs"; return 1; }
-  done < <(readelf -d "$folder/bin/test_kernels" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -vE '^(libc|libm|ld-linux.*)\.so')
+  mkdir -p "$folder/tests/bench" "$folder/tests/golden" && cp "$root/tests/gpu.sh" "$folder/tests/" &&
+    cp "$root/tests/bench/torch_gpt2.py" "$folder/tests/bench/" &&
+    cp -r "$root/tests/golden/llmc" "$folder/tests/golden/" || return 1
+  for program in test_kernels test_llmc; do
+    cp "$build/$program" "$folder/bin/" && patchelf --set-rpath '$ORIGIN/../lib' "$folder/bin/$program" || return 1
+    strip "$folder/bin/$program"
+    while read -r library; do
+      [ -e "$folder/lib/$library" ] || { echo "gpu: the bundle lacks $library, which $program needs"; return 1; }
+    done < <(readelf -d "$folder/bin/$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+      grep -vE '^(libc|libm|ld-linux.*)\.so')
+  done
   du -sh "$folder"
 }
 [ "${1:-}" != pack ] || { [ $# = 2 ] || { echo "usage: tests/gpu.sh pack FOLDER"; exit 2; }; pack "$2"; exit; }
@@ -372,6 +377,20 @@ resume() {
   echo "figure: CPU, then GPU with tp 2, then CPU: $(cat near.txt)"
 }
 
+# Logits, gradients and ten losses of PyTorch, in llm.c's files: a small model's that are here, GPT-2's where they are.
+llmc() {
+  GPT_LLMC_SMALL=$root/tests/golden/llmc timeout -k 10 "$(left)" "$llmc_tests" "a small debug state*,GPT-2 124M*" \
+    >llmc.txt 2>&1 || { cat llmc.txt; fail "$llmc_tests"; return 1; }
+  cat llmc.txt
+  grep -q '^small, GPU: ' llmc.txt || { fail "$llmc_tests finds no GPU"; return 1; }
+  if [ -n "${GPT_LLMC_DIR:-}" ]; then
+    grep -q '^124M, GPU: ' llmc.txt || { fail "$llmc_tests took nothing of $GPT_LLMC_DIR"; return 1; }
+    echo "figure: $(grep -E '^124M, ' llmc.txt | paste -sd';')"
+  else
+    echo "PART $(grep -E '^small, GPU' llmc.txt | paste -sd';'); GPT_LLMC_DIR names no files of the 124M"
+  fi
+}
+
 # NCCL needs a GPU a rank, or 2.30 and leave to share one.
 backends() {
   local gpus figure options="$model --tp 2 --train.steps $steps" given=()
@@ -549,6 +568,7 @@ goal peer peer
 goal backends backends
 goal losses demo_losses
 goal resume resume
+goal llmc llmc
 goal memcheck checked memcheck
 goal racecheck checked racecheck
 exit $failed

@@ -53,6 +53,8 @@ GPT_GPU_SMALL=floors expect 3 '^MISSED +small-batch .* of its roofline, 0.5 MISS
 GPT_GPU_SMALL=floors GPT_GPU_STAND_IN=1e4 expect 0 \
   '^ok +speed .*124m .* 550.0k not, but R is [0-9.]+ s here: 0.74 of it MET' ceilings speed
 GPT_GPU_OUT=$work/out GPT_GPU_SMALL=1 expect 0 '^ok +repeat' repeat
+mkdir none
+GPT_LLMC_DIR=$work/none expect 1 '^FAILED +llmc .*test_llmc' llmc
 tar xzf out/gpu-logs.tgz logs/runs/once.jsonl || fail "gpu-logs.tgz has no log of the steps"
 
 mkdir lone bare deaf

@@ -1,0 +1,252 @@
+// llm.c's debug state, here: the model comes in through `gpttrain import`, its logits are those of the loaded
+// checkpoint, loss, gradients and ten AdamW steps those of the trainer, on the CPU and on a GPU where there is one.
+#include "tests/llmc/debug_state.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+
+#include "launch/config/cli.h"
+#include "launch/train/engine_options.h"
+#include "launch/verbs/loaded_model.h"
+#include "launch/verbs/verbs.h"
+#include "launch/verify/mesh_run.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+using Flags = std::vector<std::string>;
+
+// What may differ from PyTorch.
+struct Limits {
+  double logit, loss;          // the largest difference
+  double gradient = INFINITY;  // of a tensor, relative; and always llmq's criterion (see judge_gradients)
+};
+
+struct TenSteps {
+  std::vector<float> logits;  // of rows 0, stride, 2 stride …
+  size_t stride = 1;
+  double first_loss = 0;
+  std::vector<double> losses;
+  Logical grads;
+};
+
+// What is wrong, a line each; and the worst of everything, for the log.
+struct Verdict {
+  Flags wrong;
+  std::string figures;
+};
+
+void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+  double worst = 0, square = 0, all = 0;
+  const auto vocab = static_cast<size_t>(s.vocab);
+  for (size_t k = 0; k < o.logits.size(); ++k) {
+    const double expected = s.logits[k / vocab * o.stride * vocab + k % vocab], d = o.logits[k] - expected;
+    worst = std::max(worst, std::isfinite(d) ? std::fabs(d) : INFINITY);
+    square += d * d, all += expected * expected;
+  }
+  const double relative = std::sqrt(square / all);
+  if (!(worst <= l.logit)) v.wrong.push_back(fmt::format("a logit differs by {:.3g}", worst));
+  if (!(relative <= 0.02)) v.wrong.push_back(fmt::format("logits differ by {:.3g} of their norm", relative));
+  v.figures += fmt::format("logits within {:.2g}", worst);
+}
+
+void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+  double worst = 0;
+  const auto look = [&](const std::string& name, double found, double expected) {
+    const double d = std::fabs(found - expected);
+    worst = std::max(worst, std::isfinite(d) ? d : INFINITY);
+    if (!(d <= l.loss)) v.wrong.push_back(fmt::format("{} {:.6f}, expected {:.6f}", name, found, expected));
+  };
+  look("loss of the state", o.losses.front(), s.loss);
+  for (size_t k = 0; k < s.losses.size(); ++k) look(fmt::format("loss of step {}", k + 1), o.losses[k], s.losses[k]);
+  v.figures += fmt::format(", losses {:.2g}", worst);
+}
+
+// llmq's criterion: the cosine of each tensor at least 0.95, its norm right within 5 %, the mean cosine above 0.99.
+void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+  double sum = 0, worst = 0, lowest = 1;
+  for (const auto& [name, expected] : s.grads) {
+    const auto it = o.grads.find(name);
+    const TensorDistance d = it == o.grads.end() ? TensorDistance{INFINITY, 0, 0, 0} : distance(it->second, expected);
+    if (!(d.cosine >= 0.95 && std::fabs(d.length - 1) <= 0.05 && d.relative <= l.gradient))
+      v.wrong.push_back(fmt::format("gradient of {}: cosine {:.6f}, norm {:.6f} of PyTorch's, differs by {:.3g}", name,
+                                    d.cosine, d.length, d.relative));
+    sum += d.cosine;
+    worst = std::max(worst, d.relative), lowest = std::min(lowest, d.cosine);
+  }
+  const double mean = sum / static_cast<double>(s.grads.size());
+  if (!(mean > 0.99)) v.wrong.push_back(fmt::format("gradients: mean cosine {:.6f}, expected more than 0.99", mean));
+  v.figures += fmt::format(", gradients {:.2g}, their cosine {:.6f} at least", worst, lowest);
+}
+
+Verdict judge(const DebugState& s, const TenSteps& o, const Limits& l) {
+  Verdict v;
+  judge_logits(s, o, l, v);
+  judge_losses(s, o, l, v);
+  judge_gradients(s, o, l, v);
+  return v;
+}
+
+// At most 64 rows, evenly: each takes a forward pass.
+void predict(const DebugState& s, const std::string& checkpoint, const Flags& flags, TenSteps& out) {
+  const auto m = load_model(checkpoint, flags);
+  const DeviceApi& device = *m->backend->device;
+  out.stride = std::max<size_t>(1, s.x.size() / 64);
+  const Buffer ids(s.batch * s.length * 4, m->stream.device(), device);
+  device.copy(ids.data(), s.x.data(), ids.bytes(), m->stream);
+  MicroBatch mb;
+  mb.batch = s.batch;
+  mb.seq = s.length;
+  mb.tokens = ids.tensor({s.batch, s.length}, DType::kI32);
+  const int64_t room = (1 << 20) + 8 * s.vocab + 256 * s.batch * s.length * m->config.model.hidden;
+  for (size_t row = 0; row < s.x.size(); row += out.stride) {
+    Arena arena(Buffer(room, m->stream.device(), device));
+    Pool pool(Buffer(kAlign, m->stream.device(), device));
+    Tape tape(arena, pool, *m->backend->ops, m->stream);
+    tape.set_recording(false);
+    const Tensor logits = m->engine->stages().front()->next_logits(tape, mb, static_cast<int64_t>(row));
+    const size_t at = out.logits.size();
+    out.logits.resize(at + static_cast<size_t>(s.vocab));
+    device.copy(out.logits.data() + at, logits.data, 4 * s.vocab, m->stream);
+    device.synchronize(m->stream);
+  }
+}
+
+void train(const DebugState& s, const std::string& checkpoint, Flags flags, const MeshShape& mesh, TenSteps& out) {
+  const std::string batch = fmt::to_string(s.batch / mesh.dp);
+  const Flags steps{"--train.micro_batch",  batch,
+                    "--train.global_batch", batch,
+                    "--model.seq",          fmt::to_string(s.length),
+                    "--optim.lr",           fmt::format("{}", s.lr),
+                    "--optim.betas",        "0.9,0.95",
+                    "--optim.eps",          "1e-8",
+                    "--optim.weight_decay", "0",
+                    "--optim.grad_clip",    "1",
+                    "--schedule.type",      "constant"};
+  flags.insert(flags.end(), steps.begin(), steps.end());
+  const Config config = load_config({.file = resolve_step(checkpoint) + "/config.json", .flags = flags}).config;
+  MeshHooks hooks;
+  hooks.backend = &choose_backend(config);
+  MeshRun run;
+  run.engine = engine_options(config, threads_per_rank(config, mesh.world()));
+  run.mesh = mesh;
+  run.global_batch = s.batch;
+  run.steps = static_cast<int>(s.losses.size());
+  run.samples = s.samples;
+  run.weights = &s.weights;
+  run.deadline = std::chrono::seconds(600);
+  run.hooks = &hooks;
+  MeshResult r = run_mesh(run);
+  out.losses = std::move(r.losses);
+  out.grads = std::move(r.grads);
+}
+
+TenSteps all_of(const DebugState& s, const Flags& flags, const MeshShape& mesh = {}) {
+  const TempDir dir;
+  const Flags words{"import", "--from", s.model, "--output", dir / "in"};
+  REQUIRE(run_import(parse_command(words, {})) == Exit::kOk);
+  TenSteps out;
+  predict(s, dir / "in", flags, out);
+  train(s, dir / "in", flags, mesh, out);
+  return out;
+}
+
+void expect(const DebugState& s, const std::string& name, const Flags& flags, const Limits& limits,
+            const MeshShape& mesh = {}) {
+  const Verdict v = judge(s, all_of(s, flags, mesh), limits);
+  std::cout << name << ": " << v.figures << std::endl;
+  for (const std::string& w : v.wrong) UNSCOPED_INFO(w);
+  CHECK(v.wrong.empty());
+}
+
+const Flags kCpu{"--device.kind", "cpu"}, kCuda{"--device.kind", "cuda"};
+Flags in_bf16(Flags flags) {
+  flags.insert(flags.end(), {"--precision.amp", "O2", "--precision.dtype", "bf16"});
+  return flags;
+}
+bool has_gpu() {
+  std::string why;
+  if (cuda_backend(&why) != nullptr) return true;
+  WARN("SKIPPED on a GPU: " << why);
+  return false;
+}
+
+// Where the suite's small files lie; on machines with programs alone GPT_LLMC_SMALL names the folder.
+std::string small_folder() {
+  const char* given = std::getenv("GPT_LLMC_SMALL");
+  return given != nullptr ? given : source_dir() + "/tests/golden/llmc";
+}
+
+constexpr Limits kSmall{2e-5, 1e-5, 1e-4}, kHalf{INFINITY, 0.05};
+
+}  // namespace
+
+TEST_CASE("a small debug state in llm.c's format: the CPU's logits, gradients and ten losses are PyTorch's") {
+  const DebugState s = read_debug_state(small_folder());
+  expect(s, "small, CPU", kCpu, kSmall);
+  expect(s, "small, CPU, tp 2 pp 2 dp 2", kCpu, kSmall, {.pp = 2, .dp = 2, .tp = 2});
+  expect(s, "small, CPU, bf16", in_bf16(kCpu), kHalf);
+}
+
+TEST_CASE("a small debug state in llm.c's format: a GPU's logits, gradients and ten losses are PyTorch's") {
+  if (!has_gpu()) return;
+  const DebugState s = read_debug_state(small_folder());
+  expect(s, "small, GPU", kCuda, kSmall);
+  expect(s, "small, GPU, bf16", in_bf16(kCuda), kHalf);
+}
+
+TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten published losses") {
+  const char* folder = std::getenv("GPT_LLMC_DIR");
+  if (folder == nullptr) {
+    WARN(
+        "SKIPPED: GPT_LLMC_DIR names no folder with gpt2_124M.bin and gpt2_124M_debug_state.bin, which llm.c's "
+        "train_gpt2.py writes");
+    return;
+  }
+  const DebugState s = read_debug_state(folder);
+  expect(s, "124M, CPU", kCpu, {1e-2, 1e-3});
+  if (!has_gpu()) return;
+  expect(s, "124M, GPU", kCuda, {1e-3, 1e-5});
+  expect(s, "124M, GPU, bf16", in_bf16(kCuda), kHalf);
+}
+
+TEST_CASE("a debug state that disagrees is found, and what disagrees is named") {
+  const DebugState s = read_debug_state(small_folder());
+  const TenSteps right = all_of(s, kCpu);
+  REQUIRE(judge(s, right, kSmall).wrong.empty());
+  const auto only = [&](const TenSteps& o, const std::string& words, const Limits& limits = kHalf) {
+    const Verdict v = judge(s, o, limits);
+    REQUIRE(v.wrong.size() == 1);
+    CHECK_THAT(v.wrong.front(), Catch::Contains(words));
+  };
+  TenSteps o = right;
+  for (float& g : o.grads["layers.1.mlp.up.weight"]) g *= 1.06f;
+  only(o, "gradient of layers.1.mlp.up.weight");
+  o = right;
+  o.grads.erase("final_norm.bias");
+  CHECK(judge(s, o, kHalf).wrong.front().find("final_norm.bias") != std::string::npos);
+  o = right;
+  std::swap(o.grads["layers.0.attn.out.bias"], o.grads["layers.1.attn.out.bias"]);
+  CHECK(judge(s, o, kHalf).wrong.size() >= 2);
+  o = right;
+  o.losses[9] += 0.06;
+  only(o, "loss of step 10");
+  o = right;
+  o.logits[5] += 3e-5f;
+  only(o, "a logit", kSmall);
+  o = right;
+  for (float& z : o.logits) z *= 1.03f;
+  only(o, "of their norm");
+  DebugState faster = s;  // an optimizer that is a little off
+  faster.lr *= 1.01;
+  for (const std::string& w : judge(s, all_of(faster, kCpu), kSmall).wrong)
+    CHECK_THAT(w, Catch::Contains("loss of step"));
+  CHECK(judge(s, all_of(faster, kCpu), kSmall).wrong.size() == 9);  // all but the first
+}

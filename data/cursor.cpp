@@ -67,7 +67,7 @@ std::vector<std::string> differences(const DataCursor& saved, const DataCursor& 
     const SourceCursor &a = saved.sources[i], &b = now.sources[i];
     const std::string name = cat("dataset ", i + 1, " (", b.path, ")");
     check(name + " bytes of .bin", a.bytes, b.bytes);
-    check(name + " SHA-256 of .idx", a.idx_sha256, b.idx_sha256);
+    check(name + " SHA-256 of .idx (of headers and ends: llm.c's files)", a.idx_sha256, b.idx_sha256);
     check(name + " share", a.weight, b.weight);
     if (saved.consumed_samples != now.consumed_samples || !out.empty()) continue;
     check(name + " epoch", a.epoch, b.epoch);

@@ -24,13 +24,13 @@ void print_ids(std::span<const int32_t> ids, const Tokenizer* tokenizer, std::os
   out << tokenizer->decode(ids) << '\n';
 }
 
-int64_t document_tokens(const TokenFile& f, int64_t document) {
+int64_t document_tokens(const TokenStore& f, int64_t document) {
   int64_t n = 0;
   for (int64_t s = f.document_begin(document); s < f.document_begin(document + 1); ++s) n += f.length(s);
   return n;
 }
 
-void print_histogram(const TokenFile& f, std::ostream& out) {
+void print_histogram(const TokenStore& f, std::ostream& out) {
   std::array<int64_t, 64> documents{}, tokens{};
   int64_t longest = -1, at = 0;
   for (int64_t d = 0; d < f.documents(); ++d) {
@@ -56,9 +56,10 @@ void print_histogram(const TokenFile& f, std::ostream& out) {
 
 bool inspect_file(const std::string& path, std::ostream& out) {
   try {
-    const TokenFile f = TokenFile::open(path, {"", [&](const std::string& w) { out << "warning      " << w << '\n'; }});
-    out << "prefix       " << f.prefix() << "\ntype         " << name_of(f.type()) << " (code "
-        << static_cast<int>(f.type()) << ", " << f.width() << " bytes)\nsequences    " << f.sequences()
+    const auto store = open_tokens(path, {"", [&](const std::string& w) { out << "warning      " << w << '\n'; }});
+    const TokenStore& f = *store;
+    out << "prefix       " << f.prefix() << "\nformat       " << f.format() << "\ntype         " << name_of(f.type())
+        << " (code " << static_cast<int>(f.type()) << ", " << f.width() << " bytes)\nsequences    " << f.sequences()
         << "\ndocuments    " << f.documents() << "\ntokens       " << f.tokens() << '\n';
     if (f.documents() > 0) print_histogram(f, out);
     std::vector<int32_t> block(1 << 16);
@@ -89,7 +90,7 @@ bool inspect_file(const std::string& path, std::ostream& out) {
   }
 }
 
-void inspect_document(const TokenFile& f, int64_t document, const Tokenizer* tokenizer, std::ostream& out) {
+void inspect_document(const TokenStore& f, int64_t document, const Tokenizer* tokenizer, std::ostream& out) {
   GT_REQUIRE(document >= 0 && document < f.documents(), Exit::kUsage, f.prefix(), ": --doc ", document,
              ": expected 0 to ", f.documents() - 1);
   std::vector<int32_t> ids(static_cast<size_t>(document_tokens(f, document)));

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "data/dataset.h"
-#include "data/token_file.h"
+#include "data/token_store.h"
 #include "data/tokenizer.h"
 
 namespace gt {
@@ -17,7 +17,7 @@ namespace gt {
 bool inspect_file(const std::string& path, std::ostream& out);
 
 // Document i: its ids, and its text when a tokenizer is given. kUsage when there is no such document.
-void inspect_document(const TokenFile& file, int64_t document, const Tokenizer* tokenizer, std::ostream& out);
+void inspect_document(const TokenStore& file, int64_t document, const Tokenizer* tokenizer, std::ostream& out);
 
 // Sample n of a dataset: where it begins, its seq + 1 ids, and their text when a tokenizer is given.
 void inspect_sample(const Dataset& dataset, int64_t sample, const Tokenizer* tokenizer, std::ostream& out);

@@ -92,7 +92,9 @@ void require_token_pair(const std::string& given, const std::string& prefix) {
   if (has_bin && has_idx) return;
   if (has_bin || has_idx)
     fail(Exit::kUsage, has_bin ? idx : bin, ": missing beside ", has_bin ? bin : idx,
-         "; a token file is both; make them with: ", prepare_line("TEXT", prefix));
+         "; a token file is both",
+         has_bin ? ", or begins as llm.c's do (20240520 or 20240801)" : "",
+         "; make them with: ", prepare_line("TEXT", prefix));
   if (fs::is_regular_file(given))
     fail(Exit::kUsage, given, ": expected a token file (PREFIX.bin and PREFIX.idx), found ", looks_like(given),
          "; prepare it with: ", prepare_line(given, fs::path(given).replace_extension("").string()));

@@ -26,54 +26,7 @@ T load(const uint8_t* p) {  // tables of the format are not aligned
   return v;
 }
 
-template <class T>
-uint64_t gather(const uint8_t* p, std::span<int32_t> out) {
-  uint64_t top = 0;
-  if constexpr (sizeof(T) <= 4) {  // a 32-bit maximum vectorises; the sign bit marks negative ids
-    uint32_t m = 0;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const auto v = static_cast<int32_t>(load<T>(p + i * sizeof(T)));
-      out[i] = v;
-      m = std::max(m, static_cast<uint32_t>(v));
-    }
-    top = m > 0x7FFFFFFFu ? ~uint64_t{0} : m;
-  } else {
-    for (size_t i = 0; i < out.size(); ++i) {
-      const auto v = load<T>(p + i * sizeof(T));
-      out[i] = static_cast<int32_t>(v);
-      top = std::max(top, static_cast<uint64_t>(v));
-    }
-  }
-  return top;
-}
-
 }  // namespace
-
-int64_t width_of(TokenType t) {
-  switch (t) {
-    case TokenType::kU8: return 1;
-    case TokenType::kI16:
-    case TokenType::kU16: return 2;
-    case TokenType::kI32: return 4;
-    case TokenType::kI64: return 8;
-  }
-  fail(Exit::kInternal, "token type ", static_cast<int>(t));
-}
-
-const char* name_of(TokenType t) {
-  switch (t) {
-    case TokenType::kU8: return "u8";
-    case TokenType::kI16: return "i16";
-    case TokenType::kI32: return "i32";
-    case TokenType::kI64: return "i64";
-    case TokenType::kU16: return "u16";
-  }
-  return "?";
-}
-
-TokenType token_type_for(int64_t pieces) { return pieces < 65500 ? TokenType::kU16 : TokenType::kI32; }
-
-std::string Fingerprint::text() const { return cat(bin_bytes, ' ', idx_sha256, ' ', ends_xxh3); }
 
 std::string token_prefix(const std::string& path) {
   for (const char* suffix : {".bin", ".idx"})
@@ -90,7 +43,7 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   const TokenHeader h = check_token_header(f.idx_, options.warn);
   f.type_ = h.type;
   f.sequences_ = h.sequences;
-  f.entries_ = h.entries;
+  f.documents_ = h.entries - 1;
   // A pair that was found good, and has not changed since, is not walked or hashed again.
   const VerdictCache cache(options.cache_dir, f.idx_, f.bin_);
   if (!cache.load(&f.tokens_, &f.fingerprint_)) {
@@ -101,12 +54,11 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   return f;
 }
 
-int64_t TokenFile::length(int64_t s) const { return load<int32_t>(idx_.data() + 34 + 4 * s); }
 int64_t TokenFile::position(int64_t s) const { return load<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }
 int64_t TokenFile::document_begin(int64_t d) const { return load<int64_t>(idx_.data() + 34 + 12 * sequences_ + 8 * d); }
 
 int64_t TokenFile::document_of(int64_t sequence) const {
-  int64_t low = 0, high = entries_;  // the last document that begins at or before the sequence
+  int64_t low = 0, high = documents_ + 1;  // the last document that begins at or before the sequence
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (document_begin(middle) <= sequence ? low : high) = middle;
@@ -116,15 +68,15 @@ int64_t TokenFile::document_of(int64_t sequence) const {
 
 uint64_t TokenFile::read(int64_t sequence, int64_t begin, std::span<int32_t> out) const {
   GT_DCHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= length(sequence));
-  const uint8_t* p = bin_.data() + position(sequence) + begin * width();
-  switch (type_) {
-    case TokenType::kU8: return gather<uint8_t>(p, out);
-    case TokenType::kI16: return gather<int16_t>(p, out);
-    case TokenType::kU16: return gather<uint16_t>(p, out);
-    case TokenType::kI32: return gather<int32_t>(p, out);
-    case TokenType::kI64: return gather<int64_t>(p, out);
-  }
-  return 0;
+  return gather_tokens(bin_.data() + position(sequence) + begin * width(), type_, out);
+}
+
+std::string TokenFile::locate(int64_t sequence, int64_t index) const {
+  const int64_t document = document_of(sequence);
+  int64_t before = index;
+  for (int64_t s = document_begin(document); s < sequence; ++s) before += length(s);
+  return cat(prefix_, ".bin: document ", document, ", position ", before, " (byte ",
+             position(sequence) + index * width(), ")");
 }
 
 void TokenFile::will_need(int64_t sequence, int64_t begin, int64_t count) const {

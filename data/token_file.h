@@ -9,64 +9,32 @@
 #include <string>
 
 #include "data/mapped_file.h"
+#include "data/token_store.h"
 
 namespace gt {
 
-// Width codes of the format; the codes 2 (i8), 6 (f64), 7 (f32) exist and are refused.
-enum class TokenType : uint8_t { kU8 = 1, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
-int64_t width_of(TokenType t);     // bytes a token
-const char* name_of(TokenType t);  // "u16"
-
-// u16 below 65500 pieces, else i32: the rule of the readers that share this format (one of them misreads u16 above it).
-TokenType token_type_for(int64_t pieces);
-
-// What identifies the content of a dataset: keys caches, is stored in checkpoints.
-struct Fingerprint {
-  int64_t bin_bytes = 0;
-  std::string idx_sha256;  // of the whole .idx
-  uint64_t ends_xxh3 = 0;  // XXH3-64 of the first and last MiB of .bin
-  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
-  std::string text() const;  // one line: what cache names are made of
-};
-
-struct TokenFileOptions {
-  std::string cache_dir;                         // remembers fingerprints and verdicts; empty: nothing is remembered
-  std::function<void(const std::string&)> warn;  // optional
-};
-
-class TokenFile {
+class TokenFile final : public TokenStore {
  public:
+  TokenFile() = default;
   // `path` is PREFIX, PREFIX.bin or PREFIX.idx. Checks the whole file pair; throws Error(kUsage) that names file, byte
   // offset, what was expected and what was found.
   static TokenFile open(const std::string& path, const TokenFileOptions& options = {});
 
-  const std::string& prefix() const { return prefix_; }
   const MappedFile& bin() const { return bin_; }
   const MappedFile& idx() const { return idx_; }
-  TokenType type() const { return type_; }
-  int64_t width() const { return width_of(type_); }
-  int64_t sequences() const { return sequences_; }
-  int64_t documents() const { return entries_ - 1; }
-  int64_t tokens() const { return tokens_; }
-  const Fingerprint& fingerprint() const { return fingerprint_; }
-
-  int64_t length(int64_t sequence) const;       // tokens
   int64_t position(int64_t sequence) const;     // byte in .bin
-  int64_t document_begin(int64_t entry) const;  // first sequence of a document; entry = documents() gives sequences()
   int64_t document_of(int64_t sequence) const;  // by binary search
 
-  // Copies tokens [begin, begin + out.size()) of a sequence and returns the largest, with negative ids as values above
-  // 2^63: one compare finds every id outside of the vocabulary.
-  uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const;
-  void will_need(int64_t sequence, int64_t begin, int64_t count) const;  // asks the kernel to read ahead
-  bool unchanged() const { return bin_.unchanged() && idx_.unchanged(); }
+  std::string format() const override { return "Megatron's .bin + .idx"; }
+  Lengths lengths() const override { return {idx_.data() + 34, 0, sequences_}; }
+  int64_t document_begin(int64_t entry) const override;
+  std::string locate(int64_t sequence, int64_t index) const override;
+  uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const override;
+  void will_need(int64_t sequence, int64_t begin, int64_t count) const override;
+  bool unchanged() const override { return bin_.unchanged() && idx_.unchanged(); }
 
  private:
-  std::string prefix_;
   MappedFile bin_, idx_;
-  TokenType type_ = TokenType::kU16;
-  int64_t sequences_ = 0, entries_ = 0, tokens_ = 0;
-  Fingerprint fingerprint_;
 };
 
 // PREFIX without a .bin or .idx at its end.

@@ -10,8 +10,8 @@ namespace {
 
 const char* part_name(int part) { return part == 0 ? "train" : part == 1 ? "valid" : part == 2 ? "test" : "part"; }
 
-Lengths choose_range(const TokenFile& f, const DatasetOptions& o) {
-  Lengths all{f.idx().data() + 34, 0, f.sequences()};
+Lengths choose_range(const TokenStore& f, const DatasetOptions& o) {
+  Lengths all = f.lengths();
   if (o.whole) return all;
   const auto bounds = split_bounds(o.split, f.sequences());
   GT_REQUIRE(o.part >= 0 && o.part + 1 < static_cast<int>(bounds.size()), Exit::kUsage, "data.split \"", o.split,
@@ -25,7 +25,7 @@ Lengths choose_range(const TokenFile& f, const DatasetOptions& o) {
 }
 
 // Compares meta.json with what the run was told; returns a remark for later errors.
-std::string check_meta(const TokenFile& f, const DatasetOptions& o) {
+std::string check_meta(const TokenStore& f, const DatasetOptions& o) {
   const auto meta = read_token_meta(f.prefix());
   if (!meta) return "";
   const bool other =
@@ -44,23 +44,23 @@ std::string check_meta(const TokenFile& f, const DatasetOptions& o) {
 }  // namespace
 
 TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
-    : file_(TokenFile::open(path, {o.cache_dir, o.warn})),
+    : file_(open_tokens(path, {o.cache_dir, o.warn})),
       seq_(o.seq),
       vocab_(o.vocab),
       num_samples_(o.num_samples),
       seed_(o.seed),
       order_(o.order) {
   GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
-  meta_note_ = check_meta(file_, o);
-  range_ = choose_range(file_, o);
+  meta_note_ = check_meta(*file_, o);
+  range_ = choose_range(*file_, o);
   if (order_ == SampleOrder::kSequential) {
     sequential_ = SequentialOrder(range_);
     tokens_ = sequential_.tokens();
   } else {
-    tokens_ = range_.count() == file_.sequences() ? file_.tokens() : range_.total();
+    tokens_ = range_.count() == file_->sequences() ? file_->tokens() : range_.total();
   }
   per_epoch_ = samples_per_epoch(tokens_, seq_);
-  GT_REQUIRE(per_epoch_ >= 1, Exit::kUsage, file_.prefix(), ": ", o.whole ? "the file" : part_name(o.part), " has ",
+  GT_REQUIRE(per_epoch_ >= 1, Exit::kUsage, file_->prefix(), ": ", o.whole ? "the file" : part_name(o.part), " has ",
              tokens_, " tokens, one sample needs ", seq_ + 1, " (data.seq ", seq_, " + 1); ",
              tokens_ >= 2 ? cat("use data.seq ", tokens_ - 1, " or less, more text, ") : std::string("use more text "),
              "or a larger share");
@@ -83,11 +83,11 @@ TokenSource::Slot* TokenSource::pin(int64_t epoch) const {
     if (s.pins == 0 && (oldest == nullptr || s.last_use < oldest->last_use)) oldest = &s;
   }
   GT_CHECK(oldest != nullptr, "more than ", slots_.size(), " epochs are read at once");
-  GT_REQUIRE(file_.unchanged(), Exit::kIo, file_.prefix(),
+  GT_REQUIRE(file_->unchanged(), Exit::kIo, file_->prefix(),
              ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
   const bool megatron = order_ == SampleOrder::kMegatron;
   const uint32_t seed = epoch_seed(seed_, epoch);
-  const std::string key = cat("1 ", file_.fingerprint().text(), ' ', range_.begin, ' ', range_.end, ' ', seq_, ' ',
+  const std::string key = cat("1 ", file_->fingerprint().text(), ' ', range_.begin, ' ', range_.end, ' ', seq_, ' ',
                               seed, ' ', name_of(order_), ' ', megatron ? num_samples_ : 0);
   oldest->epoch = -1;
   oldest->order = stored_order(store_, key, [&] {
@@ -127,7 +127,7 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   const Pin held{*this, pin(megatron ? 0 : sample / per_epoch_)};
   const OrderView v = held.slot->order.view();
   const int64_t k = megatron ? sample : sample % per_epoch_;
-  GT_REQUIRE(k < v.samples(), Exit::kUsage, file_.prefix(), ": sample ", k, " is beyond the ", v.samples(),
+  GT_REQUIRE(k < v.samples(), Exit::kUsage, file_->prefix(), ": sample ", k, " is beyond the ", v.samples(),
              " samples that data.order megatron was built for; use data.order epoch to extend a run");
   const size_t row = v.shuffle[static_cast<size_t>(k)];
   size_t entry = v.positions[2 * row];
@@ -143,7 +143,7 @@ void TokenSource::fetch(int64_t sample, std::span<int32_t> out) const {
   size_t at = 0;
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) {
     const auto part = out.subspan(at, static_cast<size_t>(count));
-    const uint64_t top = file_.read(sequence, begin, part);
+    const uint64_t top = file_->read(sequence, begin, part);
     if (vocab_ > 0 && top >= static_cast<uint64_t>(vocab_)) [[unlikely]]
       bad_token(sequence, begin, part);
     at += part.size();
@@ -153,17 +153,12 @@ void TokenSource::fetch(int64_t sample, std::span<int32_t> out) const {
 void TokenSource::bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const {
   size_t i = 0;
   while (i + 1 < ids.size() && ids[i] >= 0 && ids[i] < vocab_) ++i;
-  const int64_t document = file_.document_of(sequence);
-  int64_t position = begin + static_cast<int64_t>(i);
-  for (int64_t s = file_.document_begin(document); s < sequence; ++s) position += file_.length(s);
-  fail(Exit::kIo, file_.prefix(), ".bin: document ", document, ", position ", position, " (byte ",
-       file_.position(sequence) + (begin + static_cast<int64_t>(i)) * file_.width(), "): token ", ids[i],
-       ", expected 0 to ", vocab_ - 1, " (vocabulary ", vocab_, ")", meta_note_,
-       "; prepare the data with the tokenizer of this model");
+  fail(Exit::kIo, file_->locate(sequence, begin + static_cast<int64_t>(i)), ": token ", ids[i], ", expected 0 to ",
+       vocab_ - 1, " (vocabulary ", vocab_, ")", meta_note_, "; prepare the data with the tokenizer of this model");
 }
 
 void TokenSource::read_ahead(int64_t sample) const {
-  walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) { file_.will_need(sequence, begin, count); });
+  walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) { file_->will_need(sequence, begin, count); });
 }
 
 Dataset::Place TokenSource::place(int64_t sample) const {

@@ -1,4 +1,4 @@
-// The samples of one token file in one order. data/dataset.cpp makes blends of these; nothing else needs it.
+// The samples of one source of tokens in one order. data/dataset.cpp makes blends of these; nothing else needs it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "data/dataset.h"
 #include "data/index_store.h"
-#include "data/token_file.h"
+#include "data/token_store.h"
 
 namespace gt {
 
@@ -21,7 +21,7 @@ class TokenSource {
   // For kMegatron: how many samples of this file the run needs. Must be called before the first fetch.
   void set_num_samples(int64_t n) { num_samples_ = n; }
 
-  const TokenFile& file() const { return file_; }
+  const TokenStore& file() const { return *file_; }
   int64_t size() const { return per_epoch_; }                // samples an epoch
   int64_t available() const;                                 // samples in all; INT64_MAX: endless
   void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
@@ -42,7 +42,7 @@ class TokenSource {
   void walk(int64_t sample, Visit visit) const;  // visit(sequence, begin, count) for the seq + 1 tokens
   [[noreturn]] void bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const;
 
-  TokenFile file_;
+  std::unique_ptr<TokenStore> file_;
   Lengths range_;
   int64_t seq_ = 0, per_epoch_ = 0, tokens_ = 0, vocab_ = 0, num_samples_ = 0;
   uint64_t seed_ = 0;

@@ -260,7 +260,7 @@ struct DataConfig {
   std::vector<double> curriculum_lengths, curriculum_until;
   template <class V>
   void fields(V& v) {
-    v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, several with weights: 0.7 A 0.3 B");
+    v("train", train, "PREFIX", "token files PREFIX.bin + PREFIX.idx, or llm.c's .bin or a pattern of them; several with weights: 0.7 A 0.3 B");
     v("valid", valid, "PREFIX", "token files to evaluate on; without them data.split cuts data.train");
     v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");

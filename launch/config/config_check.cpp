@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <set>
 
+#include "data/llmc_tokens.h"
 #include "kernels/core/check.h"
 #include "launch/config/config_batch.h"
 #include "launch/config/config_curriculum.h"
@@ -346,10 +347,10 @@ class Checker {
     std::error_code ec;
     for (const DataSource& s : list)
       for (const char* end : {".bin", ".idx"})
-        if (s.path != "mock" && !fs::exists(s.path + end, ec)) {
+        if (s.path != "mock" && !names_llmc_tokens(s.path) && !fs::exists(s.path + end, ec)) {
           bad(key, fmt::format("{}{}: no such file", s.path, end),
               from_demo(key) ? "./launch/demo.sh makes it"
-                             : "give the prefix that `gpttrain data prepare --output` wrote");
+                             : "give the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
           break;
         }
   }

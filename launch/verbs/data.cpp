@@ -11,7 +11,9 @@
 #include <unordered_map>
 
 #include "data/inspect.h"
+#include "data/llmc_tokens.h"
 #include "data/prepare.h"
+#include "data/token_file.h"
 #include "data/token_meta.h"
 #include "launch/logs/progress.h"
 #include "launch/ranks/signals.h"
@@ -80,7 +82,7 @@ void show_progress(const PrepareProgress& p, WorkLine& line) {
 
 // Of the distribution of single tokens, in nats a token: what a model reaches that knows frequencies and no context.
 // NaN when ids are negative.
-double unigram_entropy(const TokenFile& f) {
+double unigram_entropy(const TokenStore& f) {
   constexpr size_t kDense = size_t{1} << 24;
   std::vector<int64_t> dense;
   std::unordered_map<int32_t, int64_t> sparse;  // ids that no vocabulary of ours reaches
@@ -125,7 +127,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataInspectArgs& a, const std::str
 }
 
 // The first tokens of the first document that has any, as text on one line.
-std::string beginning(const TokenFile& f, const Tokenizer& t) {
+std::string beginning(const TokenStore& f, const Tokenizer& t) {
   int64_t s = 0;
   while (s + 1 < f.sequences() && f.length(s) == 0) ++s;
   std::vector<int32_t> ids(static_cast<size_t>(std::min<int64_t>(f.length(s), 24)));
@@ -137,11 +139,19 @@ std::string beginning(const TokenFile& f, const Tokenizer& t) {
   return line;
 }
 
-Exit inspect_whole(const std::string& prefix, const Tokenizer* tokenizer, std::ostream& out) {
-  if (!inspect_file(prefix, out)) return Exit::kDamaged;
-  const TokenFile f = TokenFile::open(prefix);
-  if (tokenizer) out << "begins       " << beginning(f, *tokenizer) << '\n';
-  const double h = unigram_entropy(f);
+void require_pair(const std::string& prefix) {
+  for (const char* suffix : {".idx", ".bin"})
+    GT_REQUIRE(
+        std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
+        ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
+        std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it" : "");
+}
+
+Exit inspect_whole(const std::string& path, const Tokenizer* tokenizer, std::ostream& out) {
+  if (!inspect_file(path, out)) return Exit::kDamaged;
+  const auto tokens = open_tokens(path);
+  if (tokenizer) out << "begins       " << beginning(*tokens, *tokenizer) << '\n';
+  const double h = unigram_entropy(*tokens);
   if (!std::isnan(h)) out << fmt::format("unigram entropy {:.2f} nats a token: a model must end well below this\n", h);
   return Exit::kOk;
 }
@@ -186,15 +196,11 @@ Exit run_data_prepare(const Command& command) {
 Exit run_data_inspect(const Command& command) {
   const auto& args = command.get<DataInspectArgs>();
   const std::string prefix = token_prefix(args.path);
-  for (const char* suffix : {".idx", ".bin"})
-    GT_REQUIRE(
-        std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
-        ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx",
-        std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it" : "");
+  if (!names_llmc_tokens(args.path)) require_pair(prefix);
   const auto tokenizer = tokenizer_of(args, prefix);
   Exit code = Exit::kOk;
-  if (args.doc < 0 && args.sample < 0 && !args.order) code = inspect_whole(prefix, tokenizer.get(), std::cout);
-  if (args.doc >= 0) inspect_document(TokenFile::open(prefix), args.doc, tokenizer.get(), std::cout);
+  if (args.doc < 0 && args.sample < 0 && !args.order) code = inspect_whole(args.path, tokenizer.get(), std::cout);
+  if (args.doc >= 0) inspect_document(*open_tokens(args.path), args.doc, tokenizer.get(), std::cout);
   if (args.sample >= 0 || args.order) {
     const auto dataset = dataset_of(args);
     if (args.sample >= 0) inspect_sample(*dataset, args.sample, tokenizer.get(), std::cout);

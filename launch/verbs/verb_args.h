@@ -104,7 +104,7 @@ struct DataInspectArgs {
   bool order = false;
   template <class V>
   void fields(V& v) {
-    v("path", path, "required", "PREFIX of the token files; also as plain word");
+    v("path", path, "required", "PREFIX of the token files, or llm.c's .bin or a pattern of them; also as plain word");
     v("tokenizer", tokenizer, "", "print text too; must be the one that made the tokens");
     v("doc", doc, "0..", "print this document");
     v("sample", sample, "0..", "print this sample of seq + 1 tokens");

@@ -142,6 +142,7 @@ TEST_CASE("what lies beside token files is accepted whole or refused with one er
 TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { holds(hdf5_gate()); }
 TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }
 TEST_CASE("an llm.c checkpoint is accepted whole or refused with one error") { holds(llmc_header()); }
+TEST_CASE("a token file of llm.c is accepted whole or refused with one error") { holds(llmc_tokens()); }
 TEST_CASE("a safetensors file is accepted whole or refused with one error") { holds(safetensors_header()); }
 TEST_CASE("an index of safetensors files is accepted whole or refused with one error") { holds(safetensors_index()); }
 TEST_CASE("a schedule's text is accepted whole or refused with one error") { holds(schedule_text()); }

@@ -26,7 +26,8 @@ Target data_json();      // what lies beside token files, and the loader's curso
 Target deepspeed_json();  // --deepspeed_config
 Target hdf5_gate();      // .h5 of import: the reader is a child process
 Target hf_config();      // config.json of Hugging Face
-Target llmc_header();    // llm.c's .bin
+Target llmc_header();    // llm.c's models
+Target llmc_tokens();    // llm.c's tokens
 Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a folder of several
 Target schedule_text();    // --parallel.schedule file:

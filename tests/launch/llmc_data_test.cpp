@@ -1,0 +1,50 @@
+// Training on llm.c's token files through the binary: what may name them, resume, and files that are not whole.
+#include <filesystem>
+
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// `count` tokens below 64 by a seeded generator, in llm.c's format.
+std::string shard(int32_t count, uint32_t seed) {
+  std::vector<int32_t> header(256);
+  header[0] = 20240520, header[1] = 1, header[2] = count;
+  std::string out(reinterpret_cast<const char*>(header.data()), 1024);
+  for (int32_t k = 0; k < count; ++k) {
+    seed = seed * 1664525 + 1013904223;
+    out += static_cast<char>(seed >> 26);
+    out += '\0';
+  }
+  return out;
+}
+
+const std::string kModel =
+    "--model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 16 --train.micro_batch 2 "
+    "--train.global_batch 8 --device.kind cpu --launch.ranks threads --log.tensorboard false --schedule.type constant ";
+
+}  // namespace
+
+TEST_CASE("llm.c's shards are trained on as they are, and a resumed run goes on where it was") {
+  TempDir dir;
+  write_file(dir / "s_1.bin", shard(700, 1));
+  write_file(dir / "s_2.bin", shard(300, 2));
+  const std::string how = kModel + "--data.train 's_*.bin' --data.valid s_2 ";
+  must(how + "--train.steps 6 --log.name whole", dir);
+  must(how + "--train.steps 3 --log.name parts", dir);
+  must(how + "--train.steps 6 --dp 2 --log.name parts", dir);
+  const auto whole = logged(dir / "runs/whole", "loss"), parts = logged(dir / "runs/parts", "loss");
+  REQUIRE((whole.size() == 6 && parts.size() == 6));
+  for (size_t k = 0; k < 6; ++k) CHECK(parts[k] == Approx(whole[k]).epsilon(1e-5));
+  write_file(dir / "s_1.bin", shard(700, 3));
+  const Outcome other = gpttrain(how + "--train.steps 8 --log.name parts", dir.path());
+  CHECK(other.code == 2);
+  CHECK(other.says("of headers and ends"));
+  std::filesystem::resize_file(dir / "s_2.bin", 1600);
+  const Outcome cut = gpttrain(how + "--train.steps 8 --log.name whole", dir.path());
+  CHECK(cut.code == 2);
+  CHECK(cut.says("s_2.bin byte 8: 300 u16 tokens need 1624 bytes, found 1600"));
+  CHECK(gpttrain(kModel + "--data.train 't_*.bin'", dir.path()).says("no file matches this pattern"));
+}

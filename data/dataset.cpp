@@ -43,6 +43,11 @@ class MockDataset final : public Dataset {
   uint64_t seed_, key_;
 };
 
+// Where an order depends on the layout, so does its name.
+std::string order_of(const DatasetOptions& o) {
+  return o.by_windows() ? cat(name_of(o.order), " of dp ", o.dp, ", micro_batch ", o.micro_batch) : name_of(o.order);
+}
+
 class BlendedDataset final : public Dataset {
  public:
   BlendedDataset(const DatasetOptions& o, std::vector<std::unique_ptr<TokenSource>> sources,
@@ -94,7 +99,7 @@ class BlendedDataset final : public Dataset {
   DataCursor cursor(int64_t consumed) const override {
     DataCursor c{.consumed_samples = consumed,
                  .seed = options_.seed,
-                 .order = name_of(options_.order),
+                 .order = order_of(options_),
                  .seq = options_.seq,
                  .split = options_.whole ? "" : options_.split,
                  .num_samples = options_.order == SampleOrder::kMegatron ? options_.num_samples : 0};
@@ -129,6 +134,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
   for (const std::string& w : warnings)
     if (o.warn) o.warn(w);
   if (o.sources.size() == 1 && o.sources[0].path == "mock") return std::make_unique<MockDataset>(o);
+  GT_REQUIRE(!o.by_windows() || o.sources.size() == 1, Exit::kUsage, "data.order ", name_of(o.order), ": ",
+             o.sources.size(),
+             " datasets cannot be blended in llm.c's order; name its files by a pattern in quotes, or "
+             "use data.order epoch");
   std::vector<std::unique_ptr<TokenSource>> sources;
   std::vector<double> weights;
   std::string problems;

@@ -48,12 +48,14 @@ struct DatasetOptions {
   uint64_t seed = 1234;
   SampleOrder order = SampleOrder::kEpoch;
   int64_t num_samples = 0;       // of the whole run; kMegatron only
+  int64_t dp = 1, micro_batch = 1;  // of the run, which kLlmc and kLlmcShuffled depend on
   int64_t vocab = 0;             // ids from here on are errors; 0: not checked (mock needs it)
   std::string tokenizer_sha256;  // of data.tokenizer; compared with meta.json
   bool allow_tokenizer_mismatch = false;
   std::string cache_dir;  // index store and verdicts; empty: memory only (default_cache_dir() is the usual one)
   bool builder = true;    // this rank builds orders for its node; the others wait for the file
   std::function<void(const std::string&)> warn;
+  bool by_windows() const { return order == SampleOrder::kLlmc || order == SampleOrder::kLlmcShuffled; }
 };
 
 // Opens and checks everything; throws kUsage with all problems of all datasets, one a line.

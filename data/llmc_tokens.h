@@ -19,6 +19,7 @@ class LlmcTokens final : public TokenStore {
   const std::vector<MappedFile>& shards() const { return shards_; }
 
   std::string format() const override;
+  bool windows() const override { return true; }
   Lengths lengths() const override { return {counts_.data(), 0, sequences_}; }
   int64_t document_begin(int64_t entry) const override { return entry; }
   std::string locate(int64_t sequence, int64_t index) const override;

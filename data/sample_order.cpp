@@ -50,13 +50,14 @@ void check_rows(int64_t entries, int64_t samples) {
 }  // namespace
 
 SampleOrder sample_order_from(const std::string& name) {
-  for (SampleOrder o : {SampleOrder::kEpoch, SampleOrder::kMegatron, SampleOrder::kSequential})
-    if (name == name_of(o)) return o;
-  fail(Exit::kUsage, "data.order: expected epoch, megatron or sequential, found \"", name, "\"");
+  for (int k = 0; k <= static_cast<int>(SampleOrder::kLlmcShuffled); ++k)
+    if (name == name_of(static_cast<SampleOrder>(k))) return static_cast<SampleOrder>(k);
+  fail(Exit::kUsage, "data.order: expected epoch, megatron, sequential, llmc or llmc_shuffled, found \"", name, "\"");
 }
 
 const char* name_of(SampleOrder o) {
-  return o == SampleOrder::kEpoch ? "epoch" : o == SampleOrder::kMegatron ? "megatron" : "sequential";
+  constexpr const char* kNames[] = {"epoch", "megatron", "sequential", "llmc", "llmc_shuffled"};
+  return kNames[static_cast<size_t>(o)];
 }
 
 int64_t Lengths::total() const {

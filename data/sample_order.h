@@ -14,8 +14,10 @@ enum class SampleOrder : uint8_t {
   kEpoch,       // each epoch shuffled alone: a run can be extended without changing its past
   kMegatron,    // exactly Megatron's order for a number of samples fixed in advance
   kSequential,  // sample k starts at token k * seq of the concatenation
+  kLlmc,          // llm.c's windows of its token files, as they lie (llmc_order.h)
+  kLlmcShuffled,  // as llm.c's CUDA trainer shuffles them
 };
-SampleOrder sample_order_from(const std::string& name);  // epoch, megatron, sequential; kUsage lists the names
+SampleOrder sample_order_from(const std::string& name);  // by name_of; kUsage lists the names
 const char* name_of(SampleOrder o);
 
 // Token counts of the sequences [begin, end) of a file; `table` is the int32 table of the .idx, which is not aligned.

@@ -41,6 +41,19 @@ std::string check_meta(const TokenStore& f, const DatasetOptions& o) {
   return other ? "; meta.json names another tokenizer" : "; meta.json names the same tokenizer";
 }
 
+std::unique_ptr<LlmcOrder> llmc_order(const TokenStore& f, const Lengths& range, const DatasetOptions& o) {
+  GT_REQUIRE(f.windows(), Exit::kUsage, f.prefix(), ": data.order ", name_of(o.order),
+             " is for llm.c's token files, found ", f.format(), "; use data.order epoch, megatron or sequential");
+  std::vector<int64_t> tokens;
+  for (int64_t s = range.begin; s < range.end; ++s) tokens.push_back(range[s]);
+  try {
+    return std::make_unique<LlmcOrder>(
+        tokens,
+        LlmcOrderOptions{
+            .seq = o.seq, .micro_batch = o.micro_batch, .dp = o.dp, .shuffled = o.order == SampleOrder::kLlmcShuffled});
+  } catch (const Error& e) { throw Error(cat(f.prefix(), ": ", e.what()), e.code()); }
+}
+
 }  // namespace
 
 TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
@@ -59,7 +72,8 @@ TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
   } else {
     tokens_ = range_.count() == file_->sequences() ? file_->tokens() : range_.total();
   }
-  per_epoch_ = samples_per_epoch(tokens_, seq_);
+  if (o.by_windows()) llmc_ = llmc_order(*file_, range_, o);
+  per_epoch_ = llmc_ ? llmc_->size() : samples_per_epoch(tokens_, seq_);
   GT_REQUIRE(per_epoch_ >= 1, Exit::kUsage, file_->prefix(), ": ", o.whole ? "the file" : part_name(o.part), " has ",
              tokens_, " tokens, one sample needs ", seq_ + 1, " (data.seq ", seq_, " + 1); ",
              tokens_ >= 2 ? cat("use data.seq ", tokens_ - 1, " or less, more text, ") : std::string("use more text "),
@@ -69,6 +83,20 @@ TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
 
 int64_t TokenSource::available() const {
   return order_ == SampleOrder::kMegatron ? plan_megatron(tokens_, seq_, num_samples_).samples : INT64_MAX;
+}
+
+void TokenSource::require_unchanged() const {
+  GT_REQUIRE(file_->unchanged(), Exit::kIo, file_->prefix(),
+             ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
+}
+
+LlmcOrder::Place TokenSource::llmc_place(int64_t sample) const {
+  const std::lock_guard lock(mutex_);
+  if (const int64_t epoch = sample / per_epoch_; epoch != looked_at_) {
+    require_unchanged();
+    looked_at_ = epoch;
+  }
+  return llmc_->find(sample);
 }
 
 TokenSource::Slot* TokenSource::pin(int64_t epoch) const {
@@ -83,8 +111,7 @@ TokenSource::Slot* TokenSource::pin(int64_t epoch) const {
     if (s.pins == 0 && (oldest == nullptr || s.last_use < oldest->last_use)) oldest = &s;
   }
   GT_CHECK(oldest != nullptr, "more than ", slots_.size(), " epochs are read at once");
-  GT_REQUIRE(file_->unchanged(), Exit::kIo, file_->prefix(),
-             ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
+  require_unchanged();
   const bool megatron = order_ == SampleOrder::kMegatron;
   const uint32_t seed = epoch_seed(seed_, epoch);
   const std::string key = cat("1 ", file_->fingerprint().text(), ' ', range_.begin, ' ', range_.end, ' ', seq_, ' ',
@@ -114,6 +141,11 @@ template <class Visit>
 void TokenSource::walk(int64_t sample, Visit visit) const {
   GT_CHECK(sample >= 0, "sample ", sample);
   int64_t left = seq_ + 1;
+  if (llmc_) {
+    const auto [file, token] = llmc_place(sample);
+    visit(range_.begin + file, token, left);
+    return;
+  }
   if (order_ == SampleOrder::kSequential) {
     auto [sequence, offset] = sequential_.find(sample % per_epoch_ * seq_);
     for (; left > 0; ++sequence, offset = 0) {
@@ -170,7 +202,7 @@ Dataset::Place TokenSource::place(int64_t sample) const {
 }
 
 uint64_t TokenSource::order_hash() const {
-  if (order_ == SampleOrder::kSequential) return 0;
+  if (order_ == SampleOrder::kSequential || llmc_) return 0;
   const Pin held{*this, pin(0)};
   return held.slot->order.hash();
 }

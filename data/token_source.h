@@ -9,6 +9,7 @@
 
 #include "data/dataset.h"
 #include "data/index_store.h"
+#include "data/llmc_order.h"
 #include "data/token_store.h"
 
 namespace gt {
@@ -36,6 +37,8 @@ class TokenSource {
     StoredOrder order;
   };
   struct Pin;
+  void require_unchanged() const;
+  LlmcOrder::Place llmc_place(int64_t sample) const;
   Slot* pin(int64_t epoch) const;
   void unpin(Slot*) const;
   template <class Visit>
@@ -48,11 +51,13 @@ class TokenSource {
   uint64_t seed_ = 0;
   SampleOrder order_ = SampleOrder::kEpoch;
   SequentialOrder sequential_;
+  std::unique_ptr<LlmcOrder> llmc_;  // where the order is llm.c's
   IndexStoreOptions store_;
   std::string meta_note_;  // what meta.json says of the tokenizer, for the error of a bad token
   mutable std::mutex mutex_;
   mutable std::array<Slot, 4> slots_;
   mutable int64_t clock_ = 0;
+  mutable int64_t looked_at_ = -1;  // epoch, of llm.c's order: files were unchanged at its beginning
 };
 
 }  // namespace gt

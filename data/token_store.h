@@ -45,6 +45,7 @@ class TokenStore {
   const Fingerprint& fingerprint() const { return fingerprint_; }
 
   virtual std::string format() const = 0;                   // "Megatron's .bin + .idx"
+  virtual bool windows() const { return false; }            // llm.c's: its orders of windows are for these
   virtual Lengths lengths() const = 0;                      // of all sequences, in tokens
   virtual int64_t document_begin(int64_t entry) const = 0;  // first sequence of a document, or sequences()
   virtual std::string locate(int64_t sequence, int64_t index) const = 0;  // a token, for messages: file, byte

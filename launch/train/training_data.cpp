@@ -15,6 +15,8 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.order = sample_order_from(c.data.order);
   o.num_samples = c.train.steps * c.train.global_batch;
+  o.dp = c.parallel.dp;
+  o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
   if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(c.data.tokenizer);
   o.cache_dir = default_cache_dir();

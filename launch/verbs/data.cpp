@@ -162,6 +162,8 @@ std::unique_ptr<Dataset> dataset_of(const DataInspectArgs& a) {
   o.seq = a.seq;
   o.seed = static_cast<uint64_t>(a.seed);
   o.order = sample_order_from(a.data_order);
+  o.dp = a.dp;
+  o.micro_batch = a.micro_batch;
   o.whole = a.split == "all";
   o.split = a.shares;
   o.part = a.split == "valid" ? 1 : a.split == "test" ? 2 : 0;

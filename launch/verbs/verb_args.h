@@ -100,7 +100,7 @@ struct DataPrepareArgs {
 
 struct DataInspectArgs {
   std::string path, tokenizer, split = "all", shares = "969,30,1", data_order = "epoch";
-  int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234;
+  int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234, dp = 1, micro_batch = 1;
   bool order = false;
   template <class V>
   void fields(V& v) {
@@ -112,7 +112,9 @@ struct DataInspectArgs {
     v("samples", samples, "1..", "--order: how many; data.order megatron: of the whole run");
     v("seq", seq, "1.. tokens", "--sample, --order: length of a sample");
     v("seed", seed, "0..", "--sample, --order: train.seed of the run");
-    v("data.order", data_order, "epoch|megatron|sequential", "--sample, --order: as in the run");
+    v("data.order", data_order, "epoch|megatron|sequential|llmc|llmc_shuffled", "--sample, --order: as in the run");
+    v("dp", dp, "1..1048576", "--data.order llmc, llmc_shuffled: parallel.dp of the run");
+    v("micro-batch", micro_batch, "1..1048576", "--data.order llmc, llmc_shuffled: train.micro_batch of the run");
     v("split", split, "all|train|valid|test", "--sample, --order: a share of the file, or all as with data.valid");
     v("data.split", shares, "", "--split: the shares");
   }

@@ -48,3 +48,24 @@ TEST_CASE("llm.c's shards are trained on as they are, and a resumed run goes on 
   CHECK(cut.says("s_2.bin byte 8: 300 u16 tokens need 1624 bytes, found 1600"));
   CHECK(gpttrain(kModel + "--data.train 't_*.bin'", dir.path()).says("no file matches this pattern"));
 }
+
+TEST_CASE("llm.c's orders train in its layout, resume at any step, and nowhere else") {
+  TempDir dir;
+  write_file(dir / "s_1.bin", shard(700, 1));
+  write_file(dir / "s_2.bin", shard(300, 2));
+  const std::string how =
+      kModel + "--data.train 's_*.bin' --data.valid s_2 --dp 2 --data.order llmc_shuffled --checkpoint.every 1 ";
+  must(how + "--train.steps 9 --log.name whole", dir);  // an epoch is 15 microbatches of 2 ranks, a step takes two
+  for (const char* steps : {"1", "4", "8", "9"}) must(how + "--log.name parts --train.steps " + steps, dir);
+  CHECK(logged(dir / "runs/parts", "loss") == logged(dir / "runs/whole", "loss"));
+  must(how + "--data.order llmc --train.steps 9 --log.name plain", dir);
+  CHECK(logged(dir / "runs/plain", "loss") != logged(dir / "runs/whole", "loss"));
+  const Outcome narrow = gpttrain(how + "--dp 1 --train.steps 10 --log.name parts", dir.path());
+  CHECK(narrow.code == 2);
+  CHECK(narrow.says("the checkpoint has llmc_shuffled of dp 2, micro_batch 2, this run has llmc_shuffled of dp 1"));
+  const std::string inspect = "data inspect 's_*.bin' --order --samples 5 --seq 16 --dp 2 --micro-batch 2 --data.order ";
+  CHECK(must(inspect + "llmc", dir).says("0,0,0,0\n1,0,0,16\n2,0,0,32\n3,0,0,48\n4,0,0,64\n"));
+  const Outcome nearest = gpttrain(how + "--data.order llmc_shuffle --train.steps 1", dir.path());
+  CHECK(nearest.code == 2);
+  CHECK(nearest.says("llmc_shuffled"));
+}

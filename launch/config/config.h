@@ -13,7 +13,7 @@
 namespace gt {
 
 struct ModelConfig {
-  std::string arch = "gpt2";
+  std::string arch = "gpt2", init = "normal";
   int64_t layers = 12, hidden = 768, heads = 12, kv_heads = 0, ffn = 0, vocab = 50257, seq = 1024, loss_chunk = 0;
   bool tied = true;
   double dropout = 0, attn_dropout = 0, init_std = 0.02;
@@ -32,6 +32,8 @@ struct ModelConfig {
     v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
     v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
+    v("init", init, "normal|torch42",
+      "initial weights: by name from train.seed; or llm.c's, which are PyTorch's numbers after manual_seed(42)");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic, some 64 MiB on a CPU, a GiB on a GPU");
   }
 };

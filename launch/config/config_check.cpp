@@ -121,6 +121,11 @@ class Checker {
       bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
+    if (m.init == "torch42" && !m.tied)
+      bad("model.init", "torch42 draws no separate head: llm.c's models have none", "normal, or model.tied true");
+    if (m.init == "torch42" && m.hidden < 16)
+      bad("model.init", fmt::format("torch42 draws blocks of 16 numbers, model.hidden is {}", m.hidden),
+          "normal, or model.hidden 16 or more");
   }
 
   void mesh() {

@@ -8,6 +8,7 @@
 #include "kernels/core/host.h"
 #include "launch/config/no_decay.h"
 #include "launch/config/schedule_file.h"
+#include "launch/train/torch_init.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -176,6 +177,13 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
   }
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(seeds_.data(), host_seeds_.data(), host_seeds_.bytes(), compute_);
+}
+
+void Engine::init_weights() {
+  store_->init(options_.seed, options_.threads);
+  if (!options_.torch_init) return;
+  init_as_torch(options_.model, store_->value_views(), backend_, compute_);
+  adopt();
 }
 
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,

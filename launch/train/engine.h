@@ -50,6 +50,7 @@ struct EngineOptions {
   LayerDrop layer_drop;               // blocks that training leaves out; it goes by applied steps
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;
+  bool torch_init = false;      // matrices begin as llm.c's do (torch_init.h), whatever the seed
   int threads = 1;              // host threads of this rank
   bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
@@ -111,7 +112,7 @@ class Engine {
     fp8_ranges_->adopt();
     store_->adopt_masters();
   }
-  void init_weights() { store_->init(options_.seed, options_.threads); }
+  void init_weights();
 
   // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
   // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is

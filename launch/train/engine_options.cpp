@@ -98,6 +98,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   if (c.train.pld) o.layer_drop = {c.train.pld_theta, c.train.pld_gamma};
+  o.torch_init = c.model.init == "torch42";
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;
   return o;

@@ -519,7 +519,9 @@ fp8() {
 }
 
 # Ratios of tokens a second, ours over the peer's, in pairs. GPT_GPU_PEER: the command line of another peer of the 124M
-# at 65,536 tokens a step (llm.c's train_gpt2cu, say); its lines of steps are known, or "N tokens/s".
+# at 65,536 tokens a step; its lines of steps are known, or "N tokens/s". Of llm.c, built with cuDNN, three times, with
+# -ge 0, 1 and 2, of which the best counts (-v 0 divides by zero; configs/llmc-124m.json is the same run here):
+#   train_gpt2cu -i TRAIN.bin -j VAL.bin -e d12 -b 64 -t 1024 -d 65536 -x 30 -r 0 -v 1000000 -s 0 -h 0 -ge 1
 duel() {  # NAME NOTE COMMAND
   local low pairs=5
   [ -z "$small" ] || pairs=2

@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
 // Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end, that of dbias in shared
 // memory: registers for it would cost resident warps.
 template <class T, int V, int K, int W, bool Drop>
-__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W>) norm_grad_kernel(Backward<T> p) {
-  __shared__ float shared[W];
+__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W, Drop>) norm_grad_kernel(Backward<T> p) {
+  __shared__ float shared[2 * W];
   extern __shared__ float4 memory[];  // bias shares, where dbias is wanted
   auto* bias_shares = reinterpret_cast<float*>(memory);
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W>) norm_gr
 
 template <class T, bool Drop>
 __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
-  __shared__ float shared[8];
+  __shared__ float shared[2 * 8];
   const int64_t row = blockIdx.x, at = row * p.cols;
   const float mean = p.mean[row], rstd = p.rstd[row];
   float s = 0, sx = 0, w[1];
@@ -91,8 +91,9 @@ __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
     s += g;
     sx += g * (to_float(p.x[at + c]) - mean) * rstd;
   }
-  s = group_sum<8>(s, shared) / static_cast<float>(p.cols);
-  sx = group_sum<8>(sx, shared) / static_cast<float>(p.cols);
+  const float2 sums = group_sum<8>(make_float2(s, sx), shared);
+  s = sums.x * p.inverse_cols;
+  sx = sums.y * p.inverse_cols;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     p.gamma.template get<1>(c, w);
     float d = rstd * (to_float(p.dout[at + c]) * w[0] - s - (to_float(p.x[at + c]) - mean) * rstd * sx);
@@ -154,7 +155,7 @@ void plain_norm(const LayerNorm& a, Context& c) {
       constexpr bool kDrops = decltype(drops)::value;
       const bool fits =
           aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data}) &&
-          by_row_shape<T, kForward>(cols, [&](auto shape) {
+          by_row_shape<T, kForward, true>(cols, [&](auto shape) {
             constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
             norm_kernel<T, kPack<T>, kK, kW, kDrops>
                 <<<static_cast<unsigned>(kW == 1 ? ceil_div(n, 4) : n), kW == 1 ? 128 : 32 * kW, 0, c.stream>>>(p);
@@ -230,8 +231,8 @@ bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shar
     fits = by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
       constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
       Backward<T> q = p;
-      shares.divide(a, std::min<int64_t>(kW == 1 ? ceil_div(p.n, 4) : p.n, kMultiprocessors * kHeld<kPack<T>, kK, kW>),
-                    q, c);
+      constexpr int kHolds = kHeld<kPack<T>, kK, kW, decltype(drops)::value>;
+      shares.divide(a, std::min<int64_t>(kW == 1 ? ceil_div(p.n, 4) : p.n, kMultiprocessors * kHolds), q, c);
       const size_t bytes = a.dbias ? kBiasShareBytes<kPack<T>, kK, kW> : 0;
       norm_grad_kernel<T, kPack<T>, kK, kW, decltype(drops)::value>
           <<<static_cast<unsigned>(shares.parts), kW == 1 ? 128 : 32 * kW, bytes, c.stream>>>(q);
@@ -277,6 +278,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         nullptr,
                         n,
                         static_cast<int>(cols),
+                        1.0f / static_cast<float>(cols),
                         a.accumulate_dx,
                         branch<T>(kOp, "ddelta", a.ddelta, a.x.dtype),
                         a.drop,

@@ -169,25 +169,25 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
   if (lane == 0) p.statistics(row, mean, rstd);
 }
 
-// The smallest register shape that holds a row: at most 32 elements a lane (56 of a half type in a forward), and in one
-// warp at most `Most`; more spill in the backward.
+// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill
+// in the backward. Long: one warp takes longer rows of a half type too.
 template <int K, int W>
 struct RowShape {
   static constexpr int k = K, w = W;
 };
 
-constexpr int kForward = 32, kBackward = 24, kLongForward = 56;
+constexpr int kForward = 32, kBackward = 24, kLong = 56;
 
 // Calls f with it; false when there is none. Four warps where a pack a lane holds what is too long for one warp: half
 // of eight would have nothing to do.
-template <class T, int Most, class F>
+template <class T, int Most, bool Long = false, class F>
 bool by_row_shape(int64_t cols, F&& f) {
   constexpr int kV = kPack<T>;
   if (cols % kV != 0 || cols > 32 * 256) return false;
   if constexpr (Most < 4 * kV)
     if (cols > Most * 32 && cols <= 4 * kV * 32) return f(RowShape<1, 4>{}), true;
-  if constexpr (Most == kForward && sizeof(T) == 2)  // without barriers, and with more rows under way, than eight warps
-    if (cols > Most * 32 && cols <= kLongForward * 32) return f(RowShape<kLongForward / kV, 1>{}), true;
+  if constexpr (Long && sizeof(T) == 2)  // without barriers, and with more rows under way, than eight warps
+    if (cols > Most * 32 && cols <= kLong * 32) return f(RowShape<kLong / kV, 1>{}), true;
   if (cols <= 16 * 32)
     f(RowShape<16 / kV, 1>{});
   else if (cols <= 24 * 32)

@@ -60,11 +60,9 @@ __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made
     if (row >= p.n) break;  // all who share the row
     norm_row<V, K, W, Drop>(p, row, lane, shared, [&](int c, float(&v)[V]) {
       const int64_t at = row * p.cols + c;
+      round_all<T>(v);
 #pragma unroll
-      for (int j = 0; j < V; ++j) {
-        v[j] = rounded<T>(v[j]);
-        most = fmaxf(most, fabsf(v[j]));
-      }
+      for (int j = 0; j < V; ++j) most = fmaxf(most, fabsf(v[j]));
       if (p.out != nullptr) store<V>(p.out + at, v);
       if (!encodes) return;
       uint32_t words[V / 4];
@@ -79,11 +77,13 @@ __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made
   put_columns<R>(tile, p.cols, p.n, r0, to.columns, to.by_columns);
 }
 
-// Whether a kernel may have so much shared memory of both kinds; asks for it where that is necessary.
+// Whether a kernel may have so much shared memory of both kinds; where it has to be asked for, all that there is: the
+// limit is the kernel's, whoever else launches it with more.
 bool shared_fits(const void* kernel, int dynamic, int fixed, const Context& c) {
   if (dynamic + fixed > c.shared_per_block) return false;
   if (dynamic + fixed > 48 << 10)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic), "layer_norm");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, c.shared_per_block - fixed),
+          "layer_norm");
   return true;
 }
 
@@ -135,7 +135,7 @@ constexpr int kWarpsHeld = 16;
 constexpr int kWarpsHeld = 24;
 #endif
 template <int V, int K, int W>
-constexpr int kHeldCodes = K* V > 8 ? kHeld<V, K, W> : kWarpsHeld / W;
+constexpr int kHeldCodes = K* V > 8 ? kHeld<V, K, W, false> : kWarpsHeld / W;
 
 // Blocks walk over pieces of R rows, of which W == 1 gives each warp its share; the rest as in norm_grad_kernel.
 template <class T, int V, int K, int W, bool Drop, int R>
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
     norm_grad_codes_kernel(Backward<T> p, Made to) {
   constexpr int kWarps = W == 1 ? 4 : W, kApart = W == 1 ? 4 : 1;
   extern __shared__ float4 memory[];  // bias shares, where dbias is wanted; codes [R][cols], where columns are
-  __shared__ float shared[kWarps];
+  __shared__ float shared[2 * kWarps];
   auto* bias_shares = reinterpret_cast<float*>(memory);
   auto* tile = reinterpret_cast<uint8_t*>(memory) + (p.bias_partial != nullptr ? kBiasShareBytes<V, K, W> : 0);
   const int lane = static_cast<int>(threadIdx.x) % (32 * W);

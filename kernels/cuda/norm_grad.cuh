@@ -15,6 +15,7 @@ struct Backward {
   float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not wanted
   int64_t n;
   int cols;
+  float inverse_cols;
   bool accumulate;
   Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
   RowDrop drop;
@@ -101,8 +102,9 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
       sx += g[k][j] * x[k][j];
     }
   }
-  s = group_sum<W>(s, shared) / static_cast<float>(p.cols);
-  sx = group_sum<W>(sx, shared) / static_cast<float>(p.cols);
+  const float2 sums = group_sum<W>(make_float2(s, sx), shared);
+  s = sums.x * p.inverse_cols;
+  sx = sums.y * p.inverse_cols;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int c = (k * 32 * W + lane) * V;
@@ -122,8 +124,7 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
     }
     store<V>(p.dx + at + c, x[k]);
     if constexpr (Drop) {
-#pragma unroll
-      for (int j = 0; j < V; ++j) x[k][j] = rounded<T>(x[k][j]);
+      round_all<T>(x[k]);
       drop<V>(p.drop, row, p.cols, c, x[k]);
       p.ddelta.template put<V>(at + c, x[k]);
     }
@@ -174,13 +175,13 @@ __device__ inline void put_weight_shares(const Backward<T>& p, const float (&dga
 }
 
 // Blocks of such kernels that a multiprocessor holds, by the registers of a lane's K packs of V elements; those of
-// f32 wait in twice as many. resources.txt says whether they fit.
-template <int V, int K, int W>
-constexpr int kHeld = W == 1     ? 3
-                      : W == 4   ? 8
-                      : K* V > 8 ? 32 / (K * V)
-                      : V == 4   ? 3
-                                 : 4;
+// f32 wait in twice as many, and masks take some. resources.txt says whether they fit.
+template <int V, int K, int W, bool Drop>
+constexpr int kHeld = W == 1           ? 3
+                      : W == 4         ? (Drop ? 6 : 8)
+                      : K* V > 8       ? 32 / (K * V)
+                      : V == 4 || Drop ? 3
+                                       : 4;
 
 // Shares depend on the shape alone, never on the device: they fill an H200 once.
 constexpr int64_t kMultiprocessors = 132;

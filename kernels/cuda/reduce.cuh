@@ -30,6 +30,27 @@ __device__ inline T group_sum(T x, T* shared) {
   return x;
 }
 
+// Likewise of two sums, which then wait for each other once. `shared` holds 2 W values.
+template <int W>
+__device__ inline float2 group_sum(float2 x, float* shared) {
+  x = make_float2(warp_sum(x.x), warp_sum(x.y));
+  if constexpr (W > 1) {
+    __syncthreads();  // the previous result has been read
+    if (threadIdx.x % 32 == 0) {
+      shared[threadIdx.x / 32] = x.x;
+      shared[W + threadIdx.x / 32] = x.y;
+    }
+    __syncthreads();
+    x = make_float2(shared[0], shared[W]);
+#pragma unroll
+    for (int w = 1; w < W; ++w) {
+      x.x += shared[w];
+      x.y += shared[W + w];
+    }
+  }
+  return x;
+}
+
 // out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then
 // over the groups; the sum goes on from what is there, in f32. Columns from `split` on go to out2[c - split], which has
 // the type of out: f32 or bf16.

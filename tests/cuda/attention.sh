@@ -39,7 +39,7 @@ half="--precision.amp O2 --precision.dtype bf16"
   train with $half
   says with "attention forward: emulated cuDNN, workspace 1 MiB for 1 x 8 tokens, 2 heads of 8, bf16"
   says with "attention backward: emulated cuDNN, the same bits every time (train.deterministic false may be faster)"
-  says with "workspaces 33.6 MB"
+  says with "workspaces 268 MB"
   train any_order $half --device.attention cudnn --train.deterministic false
   says any_order "attention backward: emulated cuDNN, sums in any order (train.deterministic false)"
   train own $half --device.attention own

@@ -78,24 +78,31 @@ struct Running {
 };
 Running running;
 
-struct Shadow {
-  std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages;
-  uintptr_t last_number = 0;
-  Page* last = nullptr;
+class Shadow {
+ public:
   Page& page(uintptr_t number) {
-    if (last == nullptr || number != last_number) {
-      auto& p = pages[number];
+    Recent& r = recent_[number % recent_.size()];
+    if (r.page == nullptr || r.number != number) {
+      auto& p = pages_[number];
       if (!p) p = std::make_unique<Page>();
-      last = p.get();
-      last_number = number;
+      r = {number, p.get()};
     }
-    return *last;
+    return *r.page;
   }
+  void forget(uintptr_t first, uintptr_t end) {
+    recent_.fill({});
+    for (uintptr_t n = first; n < end; ++n) pages_.erase(n);
+  }
+
+ private:
+  struct Recent {
+    uintptr_t number = 0;
+    Page* page = nullptr;
+  };
+  std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages_;
+  std::array<Recent, 256> recent_{};
 };
-Shadow& shadow() {
-  static Shadow& s = *new Shadow;
-  return s;
-}
+Shadow& shadow = *new Shadow;  // streams may end after static objects
 
 // This library as it is loaded: where its code begins, and its variables, which static shared memory is among.
 struct Module {
@@ -121,16 +128,13 @@ struct Module {
   }
   uint32_t offset(const void* p) const { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) - base); }
 };
-const Module& module() {
-  static const Module& m = *new Module;
-  return m;
-}
+const Module& module = *new Module;
 
 std::string source_line(const Access& a) {
-  if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module().base + a.place);
+  if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module.base + a.place);
   char line[512];
   // The call's own address: the one before where it returns to.
-  std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module().file.c_str(), a.place - 1);
+  std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module.file.c_str(), a.place - 1);
   std::string out;
   if (FILE* p = popen(line, "r")) {
     while (std::fgets(line, sizeof line, p) != nullptr) {
@@ -229,7 +233,7 @@ enum class Touch { kRead, kWrite };
 template <Touch T>
 void touch(uintptr_t p, size_t bytes, const Access& now, bool shared) {
   for (uintptr_t at = p, end = p + bytes; at < end;) {
-    Page& page = shadow().page(at / kPage);
+    Page& page = shadow.page(at / kPage);
     const uintptr_t stop = std::min(end, (at / kPage + 1) * kPage);
     if (page.granule == kWord && (at % kWord != 0 || stop % kWord != 0)) page.split();
     for (; at < stop; at += page.granule) {
@@ -247,12 +251,12 @@ template <Touch T>
 void accessed(const void* p, size_t bytes, const void* place, How how = How::kPlain) {
   if (!running.kernel || !running.stack.holds(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)))) return;
   const auto at = reinterpret_cast<uintptr_t>(p);
-  const bool shared = running.dynamic_shared.holds(at) || module().data.holds(at);
+  const bool shared = running.dynamic_shared.holds(at) || module.data.holds(at);
   if (running.stack.holds(at) || (!shared && !is_device_memory(p))) return;
   const Access now{running.epoch,
                    running.warp_epoch[running.thread / 32],
                    running.when,
-                   module().offset(place),
+                   module.offset(place),
                    running.thread,
                    Who::kThread,
                    how};
@@ -262,7 +266,7 @@ void accessed(const void* p, size_t bytes, const void* place, How how = How::kPl
 template <Touch T>
 void by_library(const void* p, size_t bytes, const char* what) {
   if (p == nullptr || !is_device_memory(p)) return;
-  const Access now{running.epoch, 0, current_piece().when, module().offset(what), 0, Who::kThread, How::kLibrary};
+  const Access now{running.epoch, 0, current_piece().when, module.offset(what), 0, Who::kThread, How::kLibrary};
   touch<T>(reinterpret_cast<uintptr_t>(p), bytes, now, false);
 }
 
@@ -300,10 +304,8 @@ void copies(const void* to, const void* from, size_t bytes) {
 
 void fresh(const void* p, size_t bytes) {
   const OnDevice now;
-  Shadow& s = shadow();
-  s.last = nullptr;
   const auto at = reinterpret_cast<uintptr_t>(p);
-  for (uintptr_t n = at / kPage; n < (at + bytes + kPage - 1) / kPage; ++n) s.pages.erase(n);
+  shadow.forget(at / kPage, (at + bytes + kPage - 1) / kPage);
 }
 
 }  // namespace watch

@@ -4,7 +4,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -25,12 +24,6 @@ struct Kind {
 };
 constexpr Kind kKinds[] = {{20240520, 1, TokenType::kU16, "u16"}, {20240801, 7, TokenType::kI32, "u32"}};
 constexpr int32_t kModel = 20240326;
-
-int32_t number(const uint8_t* p) {
-  int32_t v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
 
 bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
 
@@ -55,7 +48,8 @@ int32_t checked_count(const MappedFile& f, const Kind*& kind) {
   const std::string& path = f.path();
   GT_REQUIRE(f.size() >= kHeader, Exit::kUsage, path, " byte ", f.size(), ": expected a header of ", kHeader,
              " bytes, found the end of the file");
-  const int32_t magic = number(f.data()), version = number(f.data() + 4), count = number(f.data() + 8);
+  const auto word = [&](int i) { return load_at<int32_t>(f.data() + 4 * i); };
+  const int32_t magic = word(0), version = word(1), count = word(2);
   kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
   GT_REQUIRE(kind != std::end(kKinds), Exit::kUsage, path, " byte 0: expected the magic of llm.c's tokens, ",
              kKinds[0].magic, " (u16) or ", kKinds[1].magic, " (u32), found ", magic,

@@ -1,11 +1,20 @@
 // A file mapped read-only. Knows nothing of what is in it.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
 
 namespace gt {
+
+// A number as it lies at p: tables of file formats are not aligned.
+template <class T>
+T load_at(const uint8_t* p) {
+  T v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
 
 class MappedFile {
  public:

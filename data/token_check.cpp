@@ -12,19 +12,13 @@
 #include <vector>
 
 #include "data/files.h"
+#include "data/mapped_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
 namespace {
 namespace fs = std::filesystem;
-
-template <class T>
-T load(const uint8_t* p) {
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
 
 // "gzip data", "text: Once upon a ti…": the first bytes of a file in words.
 std::string looks_like(const std::string& path) {
@@ -56,9 +50,9 @@ Walk walk_sequences(const MappedFile& idx, const MappedFile& bin, const TokenHea
   Walk w;
   const int64_t width = width_of(h.type), at_positions = 34 + 4 * h.sequences;
   const uint8_t *lengths = idx.data() + 34, *positions = idx.data() + at_positions;
-  int64_t before = from > 0 ? load<int64_t>(positions + 8 * (from - 1)) : 0;
+  int64_t before = from > 0 ? load_at<int64_t>(positions + 8 * (from - 1)) : 0;
   for (int64_t i = from; i < to; ++i) {
-    const int64_t length = load<int32_t>(lengths + 4 * i), position = load<int64_t>(positions + 8 * i);
+    const int64_t length = load_at<int32_t>(lengths + 4 * i), position = load_at<int64_t>(positions + 8 * i);
     if (length < 0) {
       w.error =
           cat(idx.path(), " byte ", 34 + 4 * i, ": length of sequence ", i, ": expected 0 or more, found ", length);
@@ -112,7 +106,7 @@ TokenHeader check_token_header(const MappedFile& idx, const std::function<void(c
   if (std::memcmp(p, "MMIDIDX\0\0", 9) != 0)
     fail(Exit::kUsage, path, " byte 0: expected the magic 4d4d49444944580000 (MMIDIDX), found ", to_hex(p, 9), ": ",
          looks_like(path));
-  const auto version = load<uint64_t>(p + 9);
+  const auto version = load_at<uint64_t>(p + 9);
   GT_REQUIRE(version == 1, Exit::kUsage, path, " byte 9: expected version 1, found ", version);
   const int code = p[17];
   GT_REQUIRE(code == 1 || code == 3 || code == 4 || code == 5 || code == 8, Exit::kUsage, path,
@@ -123,7 +117,7 @@ TokenHeader check_token_header(const MappedFile& idx, const std::function<void(c
                          : "");
   TokenHeader h;
   h.type = static_cast<TokenType>(code);
-  const auto s = load<uint64_t>(p + 18), d = load<uint64_t>(p + 26);
+  const auto s = load_at<uint64_t>(p + 18), d = load_at<uint64_t>(p + 26);
   uint64_t tables = 0, documents = 0, want = 0;
   const bool overflow =
       __builtin_mul_overflow(s, uint64_t{12}, &tables) || __builtin_mul_overflow(d, uint64_t{8}, &documents) ||
@@ -142,7 +136,7 @@ TokenHeader check_token_header(const MappedFile& idx, const std::function<void(c
 
 int64_t check_token_tables(const MappedFile& idx, const MappedFile& bin, const TokenHeader& h) {
   const int64_t at = 34 + 12 * h.sequences;
-  const auto entry = [&](int64_t i) { return load<int64_t>(idx.data() + at + 8 * i); };
+  const auto entry = [&](int64_t i) { return load_at<int64_t>(idx.data() + at + 8 * i); };
   GT_REQUIRE(entry(0) == 0, Exit::kUsage, idx.path(), " byte ", at, ": document table: expected 0 first, found ",
              entry(0));
   const int64_t last = h.entries - 1;

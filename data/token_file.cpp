@@ -17,16 +17,6 @@
 #include "kernels/core/check.h"
 
 namespace gt {
-namespace {
-
-template <class T>
-T load(const uint8_t* p) {  // tables of the format are not aligned
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
-}  // namespace
 
 std::string token_prefix(const std::string& path) {
   for (const char* suffix : {".bin", ".idx"})
@@ -54,8 +44,10 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   return f;
 }
 
-int64_t TokenFile::position(int64_t s) const { return load<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }
-int64_t TokenFile::document_begin(int64_t d) const { return load<int64_t>(idx_.data() + 34 + 12 * sequences_ + 8 * d); }
+int64_t TokenFile::position(int64_t s) const { return load_at<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }
+int64_t TokenFile::document_begin(int64_t d) const {
+  return load_at<int64_t>(idx_.data() + 34 + 12 * sequences_ + 8 * d);
+}
 
 int64_t TokenFile::document_of(int64_t sequence) const {
   int64_t low = 0, high = documents_ + 1;  // the last document that begins at or before the sequence

@@ -1,9 +1,9 @@
 #include "data/token_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "data/llmc_tokens.h"
+#include "data/mapped_file.h"
 #include "data/token_file.h"
 #include "kernels/core/check.h"
 
@@ -11,26 +11,19 @@ namespace gt {
 namespace {
 
 template <class T>
-T load(const uint8_t* p) {  // tables of the format are not aligned
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
-template <class T>
 uint64_t gather(const uint8_t* p, std::span<int32_t> out) {
   uint64_t top = 0;
   if constexpr (sizeof(T) <= 4) {  // a 32-bit maximum vectorises; the sign bit marks negative ids
     uint32_t m = 0;
     for (size_t i = 0; i < out.size(); ++i) {
-      const auto v = static_cast<int32_t>(load<T>(p + i * sizeof(T)));
+      const auto v = static_cast<int32_t>(load_at<T>(p + i * sizeof(T)));
       out[i] = v;
       m = std::max(m, static_cast<uint32_t>(v));
     }
     top = m > 0x7FFFFFFFu ? ~uint64_t{0} : m;
   } else {
     for (size_t i = 0; i < out.size(); ++i) {
-      const auto v = load<T>(p + i * sizeof(T));
+      const auto v = load_at<T>(p + i * sizeof(T));
       out[i] = static_cast<int32_t>(v);
       top = std::max(top, static_cast<uint64_t>(v));
     }

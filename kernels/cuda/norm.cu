@@ -129,6 +129,23 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
 
 namespace {
 
+// Codes that are wanted of a norm's result, or of its backward's: whether there are any, and in a pass of their own.
+template <class Args>
+bool encodes(const Args& a) {
+  return a.rows || a.columns || a.seen;
+}
+template <class Args>
+void encode_apart(const Args& a, const Tensor& x, Stream s) {
+  quantize_fp8({.x = x,
+                .amax = a.amax,
+                .rows = a.rows,
+                .columns = a.columns,
+                .inverse = a.inverse,
+                .seen = a.seen,
+                .seen_anew = a.seen_anew},
+               s);
+}
+
 void validate(const LayerNorm& a, int64_t n, int64_t cols) {
   constexpr const char* kOp = "layer_norm";
   const int64_t all = a.x.numel();
@@ -171,21 +188,12 @@ void layer_norm(const LayerNorm& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "layer_norm");
   validate(a, a.x.shape.rows(), a.x.shape.cols());
-  const bool encodes = a.rows || a.columns || a.seen;
-  if (encodes && norm_codes(a, c)) return leave(c, "layer_norm");
+  if (encodes(a) && norm_codes(a, c)) return leave(c, "layer_norm");
   LayerNorm plain = a;
   if (!a.out) plain.out = {c.scratch(a.x.bytes()), a.x.shape, a.x.dtype, a.x.device};
   plain_norm(plain, c);
   leave(c, "layer_norm");
-  if (encodes)
-    quantize_fp8({.x = plain.out,
-                  .amax = a.amax,
-                  .rows = a.rows,
-                  .columns = a.columns,
-                  .inverse = a.inverse,
-                  .seen = a.seen,
-                  .seen_anew = a.seen_anew},
-                 s);
+  if (encodes(a)) encode_apart(a, plain.out, s);
 }
 
 namespace {
@@ -216,8 +224,6 @@ void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
   }
   if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
 }
-
-bool encodes(const LayerNormGrad& a) { return a.rows || a.columns || a.seen; }
 
 // A row in registers; false: no kernel takes this shape, these types or addresses.
 template <class T>
@@ -294,15 +300,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   leave(c, kOp);
   const Tensor branch = a.drop ? a.ddelta : a.dx;
   if (a.dbias && !fits) sum_rows({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
-  if (encodes(a) && !encoded)
-    quantize_fp8({.x = branch,
-                  .amax = a.amax,
-                  .rows = a.rows,
-                  .columns = a.columns,
-                  .inverse = a.inverse,
-                  .seen = a.seen,
-                  .seen_anew = a.seen_anew},
-                 s);
+  if (encodes(a) && !encoded) encode_apart(a, branch, s);
 }
 
 }  // namespace gt::cuda

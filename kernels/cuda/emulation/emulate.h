@@ -1,7 +1,8 @@
 // Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
 // barriers order is ordered and nothing else, and copies behind a thread's back are made when it waits for them, so
-// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It knows
-// nothing of speed, of occupancy, of real cuBLASLt or of memory spaces. Races are seen in build/races alone (races.cpp).
+// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It
+// knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces. Races are seen in build/cpu/races alone
+// (races.cpp).
 // Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>

@@ -109,8 +109,8 @@ __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream,
 }
 
 // And what such work reads and writes, if it is a piece of its own (stream) or of a graph that runs (nullptr).
-__attribute__((visibility("default"))) void gpttrain_emulated_transfer(void* stream, const void* from, size_t from_bytes,
-                                                                       void* to, size_t to_bytes) {
+__attribute__((visibility("default"))) void gpttrain_emulated_transfer(void* stream, const void* from,
+                                                                       size_t from_bytes, void* to, size_t to_bytes) {
   if (stream != nullptr) watch::piece(static_cast<cudaStream_t>(stream));
   const OnDevice now;
   if (from != nullptr) watch::reads(from, from_bytes, "NCCL");

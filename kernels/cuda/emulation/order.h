@@ -23,9 +23,9 @@ struct Piece {
 // Of the calling thread.
 const Piece& current_piece();
 
-// Whether the watch is to overlook this one, so that a test sees a race where an order is missing: a wait of a stream for
-// an event (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`), by GPTTRAIN_EMULATED_FORGETS=KIND, all
-// of them, or KIND:N, the N-th alone.
+// Whether the watch is to overlook this one, so that a test sees a race where an order is missing: a wait of a stream
+// for an event (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`), by GPTTRAIN_EMULATED_FORGETS=KIND,
+// all of them, or KIND:N, the N-th alone.
 bool forgets(const char* kind);
 
 }  // namespace gt::emulated

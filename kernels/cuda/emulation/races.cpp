@@ -1,7 +1,8 @@
-// Finds races: two accesses to a byte of shared or device memory, one of them a write, that nothing orders. Threads of a
-// block are ordered by __syncthreads, those of a warp by __syncwarp too, blocks of a launch by nothing, launches and
+// Finds races: two accesses to a byte of shared or device memory, one of them a write, that nothing orders. Threads of
+// a block are ordered by __syncthreads, those of a warp by __syncwarp too, blocks of a launch by nothing, launches and
 // copies by streams and events (order.h). It sees what ran, in the one order in which it ran: data that decide who
-// writes where have to be tried. GPTTRAIN_EMULATED_RACES=all: goes on after the first and tells each pair of places once.
+// writes where have to be tried. GPTTRAIN_EMULATED_RACES=all: goes on after the first and tells each pair of places
+// once.
 //
 // The compiler calls __tsan_readN and __tsan_writeN at every load and store of a kernel (-fsanitize=thread, without its
 // run-time library): here they ask this file.
@@ -34,10 +35,11 @@ namespace {
 enum class Who : uint8_t { kThread, kWarp, kBlock, kBlocks };
 enum class How : uint8_t { kPlain, kAtomic, kLibrary };
 
-// An access to a byte; what is volatile counts as atomic. Epochs count what ends at a barrier of a block, and never begin anew.
+// An access to a byte; what is volatile counts as atomic. Epochs count what ends at a barrier of a block, and never
+// begin anew.
 struct Access {
   uint32_t epoch = 0, warp_epoch = 0;
-  When when = 0;      // 0: there was none
+  When when = 0;       // 0: there was none
   uint32_t place = 0;  // in this library: of the code; of the library's name for How::kLibrary
   uint16_t thread = 0;
   Who who = Who::kThread;
@@ -115,7 +117,7 @@ struct Module {
           auto& m = *static_cast<Module*>(self);
           const auto here = reinterpret_cast<uintptr_t>(&running);
           for (int i = 0; i < info->dlpi_phnum; ++i) {
-            const ElfW(Phdr) & p = info->dlpi_phdr[i];
+            const ElfW(Phdr)& p = info->dlpi_phdr[i];
             const Range r{info->dlpi_addr + p.p_vaddr, p.p_memsz};
             if (p.p_type != PT_LOAD || (p.p_flags & PF_W) == 0 || !r.holds(here)) continue;
             m.base = info->dlpi_addr;
@@ -160,7 +162,8 @@ std::string scope_of(const Access& old, const Access& now) {
     std::snprintf(text, sizeof text, "pieces %u of stream %u and %u of stream %u", number_of(old.when),
                   stream_of(old.when), number_of(now.when), stream_of(now.when));
   else if (old.epoch < running.block_begin || old.who == Who::kBlocks)
-    std::snprintf(text, sizeof text, "two blocks of a launch, the second is %u,%u,%u", blockIdx.x, blockIdx.y, blockIdx.z);
+    std::snprintf(text, sizeof text, "two blocks of a launch, the second is %u,%u,%u", blockIdx.x, blockIdx.y,
+                  blockIdx.z);
   else
     std::snprintf(text, sizeof text, "threads %u and %u of a block of %u", old.thread, now.thread,
                   blockDim.x * blockDim.y * blockDim.z);
@@ -317,11 +320,11 @@ using gt::emulated::accessed;
 using gt::emulated::How;
 using gt::emulated::Touch;
 
-#define GT_HOOKS(N)                                                                                       \
-  void __tsan_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }             \
-  void __tsan_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); }           \
-  void __tsan_unaligned_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }   \
-  void __tsan_unaligned_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); } \
+#define GT_HOOKS(N)                                                                                                  \
+  void __tsan_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }                        \
+  void __tsan_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); }                      \
+  void __tsan_unaligned_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0)); }              \
+  void __tsan_unaligned_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0)); }            \
   void __tsan_volatile_read##N(void* p) { accessed<Touch::kRead>(p, N, __builtin_return_address(0), How::kAtomic); } \
   void __tsan_volatile_write##N(void* p) { accessed<Touch::kWrite>(p, N, __builtin_return_address(0), How::kAtomic); }
 GT_HOOKS(1)

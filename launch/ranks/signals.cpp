@@ -14,6 +14,8 @@ std::atomic<int> first_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void on_stop_signal(int n) {
+  // Ctrl-C also ends the `tee` that reads the output; the stop still has a checkpoint to save.
+  signal(SIGPIPE, SIG_IGN);
   int none = 0;
   if (!first_signal.compare_exchange_strong(none, n) && n != SIGUSR1) _exit(128 + n);
 }

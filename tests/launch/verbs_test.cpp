@@ -314,6 +314,25 @@ TEST_CASE("data prepare refuses what it cannot do and overwrites nothing unasked
   CHECK(read_file(dir / "l.bin") != before);
 }
 
+TEST_CASE("a stop outlives the reader of the output, whom Ctrl-C ends too") {
+  for (const bool asked : {false, true}) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      int ends[2];
+      if (::pipe(ends) != 0) ::_exit(1);
+      install_stop_signals();
+      if (asked) ::raise(SIGINT);
+      ::close(ends[0]);
+      ::_exit(::write(ends[1], "x", 1) == -1 ? 75 : 1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK((asked ? WIFEXITED(status) && WEXITSTATUS(status) == 75
+                 : WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE));
+  }
+}
+
 TEST_CASE("Ctrl-C during data prepare leaves a journal, ends with 75, and the same call goes on") {
   const World& w = world();
   const TempDir dir;

@@ -161,6 +161,24 @@ bool is_this_machine(const std::string& host) {
   return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == name;
 }
 
+std::string host_with_ranks(const std::vector<HostSlots>& hosts, const std::string& host, int world) {
+  std::string ranks;
+  int count = 0, rank = 0;
+  for (const HostSlots& h : hosts)
+    for (size_t s = 0; s < h.slots.size() && rank < world; ++s, ++rank)
+      if (h.host == host) ranks += cat(count++ == 0 ? "" : ", ", rank);
+  return count == 0 ? host : cat(host, count == 1 ? " (rank " : " (ranks ", ranks, ")");
+}
+
+std::vector<HostSlots> hosts_in_use(const std::vector<HostSlots>& hosts, int world) {
+  std::vector<HostSlots> out;
+  for (const HostSlots& h : hosts) {
+    if (total_slots(out) >= world) break;
+    out.push_back(h);
+  }
+  return out;
+}
+
 std::vector<HostSlots> chosen_hosts(const LaunchConfig& launch) {
   std::error_code ec;
   std::string file = launch.hostfile;

@@ -31,6 +31,11 @@ std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const s
 int total_slots(const std::vector<HostSlots>& hosts);
 bool is_this_machine(const std::string& host);  // localhost, 127.0.0.1, ::1 or this machine's name
 
+// The machines that `world` ranks need, slots being filled host by host; those behind them are spares.
+std::vector<HostSlots> hosts_in_use(const std::vector<HostSlots>&, int world);
+// "node2 (ranks 2, 3)": a host with those of `world` ranks that its slots hold; "node2" where it holds none.
+std::string host_with_ranks(const std::vector<HostSlots>&, const std::string& host, int world);
+
 struct LaunchConfig;
 // The hosts that a config's launch section names: launch.hostfile, else /job/hostfile where that exists, else this
 // machine; then num_nodes and num_slots, or include and exclude. Empty when it names none: nothing restricts the ranks.

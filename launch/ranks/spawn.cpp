@@ -83,10 +83,17 @@ void append_words(std::vector<std::string>& command, const std::string& text) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+// Code of a job that was ended because of what its ranks wrote there.
+int code_of_verdict(const std::string& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
+}
+
 // Waits for the child, passing on signals.
-JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
+JobEnd attend(pid_t child, const JobCommand& job, const SignalGate& gate, int grace_s) {
   int first = 0;
-  bool ending = false;
+  bool ending = false, judged = false;
   auto deadline = Clock::time_point::max(), repeat = Clock::time_point::max();
   const auto end_now = [&] {
     kill(child, ending ? SIGKILL : SIGTERM);
@@ -100,6 +107,7 @@ JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
       const int code = exit_code_of(status);
       // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost.
       if (first != 0 && !ending && code == 128 + SIGUSR1) return {static_cast<int>(Exit::kInterrupted), first};
+      if (ending && judged && first == 0) return {code_of_verdict(job.verdict_file), 0};
       return {ending && first != 0 ? 128 + first : code, first};
     }
     if (done < 0 && errno != EINTR) return {static_cast<int>(Exit::kInternal), first};
@@ -121,6 +129,10 @@ JobEnd attend(pid_t child, const SignalGate& gate, int grace_s) {
     if (!ending && Clock::now() > repeat) {
       kill(child, SIGUSR1);
       repeat = Clock::now() + std::chrono::seconds(1);
+    }
+    if (!judged && !job.verdict_file.empty() && access(job.verdict_file.c_str(), F_OK) == 0) {
+      judged = true;
+      deadline = std::min(deadline, Clock::now() + std::chrono::seconds(job.verdict_grace_s));
     }
     if (Clock::now() > deadline) end_now();
   }
@@ -153,6 +165,18 @@ void end_orphans() {
   }
 }
 
+// A machine that vanishes without a word (power, cable, a firewall that drops) must not keep mpirun waiting for the
+// quarter of an hour that TCP takes by default: its connections to other machines, and ssh's, end 20 s after the last
+// sign of life, an attempt to reach one after 10. mpirun passes both on to its daemons.
+void append_limits(Variables& environment, int ssh_port) {
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_time", "5");
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_probes", "5");
+  environment.emplace_back("OMPI_MCA_plm_rsh_args",
+                           cat("-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3",
+                               ssh_port > 0 ? cat(" -p ", ssh_port) : std::string()));
+}
+
 }  // namespace
 
 bool started_by_launch_ranks() { return std::getenv("GPTTRAIN_LAUNCHED") != nullptr; }
@@ -164,7 +188,7 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
   std::vector<std::string> command{mpirun, "-q", "--oversubscribe", "--bind-to", "none"};
   if (!options.hosts.empty()) {
     std::string list;
-    for (const HostSlots& h : options.hosts)
+    for (const HostSlots& h : hosts_in_use(options.hosts, world))  // mpirun would go to a spare too, alive or not
       list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
     command.insert(command.end(), {"-H", list});
   }
@@ -233,6 +257,7 @@ SpawnOptions spawn_options(const LaunchConfig& launch) {
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
   JobCommand job;
   job.variables = options.variables;
+  job.verdict_file = options.verdict_file;
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
   if (here) {
@@ -257,7 +282,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   if (options.slurm || !only_here(options.hosts))  // others are reached by ssh, or by Slurm
     std::erase_if(job.environment, [](const auto& e) { return e.first == "OMPI_MCA_plm"; });
   if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
-  if (options.ssh_port > 0) job.environment.emplace_back("OMPI_MCA_plm_rsh_args", cat("-p ", options.ssh_port));
+  if (!options.slurm && !only_here(options.hosts)) append_limits(job.environment, options.ssh_port);
   return job;
 }
 
@@ -304,7 +329,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   if (child == 0) run_child(job, folder.path(), gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // both sides do it: whoever is first
-  const JobEnd end = attend(child, gate, grace_s);
+  const JobEnd end = attend(child, job, gate, grace_s);
   end_orphans();
   GT_REQUIRE(end.code != 127, Exit::kUsage, job.words[0], " or what it starts could not be started (exit code 127)");
   return end;

@@ -59,6 +59,8 @@ struct JobCommand {
   Variables environment;           // added where not set already
   Variables variables = {};        // set whatever is there
   bool local_mpi = false;          // mpirun, and every rank on this machine
+  std::string verdict_file = {};   // SpawnOptions::verdict_file
+  int verdict_grace_s = 10;        // for the job to end once that is there
 };
 // `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
 // there is no such launcher.
@@ -70,6 +72,8 @@ struct JobEnd {
   int stopped = 0;  // the first stop signal that this process got meanwhile, 0: none
 };
 // Runs one job to its end; stop signals become SIGUSR1 for it, a second one, or grace_s without an end, is the end.
+// A job that has not ended verdict_grace_s after its verdict file appeared is ended: mpirun waits for a machine that
+// is gone.
 JobEnd run_job(const JobCommand&, const SignalGate&, int grace_s);
 
 // The commands and the environment that start `world` ranks; separate from launch_ranks so that tests can see them.

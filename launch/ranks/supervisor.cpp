@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +17,7 @@
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
 #include "launch/ranks/host_blame.h"
+#include "launch/ranks/host_probe.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/spawn.h"
 
@@ -38,6 +40,11 @@ struct Commit {
   time_t time = 0;
 };
 
+Exit stopped_while_waiting() {
+  fmt::print(stderr, "gpttrain: stopped while waiting; the same command again goes on from the newest checkpoint\n");
+  return Exit::kInterrupted;
+}
+
 class Supervisor {
  public:
   explicit Supervisor(const Command& command)
@@ -46,7 +53,16 @@ class Supervisor {
 
  private:
   JobCommand job() const;
+  bool asks_hosts() const;  // machines are reached by ssh
   std::vector<HostSlots> hosts() const;
+  std::vector<HostSlots> hosts_at_hand() const;
+  int world() const { return static_cast<int>(config_.world()); }
+  void look_at_hosts();  // sets those aside that do not answer
+  std::string away_text() const;
+  std::string lost_machines(const std::vector<HostSlots>& used) const;
+  void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
+  // Returns when the machines that answer have slots for all ranks; with an exit code where it came to nothing.
+  std::optional<Exit> await_hosts(const SignalGate&);
   std::vector<Commit> commits() const;  // newest first
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
   int64_t last_logged_step() const;
@@ -54,14 +70,19 @@ class Supervisor {
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
   bool pause(const SignalGate&, double seconds) const;  // false: somebody wants it to stop
-  std::string verdict_file() const { return config_.run_dir() + "/.verdict"; }
+  // One an attempt: a rank of an earlier one, cut off on a machine of its own, may write its verdict much later.
+  std::string verdict_file() const { return fmt::format("{}/.verdict-{}-{}", config_.run_dir(), getpid(), attempt_); }
+  void remove_verdicts() const;
 
   const Command& command_;
   const Config& config_;
   RestartPolicy policy_;
   HostBlame blame_;
   std::vector<std::string> left_out_;  // machines
+  std::vector<UnreachableHost> away_;  // set aside for the next start
+  Clock::time_point looked_;           // when that was found out
   std::optional<int64_t> resume_;  // of the next attempt: a step; nothing: auto
+  int64_t attempt_ = 0;
   bool again_ = false, committed_ = false;
 };
 
@@ -77,10 +98,10 @@ JobCommand Supervisor::job() const {
     words.emplace_back("--force");  // what it finds in the folder is its own
   }
   SpawnOptions options = spawn_options(config_.launch);
-  options.hosts = hosts();
+  options.hosts = hosts_at_hand();
   options.verdict_file = fs::absolute(verdict_file()).string();
   const bool alone = config_.world() == 1 && only_here(options.hosts);
-  return job_command(static_cast<int>(config_.world()), alone || config_.launch.ranks == "threads", words, options);
+  return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
 }
 
 // Those of the config, less those left out.
@@ -90,6 +111,62 @@ std::vector<HostSlots> Supervisor::hosts() const {
     return std::find(left_out_.begin(), left_out_.end(), h.host) != left_out_.end();
   });
   return out;
+}
+
+// Those, less the ones that do not answer now.
+std::vector<HostSlots> Supervisor::hosts_at_hand() const {
+  std::vector<HostSlots> out = hosts();
+  std::erase_if(out, [&](const HostSlots& h) {
+    return std::any_of(away_.begin(), away_.end(), [&](const UnreachableHost& u) { return u.host == h.host; });
+  });
+  return out;
+}
+
+bool Supervisor::asks_hosts() const {
+  return config_.launch.launcher == "openmpi" && config_.launch.ranks == "processes" && !only_here(hosts());
+}
+
+void Supervisor::look_at_hosts() {
+  away_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port));
+  looked_ = Clock::now();
+}
+
+std::string Supervisor::away_text() const {
+  std::string out;
+  for (const UnreachableHost& u : away_) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", u.host, u.why);
+  return out;
+}
+
+// Machines that an attempt had ranks on and that do not answer any more; "": none.
+std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const {
+  std::string out;
+  for (const UnreachableHost& u : away_) {
+    const std::string who = host_with_ranks(used, u.host, world());
+    if (who != u.host) out += fmt::format("{}lost: {} does not answer: {}", out.empty() ? "" : "; ", who, u.why);
+  }
+  return out;
+}
+
+std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
+  constexpr double kPatienceSeconds = 1800, kLongestPause = 15;
+  const auto begin = Clock::now();
+  for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
+    if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
+    const int slots = total_slots(hosts_at_hand());
+    if (away_.empty() || slots >= world()) {
+      if (!away_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
+      return std::nullopt;
+    }
+    if (wait == 1)
+      fmt::print(stderr, "gpttrain: {} of {} slots can be reached; waiting up to {:.0f} min for {}\n", slots, world(),
+                 kPatienceSeconds / 60, away_text());
+    if (seconds_since(begin) > kPatienceSeconds) {
+      fmt::print(stderr, "gpttrain: still not there: {}; add machines to launch.hostfile, or start with fewer ranks\n",
+                 away_text());
+      return Exit::kIo;
+    }
+    if (!pause(gate, wait)) return stopped_while_waiting();
+  }
 }
 
 std::vector<Commit> Supervisor::commits() const {
@@ -120,9 +197,16 @@ std::string Supervisor::take_verdict() const {
   std::ifstream in(verdict_file());
   std::string line;
   std::getline(in, line);
-  std::error_code ec;
-  fs::remove(verdict_file(), ec);
+  remove_verdicts();
   return line;
+}
+
+void Supervisor::remove_verdicts() const {
+  std::error_code ec;
+  std::vector<fs::path> found;
+  for (const auto& e : fs::directory_iterator(config_.run_dir(), ec))
+    if (e.path().filename().string().rfind(".verdict-", 0) == 0) found.push_back(e.path());
+  for (const fs::path& p : found) fs::remove(p, ec);
 }
 
 void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std::string& suspect, const Commit& before,
@@ -158,6 +242,21 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
   return true;
 }
 
+// A machine that does not answer any more is to blame, and comes back when it does; else whom the verdict names.
+void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
+  if (asks_hosts()) look_at_hosts();
+  if (const std::string lost = lost_machines(used); !lost.empty()) {
+    suspect = lost;
+    end.machine_lost = true;
+    return;
+  }
+  const std::string bad_host = blame_.after(end.code, suspect, used, world());
+  end.elsewhere = !bad_host.empty();
+  if (!end.elsewhere) return;
+  left_out_.push_back(bad_host);
+  fmt::print(stderr, "gpttrain: {} is left out from now on\n", bad_host);
+}
+
 int Supervisor::run() {
   const SignalGate gate;
   const Commit at_start = newest();
@@ -166,10 +265,13 @@ int Supervisor::run() {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;
     if (!highest) highest = from;
+    if (const auto code = asks_hosts() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
+    const std::vector<HostSlots> used = hosts_at_hand();
+    ++attempt_;
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
-    const std::string suspect = take_verdict();
+    std::string suspect = take_verdict();
     const Commit after = newest();
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));
@@ -182,16 +284,13 @@ int Supervisor::run() {
     if (newer) highest = std::max(*highest, after.step);
     const bool failed = end.code != 0 && !end.asked_to_stop;
     if (!failed) return end.code;
-    const std::string bad_host = blame_.after(end.code, suspect, hosts(), static_cast<int>(config_.world()));
-    end.elsewhere = !bad_host.empty();
-    if (end.elsewhere) left_out_.push_back(bad_host);
+    blame_machines(end, suspect, used);
     const RestartDecision d = policy_.after(end);
-    resume_.reset();
+    if (newer || !end.machine_lost) resume_.reset();
     if (const auto all = commits(); d.older_step && all.size() > 1) resume_ = all[1].step;
     const double lost =
         static_cast<double>(std::time(nullptr) - std::max(begun, newer ? after.time : begun)) + d.delay_s;
     note(end, d, suspect, before, after, lost);
-    if (end.elsewhere) fmt::print(stderr, "gpttrain: {} is left out from now on\n", bad_host);
     const std::string what = fmt::format("the run ended with {}{}", code_text(end.code),
                                          suspect.empty() ? "" : fmt::format(": {}", suspect));
     if (!d.restart) {
@@ -205,11 +304,7 @@ int Supervisor::run() {
                : after.step < 0 ? std::string("the beginning")
                                 : fmt::format("step {}", after.step),
                config_.run_dir());
-    if (!pause(gate, d.delay_s)) {
-      fmt::print(stderr,
-                 "gpttrain: stopped while waiting; the same command again goes on from the newest checkpoint\n");
-      return static_cast<int>(Exit::kInterrupted);
-    }
+    if (!pause(gate, d.delay_s)) return static_cast<int>(stopped_while_waiting());
   }
 }
 
@@ -219,28 +314,34 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   RestartDecision d;
   if (end.code == 0 || end.asked_to_stop) return d;
   for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
-    if (end.code == static_cast<int>(never) && !(never == Exit::kHardware && end.elsewhere)) {
+    if (end.code == static_cast<int>(never) && !end.machine_lost && !(never == Exit::kHardware && end.elsewhere)) {
       d.why = never == Exit::kHardware ? "it must go on elsewhere: there is no other machine to start it on"
                                        : "a restart would end the same way";
       return d;
     }
   if (end.progressed && end.seconds >= 600) delays_ = 0;
+  if (end.machine_lost) return restart(d);
   failures_ = end.progressed ? 0 : failures_ + 1;
   const bool same =
       !end.progressed && end.reached >= 0 && end.reached == last_reached_ && end.resumed_from == last_from_;
   last_reached_ = end.reached;
   last_from_ = end.resumed_from;
+  if (failures_ >= kFailuresWithoutProgress && left_ > 0) {
+    d.why = fmt::format("{} attempts in a row committed no newer checkpoint: it is not started again", failures_);
+    return d;
+  }
+  d = restart(d);
+  d.older_step = d.restart && same;
+  return d;
+}
+
+RestartDecision RestartPolicy::restart(RestartDecision d) {
   if (left_ <= 0) {
     d.why = "no restart is left (launch.max_restarts)";
     return d;
   }
-  if (failures_ >= kFailuresWithoutProgress) {
-    d.why = fmt::format("{} attempts in a row committed no newer checkpoint: it is not started again", failures_);
-    return d;
-  }
   --left_;
   d.restart = true;
-  d.older_step = same;
   d.delay_s = delays_ == 0 ? 0 : std::min(60.0, static_cast<double>(int64_t{1} << std::min(delays_ - 1, 6)));
   ++delays_;
   return d;

@@ -17,6 +17,7 @@ struct AttemptEnd {
   int64_t resumed_from = -1;  // step of the checkpoint that the next attempt would take; -1: none
   int64_t reached = -1;       // last step in the log; -1: none
   bool elsewhere = false;     // the machine that is to blame is left out from now on
+  bool machine_lost = false;  // a machine of it does not answer any more
 };
 
 struct RestartDecision {
@@ -32,10 +33,11 @@ class RestartPolicy {
   explicit RestartPolicy(int64_t max_restarts) : left_(max_restarts) {}
   // Never again after 0, 2, 17, 65, after 16 unless it goes on elsewhere, or when a stop was asked for; else as long as
   // restarts are left and one of the last three attempts got anywhere. Delays 0, 1, 2, 4 … 60 s; 0 again after 10
-  // minutes that got somewhere.
+  // minutes that got somewhere. The loss of a machine is not the job's failure: it uses up a restart and nothing else.
   RestartDecision after(const AttemptEnd&);
 
  private:
+  RestartDecision restart(RestartDecision);  // if one is left
   int64_t left_;
   int failures_ = 0, delays_ = 0;
   int64_t last_from_ = -1, last_reached_ = -1;

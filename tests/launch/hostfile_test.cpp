@@ -4,9 +4,14 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
 #include "launch/config/deepspeed_flags.h"
+#include "launch/ranks/host_probe.h"
 #include "launch/ranks/spawn.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
@@ -117,6 +122,56 @@ TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of the
   CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 --tag-output --mca a b -n 3 gpttrain --x"));
   CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
                                                               Contains("-x GPTTRAIN_SLOTS -x NAME --tag-output"));
+}
+
+TEST_CASE("only machines that ranks need are used, and a machine is named with its ranks") {
+  const std::vector<HostSlots> hosts{{"a", {0, 1}}, {"b", {0, 1, 2}}, {"c", {0}}, {"d", {0}}};
+  CHECK(hosts_in_use(hosts, 1).size() == 1);
+  CHECK(hosts_in_use(hosts, 3).back().host == "b");
+  CHECK(hosts_in_use(hosts, 6).size() == 3);
+  CHECK(hosts_in_use(hosts, 7) == hosts);
+  CHECK(host_with_ranks(hosts, "a", 6) == "a (ranks 0, 1)");
+  CHECK(host_with_ranks(hosts, "b", 3) == "b (rank 2)");
+  CHECK(host_with_ranks(hosts, "c", 6) == "c (rank 5)");
+  CHECK(host_with_ranks(hosts, "d", 6) == "d");
+  std::string line;
+  for (const std::string& w : mpirun_command(3, "mpirun", "gpttrain", {}, {.hosts = hosts})) line += w + " ";
+  CHECK_THAT(line, Contains("-H a:2,b:3 "));
+}
+
+TEST_CASE("connections to other machines end within seconds, of one machine there are none") {
+  const auto environment = [](const std::vector<HostSlots>& hosts, int port) {
+    std::string out;
+    for (const auto& [name, value] : job_command(2, false, {}, {.program = "x", .hosts = hosts, .ssh_port = port}).environment)
+      out += name + "=" + value + "\n";
+    return out;
+  };
+  CHECK_THAT(environment({{"localhost", {0, 1}}}, 0), !Contains("keepalive") && !Contains("plm_rsh_args"));
+  CHECK_THAT(environment({{"localhost", {0}}, {"far", {0}}}, 2200),
+             Contains("oob_tcp_keepalive_time=5\n") && Contains("oob_tcp_keepalive_probes=") &&
+                 Contains("oob_tcp_keepalive_intvl=") &&
+                 Contains("plm_rsh_args=-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -p 2200\n"));
+}
+
+TEST_CASE("machines that do not answer ssh are found, all at the same time") {
+  TempDir dir;
+  write_file(dir / "ssh",
+             "#!/bin/sh\necho \"$*\" >>$0.said\ncase \"$*\" in\n*' dead true') echo 'Warning: x' >&2; echo 'ssh: connect to "
+             "host dead port 22: Connection refused' >&2; exit 255;;\n*' odd true') echo no >&2; exit 1;;\nesac\nsleep 0.3\n");
+  std::filesystem::permissions(dir / "ssh", std::filesystem::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PATH", (dir.path() + ":" + path).c_str(), 1);
+  const auto found = unreachable_hosts({{"localhost", {0}}, {"dead", {0}}, {"odd", {0}}, {"well", {0}}}, 77);
+  setenv("PATH", dir.path().c_str(), 1);
+  const auto without = unreachable_hosts({{"localhost", {0}}}, 0);
+  setenv("PATH", path.c_str(), 1);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].host == "dead");
+  CHECK(found[0].why == "ssh: connect to host dead port 22: Connection refused");
+  CHECK(without.empty());
+  std::ifstream in(dir / "ssh.said");
+  const std::string said{std::istreambuf_iterator<char>(in), {}};
+  CHECK_THAT(said, Contains("ConnectTimeout=") && Contains("-p 77 -- well true") && !Contains("localhost"));
 }
 
 TEST_CASE("srun gets the machines, and as many ranks of each") {

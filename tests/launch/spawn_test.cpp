@@ -72,6 +72,23 @@ TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and
   std::filesystem::remove(out);
 }
 
+TEST_CASE("a job that does not end after its verdict is ended, with the verdict's code", "[R11][R12]") {
+  for (const auto& [text, code] : {std::pair{"stalled: x", 124}, std::pair{"rank 1 died", 70}}) {
+    const std::string verdict = temp_file();
+    JobCommand job;
+    job.words = {"/bin/sh", "-c", "echo '" + std::string(text) + "' >" + verdict + "; trap '' USR1; exec sleep 100"};
+    job.verdict_file = verdict;
+    job.verdict_grace_s = 1;
+    const auto begin = std::chrono::steady_clock::now();
+    const SignalGate gate;
+    const JobEnd end = run_job(job, gate, 300);
+    std::filesystem::remove(verdict);
+    CHECK(end.code == code);
+    CHECK(end.stopped == 0);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+  }
+}
+
 TEST_CASE("a second Ctrl-C ends ranks that do not listen") {
   const std::string out = temp_file();
   const auto body = [&] { return run_shell(2, "trap '' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };

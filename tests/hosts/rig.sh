@@ -1,0 +1,134 @@
+# Hosts on one machine, by namespaces: each has its own network card, name, process numbers, sshd, /dev/shm, /tmp and
+# local folder; all share one folder and one switch. To be sourced; the functions below are the interface.
+#
+# Everything lives inside namespaces of this script, so nothing of the machine is touched (no address, no route, no
+# file), and everything is gone with the script, even if that is killed with SIGKILL: processes by the PID namespace,
+# links by the network namespace, files by tmpfs mounts of the mount namespace.
+#
+#   rig_enter "$@"      first line of a script: runs it again inside; exits 77 with a reason where that is refused
+#   rig_up N            hosts node1 … nodeN, 10.77.0.1 … on one switch; waits until every sshd answers
+#   on HOST CMD…        runs a command there
+#   link_down HOST · link_up HOST     the card loses its carrier
+#   drop HOST · undrop HOST           packets to and from it vanish without a word
+#   refuse_ssh HOST · allow_ssh HOST  its sshd is gone, what runs there runs on
+#   kill_host HOST      all its processes die at once; their connections are closed by the kernel
+#   power_off HOST      the same with the cable out: nobody hears of it
+#   boot HOST           after kill_host or power_off
+#   freeze HOST PATTERN · thaw HOST PATTERN   SIGSTOP and SIGCONT for processes by command line
+#   rig_down            kills every host
+# Folders: $rig_shared is one for all, $rig_local another on each host (same path).
+rig=/run/rig
+rig_shared=$rig/shared
+rig_local=$rig/local
+declare -A rig_init=() rig_number=()
+
+rig_skip() {
+  echo "SKIPPED: $*"
+  exit 77
+}
+
+rig_enter() {
+  [ "${GPT_RIG_INSIDE:-}" = 1 ] && { rig_prepare; return; }
+  [ "$(id -u)" = 0 ] || rig_skip "hosts by namespaces need root"
+  local here
+  here=$(dirname "${BASH_SOURCE[0]}")
+  RUNLEVEL=1 "$here/../../launch/setup.sh" --only openssh-server openssh-client iproute2 >/dev/null 2>&1 || true
+  local tool
+  for tool in /usr/sbin/sshd ip nsenter unshare ssh-keygen mpirun; do
+    command -v "$tool" >/dev/null || rig_skip "$tool is missing and could not be installed"
+  done
+  unshare --net --uts --mount --pid --fork sh -c 'ip link add name br0 type bridge && ip link add name v0 type veth peer name v1 &&
+    mount -t tmpfs none /run' >/dev/null 2>&1 || rig_skip "namespaces, bridges or mounts are refused here"
+  export GPT_RIG_INSIDE=1
+  exec unshare --net --uts --mount --pid --fork --kill-child --mount-proc "$BASH" "$(realpath "$0")" "$@"
+}
+
+rig_prepare() {
+  mount -t tmpfs rig /run
+  mkdir -p /run/sshd $rig_shared $rig_local $rig/keys
+  ssh-keygen -q -t ed25519 -N '' -f $rig/keys/user
+  ssh-keygen -q -t ed25519 -N '' -f $rig/keys/host
+  printf '%s\n' "Host *" "  IdentityFile $rig/keys/user" "  UserKnownHostsFile $rig/keys/known" "  BatchMode yes" >$rig/ssh_config
+  { echo "Port 22"; echo "HostKey $rig/keys/host"; echo "AuthorizedKeysFile $rig/keys/user.pub"
+    echo "StrictModes no"; echo "UsePAM no"; echo "PermitRootLogin yes"; echo "UseDNS no"; echo "MaxStartups 100"
+    echo "SetEnv TMPDIR=$rig_local"; echo "PidFile none"; } >$rig/sshd_config
+  echo "127.0.0.1 localhost" >$rig/hosts
+  mount --bind $rig/ssh_config /etc/ssh/ssh_config
+  mount --bind $rig/hosts /etc/hosts
+  ip link set lo up
+  ip link add name switch type bridge
+  ip link set switch up
+  trap rig_down EXIT
+  trap 'exit 143' TERM INT HUP
+}
+
+rig_up() {
+  local n
+  for n in $(seq 1 "$1"); do
+    rig_number[node$n]=$n
+    echo "10.77.0.$n node$n" >>$rig/hosts
+    echo "node$n,10.77.0.$n $(cut -d' ' -f1,2 $rig/keys/host.pub)" >>$rig/keys/known
+  done
+  for n in $(seq 1 "$1"); do boot "node$n"; done
+}
+
+# The first process of a host waits for ever; with it goes everything there.
+boot() {
+  local host=$1 n=${rig_number[$1]} up=$rig/up-$1
+  rm -f "$up"
+  mkfifo "$up"
+  unshare --net --uts --mount --pid --fork --kill-child --mount-proc "$BASH" -c "
+    hostname $host
+    mount -t tmpfs shm /dev/shm && mount -t tmpfs local $rig_local && ip link set lo up
+    cat <$up >/dev/null
+    /usr/sbin/sshd -f $rig/sshd_config
+    exec -a rig-$host sleep infinity" </dev/null >$rig/log-$host 2>&1 3>&- &
+  local parent=$! init=
+  until init=$(cat "/proc/$parent/task/$parent/children" 2>/dev/null | tr -d ' ') && [ -n "$init" ] &&
+        [ "$(readlink "/proc/$init/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.01; done
+  disown "$parent"
+  rig_init[$host]=$init
+  ip link del "v$n" 2>/dev/null
+  ip link add name "v$n" type veth peer name eth0 address "02:00:00:00:00:$n" netns "$init"  # as a machine keeps it
+  ip link set "v$n" master switch up
+  nsenter -t "$init" -n ip address add "10.77.0.$n/24" dev eth0
+  nsenter -t "$init" -n ip link set eth0 up
+  echo go >"$up"
+  allow_ssh_wait "$host"
+}
+
+allow_ssh_wait() {
+  local i
+  for i in $(seq 1 500); do
+    on "$1" bash -c 'exec 3<>/dev/tcp/127.0.0.1/22' 2>/dev/null && return
+    sleep 0.02
+  done
+  echo "rig: no sshd on $1" >&2
+  return 1
+}
+
+on() {
+  local host=$1
+  shift
+  nsenter -t "${rig_init[$host]}" -m -u -n -p -- env -C "$PWD" TMPDIR=$rig_local HOSTNAME="$host" "$@"
+}
+
+link_down() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 down; }
+link_up() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 up; }
+drop() { ip link set "v${rig_number[$1]}" nomaster; }
+undrop() { ip link set "v${rig_number[$1]}" master switch; }
+refuse_ssh() { on "$1" pkill -9 -f '^sshd: /usr/sbin/sshd .*listener'; }
+allow_ssh() { on "$1" /usr/sbin/sshd -f $rig/sshd_config && allow_ssh_wait "$1"; }
+kill_host() {
+  kill -9 "${rig_init[$1]}"
+  while kill -0 "${rig_init[$1]}" 2>/dev/null; do sleep 0.01; done
+}
+power_off() { drop "$1"; kill_host "$1"; }
+freeze() { on "$1" pkill -STOP -f "$2"; }
+thaw() { on "$1" pkill -CONT -f "$2"; }
+
+rig_down() {
+  local host
+  for host in "${!rig_init[@]}"; do kill -9 "${rig_init[$host]}" 2>/dev/null; done
+  return 0
+}

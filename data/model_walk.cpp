@@ -78,7 +78,10 @@ void walk_piece(Fields f, ModelInfo* info) {
   while (f.next()) {
     if (f.number == 1 && f.wire == 2) piece = f.text, named = true;
     if (f.number == 2 && (f.wire != 5 || !std::isfinite(f.as_float()))) f.bad("a finite score", 0);
-    if (f.number == 3 && f.wire == 0) info->byte_pieces += f.value == 6;
+    if (f.number == 3 && f.wire == 0) {
+      info->byte_pieces += f.value == 6;
+      if (f.value == 4) info->user_defined.push_back(static_cast<int32_t>(info->pieces));
+    }
   }
   if (!named || piece.empty()) f.bad("a piece with text", 0);
   if (static_cast<int64_t>(piece.size()) > kMaxPiece) f.bad("a piece of at most 16384 bytes", piece.size());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gt {
 
@@ -19,6 +20,7 @@ struct ModelInfo {
   bool blank_inside = false;    // some piece has a blank elsewhere than at its start
   bool newline_inside = false;  // some piece has a newline and is longer than that
   int byte_pieces = 0;
+  std::vector<int32_t> user_defined;  // ids of symbols that are never cut
 };
 
 // Throws kUsage naming `name`, the byte offset, what was expected and what was found. Limits: 16 MB, 2 million pieces,

@@ -14,13 +14,16 @@
 
 #include "data/files.h"
 #include "data/model_walk.h"
+#include "data/unigram.h"
+#include "data/utf8.h"
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
 namespace {
 constexpr std::string_view kBlank = "\xE2\x96\x81";
-}
+constexpr int kUnigramType = 1, kBpeType = 2;  // of the trainer's section
+}  // namespace
 
 struct Tokenizer::Impl {
   sentencepiece::SentencePieceProcessor library;
@@ -28,17 +31,57 @@ struct Tokenizer::Impl {
   std::string name, sha256;
   int64_t vocab = 0;
   int32_t eod = -1;
-  std::array<int32_t, 3> blank_bytes{-1, -1, -1};  // the byte pieces of U+2581 itself
-  bool plain = false;                              // text goes through the library unchanged, but for blanks
+  bool plain = false;  // text goes through the library unchanged, but for blanks
   bool lossless = false;
+  // Of lossless models: strings that become fixed ids wherever they stand, longest first; `begins`: their first bytes.
+  std::vector<std::pair<std::string, std::vector<int32_t>>> symbols;
+  std::array<bool, 256> begins{};
+  std::unique_ptr<Unigram> unigram;  // of lossless unigram models: takes the place of the library
 
-  void library_encode(std::string_view text, std::vector<int32_t>* out) const {
+  void encode_between_symbols(std::string_view text, std::vector<int32_t>* out) const {
+    if (unigram) return unigram->encode(text, out);
     std::vector<int> ids;
     const auto status = library.Encode({text.data(), text.size()}, &ids);
     GT_REQUIRE(status.ok(), Exit::kInternal, name, ": encode failed: ", status.ToString());
     out->insert(out->end(), ids.begin(), ids.end());
   }
+  const std::pair<std::string, std::vector<int32_t>>* symbol_at(std::string_view text) const {
+    for (const auto& s : symbols)
+      if (text.starts_with(s.first)) return &s;
+    return nullptr;
+  }
+  void make_symbols();
+  void make_unigram();
 };
+
+// User-defined symbols, and U+2581: the library writes it for blanks and reads it back as one, so in text it goes as
+// its three bytes.
+void Tokenizer::Impl::make_symbols() {
+  std::vector<int32_t> blank;
+  for (const char* byte : {"<0xE2>", "<0x96>", "<0x81>"}) blank.push_back(library.PieceToId(byte));
+  symbols.emplace_back(kBlank, blank);
+  for (const int32_t id : info.user_defined) symbols.emplace_back(library.IdToPiece(id), std::vector<int32_t>{id});
+  std::stable_sort(symbols.begin(), symbols.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  for (const auto& s : symbols) begins[static_cast<uint8_t>(s.first[0])] = true;
+}
+
+void Tokenizer::Impl::make_unigram() {
+  std::vector<bool> symbol(static_cast<size_t>(vocab));
+  for (const int32_t id : info.user_defined) symbol[static_cast<size_t>(id)] = true;
+  std::vector<UnigramPiece> pieces;
+  std::array<int32_t, 256> bytes{};
+  for (int32_t id = 0; id < vocab; ++id) {
+    std::string text = library.IdToPiece(id);
+    if (library.IsByte(id)) bytes[std::stoul(text.substr(3, 2), nullptr, 16)] = id;
+    if (symbol[static_cast<size_t>(id)] || library.IsByte(id) || library.IsControl(id) || library.IsUnknown(id) ||
+        library.IsUnused(id))
+      continue;
+    for (size_t at; (at = text.find(kBlank)) != std::string::npos;) text.replace(at, kBlank.size(), " ");
+    pieces.push_back({std::move(text), library.GetScore(id), id});
+  }
+  if (!pieces.empty()) unigram = std::make_unique<Unigram>(std::move(pieces), bytes);
+}
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
@@ -57,15 +100,12 @@ Tokenizer Tokenizer::from_bytes(std::string model, const std::string& name) {
   m->vocab = m->library.GetPieceSize();
   GT_REQUIRE(m->vocab == m->info.pieces, Exit::kUsage, name, ": expected ", m->info.pieces,
              " pieces, the library found ", m->vocab);
-  for (size_t i = 0; i < 3; ++i) {
-    const char* names[] = {"<0xE2>", "<0x96>", "<0x81>"};
-    const int id = m->library.PieceToId(names[i]);
-    if (id >= 0 && m->library.IsByte(id)) m->blank_bytes[i] = id;
-  }
   const ModelInfo& i = m->info;
   m->plain =
       i.identity && !i.dummy_prefix && !i.remove_extra_whitespaces && i.escape_whitespaces && !i.whitespace_suffix;
   m->lossless = m->plain && i.byte_fallback && i.byte_pieces == 256;
+  if (m->lossless) m->make_symbols();
+  if (m->lossless && i.type == kUnigramType) m->make_unigram();
   const int eod = m->library.PieceToId("<|endoftext|>");
   m->eod = eod != m->library.unk_id() ? eod : m->library.eos_id();
   return Tokenizer(std::move(m));
@@ -87,22 +127,45 @@ int32_t Tokenizer::pad() const { return impl_->library.pad_id(); }
 int32_t Tokenizer::eod() const { return impl_->eod; }
 bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab() && impl_->library.IsByte(id); }
 const std::string& Tokenizer::sha256() const { return impl_->sha256; }
+const std::string& Tokenizer::name() const { return impl_->name; }
+float Tokenizer::score(int32_t id) const { return impl_->library.GetScore(id); }
+bool Tokenizer::bpe() const { return impl_->info.type == kBpeType; }
+bool Tokenizer::unigram() const { return impl_->info.type == kUnigramType; }
+PieceKind Tokenizer::kind(int32_t id) const {
+  const auto& l = impl_->library;
+  const auto& symbols = impl_->info.user_defined;  // ascending
+  if (std::binary_search(symbols.begin(), symbols.end(), id)) return PieceKind::kUserDefined;
+  return l.IsUnknown(id)   ? PieceKind::kUnknown
+         : l.IsControl(id) ? PieceKind::kControl
+         : l.IsUnused(id)  ? PieceKind::kUnused
+         : l.IsByte(id)    ? PieceKind::kByte
+                           : PieceKind::kNormal;
+}
 bool Tokenizer::lossless() const { return impl_->lossless; }
 bool Tokenizer::cuts_at_blanks() const {
   const ModelInfo& i = impl_->info;
-  return impl_->plain && i.split_by_whitespace && !i.blank_inside && (i.type == 1 || i.type == 2);
+  return impl_->plain && i.split_by_whitespace && !i.blank_inside && (i.type == kUnigramType || i.type == kBpeType);
 }
 bool Tokenizer::cuts_at_lines() const { return impl_->plain && !impl_->info.newline_inside; }
 
 void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>* out) const {
-  // The library writes U+2581 for blanks and reads it back as one; in text it must survive, so it goes as its three
-  // bytes.
-  if (impl_->lossless)
-    for (size_t at; (at = text.find(kBlank)) != std::string_view::npos; text.remove_prefix(at + kBlank.size())) {
-      if (at > 0) impl_->library_encode(text.substr(0, at), out);
-      out->insert(out->end(), impl_->blank_bytes.begin(), impl_->blank_bytes.end());
+  std::string clean;
+  if (impl_->unigram && utf8_valid_prefix(text) != text.size()) {
+    append_valid_utf8(text, &clean);
+    text = clean;
+  }
+  size_t begin = 0;  // of what no symbol has taken
+  for (size_t at = 0; impl_->lossless && at < text.size();) {
+    const auto* symbol = impl_->begins[static_cast<uint8_t>(text[at])] ? impl_->symbol_at(text.substr(at)) : nullptr;
+    if (symbol == nullptr) {
+      ++at;
+      continue;
     }
-  if (!text.empty()) impl_->library_encode(text, out);
+    if (at > begin) impl_->encode_between_symbols(text.substr(begin, at - begin), out);
+    out->insert(out->end(), symbol->second.begin(), symbol->second.end());
+    begin = at += symbol->first.size();
+  }
+  if (begin < text.size()) impl_->encode_between_symbols(text.substr(begin), out);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

@@ -11,6 +11,10 @@
 
 namespace gt {
 
+// SentencePiece's types of pieces. User-defined symbols (<|endoftext|>, newline, --special) are matched in text before
+// anything else; control pieces (<s>, </s>, <pad>) and unknown never are.
+enum class PieceKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
 class Tokenizer {
  public:
   // Walks the file before the library sees it (data/model_walk.h); throws kUsage naming what is wrong and where.
@@ -27,6 +31,10 @@ class Tokenizer {
   int32_t eod() const;                                         // <|endoftext|>, else eos, else -1: ends every document
   bool is_byte(int32_t id) const;                              // a piece of the byte fallback
   const std::string& sha256() const;                           // of the model file
+  const std::string& name() const;                             // for messages: its path
+  PieceKind kind(int32_t id) const;
+  float score(int32_t id) const;
+  bool bpe() const, unigram() const;  // how text is segmented; neither: by words or characters
 
   // Thread-safe. Invalid UTF-8 becomes U+FFFD (data/prepare.h counts such bytes before they come here).
   std::vector<int32_t> encode(std::string_view text) const;
@@ -38,7 +46,6 @@ class Tokenizer {
   bool cuts_at_lines() const;   // text may be cut after every newline without changing ids
 
  private:
-  friend class Encoder;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

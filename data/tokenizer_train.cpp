@@ -46,6 +46,9 @@ void check_options(const TokenizerTrainOptions& o) {
   for (const std::string& s : o.special)
     GT_REQUIRE(!s.empty() && s != "<|endoftext|>" && s != "\n", Exit::kUsage, "--special: \"", s,
                "\" is empty or already a symbol");
+  for (const std::string& s : o.special)
+    GT_REQUIRE(s.find("\xE2\x96\x81") == std::string::npos, Exit::kUsage, "--special: \"", s,
+               "\" holds U+2581, which stands for a blank in pieces; use another character");
 }
 
 std::string csv_field(const std::string& s) {

@@ -4,13 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/int8_rows.h"
 #include "checkpoint/step_reader.h"
 #include "checkpoint/weights.h"
+#include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/gpt2_weights.h"
@@ -21,6 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int64_t kGpt2Vocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
+// What a folder may hold beside model*.safetensors.
+constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",           "generation_config.json",
+                                                         "tokenizer.model",       "tokenizer.json",
+                                                         "tokenizer_config.json", "special_tokens_map.json"};
 
 std::string step_to_export(const ExportArgs& args) {
   if (args.step < 0) return resolve_step(args.load);
@@ -85,15 +93,22 @@ class Source {
 // What a reader of the native form needs beside the tensors.
 Notes native_notes(const ModelConfig& m) {
   nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
-                                     {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
+                               {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
   if (m.kv_heads != m.heads) model["kv_heads"] = m.kv_heads;
   Notes notes{{"model", model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
   return notes;
 }
 
-int64_t end_of_text(const Source& source, const std::string& tokenizer) {
-  if (!tokenizer.empty()) return Tokenizer::from_bytes(tokenizer, source.path() + "/tokenizer.model").eod();
+// The tokenizer that the run kept beside the weights, or none.
+std::optional<Tokenizer> tokenizer_of(const Source& source) {
+  std::string model = read_aux(source.path(), "tokenizer.model");
+  if (model.empty()) return std::nullopt;
+  return Tokenizer::from_bytes(std::move(model), source.path() + "/tokenizer.model");
+}
+
+int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokenizer) {
+  if (tokenizer) return tokenizer->eod();
   const std::string origin = read_aux(source.path(), "hf-config.json");
   if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json").end_of_text;
   return source.model().vocab == kGpt2Vocab ? kGpt2Vocab - 1 : -1;
@@ -109,7 +124,8 @@ void require_replaceable(const std::string& path, bool folder, bool force) {
   if (!folder) return;
   for (const auto& e : fs::directory_iterator(path)) {
     const std::string name = e.path().filename().string();
-    const bool ours = name == "config.json" || name == "tokenizer.model" || name.rfind("model", 0) == 0;
+    const bool ours =
+        std::find(kSmallFiles.begin(), kSmallFiles.end(), name) != kSmallFiles.end() || name.rfind("model", 0) == 0;
     GT_REQUIRE(ours && e.is_regular_file(), Exit::kUsage, path, ": holds ", name,
                ", which no export wrote; give another --output");
   }
@@ -180,6 +196,38 @@ int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const s
   return static_cast<int64_t>(plan.size());
 }
 
+// A folder without tokenizer.json would make transformers guess a tokenizer, which is wrong without a word. The class
+// that this names does not exist, so AutoTokenizer refuses.
+constexpr const char* kNoTokenizer = "{\n  \"tokenizer_class\": \"UseSentencePieceWithTokenizerModel\"\n}\n";
+
+void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std::string& folder) {
+  const std::string obstacle = hf_tokenizer_obstacle(t);
+  if (!obstacle.empty()) {
+    fmt::print(stderr, "warning: {}\n",
+               cat(t.name(), ": no tokenizer.json can give its ids on every text: ", obstacle,
+                   "; AutoTokenizer will refuse the folder; read tokenizer.model with sentencepiece instead"));
+    write_synced(vfs, folder + "/tokenizer_config.json", kNoTokenizer);
+    return;
+  }
+  write_synced(vfs, folder + "/tokenizer.json", hf_tokenizer_json(t));
+  write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(t, context));
+  write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
+}
+
+// What transformers wants beside the weights: the model's shape, the end of text, the tokenizer.
+void write_hf_files(Source& source, DType dtype, const std::string& folder) {
+  Vfs& vfs = source.vfs();
+  const auto tokenizer = tokenizer_of(source);
+  const int64_t end = end_of_text(source, tokenizer);
+  const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+  write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
+  nlohmann::json generation = nlohmann::json::object();
+  if (end >= 0)
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) generation[key] = end;
+  write_synced(vfs, folder + "/generation_config.json", generation.dump(2) + "\n");
+  if (tokenizer) write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
+}
+
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
   const bool hf = args.naming == "hf";
   GT_REQUIRE(!hf || source.model().kv_heads == source.model().heads, Exit::kUsage, "--naming hf: ", source.path(),
@@ -196,12 +244,9 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
                       if (hf && w.transposed) return transpose(values, w.shape[0], w.shape[1]);
                       return values;
                     });
-  const std::string tokenizer = read_aux(source.path(), "tokenizer.model");
-  if (!tokenizer.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", tokenizer);
-  const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
-  if (hf)
-    write_synced(source.vfs(), temp + "/config.json",
-                 hf_config_json(source.model(), end_of_text(source, tokenizer), torch));
+  const std::string sentencepiece = read_aux(source.path(), "tokenizer.model");
+  if (!sentencepiece.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", sentencepiece);
+  if (hf) write_hf_files(source, dtype, temp);
   sync_directory(source.vfs(), temp);
   return static_cast<int64_t>(plan.size());
 }
@@ -234,9 +279,10 @@ Exit run_export(const Command& command) {
   }
   fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
   if (folder && args.naming == "hf")
-    fmt::print("load it with transformers: GPT2LMHeadModel.from_pretrained(\"{}\"){}\n", args.output,
-               fs::exists(args.output + "/tokenizer.model")
-                   ? "\ntokenizer.model is SentencePiece: sentencepiece.SentencePieceProcessor(model_file=…) reads it"
+    fmt::print("load it with transformers 4.45 or later: AutoModelForCausalLM.from_pretrained(\"{0}\"){1}\n",
+               args.output,
+               fs::exists(args.output + "/tokenizer.json")
+                   ? fmt::format(", AutoTokenizer.from_pretrained(\"{}\")", args.output)
                    : "");
   return Exit::kOk;
 }

@@ -321,3 +321,36 @@ TEST_CASE("transformers loads an exported folder as it is and predicts the same"
   CHECK(most < 1e-4);
   WARN(r.out << "largest difference of a logit " << most);
 }
+
+TEST_CASE("AutoTokenizer and AutoModelForCausalLM give our ids and our text from an exported folder") {
+  const std::string python = source_dir() + "/build/hf/bin/python", readers = source_dir() + "/tests/readers/";
+  if (!fs::exists(python)) {
+    WARN("SKIPPED: no " << python << "; apt-get install python3-torch && tests/readers/setup.sh");
+    return;
+  }
+  TempDir dir;
+  const std::string text = "/usr/share/common-licenses/GPL-3";
+  REQUIRE(shell(python + " " + readers + "mixed_lines.py 1500 7 " + text + " >lines.txt", dir.path()).code == 0);
+  for (const std::string type : {"bpe", "unigram"}) {
+    INFO(type);
+    must("tokenizer train --input " + text + " --vocab 500 --special '<x1>' --output tok.model --type " + type, dir);
+    must("data prepare --input " + text + " --split-docs blank-line --tokenizer tok.model --force --output tok", dir);
+    must("--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 512 --model.seq 64 --train.micro_batch 8 "
+         "--train.global_batch 8 --train.steps 25 --optim.lr 1e-2 --data.train tok --data.tokenizer tok.model "
+         "--log.name " + type + " --device.kind cpu --log.tensorboard false",
+         dir);
+    must("export --load runs/" + type + " --output hf --force", dir);
+    CHECK(fs::exists(dir / "hf/tokenizer.model"));
+    REQUIRE(shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model --input lines.txt >ids.txt",
+                  dir.path()).code == 0);
+    const std::string prompt = "You may <s> not";
+    const Outcome r = shell(python + " " + readers + "hf_tokens.py hf lines.txt ids.txt '" + prompt + "' 30 out.txt",
+                            dir.path(), 300);
+    INFO(r.out);
+    REQUIRE(r.code == 0);
+    CHECK(r.says("1500 lines, ids and text equal"));
+    REQUIRE(shell(binary_dir() + "/gpttrain generate --load runs/" + type + " --prompt '" + prompt +
+                      "' --max-tokens 30 --temperature 0 >ours.txt", dir.path()).code == 0);
+    CHECK(read_file(dir / "out.txt") == read_file(dir / "ours.txt"));
+  }
+}

@@ -18,7 +18,7 @@ environment() {
 rc=0
 environment readers 1 "" numpy h5py tensorboard sentencepiece 'setuptools<81' || rc=1
 if "$python" -c 'import torch' 2>/dev/null; then
-  environment hf 1 --system-site-packages 'transformers==4.39.3' || rc=1
+  environment hf 2 --system-site-packages 'transformers==4.45.2' || rc=1
 else
   echo "readers: no PyTorch in $python (Debian: python3-torch); the test of transformers will say SKIPPED"
 fi

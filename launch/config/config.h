@@ -434,18 +434,18 @@ struct CommConfig {
 };
 
 struct FaultConfig {
-  std::string spike_action = "skip", inject;
+  std::string spike_action = "warn", inject;
   double spike_z = 6;
   int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3, replica_check_every = 100, recheck_every = 0;
   template <class V>
   void fields(V& v) {
     v("spike_z", spike_z, ">0..1e9 deviations",
-      "a loss or gradient norm that lies so far above the median of the last 128 good steps is a spike");
+      "a loss, or the logarithm of a gradient norm, so far above the median of the last 128 good steps is a spike");
     v("spike_action", spike_action, "skip|rollback|warn|off",
-      "leave its update out, go back to an older checkpoint at once, only say so, or do not look; an update that is not "
-      "finite is always left out");
+      "what becomes of a spike: skip leaves its update out, rollback loads an older checkpoint at once, warn takes the "
+      "update and reports it, off does not look; an update that is not finite is always left out");
     v("bad_steps", bad_steps, "1..1000000 steps",
-      "so many in a row: go back to a checkpoint 100 steps older; when only clipped gradient norms rose: take it");
+      "so many left out in a row: go back to a checkpoint 100 steps older; when only clipped gradient norms rose: take it");
     v("skip_batches", skip_batches, "0..1000000 batches", "then pass over so many around the bad one");
     v("max_rollbacks", max_rollbacks, "0..1000", "further ones end the run with exit code 17; 1000 good steps forget them");
     v("replica_check_every", replica_check_every, "0..1000000000 steps",

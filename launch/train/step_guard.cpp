@@ -29,10 +29,22 @@ Json to_json(const SpikeWindow& w) {
   return out;
 }
 
-SpikeWindow window_from(const Json& j) {
-  SpikeWindow w;
+void refill(SpikeWindow& w, const Json& j) {
+  w.clear();
   for (const Json& text : j) w.add(std::strtod(text.get<std::string>().c_str(), nullptr));
-  return w;
+}
+
+// max(1.4826 x median distance from `middle`, floor): the standard deviation of a normal distribution, whatever the tail.
+double deviation(const Values& values, double middle, double floor) {
+  Values far;
+  for (size_t k = 0; k < far.size(); ++k) far[k] = std::abs(values[k] - middle);
+  return std::max(1.4826 * median_of(far), floor);
+}
+
+Values logarithms(const Values& values) {
+  Values out;
+  std::transform(values.begin(), values.end(), out.begin(), [](double v) { return std::log(std::max(v, 1e-300)); });
+  return out;
 }
 
 }  // namespace
@@ -49,20 +61,29 @@ double SpikeWindow::at(int64_t k) const {
   return values_[static_cast<size_t>((count_ - held() + k) % kSize)];
 }
 
-double SpikeWindow::median() const { return full() ? median_of(values_) : 0; }
-
-double SpikeWindow::spread() const {
-  if (!full()) return std::numeric_limits<double>::infinity();
-  const double m = median();
-  Values far;
-  for (size_t k = 0; k < far.size(); ++k) far[k] = std::abs(values_[k] - m);
-  return std::max({1.4826 * median_of(far), 1e-3 * std::abs(m), 1e-12});
+double SpikeWindow::median() const {
+  if (!full()) return 0;
+  return scale_ == Scale::kLinear ? median_of(values_) : std::exp(median_of(logarithms(values_)));
 }
 
-double SpikeWindow::z(double value) const { return full() ? spreads_above(value, median(), spread()) : 0; }
+double SpikeWindow::spread(double most) const {
+  if (!full()) return std::numeric_limits<double>::infinity();
+  if (scale_ == Scale::kLinear) {
+    const double m = median_of(values_);
+    return deviation(values_, m, std::max(1e-3 * std::abs(m), 1e-12));
+  }
+  const Values logs = logarithms(values_);
+  const double m = median_of(logs), s = deviation(logs, m, 1e-3);
+  return std::exp(m) * std::expm1(most * s) / most;
+}
+
+double SpikeWindow::z(double value, double most) const {
+  return full() ? spreads_above(value, median(), spread(most)) : 0;
+}
 
 StepLimits StepGuard::limits() const {
-  StepLimits limits{losses_.median(), losses_.spread(), norms_.median(), norms_.spread(), options_.spike_z};
+  const double most = options_.spike_z;
+  StepLimits limits{losses_.median(), losses_.spread(most), norms_.median(), norms_.spread(most), most};
   if (may_relearn()) limits.norm_spread = StepLimits::kInfinity;
   if (options_.action == SpikeAction::kWarn || options_.action == SpikeAction::kOff) limits.most = StepLimits::kInfinity;
   return limits;
@@ -77,12 +98,13 @@ bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
   loss_ = loss;
   norm_ = grad_norm;
   loss_z_ = norm_z_ = 0;
+  loss_median_ = losses_.median(), norm_median_ = norms_.median();
   finite_ = std::isfinite(loss) && std::isfinite(grad_norm);
   bad_ = skipped_ = wants_rollback_ = relearns_ = false;
   if (!finite_ && std::isfinite(loss) && overflow_is_normal) return true;  // neither bad nor good
   if (finite_ && options_.action != SpikeAction::kOff) {
-    loss_z_ = losses_.z(loss);
-    norm_z_ = norms_.z(grad_norm);
+    loss_z_ = losses_.z(loss, options_.spike_z);
+    norm_z_ = norms_.z(grad_norm, options_.spike_z);
   }
   bad_ = !finite_ || std::max(loss_z_, norm_z_) > options_.spike_z;
   return bad_ ? judge_bad() : (accept(), false);
@@ -98,12 +120,17 @@ void StepGuard::accept() {
 
 bool StepGuard::judge_bad() {
   good_ = 0;
-  if (finite_ && options_.action == SpikeAction::kWarn) return false;
+  if (finite_ && options_.action == SpikeAction::kWarn) {
+    ++spikes_taken_;
+    accept();  // it was trained on: medians bear it, and a level that stays is learned
+    return false;
+  }
   norms_only_ = norms_only_ && finite_ && loss_z_ <= options_.spike_z;
   relearns_ = may_relearn();
   const bool too_many = ++consecutive_ >= options_.bad_steps;
   if (relearns_) {
-    norms_ = SpikeWindow();
+    ++spikes_taken_;
+    norms_.clear();
     accept();
     return false;
   }
@@ -119,9 +146,12 @@ std::string StepGuard::reason() const {
                        "the step is taken; norms are judged again after {} steps",
                        norm_, options_.bad_steps - 1, SpikeWindow::kSize);
   const bool loss = loss_z_ >= norm_z_;
-  return fmt::format("{} {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} good steps",
-                     loss ? "loss" : "gradient norm", loss ? loss_ : norm_, loss ? loss_z_ : norm_z_,
-                     loss ? losses_.median() : norms_.median(), SpikeWindow::kSize);
+  const double value = loss ? loss_ : norm_, median = loss ? loss_median_ : norm_median_;
+  if (loss)
+    return fmt::format("loss {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} good steps", value,
+                       loss_z_, median, SpikeWindow::kSize);
+  return fmt::format("gradient norm {:.6g} is {:.3g} times {:.6g}, the median of the last {} good steps", value,
+                     value / median, median, SpikeWindow::kSize);
 }
 
 bool StepGuard::count_rollback() {
@@ -136,23 +166,25 @@ std::string StepGuard::json() const {
                {"consecutive", consecutive_},
                {"rollbacks", rollbacks_},
                {"good", good_},
-               {"norms_only", norms_only_}};
+               {"norms_only", norms_only_},
+               {"spikes_taken", spikes_taken_}};
   return j.dump();
 }
 
 void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
   const int64_t rollbacks = rollbacks_;
-  losses_ = norms_ = SpikeWindow();
-  consecutive_ = rollbacks_ = good_ = 0;
+  losses_.clear(), norms_.clear();
+  consecutive_ = rollbacks_ = good_ = spikes_taken_ = 0;
   norms_only_ = true;
   if (!text.empty()) {
     const Json j = Json::parse(text);
-    losses_ = window_from(j.at("loss"));
-    norms_ = window_from(j.at("grad_norm"));
+    refill(losses_, j.at("loss"));
+    refill(norms_, j.at("grad_norm"));
     consecutive_ = j.at("consecutive").get<int64_t>();
     rollbacks_ = j.at("rollbacks").get<int64_t>();
     good_ = j.at("good").get<int64_t>();
-    norms_only_ = j.value("norms_only", consecutive_ == 0);  // absent in checkpoints of older versions
+    norms_only_ = j.value("norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
+    spikes_taken_ = j.value("spikes_taken", int64_t{0});
   }
   if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0, norms_only_ = true;
 }

@@ -133,7 +133,8 @@ class Trainer {
   Injector injector_;
   std::vector<std::pair<int64_t, int64_t>> skip_windows_;  // samples that rollbacks leave out
   int64_t replicas_checked_ = -1;                          // after this step
-  int64_t named_ = 0;                                      // times that bad values were looked for
+  int64_t named_ = 0;            // times that bad values were looked for
+  int64_t spikes_reported_ = 0;  // by a line of their own
   std::vector<RangePoint> range_;     // of a range test: every step
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;

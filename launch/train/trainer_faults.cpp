@@ -19,6 +19,7 @@ namespace gt {
 namespace {
 
 constexpr int64_t kNameAtMost = 3;    // times a run: a look at every value takes longer than a step
+constexpr int64_t kSpikesAtMost = 3;  // that get a line of their own; all are counted in the end block
 constexpr int64_t kStepsBefore = 100;  // a checkpoint so much older than the bad steps is taken for good
 
 // "gradient of layers.1.mlp.up.weight, element 17, is nan"; the first view that holds one, "" when none does.
@@ -141,10 +142,11 @@ std::string Trainer::name_bad_values() {
 void Trainer::react_to_bad_step() {
   if (!guard_.bad()) return;
   const std::string who = guard_.finite() ? "" : name_bad_values();
-  if (log_)
+  const bool taken = !guard_.skipped();
+  if (log_ && (!taken || ++spikes_reported_ <= kSpikesAtMost))
     log_->push(make_event(state_.step,
-                          fmt::format("step {}{}: {}{}", state_.step,
-                                      guard_.skipped() ? ", its update is left out" : "", guard_.reason(), who),
+                          fmt::format("step {}{}: {}{}{}", state_.step, taken ? "" : ", its update is left out",
+                                      guard_.reason(), taken && !guard_.relearns() ? "; its update is taken" : "", who),
                           true));
   if (guard_.wants_rollback()) roll_back();
 }

@@ -326,6 +326,10 @@ void Trainer::finish(Exit code) {
   info.rows.push_back(
       {"total FLOPs", fmt::format("{:.3e}{}", gpt_config(config_).train_flops(state_.consumed_tokens), counted)});
   if (backend_->replays) info.rows.push_back({"graphs", graphs_line(engine_->replays())});
+  if (const int64_t n = guard_.spikes_taken(); n > 0)
+    info.rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above those before; their "
+                                               "updates were taken (--fault.spike_action skip leaves such out)",
+                                               n, state_.step)});
   if (const std::string table = breakdown_.table(); !table.empty()) info.rows.push_back({"time", table});
   if (!timeline_.empty())
     info.rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/step_limits.h"
+#include "launch/config/config.h"
 #include "launch/train/inject.h"
 #include "launch/train/step_guard.h"
 #include "tests/launch/process.h"
@@ -17,6 +18,8 @@ using namespace gt;
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+constexpr GuardOptions kSkips{.action = SpikeAction::kSkip};
 
 void fill(StepGuard& g, double loss = 2, double norm = 1) {
   for (int k = 0; k < SpikeWindow::kSize; ++k) REQUIRE_FALSE(g.judge(loss, norm));
@@ -30,26 +33,52 @@ const std::string kTiny =
 }  // namespace
 
 TEST_CASE("a value 6 deviations above the median of 128 is a spike, and no spike enters the window", "[R24]") {
-  StepGuard g({});
+  StepGuard g(kSkips);
   for (int k = 0; k < 127; ++k) CHECK_FALSE(g.judge(2, 1));
   CHECK_FALSE(g.judge(2000, 1));  // the window is not full: nothing is judged, the value counts
-  StepGuard fixture({});
+  StepGuard fixture(kSkips);
   fill(fixture);
   CHECK_FALSE(fixture.judge(2.011, 1));  // s = 0.002: z 5.5
   CHECK(fixture.judge(2.013, 1));        // 6.5
   CHECK_THAT(fixture.reason(), Catch::Contains("loss 2.013 is 6.5 deviations above 2, the median"));
   CHECK_FALSE(fixture.judge(1.9, 1));  // only above
   CHECK(fixture.judge(2, 1.1));
-  CHECK_THAT(fixture.reason(), Catch::Contains("gradient norm 1.1 is"));
+  CHECK_THAT(fixture.reason(), Catch::Contains("gradient norm 1.1 is 1.1 times 1, the median"));
   for (int k = 0; k < 300; ++k) fixture.judge(2.013, 1);
   CHECK(fixture.judge(2.013, 1));  // still: bad values teach nothing
 }
 
 TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R24]") {
-  SpikeWindow w;
-  for (int k = 0; k < SpikeWindow::kSize; ++k) w.add(k);  // median 63.5, distances 0.5 … 63.5, their median 32
+  SpikeWindow w(SpikeWindow::Scale::kLinear), logs(SpikeWindow::Scale::kLog);
+  // Median 63.5, distances 0.5 … 63.5, their median 32; of the logarithms a sixteenth of that.
+  for (int k = 0; k < SpikeWindow::kSize; ++k) w.add(k), logs.add(std::exp(k / 16.));
   CHECK(w.median() == 63.5);
-  CHECK(w.z(63.5 + 1.4826 * 32 * 7) == Approx(7).epsilon(1e-12));
+  CHECK(w.z(63.5 + 1.4826 * 32 * 7, 6) == Approx(7).epsilon(1e-12));
+  CHECK(std::log(logs.median()) == Approx(63.5 / 16).epsilon(1e-12));
+  for (const double most : {2., 6., 9.}) {  // as many deviations of the logarithm are as many spreads
+    CHECK(logs.z(std::exp((63.5 + 1.4826 * 32 * most) / 16), most) == Approx(most).epsilon(1e-9));
+    CHECK(logs.z(std::exp((63.5 + 1.4826 * 32 * (most - 0.1)) / 16), most) < most);
+  }
+}
+
+TEST_CASE("by default every finite step is taken, whatever its loss and norm; spikes are counted", "[R24]") {
+  const std::string standard = FaultConfig().spike_action;
+  StepGuard g({.action = spike_action_from(standard)});
+  fill(g);
+  for (int k = 0; k < 2000; ++k) {
+    const double loss = k % 7 == 0 ? 1e6 : 2, norm = k % 5 == 0 ? 1e9 : k % 3 == 0 ? 40 : 1;
+    const StepLimits l = g.limits();
+    const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
+    REQUIRE_FALSE(is_bad_step(loss, norm, limits));
+    REQUIRE_FALSE(g.judge(loss, norm));
+    REQUIRE_FALSE(g.wants_rollback());
+  }
+  CHECK(g.spikes_taken() > 100);
+  StepGuard level({.action = spike_action_from(standard)});
+  fill(level);
+  for (int k = 0; k < 300; ++k) level.judge(3, 5);
+  CHECK(level.spikes_taken() == SpikeWindow::kSize / 2);  // a level that stays is learned: it is the median then
+  CHECK_FALSE(level.bad());
 }
 
 TEST_CASE("three bad steps in a row want a rollback, what is not finite is always skipped", "[R23][R24]") {
@@ -70,7 +99,7 @@ TEST_CASE("three bad steps in a row want a rollback, what is not finite is alway
     CHECK(g.judge(kNan, 1));
     CHECK_FALSE(g.wants_rollback());
   }
-  StepGuard scaled({});
+  StepGuard scaled(kSkips);
   CHECK(scaled.judge(2, std::numeric_limits<double>::infinity(), true));  // the loss scaler's business
   CHECK_FALSE(scaled.bad());
   CHECK(scaled.judge(kNan, kNan, true));
@@ -78,11 +107,11 @@ TEST_CASE("three bad steps in a row want a rollback, what is not finite is alway
 }
 
 TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, then taken as they are", "[R24]") {
-  StepGuard g({});
+  StepGuard g(kSkips);
   fill(g);
   CHECK(g.judge(2, 70));
   CHECK(g.judge(2, 3));
-  StepGuard resumed({});
+  StepGuard resumed(kSkips);
   resumed.restore(g.json());
   for (StepGuard* guard : {&g, &resumed}) {
     CHECK_FALSE(guard->judge(2, 5));
@@ -96,7 +125,7 @@ TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, 
     CHECK(guard->judge(2, 6));
   }
   // Not where a loss was among them, not where nothing bounds the update, not where the user wants to go back at once.
-  StepGuard mixed({});
+  StepGuard mixed(kSkips);
   fill(mixed);
   CHECK(mixed.judge(9, 1));
   CHECK(mixed.judge(2, 70));
@@ -105,7 +134,7 @@ TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, 
     CHECK(guard->judge(2, 70));
     CHECK(guard->wants_rollback());
   }
-  StepGuard unbounded({.clipped = false}), eager({.action = SpikeAction::kRollback});
+  StepGuard unbounded({.action = SpikeAction::kSkip, .clipped = false}), eager({.action = SpikeAction::kRollback});
   for (StepGuard* guard : {&unbounded, &eager}) {
     fill(*guard);
     for (int k = 0; k < 3; ++k) CHECK(guard->judge(2, 70));
@@ -140,7 +169,7 @@ TEST_CASE("by the limits a device leaves out just the steps that the guard wants
 
 TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive the state of an older checkpoint",
           "[R24]") {
-  StepGuard g({.max_rollbacks = 2});
+  StepGuard g({.action = SpikeAction::kSkip, .max_rollbacks = 2});
   fill(g);
   const std::string old = g.json();
   CHECK(g.count_rollback());
@@ -153,12 +182,12 @@ TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive t
 }
 
 TEST_CASE("a guard that was saved decides like the one that was not", "[R24]") {
-  StepGuard a({});
+  StepGuard a(kSkips);
   uint64_t x = 1;
   const auto next = [&] { return 2 + 1e-3 * static_cast<double>((x = x * 6364136223846793005u + 1) >> 54); };
   for (int k = 0; k < 200; ++k) a.judge(next(), next());
   a.judge(kNan, 1);
-  StepGuard b({});
+  StepGuard b(kSkips);
   b.restore(a.json());
   CHECK(b.json() == a.json());
   for (int k = 0; k < 400; ++k) {
@@ -176,6 +205,27 @@ TEST_CASE("a rollback leaves out the batches around the bad one") {
   CHECK(skip_window(8, 8, 200).first == 0);
   CHECK(skip_window(40, 8, 1) == std::pair<int64_t, int64_t>{40, 48});  // at least the bad one
   CHECK(skip_window(40, 8, 0).first == skip_window(40, 8, 0).second);
+}
+
+TEST_CASE("a spike is taken and reported unless the user wants it left out", "[R24]") {
+  TempDir dir;
+  const std::string run = kTiny + "--checkpoint.every 0 --train.steps 140 --fault.inject scale@grad:n=10000,step=135 ";
+  const Outcome taken = gpttrain(run + "--log.name taken", dir.path());
+  INFO(taken.out);
+  CHECK(taken.code == 0);
+  CHECK(taken.says("step 135: gradient norm "));
+  CHECK(taken.says("; its update is taken"));
+  CHECK(taken.says("of 140 steps had a loss or gradient norm far above those before"));
+  const auto none = logged(dir / "runs/taken", "skipped");
+  REQUIRE(none.size() == 140);
+  CHECK(none[139] == 0);
+  const Outcome left = gpttrain(run + "--log.name left --fault.spike_action skip", dir.path());
+  INFO(left.out);
+  CHECK(left.code == 0);
+  CHECK(left.says("step 135, its update is left out: gradient norm "));
+  const auto one = logged(dir / "runs/left", "skipped");
+  REQUIRE(one.size() == 140);
+  CHECK(one[139] == 1);
 }
 
 TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, rank, and training goes on", "[R23]") {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace gt {
 namespace {
 
@@ -35,6 +37,10 @@ std::string mismatch(const BatchNumbers& b, const BatchRanks& r) {
 
 std::string solve_batch(BatchNumbers& b, const BatchRanks& r) {
   const int64_t d = r.dp;
+  for (const auto& [name, value] : {std::pair{"train_batch_size", b.global},
+                                    {"train_micro_batch_size_per_gpu", b.micro},
+                                    {"gradient_accumulation_steps", b.accum}})
+    if (value < 0) return fmt::format("{} {} is negative; 1 or more, or leave it out", name, value);
   if (b.global == 0 && b.micro == 0)
     return "train_batch_size or train_micro_batch_size_per_gpu is needed" + ranks_text(r) +
            "\n  or set train.global_batch or train.micro_batch";

@@ -130,14 +130,15 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   lr_ = make_lr_schedule(lr_options_);
 }
 
-// What is written here for the device to copy it has read when the host has the step's results (await_results).
+// Host values of the step's scalars; the device has copied them when the host has the step's results (await_results).
+// Gradients hold loss scale x the gradient of the global batch's mean: divided by all its targets before the backward,
+// so that what fp16 can hold depends on the loss scale alone, not on micro_batch, accumulation or data-parallel ranks.
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float* host = host_scalars_.data();
   std::fill_n(host, host_scalars_.size(), 0.f);
   optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
-  host[kLossSeed] =
-      static_cast<float>(gradient_scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  host[kLossSeed] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
   if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
   const StepLimits limits = limits_of_step_ ? limits_of_step_() : StepLimits{};
   const auto limit = [&](StepLimit l, double x) { host_limits_[static_cast<size_t>(l)] = x; };
@@ -169,7 +170,8 @@ void Engine::choose_blocks() {
 
 // Each microbatch's seed makes its own mean: the gradient is that of sum_k mean_k / (m d).
 void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
-  const double scale = scaler_.scale() * (options_.grad_sum ? mesh_.size(Axis::kDp) : 1);
+  const double ranks = mesh_.size(Axis::kDp);
+  const double scale = scaler_.scale() / (options_.microbatches * (options_.grad_sum ? 1 : ranks));
   for (size_t k = 0; k < microbatches.size(); ++k) {
     const MicroBatch& mb = microbatches[k];
     counts_[k] = static_cast<double>(mb.loss_tokens >= 0 ? mb.loss_tokens : mb.batch * mb.seq);
@@ -228,7 +230,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
                                .scalars = scalars,
                                .norm = norm,
                                .clip = options_.grad_clip,
-                               .denominator = static_cast<float>(gradient_scale()),
+                               .denominator = static_cast<float>(scaler_.scale()),
                                .slack = options_.clip_slack,
                                .guard = replicas},
                               compute_);
@@ -251,7 +253,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
 template <class Work>
 void Engine::queue_update(Work work) {
   if (!backend_.replays) return work();
-  if (std::exchange(update_scale_, gradient_scale()) != gradient_scale() || !update_)
+  if (std::exchange(update_scale_, scaler_.scale()) != scaler_.scale() || !update_)
     update_ = std::make_unique<Recording>(backend_, compute_);
   update_->run(replays_, work);
 }
@@ -400,7 +402,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.save_due = shared[kSaveDue] > 0;
   r.times = StepTimes(shared.subspan(kNumWishes, static_cast<size_t>(mesh_.shape().pp) * kNumStageTimes));
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
-  r.clip = static_cast<double>(scalars[kGradMultiplier]) * gradient_scale();
+  r.clip = static_cast<double>(scalars[kGradMultiplier]) * scaler_.scale();
   r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);
   r.momentum = lr_->at(schedule_steps() + 1).beta1;

@@ -186,8 +186,6 @@ class Engine {
   void abandon(const std::exception&);
   StepResult read_back(int64_t target_tokens);
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
-  // Gradients hold loss scale * m * d times the true gradient: fp16 seeds have the size of one microbatch's mean.
-  double gradient_scale() const { return scaler_.scale() * options_.microbatches * mesh_.size(Axis::kDp); }
   // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
   int64_t losses_at() const { return options_.model.total_scopes() + 1; }
   const EngineOptions options_;

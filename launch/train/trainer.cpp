@@ -121,6 +121,11 @@ void Trainer::one_step() {
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
   if (comm_log_) comm_log_->begin_step();
   targets_ = target_tokens(*loader_, length());
+  if (targets_ == 0 && log_)
+    log_->warn(state_.step + 1,
+               "a global batch without a target that carries loss (data.eod_mask_loss masks all of them): its loss and "
+               "gradients are 0, while weight decay and the optimizer's averages act; look at the data, or raise "
+               "train.global_batch");
   scale_before_ = engine_->loss_scaler().state();
   // On all ranks, whoever plants: collectives of a step are parts of graphs on all of them or on none.
   const bool plants = injector_.wants("forward", state_.step + 1) || injector_.wants("backward", state_.step + 1);

@@ -109,14 +109,13 @@ RankRecord unpack(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-void add_pieces(RankRecord& out, int step, const std::vector<ShardView>& views, float scale, bool copies,
-                const Backend& backend, Stream stream) {
+void add_pieces(RankRecord& out, int step, const std::vector<ShardView>& views, bool copies, const Backend& backend,
+                Stream stream) {
   for (const ShardView& v : views) {
     if (!v.save && !copies) continue;
     HeldTensor p{step, v, std::vector<float>(static_cast<size_t>(v.data.numel()))};
     p.view.data = {};
     fetch_view(v, p.values.data(), backend, stream);
-    for (float& x : p.values) x *= scale;
     out.pieces.push_back(std::move(p));
   }
 }

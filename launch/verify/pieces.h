@@ -29,9 +29,8 @@ struct RankRecord {
   std::vector<std::string> module_order;
 };
 
-// Copies what the views show, times `scale`, into the record. Without `copies` only what this rank is the one to save.
-void add_pieces(RankRecord&, int step, const std::vector<ShardView>& views, float scale, bool copies, const Backend&,
-                Stream);
+// Copies what the views show into the record. Without `copies` only what this rank is the one to save.
+void add_pieces(RankRecord&, int step, const std::vector<ShardView>& views, bool copies, const Backend&, Stream);
 
 // The other way: writes logical tensors (by parameter name) into what the views show; vocabulary padding becomes 0.
 void write_views(const std::vector<ShardView>& views, const Logical& from, const Backend&, Stream);

@@ -322,14 +322,14 @@ TEST_CASE("fp16 that overflows at first finds its scale, and a resume in the mid
   TempDir dir;
   const std::string run = kTiny +
                           "--dp 2 --pp 2 --amp O2 --precision.dtype fp16 --train.steps 12 --checkpoint.every 3 "
-                          "--precision.loss_scale_init 2097152 --checkpoint.keep 10 "
+                          "--precision.loss_scale_init 16777216 --checkpoint.keep 10 "
                           "--precision.loss_scale_window 3 ";
   const Outcome whole = gpttrain(run + "--log.name whole", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
   const auto scales = logged(dir / "runs/whole", "loss_scale"), skipped = logged(dir / "runs/whole", "skipped");
   REQUIRE(scales.size() == 12);
-  CHECK(scales[0] == 2097152);
+  CHECK(scales[0] == 16777216);
   CHECK(skipped[2] == 3);   // the checkpoint of step 3 is in the middle of the streak
   CHECK(skipped[11] < 12);  // which ends
   for (const char* end : {"3", "9"}) {

@@ -168,7 +168,7 @@ TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and a planted in
   TempDir dir;
   const std::string run = kTiny + "--train.global_batch 8 --train.micro_batch 1 --dp 2 --amp O2 --train.steps 10 "
                           "--precision.grad_dtype bf16 --checkpoint.every 0 ";
-  must(run + "--precision.dtype fp16 --precision.loss_scale_init 2097152 --log.name scaled", dir);
+  must(run + "--precision.dtype fp16 --precision.loss_scale_init 16777216 --log.name scaled", dir);
   const auto skipped = logged(dir / "runs/scaled", "skipped");
   CHECK(skipped.front() == 1);
   CHECK(skipped.back() < 10);

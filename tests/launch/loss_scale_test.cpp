@@ -1,5 +1,6 @@
 // Loss scaling through the engine and the trainer, in FP32: scales that are powers of two change no bit, an overflow on
 // any rank skips the step on all, too many skips end the run with a cause, a resume goes on with the scale.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -69,6 +70,48 @@ TEST_CASE("a loss scale that is a power of two changes no bit of FP32 training o
       CHECK(plain.weights == scaled.weights);
       CHECK(plain.state == scaled.state);
     }
+}
+
+// fp16 activations' gradients hold loss scale x gradient of the global batch's mean, whatever the layout.
+TEST_CASE("which steps overflow does not depend on micro_batch, accumulation or data-parallel ranks") {
+  struct Layout {
+    int64_t micro;
+    int dp;
+    DType reduce;
+  };
+  const auto skips = [](const Layout& l, double scale, bool means) {
+    MeshRun run = small({.dp = l.dp});
+    run.engine.micro_batch = l.micro;
+    run.engine.mean_of_microbatches = means;
+    run.engine.precision.level = 2;
+    run.engine.precision.half = DType::kF16;
+    run.engine.zero.reduce = l.reduce;
+    run.engine.loss_scale = {.dynamic = true, .init = scale, .window = 2, .delta = 0, .hysteresis = 1};
+    run.steps = 8;
+    std::vector<double> scales;
+    MeshHooks hooks;
+    hooks.after_step = [&](Engine& engine, int) {
+      if (engine.mesh().rank() == 0) scales.push_back(engine.loss_scaler().scale());
+    };
+    run.hooks = &hooks;
+    run_mesh(run);
+    return scales;
+  };
+  // From a scale at which steps overflow to one at which none does: all layouts descend alike.
+  const auto check = [&](double high, const Layout& first, std::initializer_list<Layout> others) {
+    const std::vector<double> scales = skips(first, high, false);
+    REQUIRE(scales.size() == 8);
+    CHECK(scales.front() < high);
+    CHECK(std::is_sorted(scales.rbegin(), scales.rend()) == false);  // it grows again
+    for (const Layout& l : others)
+      for (const bool means : {false, true}) {
+        INFO("micro_batch " << l.micro << " dp " << l.dp << (means ? " mean of means" : ""));
+        CHECK(skips(l, high, means) == scales);
+      }
+  };
+  check(0x1p24, {1, 1, DType::kF32},
+        {{2, 1, DType::kF32}, {8, 1, DType::kF32}, {1, 4, DType::kF32}, {2, 2, DType::kF32}});
+  check(0x1p24, {1, 2, DType::kF16}, {{4, 2, DType::kF16}, {1, 8, DType::kF16}, {2, 4, DType::kF16}});
 }
 
 TEST_CASE("an overflow on any one of eight ranks, in a replica too, skips the step on all of them") {

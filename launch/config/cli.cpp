@@ -8,6 +8,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/deepspeed_flags.h"
+#include "launch/config/megatron_flags.h"
 #include "launch/version.h"
 
 namespace gt {
@@ -163,7 +164,8 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
   out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
   if (spec.config == ConfigFlags::kNow) out += deepspeed_help();
   out += config_help();
-  return out + "\nother spellings:\n" + alias_help();
+  out += "\nother spellings:\n" + alias_help();
+  return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
 const VerbSpec* find_verb(const std::string& name) {
@@ -322,8 +324,10 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   const bool config = spec.config != ConfigFlags::kNone;
   Problems problems;
   DsFlags deepspeed;
+  std::vector<std::string> megatron;  // a line a flag
   if (spec.config == ConfigFlags::kNow) {
     deepspeed = take_deepspeed_flags(words, env, problems);
+    megatron = take_megatron_flags(words, problems);
     inline_standard_input(deepspeed, command.words);
   }
   std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
@@ -341,7 +345,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     std::vector<std::string> own{"config", "help"};
     for (const Option& o : options) own.push_back(o.name);
-    for (const std::string& name : deepspeed_flag_names()) own.push_back(name);
+    for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
+      own.insert(own.end(), names.begin(), names.end());
     command.loaded = load_config({.file = command.config_file,
                                   .flags = extras,
                                   .external_world = env.launched() ? env.world : 0,
@@ -353,6 +358,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
                                   .problems = problems});
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());
+    notes.insert(notes.end(), megatron.begin(), megatron.end());
   }
   problems.throw_if_any();
   return command;

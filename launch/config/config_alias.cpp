@@ -5,7 +5,8 @@
 namespace gt {
 namespace {
 
-// The values that Megatron spells by leaving a flag out or in are given here; the rest take the next word.
+// The values that Megatron spells by leaving a flag out or in are given here; the rest take the next word. Flags of
+// Megatron that become several of ours, or none, or whose values differ are in megatron_flags.cpp.
 constexpr Alias kAliases[] = {
     {"tp", "parallel.tp", nullptr, false},
     {"pp", "parallel.pp", nullptr, false},
@@ -51,13 +52,11 @@ constexpr Alias kAliases[] = {
     {"eval-interval", "train.eval_every"},
     {"eval-iters", "train.eval_steps"},
     {"seed", "train.seed"},
-    {"optimizer", "optim.type"},
     {"lr", "optim.lr"},
     {"adam-eps", "optim.eps"},
     {"weight-decay", "optim.weight_decay"},
     {"clip-grad", "optim.grad_clip"},
     {"min-lr", "schedule.min_lr"},
-    {"lr-decay-style", "schedule.type"},
     {"loss-scale", "precision.loss_scale"},
     {"initial-loss-scale", "precision.loss_scale_init"},
     {"min-loss-scale", "precision.loss_scale_min"},
@@ -71,8 +70,6 @@ constexpr Alias kAliases[] = {
     {"valid-data-path", "data.valid"},
     {"tokenizer-model", "data.tokenizer"},
     {"split", "data.split"},
-    {"save", "checkpoint.dir"},
-    {"load", "checkpoint.load_from"},
     {"finetune", "checkpoint.load", "weights"},
     {"max-restarts", "launch.max_restarts"},
     {"save-interval", "checkpoint.every"},

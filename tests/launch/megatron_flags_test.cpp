@@ -1,0 +1,184 @@
+// Every row of Megatron's table, and command lines in the shape of its examples: what becomes of each flag.
+#include "launch/config/megatron_flags.h"
+
+#include <algorithm>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "launch/config/cli.h"
+#include "launch/config/config_alias.h"
+#include "tests/launch/deepspeed_rig.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+Command parse(const std::vector<std::string>& words) { return parse_command(words, RankEnv{}); }
+
+std::string problems(const std::vector<std::string>& words) {
+  try {
+    parse(words);
+  } catch (const Error& e) { return e.code() == Exit::kUsage ? e.what() : cat("wrong exit code: ", e.what()); }
+  return "accepted";
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> out;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) out.push_back(word);
+  return out;
+}
+
+// Values that a row takes.
+std::vector<std::string> sample(const MegatronFlag& f) {
+  static const std::map<std::string_view, std::string> kWords{{"optimizer", "adam"},
+                                                              {"lr-decay-style", "inverse-square-root"},
+                                                              {"data-parallel-sharding-strategy", "optim_grads"},
+                                                              {"fp8-format", "hybrid"},
+                                                              {"adam-beta1", "0.8"},
+                                                              {"adam-beta2", "0.99"},
+                                                              {"lr-warmup-fraction", "0.01"},
+                                                              {"recompute-method", "uniform"},
+                                                              {"max-position-embeddings", "64"},
+                                                              {"train-samples", "800"},
+                                                              {"num-virtual-stages-per-pipeline-rank", "2"},
+                                                              {"lr-wsd-decay-style", "linear"},
+                                                              {"sgd-momentum", "0.5"},
+                                                              {"lr-warmup-init", "1e-5"}};
+  if (f.status == MegatronStatus::kSame && !f.accepts.empty())
+    return {std::string(f.accepts.substr(0, f.accepts.find('|')))};
+  const auto it = kWords.find(f.name);
+  return std::vector<std::string>(static_cast<size_t>(f.values), it != kWords.end() ? it->second : "1");
+}
+
+// What a row needs beside it, and one of Megatron's own command lines around it.
+std::vector<std::string> around(const MegatronFlag& f) {
+  std::vector<std::string> words = words_of(
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 2 --seq-length 64 "
+      "--vocab-size 300 --train-iters 100 --data-path corpus");
+  if (f.name != "global-batch-size") words.insert(words.end(), {"--global-batch-size", "8"});
+  if (f.name.find("virtual") != std::string_view::npos)
+    words.insert(words.end(), {"--pipeline-model-parallel-size", "2"});
+  if (f.name == "fp8-format") words.push_back("--bf16");
+  if (f.name == "eod-mask-loss") words.insert(words.end(), {"--data.tokenizer", "tok.model"});
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("every row of Megatron's table does what it promises, and its report names the flag") {
+  std::set<std::string_view> names;
+  for (const MegatronFlag& f : megatron_flags()) {
+    INFO("--" << f.name);
+    CHECK(names.insert(f.name).second);
+    CHECK(find_alias(std::string(f.name)) == nullptr);  // one place a flag
+    std::vector<std::string> words = around(f);
+    const Config before = parse(words).loaded.config;
+    words.push_back(cat("--", f.name));
+    for (const std::string& value : sample(f)) words.push_back(value);
+    const std::string said = problems(words);
+    if (f.status == MegatronStatus::kRefused) {
+      CHECK_THAT(said, Contains(cat("--", f.name, ": is refused: ", f.why)));
+      continue;
+    }
+    REQUIRE(said == "accepted");
+    const LoadedConfig after = parse(words).loaded;
+    CHECK_THAT(joined_notes(after), Contains(cat("megatron: --", f.name)));
+    if (f.status != MegatronStatus::kTranslated) {
+      CHECK(!f.why.empty());
+      CHECK(config_json(after.config) == config_json(before));
+      CHECK_THAT(joined_notes(after),
+                 Contains(std::string(f.status == MegatronStatus::kSame ? ": always so here: " : ": no effect: ") +
+                          std::string(f.why)));
+    }
+    if (f.status == MegatronStatus::kSame && !f.accepts.empty()) {
+      words.back() = "another";
+      CHECK_THAT(problems(words), Contains(cat("--", f.name, ": another is refused")));
+    }
+    if (f.values > 0) {  // without its value
+      words.resize(words.size() - static_cast<size_t>(f.values));
+      CHECK_THAT(problems(words), Contains(cat("--", f.name, ": expected ", f.values, " value")));
+    }
+  }
+  CHECK(names.size() > 90);
+}
+
+TEST_CASE("what Megatron's flags become") {
+  const std::string base =
+      "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 300 --micro-batch-size 2 "
+      "--global-batch-size 16 --train-iters 200 --mock-data ";
+  const auto value = [&](const std::string& flags, const char* key) {
+    return value_of(parse(words_of(base + flags)).loaded.config, key);
+  };
+  CHECK(value("--bf16", "precision.amp") == "O2");
+  CHECK(value("--bf16", "precision.dtype") == "bf16");
+  CHECK(value("--fp16", "precision.dtype") == "fp16");
+  CHECK(value("--fp16", "precision.loss_scale_profile") == "megatron");
+  CHECK(value("--adam-beta1 0.8 --adam-beta2 0.95", "optim.betas") == "0.8,0.95");
+  CHECK(value("--adam-beta2 0.95", "optim.betas") == "0.9,0.95");
+  CHECK(value("--adam-beta1 0.8", "optim.betas") == "0.8,0.999");  // Megatron's default beside it
+  CHECK(value("--optimizer adam", "optim.type") == "adamw");
+  CHECK(value("--lr-decay-style WSD --lr-wsd-decay-iters 20", "schedule.type") == "wsd");
+  CHECK(value("--lr-decay-iters 150 --lr-warmup-fraction .1", "schedule.warmup_steps") == "15");
+  CHECK(value("--lr-warmup-fraction .1", "schedule.warmup_steps") == "20");
+  CHECK(value("--lr-decay-iters 150", "schedule.total_steps") == "150");
+  CHECK(value("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2", "parallel.vpp") == "2");
+  CHECK(value("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2", "parallel.schedule") ==
+        "interleaved");
+  CHECK(value("--save a/b --load a/b", "checkpoint.dir") == "a/b");
+  CHECK(value("--save a/b --load a/b", "checkpoint.load_from").empty());
+  CHECK(value("--save a/b --load c/d", "checkpoint.load_from") == "c/d");
+  CHECK(value("--distributed-timeout-minutes 5", "comm.stall_abort_s") == "300");
+  CHECK(value("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+              "parallel.recompute_layers") == "0");
+  CHECK(value("--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+              "parallel.recompute_layers") == "4");
+  CHECK_THAT(problems(words_of(base + "--num-layers-per-virtual-pipeline-stage 2")),
+             Contains("--num-layers-per-virtual-pipeline-stage"));
+  CHECK_THAT(problems(words_of(base + "--max-position-embeddings 32")), Contains("32 is less than --seq-length 64"));
+  CHECK_THAT(problems(words_of(base + "--optimizer adafactor")),
+             Contains("adafactor is refused: expected one of adam"));
+  CHECK_THAT(problems(words_of(base + "--adam-beta3 1")),
+             Contains("--adam-beta3: unknown flag; did you mean --adam-beta"));
+}
+
+// In the shape of Megatron-LM's examples for GPT of 345 million parameters, fp16, one node.
+TEST_CASE("an example command line of Megatron starts as it stands, and a line says what becomes of each flag") {
+  const std::string example =
+      "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+      "--attention-backend auto --micro-batch-size 4 --global-batch-size 64 --train-iters 500000 --lr 1.5e-4 "
+      "--lr-decay-iters 320000 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 1e-2 --lr-warmup-fraction .01 "
+      "--clip-grad 1.0 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --fp16 "
+      "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --sequence-parallel "
+      "--num-layers-per-virtual-pipeline-stage 3 --use-distributed-optimizer --overlap-grad-reduce "
+      "--overlap-param-gather --use-flash-attn --recompute-granularity selective --distributed-backend nccl "
+      "--transformer-impl transformer_engine --use-mcore-models "
+      "--data-path gpt2_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap "
+      "--split 949,50,1 --log-interval 100 --save-interval 10000 --eval-interval 1000 --eval-iters 10 "
+      "--save checkpoints --load checkpoints --tensorboard-dir tb --tensorboard-queue-size 5 --log-throughput";
+  const LoadedConfig c = parse(words_of(example)).loaded;
+  CHECK(c.config.model.layers == 24);
+  CHECK(c.config.parallel.vpp == 2);
+  CHECK(c.config.optim.lr == 1.5e-4);
+  CHECK(c.config.optim.weight_decay == 0.01);
+  CHECK(c.config.schedule.warmup_steps == 3200);
+  CHECK(c.config.schedule.total_steps == 320000);
+  CHECK(c.config.zero.stage == 1);
+  CHECK(c.config.precision.dtype == "fp16");
+  CHECK(c.config.checkpoint.dir == "checkpoints");
+  const std::string notes = joined_notes(c);
+  for (const std::string& word : words_of(example)) {
+    if (word.rfind("--", 0) != 0) continue;
+    INFO(notes);
+    CHECK_THAT(notes, Contains(word));
+  }
+  CHECK_THAT(notes, Contains("not given, and another default there: --hidden-dropout 0.1 (here 0), "
+                             "--attention-dropout 0.1 (here 0); give them"));
+  CHECK_THAT(problems(words_of(example + " --rampup-batch-size 16 16 5859375")),
+             Contains("--rampup-batch-size: is refused: the batch does not grow within a run"));
+  // Every flag that is refused is named at once.
+  CHECK_THAT(problems(words_of(example + " --swiglu --num-experts 8")),
+             Contains("--swiglu") && Contains("--num-experts"));
+}

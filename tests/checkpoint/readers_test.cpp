@@ -6,6 +6,7 @@
 
 #include "tests/checkpoint/support.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 namespace gt::ckpt {
@@ -42,8 +43,7 @@ void expect(const std::string& dir, std::string name, int64_t count, int64_t ste
 TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
   const std::string python = source_dir() + "/build/readers/bin/python";
   if (!fs::exists(python)) {
-    std::cout << "SKIPPED: no " << python << "; make it with tests/readers/setup.sh\n";
-    return;
+    GT_SKIP("no " + python + "; make it with tests/readers/setup.sh");
   }
   const TempDir dir, expected;
   const Layout layout{2, 2, 2, 1};

@@ -13,6 +13,7 @@
 #include "launch/verbs/loaded_model.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -280,8 +281,7 @@ TEST_CASE("export replaces nothing unasked, and nothing that is not an export") 
 TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
   if (!fs::exists(python)) {
-    WARN("SKIPPED: no " << python << "; apt-get install python3-torch && tests/readers/setup.sh");
-    return;
+    GT_SKIP("no " + python + "; apt-get install python3-torch && tests/readers/setup.sh");
   }
   TempDir dir;
   must(

@@ -46,12 +46,12 @@ TEST_CASE("every layout up to 8 ranks equals one rank over 20 steps") {
   }
 }
 
-TEST_CASE("the same layout twice is bitwise equal") {
+TEST_CASE("the same layout twice is bitwise equal", "[R10]") {
   const MeshShape mesh{.pp = 2, .dp = 2, .tp = 2};
   check_bitwise(run_mesh(small_run(mesh, 5)), run_mesh(small_run(mesh, 5)));
 }
 
-TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal") {
+TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal", "[R10]") {
   for (const MeshShape base : {MeshShape{.dp = 1, .tp = 1}, MeshShape{.dp = 2, .tp = 1}, MeshShape{.dp = 1, .tp = 2}}) {
     const MeshResult flat = run_mesh(small_run(base, 3));
     for (int pp : {2, 4})
@@ -67,7 +67,7 @@ TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal") {
 // What README.md promises of ZeRO. Reduced once a step, every stage adds in one order. Reduced after each microbatch,
 // the default of stage 3 and of stage 2 without a pipeline, it is another order, the same for both stages; with one
 // microbatch a step there is nothing to reorder.
-TEST_CASE("ZeRO stages 0 to 3 are bitwise equal, by default up to the order in which microbatches are added") {
+TEST_CASE("ZeRO stages 0 to 3 are bitwise equal, by default up to the order in which microbatches are added", "[R10]") {
   for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.pp = 2, .dp = 2}, MeshShape{.dp = 2, .tp = 2}}) {
     const MeshResult base = run_mesh(small_run(mesh, 4));
     std::optional<MeshResult> each;
@@ -98,7 +98,7 @@ TEST_CASE("ZeRO stages 0 to 3 are bitwise equal, by default up to the order in w
   }
 }
 
-TEST_CASE("bucket size, overlap and partition are bitwise equal") {
+TEST_CASE("bucket size, overlap and partition are bitwise equal", "[R10]") {
   const MeshShape mesh{.pp = 2, .dp = 2, .tp = 1};
   const MeshResult base = run_mesh(small_run(mesh, 4));
   for (int stage : {0, 1})

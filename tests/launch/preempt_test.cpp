@@ -85,7 +85,8 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   TempDir dir;
   const std::string run = kTiny + "--tp 2 --checkpoint.every 1 --log.name save ";
   const Outcome saving = gpttrain(run, dir.path(), 120, [&](int pid) {
-    for (int i = 0; i < 6000 && newest_step(dir / "runs/save") < 1; ++i) usleep(1000);
+    for (int i = 0; i < 60000 && newest_step(dir / "runs/save") < 1; ++i) usleep(1000);
+    CHECK(newest_step(dir / "runs/save") >= 1);
     kill(pid, SIGTERM);  // with a save at every step there is always one under way
   });
   INFO(saving.out);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/test.h"
+
 namespace gt {
 namespace {
 
@@ -32,9 +34,7 @@ int process_of(int pid, int rank) {
   return 0;
 }
 
-void send_signal(int pid, int n) {
-  if (pid > 1) kill(pid, n);
-}
+bool send_signal(int pid, int n) { return pid > 1 && kill(pid, n) == 0; }
 
 bool wait_for_step(const std::string& log, int64_t step) {
   const std::string wanted = "\"step\": " + std::to_string(step) + ",";
@@ -42,6 +42,7 @@ bool wait_for_step(const std::string& log, int64_t step) {
     if (slurp(log).find(wanted) != std::string::npos) return true;
     usleep(10000);
   }
+  FAIL_CHECK(log << " has no record of step " << step << " after a minute");
   return false;
 }
 

@@ -11,10 +11,10 @@ namespace gt {
 int process_of(int pid, int rank);
 std::vector<int> children(int pid);
 
-// A signal to one process; nothing when there is none: 0 would mean everybody here.
-void send_signal(int pid, int n);
+// A signal to one process; false when there is none (0 would mean everybody here) or it has ended already.
+bool send_signal(int pid, int n);
 
-// Waits until the run's log has a record of that step; false: it never came.
+// Waits until the run's log has a record of that step. A wait of a minute fails the test and returns false.
 bool wait_for_step(const std::string& log, int64_t step);
 
 // What a run has left behind, as text, "" when there is nothing: processes whose working directory is `folder`, the

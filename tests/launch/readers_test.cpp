@@ -4,6 +4,7 @@
 
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -11,8 +12,7 @@ using namespace gt;
 TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
   const std::string python = source_dir() + "/build/readers/bin/python";
   if (!std::filesystem::exists(python)) {
-    WARN("SKIPPED: no " << python << "; tests/readers/setup.sh makes it and needs PyPI");
-    return;
+    GT_SKIP("no " + python + "; tests/readers/setup.sh makes it and needs PyPI");
   }
   TempDir dir;
   const std::string text = read_file("/usr/share/common-licenses/GPL-3");

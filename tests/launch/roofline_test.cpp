@@ -10,6 +10,7 @@
 #include "launch/train/engine_options.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 namespace gt {
@@ -44,7 +45,7 @@ double bytes_of(const std::vector<OpCall>& calls, const std::string& op) {
 }
 
 TEST_CASE("R and R0 of the shipped GPT-2 configs are those of the performance plan, within half a percent", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char* config;
     int sequences;
@@ -63,14 +64,14 @@ TEST_CASE("R and R0 of the shipped GPT-2 configs are those of the performance pl
 }
 
 TEST_CASE("shares of R are the plan's: products, attention, memory", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   CHECK(shares_text(planned(shipped("gpt2-124m", 64)).ranks[0].fused_seconds) == "70 : 20 : 10");
   CHECK(shares_text(planned(shipped("gpt2-355m", 64)).ranks[0].fused_seconds) == "73 : 20 : 7");
   CHECK(shares_text(planned(shipped("gpt2-774m", 64)).ranks[0].fused_seconds) == "76 : 18 : 6");
 }
 
 TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char *op, *what;
     double products, memory;  // us; 0: the table has none
@@ -132,7 +133,7 @@ TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", 
 
 TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on every pipeline rank together",
           "[PN5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   for (const char* config : {"gpt2-124m", "gpt2-1558m"}) {
     EngineOptions o = shipped(config, 8);
     for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2, .dp = 2, .tp = 1}}) {
@@ -146,7 +147,7 @@ TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on 
 
 // A fusion that is lost adds an op or bytes; one that is won takes a line away below.
 TEST_CASE("ops move what the plan's closed forms say, but for the fusions that are known to be missing", "[PN5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 64, {"--model.loss_chunk", "65536"});
   const auto calls = step_ops(o, {}, 0);
   const double n = 65536, C = 768, F = 3072, L = 12, V = 50304, P = 124475904, act = 2 * n * C;
@@ -187,7 +188,7 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
 }
 
 TEST_CASE("a GPU takes the head in pieces of a GiB of logits, whose products are not bound by memory", "[PK7]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const auto rows = [](std::vector<std::string> flags) {
     return std::get<Gemm>(find(step_ops(shipped("gpt2-124m", 64, flags), {}, 0), "gemm", "embed forward").args)
         .out.shape[0];
@@ -200,7 +201,7 @@ TEST_CASE("a GPU takes the head in pieces of a GiB of logits, whose products are
 }
 
 TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slowest", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 8);
   const StepRoofline one = planned(o), two = planned(o, {.pp = 2});
   REQUIRE(two.ranks.size() == 2);
@@ -212,7 +213,7 @@ TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slow
 }
 
 TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   EngineOptions o = shipped("gpt2-124m", 8, {"--model.seq", "512"});  // attention of 512 tokens: no figure
   const StepRoofline r = planned(o);
   CHECK(std::isnan(r.r));
@@ -222,7 +223,7 @@ TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
 }
 
 TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const StepRoofline half = planned(shipped("gpt2-1558m", 8));
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
   // Blocks' products at 1250 instead of 790 TFLOP/s; head and attention as they were.
@@ -247,7 +248,7 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
 }
 
 TEST_CASE("bench roofline prints R on a machine without a device, by constants or by a file", "[PD5]") {
-  if (kSanitized) return;  // models of full size: a sanitized program has not so many addresses
+  if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   TempDir dir;
   const std::string config = " --config " + source_dir() +
                              "/configs/gpt2-124m.json --amp O2 --precision.dtype bf16 "

@@ -64,7 +64,7 @@ constexpr MeshShape kBases[] = {{.dp = 1, .tp = 1}, {.dp = 1, .tp = 2}, {.dp = 2
 
 }  // namespace
 
-TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is bitwise equal to one pipeline rank") {
+TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is bitwise equal to one pipeline rank", "[R10]") {
   for (const MeshShape base : kBases)
     for (int m : {1, 3, 4, 6})
       for (bool tied : {true, false}) {

@@ -42,6 +42,7 @@ int signalled(F&& body, const std::string& file, size_t ready, const std::vector
   if (child == 0) _exit(body());
   for (int i = 0; i < 300 && read_all(file).size() < ready; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (read_all(file).size() < ready) FAIL_CHECK("the child was not ready after 15 s; signals come in another phase");
   for (const int n : signals) {
     kill(child, n);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

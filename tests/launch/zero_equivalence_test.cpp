@@ -95,7 +95,7 @@ const std::vector<Setting>& settings() {
 
 }  // namespace
 
-TEST_CASE("ZeRO stages 0 to 3 are bitwise equal when gradients are reduced at the end") {
+TEST_CASE("ZeRO stages 0 to 3 are bitwise equal when gradients are reduced at the end", "[R10]") {
   for (const Setting& s : settings()) {
     INFO(text(s));
     const MeshResult base = checked_run(s, zero(0, GradReduce::kAuto));
@@ -106,7 +106,7 @@ TEST_CASE("ZeRO stages 0 to 3 are bitwise equal when gradients are reduced at th
   }
 }
 
-TEST_CASE("gradients reduced every microbatch are close, and bitwise equal between stages 2 and 3") {
+TEST_CASE("gradients reduced every microbatch are close, and bitwise equal between stages 2 and 3", "[R10]") {
   for (const Setting& s : settings()) {
     INFO(text(s));
     const MeshResult base = checked_run(s, zero(1, GradReduce::kAuto));

@@ -15,6 +15,7 @@
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -171,11 +172,10 @@ Flags in_bf16(Flags flags) {
   flags.insert(flags.end(), {"--precision.amp", "O2", "--precision.dtype", "bf16"});
   return flags;
 }
-bool has_gpu() {
+// "" where there is one, else why there is none.
+std::string no_gpu() {
   std::string why;
-  if (cuda_backend(&why) != nullptr) return true;
-  WARN("SKIPPED on a GPU: " << why);
-  return false;
+  return cuda_backend(&why) != nullptr ? "" : "on a GPU: " + why;
 }
 
 // Where the suite's small files lie; on machines with programs alone GPT_LLMC_SMALL names the folder.
@@ -196,7 +196,7 @@ TEST_CASE("a small debug state in llm.c's format: the CPU's logits, gradients an
 }
 
 TEST_CASE("a small debug state in llm.c's format: a GPU's logits, gradients and ten losses are PyTorch's") {
-  if (!has_gpu()) return;
+  if (const std::string why = no_gpu(); !why.empty()) GT_SKIP(why);
   const DebugState s = read_debug_state(small_folder());
   expect(s, "small, GPU", kCuda, kSmall);
   expect(s, "small, GPU, bf16", in_bf16(kCuda), kHalf);
@@ -205,14 +205,12 @@ TEST_CASE("a small debug state in llm.c's format: a GPU's logits, gradients and 
 TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten published losses") {
   const char* folder = std::getenv("GPT_LLMC_DIR");
   if (folder == nullptr) {
-    WARN(
-        "SKIPPED: GPT_LLMC_DIR names no folder with gpt2_124M.bin and gpt2_124M_debug_state.bin, which llm.c's "
-        "train_gpt2.py writes");
-    return;
+    GT_SKIP("GPT_LLMC_DIR names no folder with gpt2_124M.bin and gpt2_124M_debug_state.bin, which llm.c's "
+            "train_gpt2.py writes");
   }
   const DebugState s = read_debug_state(folder);
   expect(s, "124M, CPU", kCpu, {1e-2, 1e-3});
-  if (!has_gpu()) return;
+  if (const std::string why = no_gpu(); !why.empty()) return report_partly_skipped(why);
   expect(s, "124M, GPU", kCuda, {1e-3, 1e-5});
   expect(s, "124M, GPU, bf16", in_bf16(kCuda), kHalf);
 }

@@ -20,6 +20,7 @@ environment readers 1 "" numpy h5py tensorboard sentencepiece 'setuptools<81' ||
 if "$python" -c 'import torch' 2>/dev/null; then
   environment hf 2 --system-site-packages 'transformers==4.45.2' || rc=1
 else
-  echo "readers: no PyTorch in $python (Debian: python3-torch); the test of transformers will say SKIPPED"
+  echo "readers: no PyTorch in $python (Debian: python3-torch), which transformers needs"
+  rc=1
 fi
 exit $rc

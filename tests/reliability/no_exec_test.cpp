@@ -21,7 +21,7 @@ bool below(const std::string& path, std::initializer_list<std::string> folders) 
 }  // namespace
 
 TEST_CASE("inspecting, verifying, exporting and importing start nothing and open only what was named", "[R22]") {
-  if (kSanitized) return;  // whose run-time libraries start programs of their own
+  if (kSanitized) return print_skip("R22", "run-time libraries of sanitizers start programs of their own");
   TempDir dir;
   const Outcome trained = gpttrain(
       "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/support/skip.h"
+
 namespace gt {
 
 // GPT_TEST_FULL=1: the full size. Else the one for every change.
@@ -20,10 +22,10 @@ inline void print_figure(const std::string& goal, const std::string& text) {
   std::fflush(stdout);
 }
 
-// A goal that cannot be tried here says why, where everybody sees it.
+// A goal that cannot be tried here: the case is reported as skipped.
 inline void print_skip(const std::string& goal, const std::string& why) {
-  std::fprintf(stderr, "%s SKIP %s\n", goal.c_str(), why.c_str());
   print_figure(goal, "SKIP " + why);
+  report_skipped(goal + ": " + why);
 }
 
 }  // namespace gt

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include "kernels/core/check.h"
 #include "launch/config/cli.h"
 #include "launch/config/config_alias.h"
 #include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -15,7 +18,11 @@ using Catch::Contains;
 
 namespace {
 
-Command parse(const std::vector<std::string>& words) { return parse_command(words, RankEnv{}); }
+// As `gpttrain lr`, which takes the flags of a run and needs no data.
+Command parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "lr");
+  return parse_command(words, RankEnv{});
+}
 
 std::string problems(const std::vector<std::string>& words) {
   try {
@@ -62,6 +69,7 @@ std::vector<std::string> around(const MegatronFlag& f) {
   if (f.name.find("virtual") != std::string_view::npos)
     words.insert(words.end(), {"--pipeline-model-parallel-size", "2"});
   if (f.name == "fp8-format") words.push_back("--bf16");
+  if (f.name == "sgd-momentum") words.insert(words.end(), {"--optimizer", "sgd"});
   if (f.name == "eod-mask-loss") words.insert(words.end(), {"--data.tokenizer", "tok.model"});
   return words;
 }
@@ -129,7 +137,8 @@ TEST_CASE("what Megatron's flags become") {
         "interleaved");
   CHECK(value("--save a/b --load a/b", "checkpoint.dir") == "a/b");
   CHECK(value("--save a/b --load a/b", "checkpoint.load_from").empty());
-  CHECK(value("--save a/b --load c/d", "checkpoint.load_from") == "c/d");
+  const std::string other = source_dir() + "/tests/golden/ckpt-v1.0";
+  CHECK(value("--save a/b --load " + other, "checkpoint.load_from") == other);
   CHECK(value("--distributed-timeout-minutes 5", "comm.stall_abort_s") == "300");
   CHECK(value("--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
               "parallel.recompute_layers") == "0");
@@ -158,7 +167,15 @@ TEST_CASE("an example command line of Megatron starts as it stands, and a line s
       "--data-path gpt2_text_document --vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt --data-impl mmap "
       "--split 949,50,1 --log-interval 100 --save-interval 10000 --eval-interval 1000 --eval-iters 10 "
       "--save checkpoints --load checkpoints --tensorboard-dir tb --tensorboard-queue-size 5 --log-throughput";
-  const LoadedConfig c = parse(words_of(example)).loaded;
+  const TempDir dir;
+  write_file(dir / "gpt2_text_document.bin", "");
+  write_file(dir / "gpt2_text_document.idx", "");
+  std::vector<std::string> words = words_of(example);
+  for (std::string& word : words)
+    if (word == "gpt2_text_document") word = dir / word;
+  const Command command = parse_command(words, RankEnv{});
+  CHECK(command.verb == Verb::kTrain);
+  const LoadedConfig& c = command.loaded;
   CHECK(c.config.model.layers == 24);
   CHECK(c.config.parallel.vpp == 2);
   CHECK(c.config.optim.lr == 1.5e-4);

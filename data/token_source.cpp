@@ -33,7 +33,7 @@ std::string check_meta(const TokenStore& f, const DatasetOptions& o) {
   if (other && !o.allow_tokenizer_mismatch)
     fail(Exit::kUsage, f.prefix(), ".meta.json: tokens were made by the tokenizer with SHA-256 ",
          meta->tokenizer_sha256, ", data.tokenizer has ", o.tokenizer_sha256,
-         "; name the right tokenizer, prepare the data again, or give --data.allow_tokenizer_mismatch");
+         "; name the right tokenizer, or prepare the data again with this one");
   if (other && o.warn) o.warn(cat(f.prefix(), ": made by another tokenizer than data.tokenizer"));
   GT_REQUIRE(o.vocab == 0 || meta->vocab <= o.vocab, Exit::kUsage, f.prefix(), ".meta.json: the tokenizer has ",
              meta->vocab, " pieces, the model's vocabulary is ", o.vocab, "; it must be at least ", meta->vocab, " (",

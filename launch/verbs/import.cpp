@@ -317,10 +317,11 @@ Exit run_import(const Command& command) {
   for (const ShardView& v : views) elements += v.full.numel();
   fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
              format_bytes(static_cast<double>(report.bytes)));
-  fmt::print("train on: gpttrain --config {}/config.json --checkpoint.dir {} --data.train PREFIX\n", report.path,
-             args.output);
+  const bool tokenizer = aux.size() > 1 && aux.back().name == "tokenizer.model";
+  fmt::print("train on: gpttrain --config {}/config.json --checkpoint.dir {} --data.train PREFIX{}\n", report.path,
+             args.output, tokenizer ? fmt::format(" --data.tokenizer {}/tokenizer.model", report.path) : "");
   fmt::print("generate: gpttrain generate --load {}{} --prompt \"…\"\n", args.output,
-             aux.size() > 1 && aux.back().name == "tokenizer.model" ? "" : " --tokenizer tok.model");
+             tokenizer ? "" : " --tokenizer tok.model");
   return Exit::kOk;
 }
 

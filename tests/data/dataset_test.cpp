@@ -221,7 +221,7 @@ TEST_CASE("tokens of another tokenizer do not start, unless allowed") {
   write_token_meta(dir / "f.meta.json", {.tokenizer_sha256 = "aaaa", .vocab = 300, .eod = 4});
   auto o = options_for({{dir / "f", 0}}, 12);
   o.tokenizer_sha256 = "bbbb";
-  expect_error(Exit::kUsage, {"aaaa", "bbbb", "--data.allow_tokenizer_mismatch"}, [&] { open_dataset(o); });
+  expect_error(Exit::kUsage, {"aaaa", "bbbb", "name the right tokenizer"}, [&] { open_dataset(o); });
   o.allow_tokenizer_mismatch = true;
   std::vector<std::string> warnings;
   o.warn = [&](const std::string& w) { warnings.push_back(w); };

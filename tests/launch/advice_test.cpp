@@ -1,0 +1,130 @@
+// What the program advises can be followed: every flag and subcommand that its texts name exists, and every command
+// that it prints as a next step runs as printed (placeholders filled in).
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "kernels/core/check.h"
+#include "launch/config/cli.h"
+#include "launch/config/config_alias.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Literal {
+  std::string where, text;
+};
+
+// String literals of the program's sources, without comments.
+std::vector<Literal> literals() {
+  static const std::regex kString(R"re("((?:[^"\\]|\\.)*)")re");
+  std::vector<Literal> out;
+  for (const char* folder : {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch"})
+    for (const auto& e : fs::recursive_directory_iterator(fs::path(source_dir()) / folder)) {
+      const std::string end = e.path().extension().string();
+      if (end != ".cpp" && end != ".h") continue;
+      std::ifstream in(e.path());
+      int n = 0;
+      for (std::string line; std::getline(in, line);) {
+        ++n;
+        const size_t at = line.find_first_not_of(' ');
+        if (at == std::string::npos || line.compare(at, 2, "//") == 0) continue;
+        for (std::sregex_iterator it(line.begin(), line.end(), kString), last; it != last; ++it)
+          out.push_back({cat(fs::relative(e.path(), source_dir()).string(), ":", n), (*it)[1]});
+      }
+    }
+  return out;
+}
+
+// The command behind `mark` in a program's output, up to the line's end, without "gpttrain ".
+std::string advised(const Outcome& r, const std::string& mark) {
+  const size_t at = r.out.find(mark + "gpttrain ");
+  INFO(r.out);
+  REQUIRE(at != std::string::npos);
+  const size_t begin = at + mark.size() + 9;
+  return r.out.substr(begin, r.out.find('\n', begin) - begin);
+}
+
+std::string filled(std::string command, const std::map<std::string, std::string>& placeholders) {
+  for (const auto& [name, value] : placeholders)
+    if (const size_t at = command.find(name); at != std::string::npos) command.replace(at, name.size(), value);
+  return command;
+}
+
+}  // namespace
+
+TEST_CASE("every config flag that a text of the program names exists") {
+  static const std::regex kFlag(R"(--([a-z][a-z0-9_]*\.[a-z][a-z0-9_]*))");
+  Config config;
+  std::set<std::string> keys{"section.key"};  // of a text about flags
+  for (const Option& o : list_options(config)) keys.insert(o.key());
+  int named = 0;
+  for (const Literal& l : literals())
+    for (std::sregex_iterator it(l.text.begin(), l.text.end(), kFlag), last; it != last; ++it) {
+      INFO(l.where << ": " << l.text);
+      CHECK(keys.count((*it)[1]) == 1);
+      ++named;
+    }
+  CHECK(named > 60);
+}
+
+TEST_CASE("every subcommand that a text of the program names exists") {
+  static const std::regex kCommand(R"(gpttrain ([a-z]+)( [a-z]+)?)");
+  // Words that follow the program's name in a sentence.
+  const std::set<std::string> prose{"itself", "process", "trains", "train", "gemm", "verb", "without"};
+  int named = 0;
+  for (const Literal& l : literals())
+    for (std::sregex_iterator it(l.text.begin(), l.text.end(), kCommand), last; it != last; ++it) {
+      const std::string first = (*it)[1], second = (*it)[2];
+      if (prose.count(first) == 1) continue;
+      INFO(l.where << ": " << l.text);
+      std::string found = "no";
+      for (const auto& words : {std::vector<std::string>{first, "--help"},
+                                std::vector<std::string>{first, second.empty() ? "" : second.substr(1), "--help"}})
+        try {
+          if (words.size() == 2 || !second.empty())
+            found = parse_command(words, RankEnv{}).text.empty() ? found : "yes";
+        } catch (const Error&) {}
+      CHECK(found == "yes");
+      ++named;
+    }
+  CHECK(named > 20);
+}
+
+TEST_CASE("every command that is printed as a next step runs as it is printed") {
+  TempDir dir;
+  const std::string text = read_file("/usr/share/common-licenses/GPL-3");
+  write_file(dir / "text.txt", text);
+  const auto follow = [&](const std::string& command, const std::map<std::string, std::string>& placeholders = {}) {
+    const std::string words = filled(command, placeholders);
+    const Outcome r = gpttrain(words, dir.path());
+    INFO("gpttrain " << words << "\n" << r.out);
+    CHECK(r.code == 0);
+    return r;
+  };
+  const Outcome tokenizer = must("tokenizer train --input text.txt --vocab 400 --output tok.model", dir);
+  const Outcome prepared =
+      follow(advised(tokenizer, "next: ") + " --split-docs blank-line", {{"TEXT", "text.txt"}, {"PREFIX", "tokens"}});
+  follow(advised(prepared, "next: "));
+  const std::string model =
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.global_batch 2 "
+      "--train.micro_batch 1 --device.kind cpu --log.tensorboard false ";
+  const Outcome trained =
+      must(model + "--data.train tokens --data.tokenizer tok.model --train.steps 2 --log.name x", dir);
+  follow(advised(trained, "  ") + " --max-tokens 2", {{"…", "The"}});
+  const Outcome missing = gpttrain("export --load runs/x --step 7 --output hf", dir.path());
+  CHECK(missing.code == 2);
+  follow(filled(advised(missing, "; "), {{" lists them", ""}}));
+  must("export --load runs/x --output hf", dir);
+  const Outcome imported = must("import --from hf --output imported/checkpoints", dir);
+  follow(advised(imported, "train on: ") +
+             " --device.kind cpu --train.steps 1 --train.global_batch 2 --train.micro_batch 1 "
+             "--log.tensorboard false",
+         {{"PREFIX", "tokens"}});
+  follow(advised(imported, "generate: ") + " --max-tokens 2", {{"…", "The"}});
+}

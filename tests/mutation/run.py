@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Plants the faults of mutants.txt and says which of them the tests find.
+
+  tests/mutation/run.py                 builds a copy of the tree in build/mutation, tries every fault
+  tests/mutation/run.py 3 17 20-29      only these
+  tests/mutation/run.py --limit-s 1800  starts no further fault after so many seconds
+  tests/mutation/run.py --markdown FILE writes the table of docs/mutation.md
+
+All faults are compiled into one set of programs: each sits behind gt_mutant(N), which the variable GPT_MUTANT switches on.
+So a fault costs a run of its tests, not a build. Caught: a case fails, crashes or takes longer than ten times the calm run
+and a minute. Ends with 1 when one survives, with 2 when the calm run fails.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "mutation"
+SWITCH = """#pragma once
+#include <cstdlib>
+inline bool gt_mutant(int n) {
+  static const char* const on = std::getenv("GPT_MUTANT");
+  static const int which = on != nullptr ? std::atoi(on) : 0;
+  return which == n;
+}
+"""
+
+
+class Mutant:
+    def __init__(self, number, head, original, fault):
+        self.number, self.original, self.fault = number, original, fault
+        self.file, programs, self.filter = [part.strip() for part in head.split("|")]
+        self.programs = programs.split(",")
+
+    def planted(self):
+        switch = f"gt_mutant({self.number})"
+        if self.original.endswith("{"):  # a condition and its block
+            return f"{self.fault[:-1].rstrip()[:-1]} && {switch} || !{switch} && {condition_of(self.original)}) {{"
+        if self.original.endswith(";"):
+            if self.original.startswith("const "):  # declares a name: its value is the fault
+                left, old = self.original[:-1].split(" = ", 1)
+                new = self.fault[:-1].split(" = ", 1)[1]
+                return f"{left} = {switch} ? ({new}) : ({old});"
+            return f"{{ if ({switch}) {{ {self.fault} }} else {{ {self.original} }} }}"
+        if self.original.startswith("."):  # a designated initializer
+            left, old = self.original.split(" = ", 1)
+            return f"{left} = {switch} ? ({self.fault.split(' = ', 1)[1]}) : ({old})"
+        return f"({switch} ? ({self.fault}) : ({self.original}))"
+
+
+def condition_of(text):
+    return text[text.index("(") + 1 : text.rindex(")")]
+
+
+def mutants():
+    blocks = (ROOT / "tests/mutation/mutants.txt").read_text().split("\n== ")[1:]
+    out = []
+    for number, block in enumerate(blocks, 1):
+        lines = [line for line in block.splitlines() if line and not line.startswith("#")]
+        original = [line[2:] for line in lines if line.startswith("- ")]
+        fault = [line[2:] for line in lines if line.startswith("+ ")]
+        if len(original) != 1 or len(fault) != 1:
+            sys.exit(f"mutants.txt: block {number}: one line with - and one with + expected")
+        out.append(Mutant(number, lines[0], original[0], fault[0]))
+    return out
+
+
+def plant(all_mutants):
+    """A fresh copy of what git tracks, with every fault in it. Files keep their time where their text is the same."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
+                            text=True)
+    texts = {name: (ROOT / name).read_bytes() for name in listed.stdout.split("\n") if name and (ROOT / name).is_file()}
+    texts["mutant.h"] = SWITCH.encode()
+    for m in all_mutants:
+        text = texts[m.file].decode()
+        if text.count(m.original) != 1:
+            sys.exit(f"mutant {m.number}: {m.file} has {text.count(m.original)} times: {m.original}")
+        texts[m.file] = text.replace(m.original, m.planted()).encode()
+    for name in {m.file for m in all_mutants}:
+        texts[name] = b'#include "mutant.h"\n' + texts[name]
+    for name, data in texts.items():
+        path = COPY / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_bytes() != data:
+            path.write_bytes(data)
+            shutil.copymode(ROOT / name, path) if name != "mutant.h" else None
+
+
+def build(programs, jobs):
+    cmake = ["cmake", "--preset", "cpu", "-DGPT_CUDA=OFF"]
+    targets = ["--target", "gpttrain"] + [f"test_{p}" for p in sorted(programs)]
+    for command in (cmake, ["cmake", "--build", "--preset", "cpu", "-j", str(jobs)] + targets):
+        if subprocess.run(command, cwd=COPY, stdout=subprocess.DEVNULL).returncode != 0:
+            sys.exit(f"mutation: {' '.join(command)} failed")
+
+
+def run(program, tests, number, limit_s):
+    """Seconds that the run took and how it ended: "" when every case passed."""
+    env = dict(os.environ, GPT_MUTANT=str(number))
+    begin = time.monotonic()
+    command = [str(COPY / "build/cpu" / f"test_{program}"), "-#", "-a", tests]
+    try:
+        done = subprocess.run(command, cwd=COPY, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        return limit_s, "took too long"
+    text = done.stdout.decode(errors="replace")
+    if "No test cases matched" in text or "No tests ran" in text:
+        sys.exit(f"mutant {number}: no case of test_{program} matches {tests}")
+    failed = "" if done.returncode in (0, 77) else first_failure(text, done.returncode)
+    return time.monotonic() - begin, failed
+
+
+def first_failure(text, code):
+    """The name of the first case that failed: the lines between the rulers of Catch2's first report."""
+    lines = text.splitlines()
+    for k, line in enumerate(lines):
+        if line.startswith("-----") and k + 1 < len(lines):
+            name = []
+            for more in lines[k + 1 :]:
+                if more.startswith("-----"):
+                    return " ".join(name)
+                name.append(more.strip())
+    return f"exit code {code}"
+
+
+def chosen(words, count):
+    if not words:
+        return set(range(1, count + 1))
+    out = set()
+    for word in words:
+        first, _, last = word.partition("-")
+        out.update(range(int(first), int(last or first) + 1))
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("numbers", nargs="*")
+    parser.add_argument("--limit-s", type=float, default=1e9)
+    parser.add_argument("--markdown")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    args = parser.parse_args()
+    begin = time.monotonic()
+    everything = mutants()
+    plant(everything)
+    wanted = [m for m in everything if m.number in chosen(args.numbers, len(everything))]
+    build({p for m in wanted for p in m.programs}, args.jobs)
+    calm, rows = {}, []
+    for m in wanted:
+        if time.monotonic() - begin > args.limit_s:
+            break
+        by = ""
+        for program in m.programs:
+            if (program, m.filter) not in calm:
+                seconds, failed = run(program, m.filter, 0, 3600)
+                if failed:
+                    print(f"mutation: without a fault, test_{program} fails: {failed}")
+                    sys.exit(2)
+                calm[program, m.filter] = seconds
+            by = run(program, m.filter, m.number, 60 + 10 * calm[program, m.filter])[1]
+            if by:
+                break
+        rows.append((m, by))
+        print(f"{m.number:3d} {'caught  ' if by else 'SURVIVED'} {m.file}: {m.original}  ->  {m.fault}" +
+              (f"   [{by}]" if by else ""), flush=True)
+    caught = sum(1 for _, by in rows if by)
+    print(f"{caught} of {len(rows)} faults caught ({len(everything)} in the list)")
+    if args.markdown:
+        with open(args.markdown, "w", encoding="utf-8") as out:
+            for m, by in rows:
+                cells = (str(m.number), f"`{m.file}`", f"`{m.original}`", f"`{m.fault}`", by or "**survived**")
+                out.write("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n")
+    return 0 if caught == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

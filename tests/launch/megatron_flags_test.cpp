@@ -69,6 +69,8 @@ std::vector<std::string> around(const MegatronFlag& f) {
   if (f.name.find("virtual") != std::string_view::npos)
     words.insert(words.end(), {"--pipeline-model-parallel-size", "2"});
   if (f.name == "fp8-format") words.push_back("--bf16");
+  if (f.name.substr(0, 7) == "lr-wsd-") words.insert(words.end(), {"--lr-decay-style", "WSD"});
+  if (f.name == "no-load-optim") words.insert(words.end(), {"--load", source_dir() + "/tests/golden/ckpt-v1.0"});
   if (f.name == "sgd-momentum") words.insert(words.end(), {"--optimizer", "sgd"});
   if (f.name == "eod-mask-loss") words.insert(words.end(), {"--data.tokenizer", "tok.model"});
   return words;

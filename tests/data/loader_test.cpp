@@ -173,6 +173,13 @@ TEST_CASE("evaluation over a whole split masks the last batch, ends, and repeats
   }
 }
 
+TEST_CASE("evaluation over a split of whole batches ends behind the last of them") {
+  const Counting data(5);
+  Loader l(data, {.seq = 5, .micro_batch = 2, .total_samples = 6}, kHost, host_device(), {});
+  for (int i = 0; i < 3; ++i) CHECK(l.next().size() == 1);
+  CHECK(l.next().empty());
+}
+
 TEST_CASE("skipped windows are left out") {
   const Counting data(4);
   Loader l(data, {.seq = 4, .micro_batch = 2, .skip_windows = {{4, 8}, {8, 10}}}, kHost, host_device(), {});

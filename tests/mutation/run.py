@@ -109,7 +109,7 @@ def run(program, tests, number, limit_s):
     except subprocess.TimeoutExpired:
         return limit_s, "took too long"
     text = done.stdout.decode(errors="replace")
-    if "No test cases matched" in text or "No tests ran" in text:
+    if "No tests ran" in text:  # some of the filter's patterns may be of another program
         sys.exit(f"mutant {number}: no case of test_{program} matches {tests}")
     failed = "" if done.returncode in (0, 77) else first_failure(text, done.returncode)
     return time.monotonic() - begin, failed

@@ -96,6 +96,11 @@ class BlendedDataset final : public Dataset {
     for (const auto& s : sources_) h = splitmix64(h ^ s->order_hash());
     return h;
   }
+  std::vector<Content> contents() const override {
+    std::vector<Content> out;
+    for (const auto& s : sources_) out.push_back({s->file().prefix(), s->identity()});
+    return out;
+  }
   DataCursor cursor(int64_t consumed) const override {
     DataCursor c{.consumed_samples = consumed,
                  .seed = options_.seed,

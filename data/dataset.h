@@ -30,6 +30,11 @@ class Dataset {
   virtual DataCursor cursor(int64_t consumed) const = 0;
   // Hash of the tables of the first epoch: ranks that read one dataset compare it. 0: no tables.
   virtual uint64_t order_hash() const { return 0; }
+  // What identifies the files of each source, for ranks of several machines to compare. Empty: no files.
+  struct Content {
+    std::string name, identity;  // as the config names it; "12 bytes, index 0123456789ab, content 0123456789abcdef"
+  };
+  virtual std::vector<Content> contents() const { return {}; }
   // The sequence of the file and the offset of the first token of a sample; {-1, -1} without a file. `source`: which
   // dataset.
   struct Place {

@@ -201,6 +201,15 @@ Dataset::Place TokenSource::place(int64_t sample) const {
   return p;
 }
 
+std::string TokenSource::identity() const {
+  const Fingerprint& f = file_->fingerprint();
+  std::string out = cat(f.bin_bytes, " bytes, index ", f.idx_sha256.substr(0, 12), ", content ", std::hex, f.ends_xxh3,
+                        '-', sample_hash(*file_));
+  if (const auto meta = read_token_meta(file_->prefix()))
+    out += cat(", meta ", meta->tokenizer_sha256.substr(0, 12), '-', meta->bin_xxh3_128.substr(0, 12));
+  return out;
+}
+
 uint64_t TokenSource::order_hash() const {
   if (order_ == SampleOrder::kSequential || llmc_) return 0;
   const Pin held{*this, pin(0)};

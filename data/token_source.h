@@ -29,6 +29,7 @@ class TokenSource {
   void read_ahead(int64_t sample) const;
   Dataset::Place place(int64_t sample) const;
   uint64_t order_hash() const;
+  std::string identity() const;  // sizes, hashes, and what lies beside the files (Dataset::Content)
 
  private:
   struct Slot {  // one epoch's order; pinned while somebody copies from it

@@ -1,5 +1,7 @@
 #include "data/token_store.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 
 #include "data/llmc_tokens.h"
@@ -58,6 +60,19 @@ const char* name_of(TokenType t) {
 TokenType token_type_for(int64_t pieces) { return pieces < 65500 ? TokenType::kU16 : TokenType::kI32; }
 
 std::string Fingerprint::text() const { return cat(bin_bytes, ' ', idx_sha256, ' ', ends_xxh3); }
+
+uint64_t sample_hash(const TokenStore& tokens) {
+  constexpr int64_t kSamples = 32, kLength = 256;
+  uint64_t hash = 0;
+  int32_t ids[kLength];
+  for (int64_t i = 0; i < kSamples && tokens.sequences() > 0; ++i) {
+    const int64_t sequence = (tokens.sequences() - 1) * i / (kSamples - 1), length = tokens.length(sequence);
+    const int64_t count = std::min(length, kLength), begin = (length - count) * i / (kSamples - 1);
+    tokens.read(sequence, begin, {ids, static_cast<size_t>(count)});
+    hash = XXH3_64bits_withSeed(ids, static_cast<size_t>(count) * sizeof ids[0], hash);
+  }
+  return hash;
+}
 
 uint64_t gather_tokens(const uint8_t* p, TokenType type, std::span<int32_t> out) {
   switch (type) {

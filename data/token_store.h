@@ -71,6 +71,10 @@ class TokenStore {
 // found.
 std::unique_ptr<TokenStore> open_tokens(const std::string& path, const TokenFileOptions& options = {});
 
+// Hash of at most 32 stretches of 256 tokens, spread over all sequences: differs with near certainty between different
+// texts, at the cost of reading 32 places.
+uint64_t sample_hash(const TokenStore&);
+
 // Widens tokens of this type at `p`, which need not be aligned; returns what TokenStore::read returns.
 uint64_t gather_tokens(const uint8_t* p, TokenType type, std::span<int32_t> out);
 

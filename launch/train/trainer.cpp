@@ -7,6 +7,7 @@
 #include "kernels/core/host.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/alike.h"
 #include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
@@ -38,7 +39,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
     settle_gemm_plans(config_, engine_options(config_, threads_), *mesh_, *backend_, device_.index(), compute_,
                       config_.run_dir());
   agree(world, [&] { open_data(); });
-  require_equal_order();
+  require_alike(world, data_traits(tokenizer_sha256_, *train_data_, valid_data_.get()));
   ops_ = std::make_unique<OpWatch>(*backend_);
   engine_ = std::make_unique<Engine>(engine_options(config_, threads_), *mesh_, ops_->backend(), compute_, plan_);
   require_fault_targets();

@@ -49,7 +49,6 @@ class Trainer {
   void lock_folder();
   void write_config() const;
   void open_data();
-  void require_equal_order();
   void load_or_init();
   void restore_scaler();
   void begin_curriculum();
@@ -121,6 +120,7 @@ class Trainer {
   std::span<const MicroBatch> microbatches_;  // of the last step
   LossScaleState scale_before_;               // before it
   int64_t targets_ = 0;                       // of it
+  std::string tokenizer_sha256_;              // of data.tokenizer; "": there is none
   int32_t eod_ = -1;  // ends a document, with data.eod_mask_loss
   std::unique_ptr<DirLock> lock_;  // rank 0's
   std::unique_ptr<MetricsWriter> log_;

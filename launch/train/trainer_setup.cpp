@@ -66,6 +66,7 @@ void Trainer::open_data() {
   o.warn = [this](const std::string& text) {
     if (speaks()) fmt::print(stderr, "warning: {}\n", text);
   };
+  tokenizer_sha256_ = o.tokenizer_sha256;
   train_data_ = open_training_data(o, run_.loaded);
   if (config_.data.eod_mask_loss) eod_ = end_of_document();
   if (config_.train.eval_every == 0) return;
@@ -75,18 +76,6 @@ void Trainer::open_data() {
     o.part = 1;
   o.order = SampleOrder::kSequential;
   valid_data_ = open_dataset(o);
-}
-
-// Ranks that built or read different sample orders would train on different data without a word.
-void Trainer::require_equal_order() {
-  int64_t hashes[2] = {static_cast<int64_t>(train_data_->order_hash() >> 1), 0};
-  hashes[1] = -hashes[0];
-  mesh_->world().all_reduce({reinterpret_cast<std::byte*>(hashes), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-  agree(mesh_->world(), [&] {
-    GT_REQUIRE(hashes[0] == -hashes[1], Exit::kUsage, "the ranks disagree about the order of samples of ",
-               config_.data.train.front().path, ": its files differ between machines, or an index below ",
-               default_cache_dir(), " is stale; copy the files again and remove that folder");
-  });
 }
 
 LoaderConfig Trainer::loader_config() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "launch/ranks/alike.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/spawn.h"
@@ -51,6 +52,7 @@ Exit run_train(const Command& command) {
   }
   return run_ranks(command, [&run](GroupFactory& factory) {
     install_stop_signals();
+    require_same_program(run.loaded.config, factory);
     Trainer trainer(run, factory);
     return trainer.run();
   });

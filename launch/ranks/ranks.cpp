@@ -12,6 +12,7 @@
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/crash.h"
+#include "launch/ranks/join_machines.h"
 #include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
@@ -136,7 +137,9 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
                  command.env.local_world);
     MpiFactory factory(wait_deadline(config));
     const StackWatch watched(factory.world_rank());
-    StallMonitor monitor(factory.board(), factory.board_rank(), stall_options(command));
+    StallOptions watch = stall_options(command);
+    join_machines(factory, watch);
+    StallMonitor monitor(factory.board(), factory.board_rank(), std::move(watch));
     const CrashNotes notes(factory.board(), factory.board_rank());
     install_crash_handlers();
     return run_alone(config, factory, body, &monitor);

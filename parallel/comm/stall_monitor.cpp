@@ -14,6 +14,7 @@
 #include <fstream>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/core/check.h"
@@ -46,6 +47,17 @@ struct StallMonitor::Impl {
   void look_for_deaths(int64_t now);
   void look_for_stalls(int64_t now);
   void end_run(const std::vector<RankView>& ranks, int waiter, int64_t now);
+  void write_board(int64_t now);
+  std::vector<RankView> everybody(int64_t now) const;
+  void report_to_hub(int64_t now);
+  void look_at_nodes(int64_t now);
+  void lose(const std::string& text);
+  void end_all(Exit code, const std::string& text);
+  bool judges(int64_t now) const;
+  void say_goodbye() {  // so that nobody waits for a sign of this rank
+    const int64_t now = steady_ns();
+    if (options.link && acting(now)) options.link->report({host, verdict, read_board(board, now)}, now);
+  }
   void look_for_dumps(int64_t now);
   void write_stacks(int64_t ticket);
   std::string dump_folder(int64_t ticket) const {
@@ -69,6 +81,8 @@ struct StallMonitor::Impl {
   bool ended = false;        // `end` was called
   int dumps_asked = 0;       // of options.dump_requests, answered
   int64_t dump_seen = 0;     // ticket whose stacks this process has written
+  bool lost_told = false;    // that a machine is
+  std::string verdict;       // about a rank that died here
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -112,7 +126,11 @@ void StallMonitor::Impl::run() {
     if (ended) continue;
     look_for_dumps(now);
     if (me >= 0) look_for_deaths(now);
-    if (acting(now)) look_for_stalls(now);
+    if (ended) continue;
+    if (options.hub) look_at_nodes(now);
+    if (ended || !acting(now)) continue;
+    if (options.link) report_to_hub(now);
+    if (!ended && judges(now)) look_for_stalls(now);
   }
 }
 
@@ -148,9 +166,12 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
         text += cat("; last call: ", g->label, " ", to_string(g->last));
       leave_verdict(text);
       options.say(text);
+      verdict = text.substr(0, text.find('\n'));
+      if (options.link) options.link->report({host, verdict, ranks}, now);
     }
     // A launcher ends the other ranks within about a second; where it does not, we do.
     std::this_thread::sleep_for(std::chrono::seconds(2));
+    if (options.hub) options.hub->end(verdict);
     ended = true;
     options.end(static_cast<int>(Exit::kInternal), "");
     return;
@@ -158,7 +179,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
 }
 
 void StallMonitor::Impl::look_for_stalls(int64_t now) {
-  std::vector<RankView> ranks = read_board(board, now);
+  std::vector<RankView> ranks = everybody(now);
   const double awake = static_cast<double>(now - awake_since) * 1e-9;
   for (RankView& r : ranks) r.waited_s = std::min(r.waited_s, awake);
   const auto late = longest_wait(ranks);
@@ -218,13 +239,8 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
   text = cat("hang: the run ends (comm.stall_abort_s ", options.abort_seconds, "); ", text);
   const auto two_ticks = std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds);
   if (!options.run_dir.empty()) {
-    const int64_t ticket = int64_t{std::time(nullptr)} << 1 | 1;
-    const std::string folder = dump_folder(ticket);
-    std::error_code ec;
-    std::filesystem::create_directories(folder, ec);
-    dump_board(board, ranks, now, folder);
-    board.head->dump.store(ticket, kRelaxed);
-    write_stacks(ticket);
+    write_board(now);
+    const std::string folder = dump_folder(dump_seen);
     std::ofstream report(folder + "/report.txt");
     report << text << "\n";
     report.close();
@@ -234,11 +250,107 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
   }
   leave_verdict(verdict);
   options.say(text);
+  end_all(Exit::kHang, text);
+}
+
+// What the ranks of this machine do, into a folder of its own; all add their stacks.
+void StallMonitor::Impl::write_board(int64_t now) {
+  const int64_t ticket = int64_t{std::time(nullptr)} << 1 | 1;
+  std::error_code ec;
+  std::filesystem::create_directories(dump_folder(ticket), ec);
+  dump_board(board, read_board(board, now), now, dump_folder(ticket));
+  board.head->dump.store(ticket, kRelaxed);
+  write_stacks(ticket);
+}
+
+void StallMonitor::Impl::end_all(Exit code, const std::string& text) {
+  if (options.hub) options.hub->end(text);
   board.head->ending.store(2, std::memory_order_release);
   // The other monitors of this machine see it within a tick and end with the same code.
-  std::this_thread::sleep_for(two_ticks);
+  std::this_thread::sleep_for(std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds));
   ended = true;
-  options.end(static_cast<int>(Exit::kHang), text);
+  options.end(static_cast<int>(code), text);
+}
+
+namespace {
+
+constexpr const char* kWhy = " s: machine gone or cut off, or processes frozen";
+
+double seconds_since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
+
+bool over(const std::vector<RankView>& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankView& r) {
+    return r.phase == RunPhase::kDone || r.phase == RunPhase::kFailed;
+  });
+}
+
+}  // namespace
+
+// This machine's ranks, then those of others as they last said, which a silent machine did some time ago.
+std::vector<RankView> StallMonitor::Impl::everybody(int64_t now) const {
+  std::vector<RankView> out = read_board(board, now);
+  if (!options.hub) return out;
+  for (const auto& [rank, node] : options.hub->nodes())
+    for (RankView v : node.report.ranks) {
+      const double silent = seconds_since(node.heard, now);
+      v.silent_s += silent;
+      if (v.waits) v.waited_s += silent;
+      const bool left = v.phase == RunPhase::kDone || v.phase == RunPhase::kFailed;
+      v.frozen = v.frozen || (silent > kFrozenSeconds && !left);
+      out.push_back(std::move(v));
+    }
+  return out;
+}
+
+// With a hub that answers, the hub does.
+bool StallMonitor::Impl::judges(int64_t now) const {
+  constexpr double kSilentSeconds = 5;
+  if (!options.link) return true;
+  return options.link->heard() == 0 || seconds_since(options.link->heard(), now) > kSilentSeconds;
+}
+
+void StallMonitor::Impl::lose(const std::string& text) {
+  if (!std::exchange(lost_told, true)) options.say(text);
+  if (options.abort_seconds <= 0) return;
+  leave_verdict(text);
+  end_all(Exit::kHang, text);
+}
+
+void StallMonitor::Impl::report_to_hub(int64_t now) {
+  NodeLink& link = *options.link;
+  link.report({host, verdict, read_board(board, now)}, now);
+  if (link.ended()) {
+    if (!options.run_dir.empty()) write_board(now);
+    return end_all(Exit::kHang, "");
+  }
+  // The hub needs a while to find that this machine is the lost one, and its word counts.
+  constexpr double kLonger = 5;
+  if (link.heard() == 0 || link.done() || over(read_board(board, now))) return;
+  const double silent = seconds_since(std::max(link.heard(), awake_since), now);
+  if (silent > options.lost_seconds + kLonger)
+    lose(cat("lost: no sign of life from ", options.hub_name, " for ", static_cast<int>(silent), kWhy));
+}
+
+void StallMonitor::Impl::look_at_nodes(int64_t now) {
+  constexpr double kGoneSeconds = 3;  // a machine may change who speaks for it
+  options.hub->poll(now);
+  for (const auto& [rank, node] : options.hub->nodes()) {
+    if (!node.report.verdict.empty() && board.head->mourned.exchange(1) == 0) {
+      leave_verdict(node.report.verdict);
+      std::this_thread::sleep_for(std::chrono::seconds(2));  // as for one that died here
+      return end_all(Exit::kInternal, node.report.verdict);
+    }
+    if (over(node.report.ranks)) continue;
+    const double silent = seconds_since(std::max(node.heard, awake_since), now);
+    const bool gone = node.closed != 0 && seconds_since(std::max(node.closed, awake_since), now) > kGoneSeconds;
+    if (!gone && silent <= options.lost_seconds) continue;
+    std::string names;
+    for (const RankView& v : node.report.ranks)
+      names += cat(names.empty() ? "" : ", ", who(v, host).substr(names.empty() ? 0 : 5));
+    if (node.report.ranks.size() > 1) names.insert(4, "s");
+    return lose(gone ? cat("lost: ", names, ": gone without a word")
+                     : cat("lost: no sign of life from ", names, " for ", static_cast<int>(silent), kWhy));
+  }
 }
 
 StallMonitor::StallMonitor(const CommBoard& board, int local_rank, StallOptions options)
@@ -256,12 +368,15 @@ StallMonitor::~StallMonitor() {
   }
   impl_->wake.notify_all();
   impl_->thread.join();
+  impl_->say_goodbye();
   for (const int h : impl_->handles)
     if (h >= 0) close(h);
 }
 
 void StallMonitor::failed() {
   if (impl_->me >= 0) impl_->board.pages[impl_->me].rank.phase.store(RunPhase::kFailed, kRelaxed);
+  const std::lock_guard lock(impl_->mutex);
+  impl_->say_goodbye();
 }
 
 }  // namespace gt

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "parallel/comm/comm_board.h"
+#include "parallel/comm/node_link.h"
 
 namespace gt {
 
@@ -20,6 +21,12 @@ struct StallOptions {
   // process adds its stacks. Called on the monitor's thread.
   std::function<int()> dump_requests;
   std::function<std::string()> stacks;
+  // Of a job of several machines: rank 0's process has the hub, each process of the other machines a link to it. The hub
+  // then judges the ranks of all machines, and says which one is lost: no sign of life for lost_seconds.
+  std::shared_ptr<NodeHub> hub = {};
+  std::shared_ptr<NodeLink> link = {};
+  std::string hub_name = {};  // "rank 0 (node1)"
+  double lost_seconds = 15;
   // Ends the process; called on every rank's monitor. Default: _exit(code).
   std::function<void(int code, const std::string& report)> end;
 };

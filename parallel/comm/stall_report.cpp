@@ -46,10 +46,11 @@ void reach(const std::vector<std::vector<int>>& edges, int from, std::vector<boo
 
 // Two members of the waiting rank's group that made different calls with its number.
 std::optional<Diagnosis> find_desync(const std::vector<RankView>& ranks, const CommBoard& board) {
+  const auto here = static_cast<size_t>(board.ranks);  // of others the last calls are not known
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankView& me = ranks[r];
     if (!me.waits || is_message(me.wait_call)) continue;
-    for (size_t q = 0; q < ranks.size(); ++q) {
+    for (size_t q = 0; q < std::min(here, ranks.size()); ++q) {
       const GroupView* g = ranks[q].find(me.wait_key);
       const OpEntry* e = g != nullptr ? board.pages[q].find(me.wait_key, me.wait_seq) : nullptr;
       if (e == nullptr || e->call.load() == me.wait_call) continue;
@@ -189,7 +190,7 @@ std::optional<int> longest_wait(const std::vector<RankView>& ranks, double facto
 }
 
 std::string who(const RankView& r, const std::string& host) {
-  return cat("rank ", r.world_rank, " (", host, r.pid > 0 ? cat(" pid ", r.pid) : "",
+  return cat("rank ", r.world_rank, " (", r.host.empty() ? host : r.host, r.pid > 0 ? cat(" pid ", r.pid) : "",
              r.place.empty() ? "" : ", " + r.place, ")");
 }
 

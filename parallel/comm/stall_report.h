@@ -25,6 +25,7 @@ struct RankView {
   uint64_t where = kNowhere;
   RunPhase phase = RunPhase::kInit;
   std::string place;
+  std::string host;        // "": this machine
   bool frozen = false;     // its monitor gives no sign of life
   double silent_s = 0;     // since when
   bool waits = false;
@@ -37,7 +38,7 @@ struct RankView {
 
 constexpr double kFrozenSeconds = 3;  // without a beat
 
-// Index: local rank. `now`: steady_ns.
+// Index: local rank; a caller may append ranks of other machines. `now`: steady_ns.
 std::vector<RankView> read_board(const CommBoard&, int64_t now);
 
 enum class StallKind : uint8_t {
@@ -49,7 +50,7 @@ enum class StallKind : uint8_t {
 
 struct Diagnosis {
   StallKind kind = StallKind::kTransport;
-  std::vector<int> ranks;    // local ranks
+  std::vector<int> ranks;    // indices
   std::string desync_calls;  // kDesync: who called what
 };
 

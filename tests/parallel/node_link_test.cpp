@@ -1,0 +1,253 @@
+// Stall monitors of several machines: what travels between them, who is let in, and that the hub names who is late or
+// lost on another machine.
+#include "parallel/comm/node_link.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "kernels/core/rng.h"
+#include "parallel/comm/stall_monitor.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+RankView rank_view(int rank) {
+  RankView v;
+  v.world_rank = rank;
+  v.pid = 100 + rank;
+  v.place = cat("pp", rank, " dp0 tp0");
+  v.phase = RunPhase::kStep;
+  v.waits = true;
+  v.waited_s = 11;
+  v.limit_s = 10;
+  v.wait_key = 7;
+  v.wait_seq = 3;
+  v.wait_call = {CommOp::kRecv, ReduceOp::kSum, DType::kF32, 12, 1, 5};
+  GroupView g;
+  g.key = 7;
+  g.label = "pp group [0,1]";
+  g.rank = rank;
+  g.size = 2;
+  g.posted = 3;
+  g.last_start = 5 * kSecond;
+  v.groups.push_back(g);
+  return v;
+}
+
+// Until `done`, both sides polled; false after 20 s.
+template <class Tick, class Done>
+bool within_20s(Tick tick, Done done) {
+  for (int i = 0; i < 2000; ++i) {
+    tick();
+    if (done()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+int connect_to(const std::string& address) {
+  std::istringstream in(address);
+  std::string ip;
+  int port = 0;
+  in >> ip >> port;
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, ip.c_str(), &a.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0);
+  return fd;
+}
+
+// One machine with one rank, its monitor and what that did.
+struct Machine {
+  BoardHead head;
+  std::unique_ptr<RankPages[]> pages = std::make_unique<RankPages[]>(1);
+  std::mutex mutex;
+  std::string said;
+  std::atomic<int> code{-1};
+  std::unique_ptr<StallMonitor> monitor;
+  CommBoard board() { return {&head, pages.get(), 1}; }
+  std::string text() {
+    const std::lock_guard lock(mutex);
+    return said;
+  }
+  void watch(int rank, StallOptions o) {
+    RankSlot& s = pages[0].rank;
+    s.world_rank.store(rank);
+    s.phase.store(RunPhase::kStep);
+    s.pid.store(rank + 1);
+    GroupSlot& g = pages[0].group[0];
+    g.size.store(2), g.rank.store(static_cast<uint32_t>(rank)), g.posted.store(4), g.label.store("dp group [0,1]");
+    g.key.store(9);
+    o.tick_seconds = 0.02;
+    o.say = [this](const std::string& t) {
+      const std::lock_guard lock(mutex);
+      said += t + "\n";
+    };
+    o.end = [this](int c, const std::string&) { code = c; };
+    monitor = std::make_unique<StallMonitor>(board(), 0, o);
+  }
+  void wait_in_group(double seconds) {
+    RankSlot& s = pages[0].rank;
+    s.warn_ns.store(kSecond / 10);
+    s.wait_key.store(9), s.wait_seq.store(4);
+    s.wait_call.store({CommOp::kAllReduce, ReduceOp::kSum, DType::kF32, 4, 0, 0});
+    pages[0].group[0].posted.store(5);
+    s.wait_start.store(steady_ns() - static_cast<int64_t>(seconds * 1e9));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a report arrives as it was, with times by the receiver's clock; damaged ones are refused") {
+  const NodeReport sent{"node2", "rank 1 died", {rank_view(1), rank_view(2)}};
+  const std::string bytes = encode(sent, 8 * kSecond);
+  const auto got = decode(bytes, 1000 * kSecond);
+  REQUIRE(got);
+  CHECK(got->host == "node2");
+  CHECK(got->verdict == "rank 1 died");
+  REQUIRE(got->ranks.size() == 2);
+  const RankView &v = got->ranks[1], &w = sent.ranks[1];
+  CHECK(who(v, "node1") == "rank 2 (node2 pid 102, pp2 dp0 tp0)");
+  CHECK(v.wait_call == w.wait_call);
+  CHECK((v.waits && v.waited_s == 11 && v.wait_key == 7 && v.wait_seq == 3 && v.phase == RunPhase::kStep));
+  REQUIRE(v.groups.size() == 1);
+  CHECK(v.groups[0].label == w.groups[0].label);
+  CHECK(v.groups[0].posted == 3);
+  CHECK(v.groups[0].last_start == 997 * kSecond);
+  for (size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(bytes.substr(0, n), 0));
+  CHECK_FALSE(decode(bytes + "x", 0));
+  CHECK_FALSE(decode(encode({"node2", "", {}}, 0), 0));  // of no rank
+  int accepted = 0;
+  for (uint64_t i = 0; i < 20000; ++i) {  // must neither crash nor believe impossible values
+    std::string wrong = bytes;
+    for (int k = 0; k < 3; ++k) wrong[splitmix64(i * 3 + static_cast<uint64_t>(k)) % wrong.size()] = static_cast<char>(splitmix64(i + 77) >> (8 * k));
+    const auto r = decode(wrong, 0);
+    accepted += r.has_value();
+    for (const RankView& x : r ? r->ranks : std::vector<RankView>()) CHECK(static_cast<int>(x.wait_call.op) < kNumCommOps);
+  }
+  CHECK(accepted > 0);
+}
+
+TEST_CASE("the hub takes reports of who knows the secret, and drops everybody else without harm") {
+  NodeHub hub("secret", "127.0.0.1");
+  REQUIRE_FALSE(hub.address().empty());
+  NodeLink link(hub.address(), "secret"), liar(hub.address(), "guess");
+  std::vector<int> strangers;
+  for (const std::string& bytes : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(5000, '\0'), std::string(),
+                                   std::string("\x40\0\0\0", 4) + std::string(64, 'a') + encode({"x", "", {rank_view(5)}}, 0)}) {
+    strangers.push_back(connect_to(hub.address()));
+    if (!bytes.empty()) REQUIRE(send(strangers.back(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
+  }
+  const auto tick = [&] {
+    const int64_t now = steady_ns();
+    hub.poll(now);
+    link.report({"node2", "", {rank_view(1)}}, now);
+    liar.report({"node9", "", {rank_view(9)}}, now);
+  };
+  CHECK(within_20s(tick, [&] { return link.heard() > 0; }));
+  for (int i = 0; i < 100; ++i) tick();
+  REQUIRE(hub.nodes().size() == 1);
+  CHECK(hub.nodes().at(1).report.host == "node2");
+  CHECK(hub.nodes().at(1).closed == 0);
+  CHECK(liar.heard() == 0);
+  CHECK_FALSE(link.ended());
+  hub.end("rank 3 died");
+  CHECK(within_20s(tick, [&] { return link.ended(); }));
+  CHECK_FALSE(liar.ended());
+  for (const int fd : strangers) close(fd);
+}
+
+TEST_CASE("a link believes only a hub that knows the secret") {
+  NodeHub foreign("other", "127.0.0.1");
+  NodeLink link(foreign.address(), "secret");
+  for (int i = 0; i < 200; ++i) {
+    const int64_t now = steady_ns();
+    foreign.poll(now);
+    foreign.end("stop");
+    link.report({"node2", "", {rank_view(1)}}, now);
+  }
+  CHECK(link.heard() == 0);
+  CHECK_FALSE(link.ended());
+  CHECK(foreign.nodes().empty());
+}
+
+TEST_CASE("a rank that is late on another machine is named by the hub, and the run ends on both", "[R12]") {
+  Machine here, there;
+  const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+  here.watch(0, {.abort_seconds = 2, .hub = hub});
+  there.watch(1, {.abort_seconds = 2, .link = std::make_shared<NodeLink>(hub->address(), "s"), .hub_name = "rank 0 (here)"});
+  here.wait_in_group(1.5);
+  CHECK(within_20s([] {}, [&] { return here.code >= 0 && there.code >= 0; }));
+  CHECK(here.code == 124);
+  CHECK(there.code == 124);
+  CHECK_THAT(here.text(), Contains("stalled: not arrived: rank 1\n  rank 1 (") && Contains("runs, in no collective"));
+  CHECK_THAT(here.text(), Contains("hang: the run ends"));
+  CHECK_THAT(here.text(), !Contains("other machines"));
+  CHECK(there.text() == "");  // one message in all
+}
+
+TEST_CASE("a machine without a sign of life is named with its ranks, and ends by itself where it lives", "[R12]") {
+  SECTION("its process is gone") {
+    Machine here;
+    const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+    auto link = std::make_unique<NodeLink>(hub->address(), "s");
+    here.watch(0, {.hub = hub});
+    const auto tick = [&] {
+      if (link) link->report({"node2", "", {rank_view(1), rank_view(2)}}, steady_ns());
+    };
+    REQUIRE(within_20s(tick, [&] { return link->heard() > 0; }));
+    link.reset();
+    CHECK(within_20s(tick, [&] { return here.code >= 0; }));
+    CHECK(here.code == 124);
+    CHECK_THAT(here.text(), Contains("lost: ranks 1 (node2 pid 101, pp1 dp0 tp0), 2 (node2 pid 102, pp2 dp0 tp0): gone without a word"));
+  }
+  SECTION("it is silent") {
+    Machine here;
+    const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+    NodeLink link(hub->address(), "s");
+    here.watch(0, {.hub = hub, .lost_seconds = 0.5});
+    REQUIRE(within_20s([&] { link.report({"node2", "", {rank_view(1)}}, steady_ns()); }, [&] { return link.heard() > 0; }));
+    CHECK(within_20s([] {}, [&] { return here.code >= 0; }));
+    CHECK_THAT(here.text(), Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for "));
+  }
+  SECTION("the hub is") {
+    Machine there;
+    NodeHub hub("s", "127.0.0.1");
+    const auto link = std::make_shared<NodeLink>(hub.address(), "s");
+    REQUIRE(within_20s([&] {
+      hub.poll(steady_ns());
+      link->report({"there", "", {rank_view(1)}}, steady_ns());
+    }, [&] { return link->heard() > 0; }));
+    there.watch(1, {.link = link, .hub_name = "rank 0 (node1)", .lost_seconds = -4.5});
+    CHECK(within_20s([] {}, [&] { return there.code >= 0; }));
+    CHECK(there.code == 124);
+    CHECK_THAT(there.text(), Contains("lost: no sign of life from rank 0 (node1) for "));
+  }
+  SECTION("a rank that has ended well is missed by nobody") {
+    Machine here, there;
+    const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+    const auto link = std::make_shared<NodeLink>(hub->address(), "s");
+    here.watch(0, {.hub = hub, .lost_seconds = 0.3});
+    there.watch(1, {.link = link, .hub_name = "rank 0 (here)"});
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // they find each other
+    there.monitor.reset();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    CHECK(here.code == -1);
+    CHECK(here.text() == "");
+  }
+}

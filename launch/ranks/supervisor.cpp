@@ -152,7 +152,13 @@ std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
   const auto begin = Clock::now();
   for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
     if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
-    const int slots = total_slots(hosts_at_hand());
+    int slots = total_slots(hosts_at_hand());
+    if (slots < world() && !left_out_.empty()) {  // better than none
+      fmt::print(stderr, "gpttrain: used again, for want of others: {}\n", fmt::join(left_out_, ", "));
+      left_out_.clear();
+      look_at_hosts();
+      slots = total_slots(hosts_at_hand());
+    }
     if (away_.empty() || slots >= world()) {
       if (!away_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
       return std::nullopt;

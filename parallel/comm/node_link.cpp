@@ -53,13 +53,14 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Of the interfaces that are up, but for the loopback and addresses that mean something on one link only.
-std::vector<std::string> own_addresses() {
+// Of the interfaces that are up, but for the loopback and addresses that mean something on one link only; `only`: an
+// interface or an address, whatever it is.
+std::vector<std::string> own_addresses(const std::string& only) {
   std::vector<std::string> out;
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return out;
   for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
     char text[INET6_ADDRSTRLEN] = {};
     if (i->ifa_addr->sa_family == AF_INET) {
       inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text, sizeof text);
@@ -67,7 +68,8 @@ std::vector<std::string> own_addresses() {
       const auto& a = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
       if (!IN6_IS_ADDR_LINKLOCAL(&a)) inet_ntop(AF_INET6, &a, text, sizeof text);
     }
-    if (text[0] != 0) out.emplace_back(text);
+    const bool wanted = only.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : only == text || only == i->ifa_name;
+    if (text[0] != 0 && wanted) out.emplace_back(text);
   }
   freeifaddrs(list);
   return out;
@@ -129,7 +131,7 @@ bool FrameSocket::take(size_t most, std::string& frame) {
 }
 
 NodeHub::NodeHub(std::string secret, const std::string& only) : secret_(std::move(secret)) {
-  for (const std::string& ip : only.empty() ? own_addresses() : std::vector<std::string>{only}) {
+  for (const std::string& ip : own_addresses(only)) {
     SocketAddress a;
     if (!a.parse(ip, 0)) continue;
     const int fd = socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -33,8 +33,8 @@ class FrameSocket {
 
 class NodeHub {
  public:
-  // Listens on every address of this machine that others may reach; `only`: on this address. address() is "" where it
-  // can listen nowhere.
+  // Listens on every address of this machine that others may reach; `only`: on this interface or address. address() is
+  // "" where it can listen nowhere.
   explicit NodeHub(std::string secret, const std::string& only = "");
   ~NodeHub();
   NodeHub(const NodeHub&) = delete;

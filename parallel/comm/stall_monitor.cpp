@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -63,8 +64,12 @@ struct StallMonitor::Impl {
   std::string dump_folder(int64_t ticket) const {
     return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
   }
+  // The first one counts: what follows from it on other machines may read differently.
   void leave_verdict(const std::string& text) const {
-    if (!options.verdict_file.empty()) std::ofstream(options.verdict_file) << text.substr(0, text.find('\n')) << "\n";
+    FILE* f = options.verdict_file.empty() ? nullptr : std::fopen(options.verdict_file.c_str(), "wx");
+    if (f == nullptr) return;
+    std::fputs((text.substr(0, text.find('\n')) + "\n").c_str(), f);
+    std::fclose(f);
   }
   std::string diagnosis(const std::vector<RankView>& ranks, int waiter, int64_t now) const {
     return stall_text(ranks, diagnose(ranks, &board), waiter, now, host);
@@ -82,6 +87,7 @@ struct StallMonitor::Impl {
   int dumps_asked = 0;       // of options.dump_requests, answered
   int64_t dump_seen = 0;     // ticket whose stacks this process has written
   bool lost_told = false;    // that a machine is
+  int64_t last_report = 0;   // to the hub
   std::string verdict;       // about a rank that died here
 
   std::mutex mutex;
@@ -188,6 +194,8 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
       options.say(cat("the ranks go on after ", (now - since) / 1000000000, " s"));
     return;
   }
+  // A hub that was there and is silent is what they wait for: report_to_hub finds out.
+  if (options.link && options.link->heard() != 0 && diagnose(ranks, &board).kind == StallKind::kTransport) return;
   const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
   int64_t none = 0;
   if (board.head->reported.compare_exchange_strong(none, begun)) options.say(diagnosis(ranks, *late, now));
@@ -274,6 +282,7 @@ void StallMonitor::Impl::end_all(Exit code, const std::string& text) {
 
 namespace {
 
+constexpr double kReportSeconds = 0.5;
 constexpr const char* kWhy = " s: machine gone or cut off, or processes frozen";
 
 double seconds_since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
@@ -318,7 +327,11 @@ void StallMonitor::Impl::lose(const std::string& text) {
 
 void StallMonitor::Impl::report_to_hub(int64_t now) {
   NodeLink& link = *options.link;
-  link.report({host, verdict, read_board(board, now)}, now);
+  link.poll(now);
+  if (seconds_since(last_report, now) >= kReportSeconds) {
+    last_report = now;
+    link.report({host, verdict, read_board(board, now)}, now);
+  }
   if (link.ended()) {
     if (!options.run_dir.empty()) write_board(now);
     return end_all(Exit::kHang, "");

@@ -251,6 +251,8 @@ TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is l
   CHECK(blamed_ranks("step 5: w is not the same on the 3 ranks that hold it: rank 1 (n1, pp0 dp1 tp0) differs") ==
         std::vector<int>{1});
   CHECK(blamed_ranks("step 5: ranks 1 (n1, pp0), 4 (n2, pp0) differ") == std::vector<int>{1, 4});
+  CHECK(blamed_ranks("lost: no sign of life from ranks 2 (n2 pid 7, pp1), 3 (n2 pid 8, pp1) for 15 s: machine gone") ==
+        std::vector<int>{2, 3});
   for (const char* nobody :
        {"", "stalled: deadlock, ranks 1, 2 wait for each other",
         "stalled: the ranks disagree: dp0 #5: rank 0 (world rank 2) called", "the rank of a matrix"})

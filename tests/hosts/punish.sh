@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Machines fail at random while a supervised job trains on three of four: link down, packets dropped, power off, host
+# crashed, ranks frozen, sshd refusing after a crash. Each event must be named with its host, the job must go on, and its
+# state at the end must be bitwise that of a run that nothing happened to. Prints the time from each fault to the next
+# step, their median and worst, and the goodput.
+#   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, the date
+set -uo pipefail
+. "$(dirname "$0")/rig.sh"
+rig_enter "$@"
+gpttrain=$(realpath "$1")
+minutes=${2:-30}
+RANDOM=${3:-$(date +%Y%m%d)}
+fail() { echo "FAILED: $*"; grep -v '^step ' out.txt | tail -40 | sed 's/^/  | /'; exit 1; }
+
+rig_up 4
+cd $rig_shared
+printf 'node%d slots=1\n' 1 2 3 4 >hosts.txt
+model="--model.layers 6 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock
+  --train.global_batch 8 --train.micro_batch 1 --device.kind cpu --schedule.type constant --log.tensorboard false"
+# shellcheck disable=SC2086
+on node1 "$gpttrain" launch $model --pp 3 --train.steps 10000000 --checkpoint.every 20 --launch.hostfile hosts.txt \
+  --max-restarts 100000 --log.name x --fault.inject delay@step:ms=50 >out.txt 2>&1 &
+job=$!
+begun=$SECONDS
+records=runs/x/log.jsonl
+steps() {
+  local n
+  n=$(grep -c '"type": "step"' $records 2>/dev/null)
+  echo "${n:-0}"
+}
+restarts() { cat runs/x/restarts.jsonl 2>/dev/null | wc -l; }
+more_than() {  # COUNT WHAT SECONDS: until WHAT counts more
+  local end=$((SECONDS + $3))
+  until [ "$("$2")" -gt "$1" ]; do
+    [ $SECONDS -lt $end ] || return 1
+    kill -0 $job 2>/dev/null || fail "the job has ended"
+    sleep 0.1
+  done
+}
+ranks_of() { on "$1" pgrep -f "^$gpttrain launch .*--pp 3" | while read -r p; do
+    on "$1" grep -qz '^OMPI_COMM_WORLD_RANK=' "/proc/$p/environ" 2>/dev/null && echo "$p"; done; }
+freeze_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -STOP "$p"; done; }
+end_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -KILL "$p" 2>/dev/null; done; }
+crash_and_refuse() { refuse_ssh "$1"; on "$1" pkill -9 -f 'sshd:|orted'; end_ranks "$1"; }
+
+more_than 0 steps 120 || fail "no first step"
+times=()
+while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
+  sleep $((5 + RANDOM % 10))
+  kinds=(link_down drop power_off kill_host freeze_ranks crash_and_refuse)
+  kind=${kinds[RANDOM % 6]}
+  hosts=()
+  for h in node2 node3 node4; do [ -n "$(ranks_of $h)" ] && hosts+=($h); done
+  [ $kind = freeze_ranks ] && hosts+=(node1)
+  [ ${#hosts[@]} -gt 0 ] || fail "no ranks anywhere"
+  host=${hosts[RANDOM % ${#hosts[@]}]}
+  before=$(restarts)
+  at=$(date +%s%N)
+  $kind $host
+  more_than "$before" restarts 120 || fail "$kind $host: not noticed within 120 s"
+  done_steps=$(steps)
+  more_than "$done_steps" steps 120 || fail "$kind $host: no step within 120 s of the restart"
+  ms=$((($(date +%s%N) - at) / 1000000))
+  times+=($ms)
+  suspect=$(tail -n +$((before + 1)) runs/x/restarts.jsonl | sed 's/.*"suspect":\(null\|"[^"]*"\).*/\1/' | head -1)
+  echo "$kind $host: next step after $((ms / 1000)).$((ms % 1000 / 100)) s, blamed: $suspect"
+  [[ $suspect == *"$host"* ]] || fail "$kind $host is not named"
+  case $kind in
+    link_down) link_up $host ;;
+    drop) undrop $host ;;
+    power_off | kill_host) boot $host ;;
+    freeze_ranks) ;;  # they went with the attempt
+    crash_and_refuse) allow_ssh $host ;;
+  esac
+done
+
+wall=$((SECONDS - begun))
+on node1 pkill -TERM -o -f "^$gpttrain launch "
+wait $job
+[ $? = 75 ] || fail "told to stop, the job ended with $?"
+last=$(basename "$(ls -d runs/x/checkpoints/step-* | tail -1)")
+number=$((10#${last#step-}))
+# shellcheck disable=SC2086
+"$gpttrain" $model --train.steps $number --checkpoint.every 0 --log.name calm >calm.txt 2>&1 || { cat calm.txt; fail "the calm run"; }
+"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "other bits than the calm run at step $number"; }
+sorted=($(printf '%s\n' "${times[@]}" | sort -n))
+useful=$(sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' $records | sort -g |
+  awk -v n=$number '{ t[NR] = $1 } END { print n * t[int((NR + 1) / 2)] }')
+awk -v n=${#sorted[@]} -v median=${sorted[$((${#sorted[@]} / 2))]} -v worst=${sorted[-1]} -v steps=$number -v useful=$useful \
+  -v wall=$wall 'BEGIN { printf "%d events, next step after %.1f s (median), %.1f s (worst); step %d bitwise that of the calm run; goodput %.0f %%\n",
+  n, median / 1000, worst / 1000, steps, 100 * useful / wall }'

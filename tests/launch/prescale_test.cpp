@@ -38,6 +38,19 @@ TEST_CASE("a factor before the sum that is a power of two changes no bit in FP32
     }
 }
 
+TEST_CASE("gradients that are summed over data-parallel ranks are dp times their mean") {
+  for (const bool means : {false, true}) {
+    MeshRun run = run_of({.dp = 4}, 1);
+    run.steps = 1;
+    run.engine.mean_of_microbatches = means;
+    const MeshResult mean = run_mesh(run);
+    run.engine.grad_sum = true;
+    const MeshResult sum = run_mesh(run);
+    CHECK(sum.losses == mean.losses);
+    CHECK(sum.norms[0] == 4 * mean.norms[0]);
+  }
+}
+
 TEST_CASE("one data-parallel rank has nothing to add up, whatever the factor") {
   check_bitwise(run_mesh(run_of({}, 1 / 3.)), run_mesh(run_of({}, 1)));
 }

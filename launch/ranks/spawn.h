@@ -60,7 +60,7 @@ struct JobCommand {
   Variables variables = {};        // set whatever is there
   bool local_mpi = false;          // mpirun, and every rank on this machine
   std::string verdict_file = {};   // SpawnOptions::verdict_file
-  int verdict_grace_s = 10;        // for the job to end once that is there
+  int verdict_grace_s = 7;         // for the job to end once that is there
 };
 // `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
 // there is no such launcher.

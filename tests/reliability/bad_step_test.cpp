@@ -177,7 +177,11 @@ TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive t
   CHECK(g.rollbacks() == 1);
   CHECK(g.count_rollback());
   CHECK_FALSE(g.count_rollback());
-  for (int k = 0; k < 1000; ++k) g.judge(2, 1);
+  for (int k = 0; k < 999; ++k) g.judge(2, 1);
+  CHECK(g.judge(kNan, 1));  // the thousand begins anew
+  for (int k = 0; k < 999; ++k) g.judge(2, 1);
+  CHECK(g.rollbacks() == 2);
+  g.judge(2, 1);
   CHECK(g.rollbacks() == 0);
 }
 

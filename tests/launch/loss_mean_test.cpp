@@ -142,3 +142,27 @@ TEST_CASE("the ends of documents carry no loss when asked, under every layout", 
     }
   }
 }
+
+TEST_CASE("a global batch without a target is reported once, and the run goes on", "[L7]") {
+  TempDir dir;
+  {
+    TokenFileWriter writer(dir / "ends", TokenType::kU16);
+    for (int d = 0; d < 100; ++d) writer.add(std::vector<int32_t>{61});
+    writer.finish();
+  }
+  TokenMeta meta;
+  meta.vocab = 62;
+  meta.eod = 61;
+  write_token_meta(dir / "ends.meta.json", meta);
+  const Outcome r = must(
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 62 --model.seq 16 --data.train ends "
+      "--data.eod_mask_loss true --train.micro_batch 1 --train.global_batch 2 --train.steps 3 --schedule.type constant "
+      "--device.kind cpu --log.tensorboard false --checkpoint.every 0 --log.name x",
+      dir);
+  int said = 0;
+  for (size_t at = 0; (at = r.out.find("a global batch without a target that carries loss", at)) != std::string::npos; ++at)
+    ++said;
+  INFO(r.out);
+  CHECK(said == 2);  // when it happens first, and with its count in the end block
+  for (const char* key : {"loss", "grad_norm"}) CHECK(logged(dir / "runs/x", key) == std::vector<double>{0, 0, 0});
+}

@@ -58,6 +58,7 @@ struct DatasetOptions {
   std::string tokenizer_sha256;  // of data.tokenizer; compared with meta.json
   bool allow_tokenizer_mismatch = false;
   std::string cache_dir;  // index store and verdicts; empty: memory only (default_cache_dir() is the usual one)
+  bool remembers = true;  // writes verdicts to cache_dir; false: only reads there
   bool builder = true;    // this rank builds orders for its node; the others wait for the file
   std::function<void(const std::string&)> warn;
   bool by_windows() const { return order == SampleOrder::kLlmc || order == SampleOrder::kLlmcShuffled; }

@@ -39,7 +39,7 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   if (!cache.load(&f.tokens_, &f.fingerprint_)) {
     f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
     f.fingerprint_ = fingerprint_of(f.idx_, f.bin_);
-    cache.store(f.tokens_, f.fingerprint_);
+    if (options.remembers) cache.store(f.tokens_, f.fingerprint_);
   }
   return f;
 }

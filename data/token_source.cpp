@@ -57,7 +57,7 @@ std::unique_ptr<LlmcOrder> llmc_order(const TokenStore& f, const Lengths& range,
 }  // namespace
 
 TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
-    : file_(open_tokens(path, {o.cache_dir, o.warn})),
+    : file_(open_tokens(path, {o.cache_dir, o.warn, o.remembers})),
       seq_(o.seq),
       vocab_(o.vocab),
       num_samples_(o.num_samples),

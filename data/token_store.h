@@ -31,6 +31,7 @@ struct Fingerprint {
 struct TokenFileOptions {
   std::string cache_dir;                         // remembers fingerprints and verdicts; empty: nothing is remembered
   std::function<void(const std::string&)> warn;  // optional
+  bool remembers = true;                         // false: cache_dir is only read
 };
 
 class TokenStore {

@@ -115,13 +115,6 @@ std::string data_line(const BannerFacts& f, double epochs) {
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
-constexpr double kUsable = 0.9;  // of the memory that is free
-
-// A rank copies its own dp share of values and optimizer state.
-int64_t staging_bytes(const MemoryReport& m, int zero_stage, int dp) {
-  return m.weights / (zero_stage < 3 ? dp : 1) + m.optimizer / (zero_stage < 1 ? dp : 1);
-}
-
 // Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
 std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans,
                                  const Backend& backend) {
@@ -153,21 +146,6 @@ std::string graphs_line(const ReplayCounts& c) {
                      c.why.empty() ? "" : ", the last: " + c.why);
 }
 
-std::string memory_line(const MemoryReport& m) {
-  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}{}{}, together {}",
-                     b(m.weights), b(m.gradients), b(m.optimizer), b(m.activations), b(m.buffers),
-                     m.copies ? ", packed weights " + b(m.copies) : "",
-                     m.workspaces ? ", workspaces " + b(m.workspaces) : "", m.graphs ? ", graphs " + b(m.graphs) : "",
-                     b(m.total()));
-}
-
-StagePlans plan_stages(const EngineOptions& o, const MeshShape& mesh, const Backend& backend) {
-  StagePlans out;
-  for (int k = 0; k < mesh.pp; ++k) out.push_back(plan_memory(o, mesh, k * mesh.dp * mesh.tp, backend));
-  return out;
-}
-
 std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans) {
   const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
   std::string out;
@@ -178,39 +156,6 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Sta
                        memory_line(plan.memory));
   }
   return out;
-}
-
-void require_memory(const EngineOptions&, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
-                    int device, int sharers) {
-  size_t largest = 0;
-  int64_t worst = 0, sum = 0;
-  for (size_t k = 0; k < plans.size(); ++k) {
-    const int64_t bytes = plans[k].memory.total();
-    sum += bytes * mesh.dp * mesh.tp;
-    if (bytes > worst) {
-      worst = bytes;
-      largest = k;
-    }
-  }
-  int64_t free_bytes = 0, total_bytes = 0;
-  backend.device->memory(device, &free_bytes, &total_bytes);
-  const auto need = static_cast<double>(sum) * sharers / mesh.world();
-  GT_REQUIRE(need <= kUsable * static_cast<double>(free_bytes), Exit::kUsage, "does not fit: ", sharers,
-             " ranks here need ", format_bytes(need), " of ", format_bytes(kUsable * static_cast<double>(free_bytes)),
-             " usable; a rank of stage ", largest, " needs ", format_bytes(static_cast<double>(worst)), " (",
-             memory_line(plans[largest].memory),
-             "). Try a smaller train.micro_batch, a higher zero.stage with more dp, or more tp or pp");
-}
-
-bool snapshot_fits(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend,
-                   int ranks_here) {
-  const bool on_host = std::string_view(backend.device->name) == "cpu";
-  int64_t sum = 0, free_bytes = 0, total_bytes = 0;
-  for (const EnginePlan& plan : plans)
-    sum +=
-        (staging_bytes(plan.memory, o.zero.stage, mesh.dp) + (on_host ? plan.memory.total() : 0)) * mesh.dp * mesh.tp;
-  cpu_backend().device->memory(0, &free_bytes, &total_bytes);
-  return static_cast<double>(sum) * ranks_here / mesh.world() <= kUsable * static_cast<double>(free_bytes);
 }
 
 // Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
@@ -226,7 +171,7 @@ std::string zero_cost(const StagePlans& plans) {
     }
   }
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  const CommCounters& c = worst.data_parallel;
+  const CommCounters& c = worst.sent.data_parallel;
   return fmt::format("a rank holds {} and sends {} a step (reduce-scatter {}, all-gather {})", b(most), b(c.total()),
                      b(c.reduce_scatter), b(c.all_gather));
 }
@@ -246,6 +191,35 @@ std::string zero_text(const EngineOptions& o, const MeshShape& mesh, const Stage
                            zero_cost(plan_stages(other, mesh, backend)));
 }
 
+std::string traffic_text(const StagePlans& plans) {
+  int64_t tp = 0, pp = 0, dp = 0, tied = 0;
+  for (const EnginePlan& p : plans) {
+    tp = std::max(tp, p.sent.tensor_parallel.total() + p.sent.key_value.total());
+    pp = std::max(pp, p.sent.pipeline.total());
+    dp = std::max(dp, p.sent.data_parallel.total());
+    tied = std::max(tied, p.sent.embedding.total());
+  }
+  const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
+  return fmt::format("a rank sends in a step at most: tp {}, pp {}, dp {}{}", b(tp), b(pp), b(dp),
+                     tied > 0 ? ", tied embedding " + b(tied) : "");
+}
+
+namespace {
+
+// "": the backend has no graphs.
+std::string graphs_text(const BannerFacts& f) {
+  if (f.backend.replays)
+    return replays_microbatches(f.options)
+               ? "microbatches and updates are replayed from their second run on"
+               : "updates and evaluation are replayed from their second run on; training microbatches are not: with "
+                 "train.pld each step leaves out other blocks";
+  if (f.backend.device->capture == nullptr) return "";
+  return f.config.device.graphs == "off" ? "off"
+                                         : "off: with parallel.dynamic_shapes no two microbatches need be alike";
+}
+
+}  // namespace
+
 Rows start_rows(const BannerFacts& f) {
   const Config& c = f.config;
   Rows rows;
@@ -261,6 +235,8 @@ Rows start_rows(const BannerFacts& f) {
   if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
+  rows.push_back({"fit", fit_text(f.fit, mesh_shape(c), f.plans)});
+  if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});
   if (c.zero.offload != "none")
     rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
@@ -273,9 +249,20 @@ Rows start_rows(const BannerFacts& f) {
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
   if (c.data.curriculum != "none") rows.push_back({"curriculum", curriculum_line(c)});
-  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(0),
+  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(f.device),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});
+  const auto add = [&](const char* name, const std::string& text) {
+    if (!text.empty()) rows.push_back({name, text});
+  };
+  add("between GPUs", f.transport);
+  add("mfu", f.mfu);
+  add("graphs", graphs_text(f));
+  add("checkpoints", f.saves);
+  add("loaded", f.loaded);
+  rows.insert(rows.end(), f.folders.begin(), f.folders.end());
+  for (const std::string& note : f.notes) add("note", note);
+  if (c.log.config) add("config", config_json(c));
   return rows;
 }
 

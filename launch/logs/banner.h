@@ -5,20 +5,16 @@
 
 #include "data/dataset.h"
 #include "launch/config/config.h"
+#include "launch/logs/memory_fit.h"
 #include "launch/logs/metrics.h"
-#include "launch/train/engine.h"
 
 namespace gt {
-
-// What each pipeline rank needs: the plan of its rank with dp and tp place 0. A plan is a dry run of a step: make it
-// once.
-using StagePlans = std::vector<EnginePlan>;
-StagePlans plan_stages(const EngineOptions&, const MeshShape&, const Backend&);
 
 struct BannerFacts {
   const Config& config;
   const EngineOptions& options;
   const StagePlans& plans;
+  const MemoryFit& fit;
   const Backend& backend;
   const Dataset& train;
   const Dataset* valid = nullptr;
@@ -26,6 +22,13 @@ struct BannerFacts {
   int threads = 1;   // of a rank
   int64_t resumed_from = -1;
   std::string checkpoint;  // where from
+  int device = 0;
+  std::string transport = {};  // between GPUs
+  std::string mfu = {};        // mfu_line; "": nothing to report
+  std::string saves = {};      // save_text; "": the run saves nothing
+  std::string loaded = {};     // of another run's checkpoint
+  Rows folders = {};           // of further curves
+  std::vector<std::string> notes = {};
 };
 
 Rows start_rows(const BannerFacts&);
@@ -33,18 +36,13 @@ Rows start_rows(const BannerFacts&);
 // One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
 std::string stage_table(const EngineOptions&, const MeshShape&, const StagePlans&);
 
-// Throws kUsage when the ranks that share this device together need more than is free, naming the largest rank and
-// category.
-void require_memory(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int device, int sharers);
-
-// Has the host memory of this machine room for a copy of what its ranks put into a checkpoint, beside what they need?
-bool snapshot_fits(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&, int ranks_here);
+// Bytes that a rank sends in an optimizer step, by group: of the pipeline rank that sends most.
+std::string traffic_text(const StagePlans&);
 
 // What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
 // gradients (the other way is planned here).
 std::string zero_text(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&);
 
 std::string graphs_line(const ReplayCounts&);  // "96 replayed, 4 first uses, 0 queued call by call"
-std::string memory_line(const MemoryReport&);  // "weights 32.1 MB, gradients …, together …"
 
 }  // namespace gt

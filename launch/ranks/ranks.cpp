@@ -165,7 +165,8 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
 
 std::string start_command(const Command& command) {
   const Config& config = command.loaded.config;
-  const SpawnOptions options = spawn_options(config.launch);
+  SpawnOptions options = spawn_options(config.launch);
+  options.only_shown = true;
   const int world = static_cast<int>(config.world());
   if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && only_here(options.hosts))) return "";
   return command_line(job_command(world, false, command.words, options));

@@ -270,7 +270,8 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   job.local_mpi = !options.slurm && only_here(options.hosts);
   const char* starter = options.slurm ? "srun" : "mpirun";
   const std::string bundle = options.slurm ? "" : bundle_folder();
-  const std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
+  std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
+  if (path.empty() && options.only_shown) path = starter;
   GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
              options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
                            : "install it (Debian: apt-get install openmpi-bin)",

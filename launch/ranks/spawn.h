@@ -25,6 +25,7 @@ struct SpawnOptions {
   std::string launcher_args = {};  // further words for it, cut at blanks
   int ssh_port = 0;                // of other machines; 0: ssh's own
   Variables variables = {};        // that every rank shall have, whatever it has
+  bool only_shown = false;         // the command is printed, not run: its launcher need not be installed
   std::string verdict_file = {};   // where ranks say who was to blame; "": nowhere
 };
 struct LaunchConfig;

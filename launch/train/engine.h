@@ -74,13 +74,23 @@ struct MemoryReport {
   }
 };
 
+// What one rank sends in an optimizer step, by the group it sends to.
+struct StepTraffic {
+  CommCounters tensor_parallel, pipeline, data_parallel;
+  CommCounters key_value;  // gradients of key heads that several TP ranks hold
+  CommCounters embedding;  // gradients of a tied table between the first and the last stage
+};
+
 // What the executors and the parameter store of one rank need, from a dry run.
 struct EnginePlan {
   ExecutorMemory train, eval;
   ZeroMemory zero;
   MemoryReport memory;
   int slots = 0;               // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
-  CommCounters data_parallel;  // what a step sends to the ranks of its data-parallel group; from a dry run only
+  // From a dry run only.
+  StepTraffic sent;
+  int64_t snapshot_bytes = 0;           // that this rank writes into a checkpoint
+  std::vector<int64_t> no_decay_found;  // Engine::no_decay_found
 };
 
 struct StepResult {

@@ -1,6 +1,7 @@
 // The memory plan of a rank: its engine's steps on the null backend, with groups that do nothing.
 #include <algorithm>
 
+#include "checkpoint/save.h"
 #include "kernels/null/product_log.h"
 #include "launch/train/engine.h"
 #include "parallel/comm/null_group.h"
@@ -97,11 +98,7 @@ class GraphPlan {
 // One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
 EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
                    ZeroMemory zero) {
-#ifdef GPT_SANITIZED
-  constexpr int64_t kPlenty = int64_t{1} << 33;  // ThreadSanitizer leaves a program some 1.5 TiB
-#else
-  constexpr int64_t kPlenty = int64_t{1} << 38;  // addresses, not memory
-#endif
+  constexpr int64_t kPlenty = int64_t{1} << 47;  // addresses, not memory
   static const OpTable& counted = decorate<CallCount>(*null_backend().ops);
   Backend backend = null_backend();
   backend.ops = &counted;
@@ -127,7 +124,11 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     engine.step(batch, options.micro_batch * options.model.seq);
     engine.set_probe({});
     graphs.evaluation_begins();
-    const CommCounters sent = mesh.group(Axis::kDp).counters();
+    const StepTraffic sent{.tensor_parallel = mesh.group(Axis::kTp).counters(),
+                           .pipeline = mesh.group(Axis::kPp).counters(),
+                           .data_parallel = mesh.group(Axis::kDp).counters(),
+                           .key_value = mesh.kv().counters(),
+                           .embedding = mesh.ends().counters()};
     if (options.evaluates) engine.evaluate(batch);
     const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.executor().slots()) : 0;
     const auto at_every_size = [&] {
@@ -141,7 +142,9 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
         at_every_size();
       });
     plan = engine.measured_plan();
-    plan.data_parallel = sent;
+    plan.sent = sent;
+    plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
+    plan.no_decay_found = engine.no_decay_found();
     plan.memory.graphs = graph_bytes;
     if (target.weight_copy_bytes != nullptr)
       for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);

@@ -11,6 +11,12 @@
 
 namespace gt {
 
+namespace {
+double mtbf_hours(const CheckpointConfig& c, int world) {
+  return c.mtbf_hours > 0 ? c.mtbf_hours : default_mtbf_hours(world);
+}
+}  // namespace
+
 RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backend, Stream stream)
     : config_(config),
       mesh_(mesh),
@@ -18,35 +24,32 @@ RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backen
       stream_(stream),
       background_(vfs_, mesh, *backend.device, stream),
       staged_(config.checkpoint.async) {
-  const double hours =
-      config.checkpoint.mtbf_hours > 0 ? config.checkpoint.mtbf_hours : default_mtbf_hours(mesh.shape().world());
-  if (config.checkpoint.saves_by_time()) timer_.emplace(hours * 3600, now());
+  if (config.checkpoint.saves_by_time())
+    timer_.emplace(mtbf_hours(config.checkpoint, mesh.shape().world()) * 3600, now());
 }
 
 void RunSaver::prepare(const std::vector<ShardView>& views, bool fits, bool will_save) {
   const CheckpointConfig& c = config_.checkpoint;
   const int64_t bytes = snapshot_bytes(views);
   int64_t worst[2] = {bytes, 0};  // of the ranks: bytes, does not fit
-  int64_t budget = 0;
-  if (c.staging_bytes != "auto") fits = parse_int(c.staging_bytes, budget) && bytes <= budget;
-  worst[1] = fits ? 0 : 1;
+  worst[1] = copy_fits(c, bytes, fits) ? 0 : 1;
   mesh_.world().all_reduce({reinterpret_cast<std::byte*>(worst), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
   snapshot_bytes_ = worst[0];
   staged_ = c.async && worst[1] == 0;
   if (staged_ && will_save) agree(mesh_.world(), [&] { background_.reserve(bytes); });
 }
 
-std::string RunSaver::describe() const {
-  const CheckpointConfig& c = config_.checkpoint;
-  const std::string size = format_bytes(static_cast<double>(snapshot_bytes_));
+std::string save_text(const CheckpointConfig& c, int world, bool staged, int64_t bytes) {
+  const std::string size = format_bytes(static_cast<double>(bytes));
   std::string out = c.save_steps() > 0 ? fmt::format("every {} steps", c.every) : std::string("at the end");
-  if (timer_)
+  if (c.saves_by_time()) {
+    const double hours = mtbf_hours(c, world);
     out = fmt::format(
         "first after {}, then by Young's rule (checkpoint.every auto): every sqrt(2 x stall of a save x "
         "{:.3g} h between failures), at least a minute",
-        format_duration(timer_->interval()),
-        c.mtbf_hours > 0 ? c.mtbf_hours : default_mtbf_hours(mesh_.shape().world()));
-  if (staged_) return out + fmt::format("; beside training, from a copy of {} a rank", size);
+        format_duration(SaveTimer(hours * 3600, 0).interval()), hours);
+  }
+  if (staged) return out + fmt::format("; beside training, from a copy of {} a rank", size);
   if (!c.async) return out + "; training waits for them";
   return out +
          fmt::format(
@@ -54,6 +57,15 @@ std::string RunSaver::describe() const {
              "not fit {}",
              size,
              c.staging_bytes == "auto" ? "the memory that is left" : "checkpoint.staging_bytes " + c.staging_bytes);
+}
+
+bool copy_fits(const CheckpointConfig& c, int64_t bytes, bool fits_memory) {
+  int64_t budget = 0;
+  return c.staging_bytes == "auto" ? fits_memory : parse_int(c.staging_bytes, budget) && bytes <= budget;
+}
+
+std::string RunSaver::describe() const {
+  return save_text(config_.checkpoint, mesh_.shape().world(), staged_, snapshot_bytes_);
 }
 
 // The attempt's name is made by every rank from what it knows; if they differ they would write different checkpoints.

@@ -65,6 +65,12 @@ class RunSaver {
   int failures_ = 0;  // in a row
 };
 
+// When and how checkpoints are written, for the start block. `staged`: from a copy in memory, of `bytes` a rank.
+std::string save_text(const CheckpointConfig&, int world, bool staged, int64_t bytes);
+
+// Whether a rank may keep a copy of `bytes`, by checkpoint.staging_bytes or, with auto, by the machine's memory.
+bool copy_fits(const CheckpointConfig&, int64_t bytes, bool fits_memory);
+
 // Keys whose change at a resume changes nothing (data has a check of its own, the cursor) that is computed, or only
 // how: layouts, folders, logs, devices, the number of steps, how often something is looked at. Everything else must be
 // as it was unless `allowed` names it: an exact key ("optim.lr") or a section ("optim"). One line a difference:

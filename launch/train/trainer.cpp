@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "checkpoint/world.h"
 #include "kernels/core/host.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/ranks/agree.h"
@@ -28,16 +29,16 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
       started_(now()) {
   mesh_ = std::make_unique<Mesh>(mesh_shape(config_), factory_);
   ProcessGroup& world = mesh_->world();
-  agree(world, [&] { open_device(); });
+  const std::vector<std::string> hosts = gather_bytes(world, host_name());
+  agree(world, [&] { open_device(hosts); });
   agree(world, [&] {
-    if (!speaks() || run_.dry_run) return;
+    if (!speaks()) return;
     open_run_folder();
     if (!run_.range_test) lock_folder();  // which saves nothing
   });
-  if (!run_.dry_run && !run_.range_test) require_one_folder(world, config_.checkpoint_dir());
-  if (!run_.dry_run)
-    settle_gemm_plans(config_, engine_options(config_, threads_), *mesh_, *backend_, device_.index(), compute_,
-                      config_.run_dir());
+  if (!run_.range_test) require_one_folder(world, config_.checkpoint_dir());
+  settle_gemm_plans(config_, engine_options(config_, threads_), *mesh_, *backend_, device_.index(), compute_,
+                    config_.run_dir());
   agree(world, [&] { open_data(); });
   require_alike(world, data_traits(tokenizer_sha256_, *train_data_, valid_data_.get()));
   ops_ = std::make_unique<OpWatch>(*backend_);
@@ -47,9 +48,9 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   mesh_->status().set_step_limit(config_.comm.stall_warn_s);
   mesh_->status().enter(RunPhase::kLoad, 0);
   load_or_init();
-  saver_->prepare(engine_->checkpoint_views(), snapshot_fits_, !run_.dry_run && !run_.range_test);
+  saver_->prepare(engine_->checkpoint_views(), snapshot_fits_, !run_.range_test);
   agree(world, [&] {
-    if (speaks() && !run_.dry_run) write_config();
+    if (speaks()) write_config();
   });
   if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(*mesh_);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
@@ -68,10 +69,6 @@ Trainer::~Trainer() {
 }
 
 Exit Trainer::run() {
-  if (run_.dry_run) {
-    if (speaks()) fmt::print("dry run: nothing was started\n");
-    return Exit::kOk;
-  }
   step_ended_ = now();
   if (log_ && state_.step >= config_.train.steps)
     log_->push(make_event(

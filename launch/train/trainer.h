@@ -12,6 +12,7 @@
 #include "launch/config/config.h"
 #include "launch/logs/comm_log.h"
 #include "launch/logs/data_wait.h"
+#include "launch/logs/memory_fit.h"
 #include "launch/logs/metrics.h"
 #include "launch/logs/trace_session.h"
 #include "launch/logs/trust_ratio_log.h"
@@ -30,7 +31,6 @@ namespace gt {
 struct TrainRun {
   LoadedConfig loaded;
   std::string command;   // as typed, for logs
-  bool dry_run = false;  // stop after the start block
   bool quiet = false;
   bool force = false;       // --checkpoint.resume never in a folder that holds a run
   bool range_test = false;  // a learning-rate range test: stops when the loss diverges, saves nothing, proposes a peak
@@ -44,7 +44,7 @@ class Trainer {
   Exit run();  // kOk, or kInterrupted after a saved stop
 
  private:
-  void open_device();
+  void open_device(const std::vector<std::string>& hosts);
   void open_run_folder();
   void lock_folder();
   void write_config() const;
@@ -52,13 +52,11 @@ class Trainer {
   void load_or_init();
   void restore_scaler();
   void begin_curriculum();
-  void accept(const LoadReport&, const std::vector<std::string>& parts = {"all"}) const;
   std::optional<LoadReport> start_from_elsewhere();
   FitOptions fit_options() const;
   void require_patterns_found();
   void require_fault_targets();
   void look_at_load_from();
-  void require_same_optimizer();
   LoaderConfig loader_config() const;
   void open_loader();
   void watch_steps();
@@ -91,7 +89,6 @@ class Trainer {
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
   int64_t target_tokens(const Loader&, int64_t length) const;
-  int32_t end_of_document() const;
   // Of a step whose sequences have so many tokens.
   int64_t global_tokens(int64_t length) const { return config_.train.global_batch * length; }
   int64_t length() const { return microbatches_.front().seq; }  // of the step that runs or ran last
@@ -107,7 +104,8 @@ class Trainer {
   Stream compute_;  // that of stream_
   int threads_ = 1;
   EnginePlan plan_;
-  std::vector<EnginePlan> stage_plans_;  // of each pipeline rank; on the first rank of a machine
+  StagePlans stage_plans_;         // on the first rank of a machine
+  std::optional<MemoryFit> fit_;  // of this machine; likewise
   std::unique_ptr<OpWatch> ops_;  // between the engine and its backend
   double peak_flops_ = kUnknown, peak_fp8_ = kUnknown;  // of the device
   double mfu_at_rate_ = kUnknown;                        // MFU of a token a second

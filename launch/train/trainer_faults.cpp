@@ -12,6 +12,7 @@
 #include "launch/ranks/agree.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/replica_check.h"
+#include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
 #include "parallel/zero/shard_copy.h"
 
@@ -224,7 +225,7 @@ void Trainer::roll_back() {
     try {
       report = load_checkpoint(
           config_.checkpoint_dir(), std::to_string(target), engine_->checkpoint_views(), *mesh_, *backend_->device,
-          compute_, [this](const LoadReport& found) { accept(found); }, fit_options());
+          compute_, [this](const LoadReport& found) { require_same_run(found, config_, *train_data_); }, fit_options());
     } catch (const Error& e) {  // the same on every rank
       if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), speaks());
       failures += cat("\n  ", e.what());

@@ -45,15 +45,13 @@ void Trainer::start_logs() {
   console.bar = use_progress_bar(config_.log.progress);
   console.quiet = run_.quiet || (config_.log.level != "info" && config_.log.level != "debug");
   sinks.push_back(std::make_unique<ConsoleSink>(console));
-  if (!run_.dry_run) {
-    sinks.push_back(std::make_unique<JsonlSink>());
-    std::function<DeviceConditions()> look;
-    if (backend_->kind == DeviceKind::kCuda && backend_->conditions != nullptr)
-      look = [ask = backend_->conditions, index = device_.index()] { return ask(index, nullptr); };
-    if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every, look));
-  }
+  sinks.push_back(std::make_unique<JsonlSink>());
+  std::function<DeviceConditions()> look;
+  if (backend_->kind == DeviceKind::kCuda && backend_->conditions != nullptr)
+    look = [ask = backend_->conditions, index = device_.index()] { return ask(index, nullptr); };
+  if (config_.log.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(config_.log.every, look));
   StartInfo info;
-  if (!run_.dry_run) add_sample_curves(sinks, info);
+  add_sample_curves(sinks, info);
   log_ = std::make_unique<MetricsWriter>(std::move(sinks));
   if (mesh_->shape().pp > 1)
     predicted_bubble_ = predict_pipeline(engine_options(config_, threads_), mesh_->shape().pp).bubble;
@@ -74,27 +72,20 @@ void Trainer::start_logs() {
   peak_flops_ = peak_bf16_flops(info.environment);
   peak_fp8_ = peak_fp8_flops(info.environment);
   ceilings_ = load_ceilings(info.environment, options.precision.linear());
-  const Rows folders = std::move(info.rows);
-  info.rows =
-      start_rows({config_, options, stage_plans_, *backend_, *train_data_, valid_data_.get(),
-                  std::string(factory_.backend()), threads_, info.resumed_from, resumed_ ? resumed_->path : ""});
-  if (!device_.transport().empty()) info.rows.push_back({"between GPUs", device_.transport()});
-  if (backend_->kind != DeviceKind::kCpu || ceilings_) info.rows.push_back({"mfu", mfu_line(peak_flops_, ceilings_)});
-  if (backend_->replays)
-    info.rows.push_back(
-        {"graphs", replays_microbatches(options)
-                       ? "microbatches and updates are replayed from their second run on"
-                       : "updates and evaluation are replayed from their second run on; training microbatches are "
-                         "not: with train.pld each step leaves out other blocks"});
-  else if (backend_->device->capture != nullptr)
-    info.rows.push_back({"graphs", config_.device.graphs == "off" ? "off" : "off: with parallel.dynamic_shapes no two "
-                                                                            "microbatches need be alike"});
-  if (!run_.range_test) info.rows.push_back({"checkpoints", saver_->describe()});
+  BannerFacts facts{config_, options, stage_plans_, *fit_, *backend_, *train_data_, valid_data_.get()};
+  facts.comm = factory_.backend();
+  facts.threads = threads_;
+  facts.resumed_from = info.resumed_from;
+  facts.checkpoint = resumed_ ? resumed_->path : "";
+  facts.device = device_.index();
+  facts.transport = device_.transport();
+  if (backend_->kind != DeviceKind::kCpu || ceilings_) facts.mfu = mfu_line(peak_flops_, ceilings_);
+  if (!run_.range_test) facts.saves = saver_->describe();
   if (resumed_ && info.resumed_from < 0)
-    info.rows.push_back({"loaded", fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path)});
-  info.rows.insert(info.rows.end(), folders.begin(), folders.end());
-  for (const std::string& note : run_.loaded.notes) info.rows.push_back({"note", note});
-  if (config_.log.config) info.rows.push_back({"config", info.config_json});
+    facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path);
+  facts.folders = std::move(info.rows);
+  facts.notes = run_.loaded.notes;
+  info.rows = start_rows(facts);
   log_->start(info);
   if (resumed_)
     for (const std::string& w : resumed_->warnings) log_->warn(state_.step, w);

@@ -5,6 +5,7 @@
 
 #include "checkpoint/world.h"
 #include "launch/ranks/agree.h"
+#include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
 
 namespace gt {
@@ -14,12 +15,12 @@ void Trainer::load_or_init() {
   if (!c.allow_missing.empty() || !c.load_from.empty()) engine_->init_weights();  // of what is not loaded
   if (c.resume != "never") {
     agree(world, [&] {
-      if (world.rank() == 0) require_same_optimizer();
+      if (world.rank() == 0) require_same_optimizer(config_);
     });
     agree(world, [&] {
       resumed_ = load_checkpoint(
           config_.checkpoint_dir(), c.resume, engine_->checkpoint_views(), *mesh_, *backend_->device, compute_,
-          [this](const LoadReport& found) { accept(found); }, fit_options());
+          [this](const LoadReport& found) { require_same_run(found, config_, *train_data_); }, fit_options());
     });
   }
   const bool own = resumed_.has_value();
@@ -96,22 +97,6 @@ void Trainer::look_at_load_from() {
                                      "): this run goes on from a checkpoint of its own, ", resumed_->path,
                                      "; a new run with another --log.name would begin with it"));
   });
-}
-
-// State of one optimizer means nothing to another, though it may have the same shapes. Looked at before the load, which
-// would only speak of missing tensors; whatever else is wrong with the checkpoint is the load's to tell.
-void Trainer::require_same_optimizer() {
-  std::string step, was;
-  try {
-    const std::string dir = config_.checkpoint_dir(), &which = config_.checkpoint.resume;
-    int64_t number = 0;
-    step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
-    was = read_state(step).optim_type;
-  } catch (const Error&) { return; }
-  if (was.empty()) return;  // imported weights: there is no state
-  GT_REQUIRE(was == config_.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
-             ", this run wants ", config_.optim.type, ". Resume with --optim.type ", was,
-             ", or start a new run with another --log.name");
 }
 
 void Trainer::note_schedule_change() {

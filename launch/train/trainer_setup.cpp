@@ -3,44 +3,57 @@
 
 #include <filesystem>
 #include <fstream>
-#include <thread>
+#include <numeric>
 
 #include "data/index_store.h"
-#include "data/token_meta.h"
-#include "data/tokenizer.h"
-#include "launch/logs/banner.h"
+#include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/engine_options.h"
+#include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
 #include "launch/train/training_data.h"
 
 namespace gt {
 namespace fs = std::filesystem;
 
-void Trainer::open_device() {
+namespace {
+
+// This rank's machine. Ranks of one machine are those with its host name; where names do not tell, they are consecutive.
+Machine machine_of(const GroupFactory& factory, const std::vector<std::string>& hosts) {
+  Machine m{host_name(), {}};
+  const auto here = static_cast<size_t>(factory.local_size());
+  for (size_t r = 0; r < hosts.size(); ++r)
+    if (hosts[r] == m.name) m.ranks.push_back(static_cast<int>(r));
+  if (m.ranks.size() == here) return m;
+  m.ranks.resize(here);
+  std::iota(m.ranks.begin(), m.ranks.end(), factory.world_rank() - factory.local_rank());
+  return m;
+}
+
+}  // namespace
+
+// `hosts`: of every rank.
+void Trainer::open_device(const std::vector<std::string>& hosts) {
   threads_ = threads_per_rank(config_, factory_.local_size());
   set_cpu_may_spin(ranks_may_spin(config_, factory_.local_size(), threads_));
   const EngineOptions options = engine_options(config_, threads_);
+  const MeshShape& mesh = mesh_->shape();
   if (factory_.local_rank() == 0) {
-    stage_plans_ = plan_stages(options, mesh_->shape(), *backend_);
-    require_memory(options, mesh_->shape(), stage_plans_, *backend_, device_.index(), device_.sharers());
-    snapshot_fits_ = snapshot_fits(options, mesh_->shape(), stage_plans_, *backend_, factory_.local_size());
+    stage_plans_ = plan_stages(options, mesh, *backend_);
+    fit_ = fullest_device(mesh, stage_plans_, *backend_, {machine_of(factory_, hosts)});
+    require_memory(*fit_, mesh, stage_plans_);
+    snapshot_fits_ = snapshot_fits(mesh, stage_plans_, *backend_, factory_.local_size());
   }
-  plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh_->shape(), mesh_->rank(), *backend_);
+  plan_ = speaks() ? stage_plans_.front() : plan_memory(options, mesh, mesh_->rank(), *backend_);
   compute_ = stream_ = OpenStream(*backend_->device, device_.index(), threads_);
 }
 
 void Trainer::open_run_folder() {
-  const fs::path dir = config_.run_dir();
+  require_unused_folder(config_, run_.force);
+  const std::string dir = config_.run_dir();
   std::error_code ec;
-  const bool used = fs::exists(dir / "log.jsonl", ec) ||
-                    (fs::exists(config_.checkpoint_dir(), ec) && !fs::is_empty(config_.checkpoint_dir(), ec));
-  GT_REQUIRE(!(used && config_.checkpoint.resume == "never" && !run_.force), Exit::kUsage, dir.string(),
-             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another "
-             "name, resume it ",
-             "(--checkpoint.resume auto), or add --force");
   fs::create_directories(dir, ec);
-  GT_REQUIRE(!ec, Exit::kUsage, dir.string(), ": cannot make the run folder: ", ec.message(),
+  GT_REQUIRE(!ec, Exit::kUsage, dir, ": cannot make the run folder: ", ec.message(),
              ". Choose another with --log.dir");
 }
 
@@ -68,14 +81,8 @@ void Trainer::open_data() {
   };
   tokenizer_sha256_ = o.tokenizer_sha256;
   train_data_ = open_training_data(o, run_.loaded);
-  if (config_.data.eod_mask_loss) eod_ = end_of_document();
-  if (config_.train.eval_every == 0) return;
-  if (o.whole)
-    o.sources = config_.data.valid;
-  else
-    o.part = 1;
-  o.order = SampleOrder::kSequential;
-  valid_data_ = open_dataset(o);
+  if (config_.data.eod_mask_loss) eod_ = end_of_document(config_);
+  if (config_.train.eval_every > 0) valid_data_ = open_validation_data(o, config_);
 }
 
 LoaderConfig Trainer::loader_config() const {
@@ -83,24 +90,6 @@ LoaderConfig Trainer::loader_config() const {
   l.eod_mask_loss = config_.data.eod_mask_loss;
   if (l.eod_mask_loss) l.eod = eod_;
   return l;
-}
-
-// As the files of tokens say it, or the tokenizer.
-int32_t Trainer::end_of_document() const {
-  std::vector<DataSource> sources = config_.data.train;
-  sources.insert(sources.end(), config_.data.valid.begin(), config_.data.valid.end());
-  int64_t eod = -1;
-  if (!config_.data.tokenizer.empty()) eod = Tokenizer::load(config_.data.tokenizer).eod();
-  for (const DataSource& s : sources) {
-    const auto meta = s.path == "mock" ? std::nullopt : read_token_meta(s.path);
-    if (!meta || meta->eod < 0) continue;
-    GT_REQUIRE(eod < 0 || eod == meta->eod, Exit::kUsage, s.path, ".meta.json: documents end with token ", meta->eod,
-               ", elsewhere with ", eod, "; data.eod_mask_loss needs one");
-    eod = meta->eod;
-  }
-  GT_REQUIRE(eod >= 0, Exit::kUsage, "data.eod_mask_loss: nothing says which token ends a document; give ",
-             "--data.tokenizer, or token files that `gpttrain data prepare` wrote with one");
-  return static_cast<int32_t>(eod);
 }
 
 void Trainer::open_loader() {

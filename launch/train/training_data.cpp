@@ -1,6 +1,8 @@
 #include "launch/train/training_data.h"
 
 #include "data/index_store.h"
+#include "data/token_meta.h"
+#include "data/tokenizer.h"
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
 
@@ -32,6 +34,32 @@ std::unique_ptr<Dataset> open_training_data(const DatasetOptions& o, const Loade
     if (origin == loaded.origin.end()) throw;
     throw Error(std::string(e.what()) + "\ndata.train was set by " + origin->second, e.code());
   }
+}
+
+std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config& c) {
+  if (o.whole)
+    o.sources = c.data.valid;
+  else
+    o.part = 1;
+  o.order = SampleOrder::kSequential;
+  return open_dataset(o);
+}
+
+int32_t end_of_document(const Config& c) {
+  std::vector<DataSource> sources = c.data.train;
+  sources.insert(sources.end(), c.data.valid.begin(), c.data.valid.end());
+  int64_t eod = -1;
+  if (!c.data.tokenizer.empty()) eod = Tokenizer::load(c.data.tokenizer).eod();
+  for (const DataSource& s : sources) {
+    const auto meta = s.path == "mock" ? std::nullopt : read_token_meta(s.path);
+    if (!meta || meta->eod < 0) continue;
+    GT_REQUIRE(eod < 0 || eod == meta->eod, Exit::kUsage, s.path, ".meta.json: documents end with token ", meta->eod,
+               ", elsewhere with ", eod, "; data.eod_mask_loss needs one");
+    eod = meta->eod;
+  }
+  GT_REQUIRE(eod >= 0, Exit::kUsage, "data.eod_mask_loss: nothing says which token ends a document; give ",
+             "--data.tokenizer, or token files that `gpttrain data prepare` wrote with one");
+  return static_cast<int32_t>(eod);
 }
 
 LoaderConfig training_loader(const Config& c, const Mesh& mesh) {

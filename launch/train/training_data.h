@@ -15,6 +15,13 @@ DatasetOptions training_data(const Config&, bool builder);
 // open_dataset, whose errors say who named the files.
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);
 
+// The samples of evaluations, in the order of the files. `o`: those of training.
+std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
+
+// The token that ends a document, as the token files or the tokenizer name it. Throws kUsage when they differ or are
+// silent.
+int32_t end_of_document(const Config&);
+
 // The microbatches of this rank's steps, from the first sample on. Who masks the ends of documents says which token that
 // is.
 LoaderConfig training_loader(const Config&, const Mesh&);

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "launch/logs/console.h"
 #include "launch/ranks/alike.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
-#include "launch/ranks/spawn.h"
 #include "launch/ranks/supervisor.h"
+#include "launch/train/dry_run.h"
 #include "launch/train/trainer.h"
 #include "launch/verbs/verbs.h"
 
@@ -30,6 +31,22 @@ void make_range_test(TrainRun& run) {
   run.range_test = run.force = true;
 }
 
+// The command that would start the run.
+Command without_dry_run(Command command) {
+  std::erase_if(command.words, [](const std::string& w) { return w == "--dry-run" || w == "--dry_run"; });
+  return command;
+}
+
+Exit show_dry_run(const Command& command, const TrainRun& run) {
+  if (command.env.launched() && command.env.rank > 0) return Exit::kOk;  // rank 0 reports for all
+  Rows rows = dry_run(run.loaded, command.env, run.range_test, run.force);
+  if (std::string start = start_command(without_dry_run(command)); !start.empty())
+    rows.insert(rows.begin(), {"start", std::move(start)});
+  if (!run.quiet) fmt::print("{}\n", block(rows));
+  fmt::print("dry run: nothing was started\n");
+  return Exit::kOk;
+}
+
 }  // namespace
 
 Exit run_train(const Command& command) {
@@ -39,17 +56,10 @@ Exit run_train(const Command& command) {
   run.loaded = command.loaded;
   run.command = "gpttrain";
   for (const std::string& w : command.words) run.command += " " + w;
-  run.dry_run = args.dry_run;
   run.quiet = args.quiet;
   run.force = args.force;
   if (args.lr_range_test) make_range_test(run);
-  if (const std::string start = args.dry_run ? start_command(command) : ""; !start.empty()) {
-    fmt::print("start     {}\n", start);
-    if (!only_here(chosen_hosts(run.loaded.config.launch))) {  // whom a dry run leaves alone
-      fmt::print("dry run: nothing was started; the layout's memory and speed are said by a dry run without hosts\n");
-      return Exit::kOk;
-    }
-  }
+  if (args.dry_run) return show_dry_run(command, run);
   return run_ranks(command, [&run](GroupFactory& factory) {
     install_stop_signals();
     require_same_program(run.loaded.config, factory);

@@ -15,7 +15,8 @@ struct TrainArgs {
   void fields(V& v) {
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
-    v("dry-run", dry_run, "", "stop after the start block: nothing is started, nothing is written");
+    v("dry-run", dry_run, "", "print the start block and whether the run fits: one process, nothing is started or "
+      "written; 0 either way");
     v("lr_range_test", lr_range_test, "",
       "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
       "peak; saves no checkpoint");

@@ -281,10 +281,10 @@ TEST_CASE("half values take and send half the bytes, masters belong to the optim
     CHECK(static_cast<double>(half.memory.optimizer) == Approx(12 * parameters / share).epsilon(0.03));
     CHECK(static_cast<double>(half.memory.gradients) == Approx(full.memory.gradients).epsilon(0.02));
     if (stage > 0)
-      CHECK(static_cast<double>(half.data_parallel.all_gather) ==
-            Approx(static_cast<double>(full.data_parallel.all_gather) / 2).epsilon(0.03));
-    CHECK(static_cast<double>(half.data_parallel.reduce_scatter) ==
-          Approx(static_cast<double>(full.data_parallel.reduce_scatter)).epsilon(0.02));
+      CHECK(static_cast<double>(half.sent.data_parallel.all_gather) ==
+            Approx(static_cast<double>(full.sent.data_parallel.all_gather) / 2).epsilon(0.03));
+    CHECK(static_cast<double>(half.sent.data_parallel.reduce_scatter) ==
+          Approx(static_cast<double>(full.sent.data_parallel.reduce_scatter)).epsilon(0.02));
   }
 }
 

@@ -186,6 +186,7 @@ TEST_CASE(
   CHECK(dry.code == 0);
   CHECK(dry.says("-H far0:2,far1:2 -x GPTTRAIN_LAUNCHED"));
   CHECK(dry.says("-x GT_COLOUR -n 4 "));
+  CHECK(dry.says("on far0 needs "));
   CHECK(dry.says("dry run: nothing was started"));
   CHECK_FALSE(std::filesystem::exists(dir / "ssh.log"));
 

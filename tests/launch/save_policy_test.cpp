@@ -124,8 +124,8 @@ TEST_CASE("without a budget the copy is made where this machine has room for it 
   EngineOptions o;
   o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
   const StagePlans plans = plan_stages(o, {}, cpu_backend());
-  CHECK(snapshot_fits(o, {}, plans, cpu_backend(), 1));
-  CHECK_FALSE(snapshot_fits(o, {}, plans, cpu_backend(), 1 << 30));  // ranks, a few hundred kB each
+  CHECK(snapshot_fits({}, plans, cpu_backend(), 1));
+  CHECK_FALSE(snapshot_fits({}, plans, cpu_backend(), 1 << 30));  // ranks, a few hundred kB each
   on_engines(o, {.dp = 2}, [&](EngineRank& r) {
     Config config;
     config.checkpoint.every = "7";

@@ -128,7 +128,7 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
                 INFO(text(mesh, o, rank));
                 const Scopes s = scopes_of(o, mesh, rank);
                 const auto sent = [&](int64_t elements) { return elements * (mesh.dp - 1) / mesh.dp * 4; };
-                const CommCounters c = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).data_parallel;
+                const CommCounters c = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).sent.data_parallel;
                 CHECK(c.reduce_scatter == sent(sum(s.size)) * (reduce == kEach ? m : 1));
                 int64_t gathered = updated(s);
                 if (stage == 3) {
@@ -156,14 +156,14 @@ TEST_CASE("stage 3 gathers twice a microbatch, less what its turns from forward 
     const auto sent = [&](int64_t elements) { return elements * (mesh.dp - 1) / mesh.dp * 4; };
     const int64_t first = s.size.front(), last = s.size.back(), all = sum(s.size);
     const int64_t gathered = 2 * m * all - m * last - (m - 1) * first;
-    const CommCounters each = plan_memory(o, mesh, 0).data_parallel;
+    const CommCounters each = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(each.all_gather == sent(gathered));
     CHECK(each.reduce_scatter == m * sent(all));  // together: 3m a, less the turns
     o.model.recompute = Recompute::kFull;         // a block is gathered once for its second forward and its backward
-    CHECK(plan_memory(o, mesh, 0).data_parallel.all_gather == each.all_gather);
+    CHECK(plan_memory(o, mesh, 0).sent.data_parallel.all_gather == each.all_gather);
     o.model.recompute = Recompute::kNone;
     o.zero.grad_reduce = kEnd;
-    const CommCounters end = plan_memory(o, mesh, 0).data_parallel;
+    const CommCounters end = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(end.all_gather == each.all_gather);
     CHECK(end.reduce_scatter == sent(all));  // together: (2m + 1) a, less the turns
   }

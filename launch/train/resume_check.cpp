@@ -1,0 +1,71 @@
+#include "launch/train/resume_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "launch/train/run_saver.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+
+bool has_part(const std::vector<std::string>& parts, const std::string& part) {
+  return std::find(parts.begin(), parts.end(), part) != parts.end() || parts.front() == "all";
+}
+
+namespace {
+
+// Does a changed key matter to what is taken? Lines of changed_keys() begin with the key.
+bool matters(const std::string& line, const std::vector<std::string>& parts) {
+  if (parts.front() == "all") return true;
+  const auto in = [&](const char* section) { return line.rfind(section, 0) == 0; };
+  return (in("model.") && has_part(parts, "weights") && line.find("dropout") == std::string::npos) ||
+         (in("optim.") && has_part(parts, "optim")) || (in("schedule.") && has_part(parts, "schedule"));
+}
+
+}  // namespace
+
+void require_same_run(const LoadReport& found, const Config& config, const Dataset& data,
+                      const std::vector<std::string>& wanted) {
+  const auto changed = found.config_json.empty()
+                           ? std::vector<std::string>()
+                           : changed_keys(found.config_json, config, config.checkpoint.allow_change);
+  const std::vector<std::string> parts = found.state.origin == "import" ? std::vector<std::string>{"weights"} : wanted;
+  std::string text;
+  for (const std::string& line : changed)
+    if (matters(line, parts)) text += "\n  " + line;
+  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
+             "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
+             "or start a new run with another --log.name");
+  if (has_part(parts, "data"))
+    require_same_stream(data_cursor_from_json(found.state.data_json), data.cursor(found.state.consumed_samples),
+                        config.data.allow_change);
+}
+
+void require_same_optimizer(const Config& config) {
+  std::string step, was;
+  try {
+    const std::string dir = config.checkpoint_dir(), &which = config.checkpoint.resume;
+    int64_t number = 0;
+    step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
+    was = read_state(step).optim_type;
+  } catch (const Error&) { return; }
+  if (was.empty()) return;  // imported weights: there is no state
+  GT_REQUIRE(was == config.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
+             ", this run wants ", config.optim.type, ". Resume with --optim.type ", was,
+             ", or start a new run with another --log.name");
+}
+
+void require_unused_folder(const Config& config, bool force) {
+  const fs::path dir = config.run_dir();
+  std::error_code ec;
+  const bool used = fs::exists(dir / "log.jsonl", ec) ||
+                    (fs::exists(config.checkpoint_dir(), ec) && !fs::is_empty(config.checkpoint_dir(), ec));
+  GT_REQUIRE(!(used && config.checkpoint.resume == "never" && !force), Exit::kUsage, dir.string(),
+             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another "
+             "name, resume it ",
+             "(--checkpoint.resume auto), or add --force");
+}
+
+}  // namespace gt

@@ -51,20 +51,30 @@ double StepTimes::mean_exposed() const {
   return stages() > 0 ? sum / stages() : 0;
 }
 
+namespace {
+bool of_update(int t) { return t >= kReduceTime && t <= kGatherTime; }  // travels with the next step's times
+}  // namespace
+
 void StepBreakdown::add(const StepTimes& times, double step_seconds) {
-  if (steps_++ < left_out_) return;
-  sums_.resize(static_cast<size_t>(times.stages() * kNumStageTimes));
-  for (int k = 0; k < times.stages(); ++k)
-    for (int t = 0; t < kNumStageTimes; ++t)
-      sums_[static_cast<size_t>(k * kNumStageTimes + t)] += times.at(k, static_cast<StageTime>(t));
-  seconds_ += step_seconds;
+  const auto entries = static_cast<size_t>(times.stages() * kNumStageTimes);
+  const auto value = [&](size_t i) {
+    return times.at(static_cast<int>(i) / kNumStageTimes, static_cast<StageTime>(i % kNumStageTimes));
+  };
+  if (!last_.empty() && steps_++ >= left_out_) {
+    sums_.resize(entries);
+    for (size_t i = 0; i < entries; ++i) sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
+    seconds_ += last_seconds_;
+  }
+  last_.resize(entries);
+  for (size_t i = 0; i < entries; ++i) last_[i] = value(i);
+  last_seconds_ = step_seconds;
 }
 
 std::string StepBreakdown::table() const {
   if (sums_.empty()) return "";
   const StepTimes sums(sums_);
   const double to_ms = 1e3 / static_cast<double>(steps_ - left_out_);
-  std::vector<double> other(static_cast<size_t>(sums.stages()), seconds_);
+  std::vector<double> parts(static_cast<size_t>(sums.stages()));
   std::string out = fmt::format("{:<18}", "ms a step");
   for (int k = 0; k < sums.stages(); ++k) out += fmt::format("{:>9}", fmt::format("stage{}", k));
   for (int t = 0; t < kNumStageTimes; ++t) {
@@ -74,12 +84,15 @@ std::string StepBreakdown::table() const {
     out += fmt::format("\n{:<18}", kTimerNames[t]);
     for (int k = 0; k < sums.stages(); ++k) {
       const double x = sums.at(k, static_cast<StageTime>(t));
-      other[static_cast<size_t>(k)] -= x;
+      parts[static_cast<size_t>(k)] += x;
       out += fmt::format("{:9.1f}", x * to_ms);
     }
   }
+  // Rank 0's clock says how long a step is; another rank's parts may be longer by what it lagged behind.
   out += fmt::format("\n{:<18}", "other");
-  for (double x : other) out += fmt::format("{:9.1f}", x * to_ms);
+  for (double x : parts) out += fmt::format("{:9.1f}", std::max(0., seconds_ - x) * to_ms);
+  out += fmt::format("\n{:<18}", "step");
+  for (double x : parts) out += fmt::format("{:9.1f}", std::max(seconds_, x) * to_ms);
   return out;
 }
 

@@ -33,12 +33,14 @@ enum StageTime : int {
   kNormsTime,
   kOptimizerTime,
   kGatherTime,  // values: ZeRO 3's in F and B, and the phase
+  kDataTime,    // of this step: waiting for its microbatches
   kNumStageTimes
 };
 // What logs call them; kPipelineTime contains others and has no name.
 constexpr const char* kTimerNames[kNumStageTimes] = {
     "forward",    "backward", "backward_input",     "backward_weight",  "microbatch",      "p2p_wait",
-    "tp_exposed", nullptr,    "dp_exposed", "grad_norm",        "optimizer",       "zero_gather_wait"};
+    "tp_exposed", nullptr,    "dp_exposed", "grad_norm",        "optimizer",       "zero_gather_wait",
+    "data"};
 using Timers = std::array<double, kNumStageTimes>;
 
 class StepTimes {
@@ -62,7 +64,8 @@ class StepTimes {
 };
 
 // Sums the times of a run's steps and prints them as a table of milliseconds a step: a row a timer, a column a pipeline
-// rank. The first steps, which are slower, are left out.
+// rank. The parts of a step are put together where they arrive with two steps, so that they and `other`, which is not
+// negative, add up to the row `step`. The first steps, which are slower, are left out, and so is the last one.
 class StepBreakdown {
  public:
   explicit StepBreakdown(int left_out = 2) : left_out_(left_out) {}
@@ -71,9 +74,9 @@ class StepBreakdown {
 
  private:
   int left_out_;
-  int64_t steps_ = 0;
-  double seconds_ = 0;
-  std::vector<double> sums_;  // [pipeline rank][StageTime]
+  int64_t steps_ = 0;  // that are complete
+  double seconds_ = 0, last_seconds_ = 0;
+  std::vector<double> sums_, last_;  // [pipeline rank][StageTime]; last_: of the step whose update is not known yet
 };
 
 }  // namespace gt

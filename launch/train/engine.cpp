@@ -308,6 +308,11 @@ void Engine::measure_update(StepResult& r) {
     own_times_[kReduceTime] += t.inside.reductions;
     own_times_[kGatherTime] += t.inside.gathers;
   }
+  // Without replicas nothing is exchanged: what these phases cost belongs to the update.
+  const auto to_update = [&](StageTime t) { own_times_[kOptimizerTime] += std::exchange(own_times_[t], 0); };
+  if (mesh_.size(Axis::kDp) > 1) return;
+  to_update(kGatherTime);
+  if (mesh_.ends().size() == 1) to_update(kReduceTime);
 }
 
 PhaseEnds Engine::phases() {

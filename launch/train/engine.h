@@ -139,6 +139,8 @@ class Engine {
   // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so that
   // it finds the update queued behind the norms.
   void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
+  // What this rank waited for the microbatches of the next step, for its StepTimes.
+  void set_data_wait(double seconds) { own_times_[kDataTime] = seconds; }
   // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].

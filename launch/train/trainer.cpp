@@ -117,6 +117,7 @@ void Trainer::one_step() {
   const double waited_before = loader_->wait_seconds();
   microbatches_ = loader_->next();
   const double ready = now(), waited_for_data = loader_->wait_seconds() - waited_before;
+  engine_->set_data_wait(waited_for_data);
   if (comm_log_) comm_log_->begin_step();
   targets_ = target_tokens(*loader_, length());
   if (targets_ == 0 && log_)

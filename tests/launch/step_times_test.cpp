@@ -48,6 +48,7 @@ TEST_CASE("the breakdown of a run leaves its first steps out and sums to the ste
   StepBreakdown b;
   b.add(StepTimes(t), 100);
   b.add(StepTimes(t), 100);
+  b.add(StepTimes(t), 1);
   CHECK(b.table().empty());
   b.add(StepTimes(t), 1);
   b.add(StepTimes(t), 1);
@@ -55,8 +56,33 @@ TEST_CASE("the breakdown of a run leaves its first steps out and sums to the ste
         "ms a step            stage0   stage1\n"
         "forward               250.0    125.0\n"
         "p2p_wait                0.0    125.0\n"
-        "other                 750.0    750.0");
+        "other                 750.0    750.0\n"
+        "step                 1000.0   1000.0");
   CHECK(StepTimes(t).mean()[kForwardTime] == Approx(0.1875));
+}
+
+TEST_CASE("a step is put together with its own update, and its parts are never more than the step") {
+  double t[kNumStageTimes] = {};
+  StepBreakdown b(0);
+  const auto add = [&](double forward, double update_before, double data, double seconds) {
+    t[kForwardTime] = forward, t[kOptimizerTime] = update_before, t[kDataTime] = data;
+    b.add(StepTimes(t), seconds);
+  };
+  add(0.5, 0, 0.125, 1);     // its update takes 0.25
+  add(0.25, 0.25, 0, 0.5);   // and this one's 0.25
+  add(9, 0.25, 9, 9);        // of which no update is known
+  CHECK(b.table() ==
+        "ms a step            stage0\n"
+        "forward               375.0\n"
+        "optimizer             250.0\n"
+        "data                   62.5\n"
+        "other                  62.5\n"
+        "step                  750.0");
+  StepBreakdown lagging(0);
+  t[kForwardTime] = 2, t[kOptimizerTime] = t[kDataTime] = 0;
+  lagging.add(StepTimes(t), 1);
+  lagging.add(StepTimes(t), 1);
+  CHECK_THAT(lagging.table(), Contains("other                   0.0") && Contains("step                 2000.0"));
 }
 
 TEST_CASE("the predicted bubble is the formula where stages are equal, and more where the partition is uneven") {

@@ -1,9 +1,12 @@
 #include "launch/ranks/signals.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <initializer_list>
 
 namespace gt {
@@ -16,18 +19,42 @@ static_assert(std::atomic<int>::is_always_lock_free);
 extern "C" void on_stop_signal(int n) {
   // Ctrl-C also ends the `tee` that reads the output; the stop still has a checkpoint to save.
   signal(SIGPIPE, SIG_IGN);
+  if (n == SIGHUP) drop_dead_terminal();
   int none = 0;
-  if (!first_signal.compare_exchange_strong(none, n) && n != SIGUSR1) _exit(128 + n);
+  const bool insists = n == SIGINT || n == SIGTERM;  // a closing terminal may send more than one SIGHUP
+  if (!first_signal.compare_exchange_strong(none, n) && insists) _exit(128 + n);
 }
 
 }  // namespace
+
+void drop_dead_terminal() {
+  const int error = errno;
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    termios unused;
+    if (tcgetattr(fd, &unused) == 0 || errno != EIO) continue;
+    if (const int null = open("/dev/null", O_WRONLY | O_CLOEXEC); null >= 0) {
+      dup2(null, fd);
+      close(null);
+    }
+  }
+  errno = error;
+}
 
 void install_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_stop_signal;
   action.sa_flags = SA_RESTART;  // a write to a log must not fail because of it
   sigemptyset(&action.sa_mask);
-  for (const int n : {SIGINT, SIGTERM, SIGUSR1}) sigaction(n, &action, nullptr);
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (const int n : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(n, nullptr, &now);
+    if (n == SIGHUP && now.sa_handler == SIG_IGN) continue;  // nohup
+    sigaction(n, &action, nullptr);
+    sigaddset(&ours, n);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);  // what came before waits, when a parent of ours blocked them
 }
 
 bool stop_requested() { return first_signal != 0; }

@@ -51,6 +51,7 @@ Exit show_dry_run(const Command& command, const TrainRun& run) {
 
 Exit run_train(const Command& command) {
   const auto& args = command.get<TrainArgs>();
+  install_stop_signals();
   if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;
@@ -61,7 +62,6 @@ Exit run_train(const Command& command) {
   if (args.lr_range_test) make_range_test(run);
   if (args.dry_run) return show_dry_run(command, run);
   return run_ranks(command, [&run](GroupFactory& factory) {
-    install_stop_signals();
     require_same_program(run.loaded.config, factory);
     Trainer trainer(run, factory);
     return trainer.run();

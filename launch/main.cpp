@@ -2,9 +2,14 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <system_error>
 
+#include "kernels/core/host.h"
 #include "launch/config/cli.h"
 #include "launch/ranks/bundle.h"
+#include "launch/ranks/launcher_output.h"
+#include "launch/ranks/rank_env.h"
+#include "launch/ranks/start_limits.h"
 #include "launch/verbs/verbs.h"
 
 namespace {
@@ -42,6 +47,22 @@ gt::Exit dispatch(const gt::Command& c) {
   return gt::Exit::kInternal;
 }
 
+// Of a process that does not get further; a rank says which one it is, and of those of a machine that were started by
+// somebody else the first one speaks: they read the same files.
+void print_error(const std::string& what) {
+  gt::RankEnv env;
+  try {
+    env = gt::find_rank_env();
+  } catch (const gt::Error&) {  // which is what the message is about
+  }
+  if (env.launched() && gt::report_failed(env.rank, what)) return;
+  if (env.launched() && env.world > 1) {
+    if (env.local_rank == 0) fmt::print(stderr, "gpttrain: rank {} ({}): {}\n", env.rank, gt::host_name(), what);
+    return;
+  }
+  fmt::print(stderr, "{}{}\n", what.rfind("gpttrain ", 0) == 0 ? "" : "gpttrain: ", what);  // "gpttrain ckpt diff: ..."
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,9 +70,12 @@ int main(int argc, char** argv) {
     gt::use_bundled_mpi();
     return static_cast<int>(dispatch(gt::parse_command(argc, argv)));
   } catch (const gt::Error& e) {
-    const std::string what = e.what();  // of a verb: "gpttrain ckpt diff: ..."
-    fmt::print(stderr, "{}{}\n", what.rfind("gpttrain ", 0) == 0 ? "" : "gpttrain: ", what);
+    print_error(e.what());
     return static_cast<int>(e.code());
+  } catch (const std::system_error& e) {
+    const bool limit = e.code() == std::errc::resource_unavailable_try_again;
+    print_error(limit ? gt::no_thread_text() : gt::cat("internal error: ", e.what()));
+    return static_cast<int>(limit ? gt::Exit::kUsage : gt::Exit::kInternal);
   } catch (const std::exception& e) {
     fmt::print(stderr, "gpttrain: internal error: {}\n", e.what());
     return static_cast<int>(gt::Exit::kInternal);

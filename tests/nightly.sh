@@ -130,7 +130,7 @@ reliability() {
   failed=1
   printf '%-7s %-14s %5d s  %s\n' FAILED "$id" $((SECONDS - begin)) "no figure (see $logs/$tag.log)"
 }
-for tag in R01 R03 R05 R09 R11 R12 R14 R15 R16 R17 R18 R22 R23 R25 R28; do reliability $tag; done
+for tag in R01 R03 R05 R09 R11 R12 R14 R15 R16 R17 R18 R22 R23 R25 R28 R30; do reliability $tag; done
 
 # Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 3).
 faults() {

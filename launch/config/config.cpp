@@ -96,6 +96,8 @@ class Reader {
       const Option* option = find(alias ? alias->key : key);
       const bool list = option && takes_list(*option);
       const bool bare = alias && alias->value;
+      // Words for another program nearly always begin with dashes; there is always one.
+      if (!attached && option && option->domain == "WORDS" && i < words.size()) values.push_back(words[i++]);
       while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 &&
              (values.empty() || list || !option)) {
         values.push_back(words[i++]);

@@ -396,6 +396,7 @@ struct DeviceConfig {
 struct LaunchConfig {
   std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
   int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
+  double start_timeout_s = 0;
   bool bind_cores = false;
   template <class V>
   void fields(V& v) {
@@ -407,18 +408,20 @@ struct LaunchConfig {
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
     v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
     v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
-    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program");
+    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program, in one word: --launcher_args \"--mca x y\"");
     v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
     v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
     v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
     v("max_restarts", max_restarts, "0..1000000",
       "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
+    v("start_timeout_s", start_timeout_s, "0..86400 seconds",
+      "ranks that have not started by then end the job; 0: 600, on one machine 120 and 2 more a rank");
   }
 };
 
 struct CommConfig {
-  std::string backend = "auto", nccl_library;
+  std::string backend = "auto", nccl_library, interface;
   double stall_warn_s = 0, stall_abort_s = 600;
   template <class V>
   void fields(V& v) {
@@ -426,6 +429,9 @@ struct CommConfig {
       "between GPUs; direct: in the one GPU that ranks which are threads share; staged: through host memory; auto: direct "
       "where it can be, else NCCL where it loads and a trial of it passes, else staged");
     v("nccl_library", nccl_library, "path", "of NCCL; empty: libnccl.so.2 by the rules of the loader");
+    v("interface", interface, "NAME|a.b.c.d/n",
+      "network interface or IPv4 subnet for ranks of several machines (Open MPI, NCCL); empty: their own choice; ranks of "
+      "one machine use no network");
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
       "a wait in a step that takes longer is reported with who has not arrived; 0: max(10, 5 x p99 step)");
     v("stall_abort_s", stall_abort_s, "0..1000000 seconds",

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
 #include "kernels/core/check.h"
 #include "launch/ranks/env_file.h"
 #include "launch/ranks/hostfile.h"
+#include "launch/ranks/network.h"
 #include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 
@@ -33,18 +38,40 @@ void check_cores(const LaunchConfig& l, const RuleContext& x) {
 
 }  // namespace
 
+std::vector<int> tasks_per_node(const std::string& text) {
+  std::vector<int> out;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const int ranks = std::atoi(part.c_str());
+    const size_t times = part.find("(x");
+    const int machines = times == std::string::npos ? 1 : std::atoi(part.c_str() + times + 2);
+    out.insert(out.end(), static_cast<size_t>(std::clamp(machines, 1, 65536)), ranks);
+  }
+  return out;
+}
+
 int check_hosts(const Config& c, const CheckContext& context, const RuleContext& x) {
   const LaunchConfig& l = c.launch;
   int slots = 0;
+  if (const std::string bad = bad_interface(c.comm.interface); !bad.empty()) x.bad("comm.interface", bad, "");
   constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
                                    "launch.num_nodes", "launch.num_slots",     "launch.launcher",
                                    "launch.ssh_port",  "launch.launcher_args", "launch.bind_cores",
-                                   "launch.core_list"};
+                                   "launch.core_list", "launch.start_timeout_s"};
   if (context.external_world > 0) {
     for (const char* key : kKeys)
       if (!x.where(key).empty() && !started_by_launch_ranks())
         x.notes.push_back(
             fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context.world_source));
+    if (const char* tasks = std::getenv("SLURM_STEP_TASKS_PER_NODE"))
+      for (const int ranks : tasks_per_node(tasks))
+        if (c.parallel.tp > 1 && ranks % c.parallel.tp != 0) {
+          x.notes.push_back(fmt::format("launch: srun put {} ranks on its machines: tp {} does not divide that, so a "
+                                        "tensor-parallel group reaches over to another machine; give srun "
+                                        "--ntasks-per-node",
+                                        tasks, c.parallel.tp));
+          break;
+        }
     return 0;
   }
   try {
@@ -59,6 +86,8 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     if (slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
       x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
     check_launcher(l, hosts, x);
+    if (!c.comm.interface.empty() && l.launcher != "slurm" && only_here(hosts))
+      x.notes.push_back("comm: interface has no effect: ranks of one machine use no network");
   } catch (const Error& e) { x.bad("", e.what(), ""); }  // which names file or flag
   check_cores(l, x);
   try {

@@ -44,7 +44,8 @@ RankEnv find_rank_env(const Lookup& lookup) {
     const bool slurm = std::string(f.rank) == "SLURM_PROCID", generic = std::string(f.rank) == "RANK";
     if (!lookup(f.rank)) continue;
     if (slurm && (!lookup("SLURM_STEP_ID") || !lookup(f.world) || *read(lookup, f.world, 1) == 1)) continue;
-    if (generic && !lookup(f.world)) continue;  // RANK alone may be anything
+    // RANK alone may be anything; one rank is what a process without a launcher is.
+    if (generic && (!lookup(f.world) || (!found.launched() && *read(lookup, f.world, 1) == 1))) continue;
     GT_REQUIRE(!f.world || lookup(f.world), Exit::kUsage, "the environment has ", f.rank, " but not ", f.world,
                "; start ranks with mpirun, srun or gpttrain itself");
     RankEnv e;
@@ -71,6 +72,13 @@ RankEnv find_rank_env(const Lookup& lookup) {
             ", not started by srun: ranks run on this node only; for all nodes use srun --mpi=pmix gpttrain ...");
   }
   return found;
+}
+
+void require_mpi(const RankEnv& env) {
+  GT_REQUIRE(env.source != "RANK", Exit::kUsage, "RANK and WORLD_SIZE say that this is rank ", env.rank, " of ",
+             env.world, " (torchrun?), but ranks talk by MPI and no MPI launcher started this process: use gpttrain ",
+             "itself with --launch.hostfile, mpirun -n ", env.world, ", or srun --mpi=pmix; unset RANK and WORLD_SIZE ",
+             "if they mean something else");
 }
 
 RankEnv find_rank_env() {

@@ -21,8 +21,11 @@ using Lookup = std::function<const char*(const char*)>;  // getenv
 
 // In this order: OMPI_COMM_WORLD_*, PMIX_RANK, PMI_*, SLURM_PROCID of a step, RANK + WORLD_SIZE. Two that disagree are
 // a kUsage error showing both, as is a value that is no rank. A Slurm batch script (no SLURM_STEP_ID) and a step of one
-// task are no rank.
+// task are no rank, nor is WORLD_SIZE 1.
 RankEnv find_rank_env(const Lookup& lookup);
+// kUsage when only torchrun's variables say that this is a rank: nothing of MPI started it, so each process would train
+// alone.
+void require_mpi(const RankEnv&);
 RankEnv find_rank_env();  // of this process
 
 }  // namespace gt

@@ -7,15 +7,19 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/crash.h"
 #include "launch/ranks/join_machines.h"
+#include "launch/ranks/launcher_output.h"
+#include "launch/ranks/network.h"
 #include "launch/ranks/rank_slots.h"
 #include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
+#include "launch/ranks/start_limits.h"
 #include "launch/train/device_groups.h"
 #include "launch/train/engine_options.h"
 #include "parallel/comm/mpi_group.h"
@@ -32,14 +36,6 @@ std::string verdict_file() {
   return path != nullptr ? path : "";
 }
 
-// Under a supervisor a hung job is worth more ended than waiting for somebody to look at it.
-double stall_abort_seconds(const Command& command) {
-  const Config& c = command.loaded.config;
-  const bool chosen = command.loaded.origin.count("comm.stall_abort_s") > 0;
-  if (chosen || c.launch.max_restarts == 0) return c.comm.stall_abort_s;
-  return (c.comm.stall_warn_s > 0 ? c.comm.stall_warn_s : 10) + 10;
-}
-
 StallOptions stall_options(const Command& command) {
   const Config& config = command.loaded.config;
   return {.abort_seconds = stall_abort_seconds(command),
@@ -51,9 +47,14 @@ StallOptions stall_options(const Command& command) {
           .end = {}};
 }
 
+bool no_thread(const std::exception& e) {
+  const auto* error = dynamic_cast<const std::system_error*>(&e);
+  return error != nullptr && error->code() == std::errc::resource_unavailable_try_again;
+}
+
 Exit code_of(const std::exception& e) {
   const auto* error = dynamic_cast<const Error*>(&e);
-  return error != nullptr ? error->code() : Exit::kInternal;
+  return error != nullptr ? error->code() : no_thread(e) ? Exit::kUsage : Exit::kInternal;
 }
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
@@ -62,7 +63,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // an error of one rank: say which
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), mesh_shape(config).place(rank));
   }
-  fmt::print(stderr, "gpttrain: {}{}\n", who, e.what());
+  fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : e.what());
   const std::string what = who + e.what(), file = verdict_file();
   if (code_of(e) == Exit::kHardware && !file.empty()) std::ofstream(file) << what.substr(0, what.find('\n')) << "\n";
 }
@@ -78,29 +79,38 @@ Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)
   bool failed = false;
   Exit result = Exit::kOk;
   std::vector<std::thread> team;
-  for (int r = 0; r < world; ++r)
-    team.emplace_back([&, r] {
-      try {
-        const StackWatch watched(r);
-        const auto factory = ranks.factory(r);
-        const Exit code = body(*factory);
-        factory->status()->enter(RunPhase::kDone, factory->status()->slot().step.load());
+  const auto run = [&](int r) {
+    try {
+      const StackWatch watched(r);
+      const auto factory = ranks.factory(r);
+      const Exit code = body(*factory);
+      factory->status()->enter(RunPhase::kDone, factory->status()->slot().step.load());
+      const std::lock_guard lock(mutex);
+      if (r == 0 && !failed) result = code;
+    } catch (const std::exception& e) {
+      {
         const std::lock_guard lock(mutex);
-        if (r == 0 && !failed) result = code;
-      } catch (const std::exception& e) {
-        {
-          const std::lock_guard lock(mutex);
-          const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
-          const int first = ranks.failed_rank();
-          if (agreed || (!failed && (first < 0 || first == r))) {  // the others are its victims
-            print_error(e, config, r, world);
-            if (!failed) result = code_of(e);
-            failed = true;
-          }
+        const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
+        const int first = ranks.failed_rank();
+        if (agreed || (!failed && (first < 0 || first == r))) {  // the others are its victims
+          print_error(e, config, r, world);
+          if (!failed) result = code_of(e);
+          failed = true;
         }
-        ranks.abort(r, e.what(), code_of(e));
       }
-    });
+      ranks.abort(r, e.what(), code_of(e));
+    }
+  };
+  for (int r = 0; r < world; ++r) try {
+      team.emplace_back(run, r);
+    } catch (const std::system_error& e) {
+      const std::lock_guard lock(mutex);
+      print_error(e, config, r, world);
+      result = code_of(e);
+      failed = true;
+      ranks.abort(r, e.what(), code_of(e));
+      break;
+    }
   for (std::thread& t : team) t.join();
   return result;
 }
@@ -127,15 +137,30 @@ void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
 
 }  // namespace
 
+double stall_abort_seconds(const Command& command) {
+  const Config& c = command.loaded.config;
+  const bool chosen = command.loaded.origin.count("comm.stall_abort_s") > 0;
+  if (chosen || c.launch.max_restarts == 0) return c.comm.stall_abort_s;
+  return (c.comm.stall_warn_s > 0 ? c.comm.stall_warn_s : 10) + 10;
+}
+
 Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
+  const int threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
   install_dump_signal();
   if (command.env.launched()) {
+    require_mpi(command.env);
     if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
       take_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
                  command.env.local_world);
+    // On this machine our parent has looked already.
+    if (command.env.local_rank == 0 && (command.env.local_world != command.env.world || !started_by_launch_ranks()))
+      require_limits(std::max(1, command.env.local_world), threads);
+    choose_network(command.env, config.comm.interface);
+    report_begun(command.env.rank);
     MpiFactory factory(wait_deadline(config));
+    if (factory.world_rank() == 0) report_started();
     const StackWatch watched(factory.world_rank());
     StallOptions watch = stall_options(command);
     join_machines(factory, watch);
@@ -144,8 +169,10 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     install_crash_handlers();
     return run_alone(config, factory, body, &monitor);
   }
-  const SpawnOptions options = spawn_options(config.launch);
+  SpawnOptions options = spawn_options(config);
+  options.stall_abort_s = stall_abort_seconds(command);
   if (world == 1 && only_here(options.hosts)) {
+    require_limits(1, threads);
     take_own_slots(config.launch, options);
     SelfFactory factory;
     const StackWatch watched(0);
@@ -155,6 +182,7 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
     return run_alone(config, factory, body, &monitor);
   }
   if (config.launch.ranks == "threads") {
+    require_limits(1, world * threads);
     take_own_slots(config.launch, options);
     return run_threads(command, body);
   }
@@ -165,7 +193,7 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
 
 std::string start_command(const Command& command) {
   const Config& config = command.loaded.config;
-  SpawnOptions options = spawn_options(config.launch);
+  SpawnOptions options = spawn_options(config);
   options.only_shown = true;
   const int world = static_cast<int>(config.world());
   if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && only_here(options.hosts))) return "";

@@ -12,6 +12,9 @@ namespace gt {
 // printed once, with rank, host and place; the other ranks are brought down with it.
 Exit run_ranks(const Command&, const std::function<Exit(GroupFactory&)>& body);
 
+// comm.stall_abort_s, which is smaller by default where a supervisor starts a hung job again.
+double stall_abort_seconds(const Command&);
+
 // What run_ranks would start the ranks with, as one would type it; "" where this process runs them itself.
 std::string start_command(const Command&);
 

@@ -10,6 +10,7 @@
 
 #include "launch/ranks/env_file.h"
 #include "launch/ranks/hostfile.h"
+#include "launch/ranks/start_watch.h"
 
 namespace gt {
 
@@ -26,11 +27,15 @@ struct SpawnOptions {
   int ssh_port = 0;                // of other machines; 0: ssh's own
   Variables variables = {};        // that every rank shall have, whatever it has
   bool only_shown = false;         // the command is printed, not run: its launcher need not be installed
+  std::string interface = {};      // comm.interface
+  double start_timeout_s = 0;      // launch.start_timeout_s
+  int threads = 1;                 // that a rank computes with
+  double stall_abort_s = 600;      // a process that does not run for so long ends the job; 0: never
   std::string verdict_file = {};   // where ranks say who was to blame; "": nowhere
 };
-struct LaunchConfig;
+struct Config;
 // As the config says: hosts, launcher, and .deepspeed_env. Throws kUsage.
-SpawnOptions spawn_options(const LaunchConfig& launch);
+SpawnOptions spawn_options(const Config&);
 
 bool only_here(const std::vector<HostSlots>& hosts);  // true for none
 
@@ -62,6 +67,9 @@ struct JobCommand {
   bool local_mpi = false;          // mpirun, and every rank on this machine
   std::string verdict_file = {};   // SpawnOptions::verdict_file
   int verdict_grace_s = 7;         // for the job to end once that is there
+  bool here = false;               // this program, not a launcher
+  StartLimits limits = {};
+  int threads = 1;  // of a rank
 };
 // `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
 // there is no such launcher.
@@ -69,8 +77,9 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 std::string command_line(const JobCommand&);  // quoted for a shell
 
 struct JobEnd {
-  int code = 0;     // of the first rank that failed, 128 + n for a signal; 0
-  int stopped = 0;  // the first stop signal that this process got meanwhile, 0: none
+  int code = 0;          // of the first rank that failed, 128 + n for a signal; 0
+  int stopped = 0;       // the first stop signal that this process got meanwhile, 0: none
+  bool started = false;  // all ranks passed MPI_Init, as far as one can see
 };
 // Runs one job to its end; stop signals become SIGUSR1 for it, a second one, or grace_s without an end, is the end.
 // A job that has not ended verdict_grace_s after its verdict file appeared is ended: mpirun waits for a machine that

@@ -18,6 +18,7 @@
 #include "kernels/core/check.h"
 #include "launch/ranks/host_blame.h"
 #include "launch/ranks/host_probe.h"
+#include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/spawn.h"
 
@@ -97,8 +98,9 @@ JobCommand Supervisor::job() const {
   } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
     words.emplace_back("--force");  // what it finds in the folder is its own
   }
-  SpawnOptions options = spawn_options(config_.launch);
+  SpawnOptions options = spawn_options(config_);
   options.hosts = hosts_at_hand();
+  options.stall_abort_s = stall_abort_seconds(command_);
   options.verdict_file = fs::absolute(verdict_file()).string();
   const bool alone = config_.world() == 1 && only_here(options.hosts);
   return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
@@ -265,6 +267,7 @@ void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std
 
 int Supervisor::run() {
   const SignalGate gate;
+  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
   const Commit at_start = newest();
   std::optional<int64_t> highest;  // step that this job had reached with a checkpoint; made again, it is no progress
   for (int64_t restarts = 0;; ++restarts) {

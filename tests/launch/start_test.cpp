@@ -1,0 +1,252 @@
+// The start of a job as its parent sees it: reports of ranks, what mpirun says, time limits, limits of the machine.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host.h"
+#include "launch/config/cli.h"
+#include "launch/config/config_hosts.h"
+#include "launch/ranks/launcher_output.h"
+#include "launch/ranks/network.h"
+#include "launch/ranks/spawn.h"
+#include "launch/ranks/start_limits.h"
+#include "launch/ranks/start_watch.h"
+#include "parallel/comm/comm_board.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+const std::string kDashes(74, '-');
+
+// What a child that runs `body` with this standard error leaves behind there.
+template <class F>
+std::string through(LauncherOutput& output, F&& body) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const int before = dup(STDERR_FILENO);
+  const pid_t child = fork();
+  if (child == 0) {
+    output.take_in_child();
+    setenv(kStartReports, "1", 1);
+    body();
+    _exit(0);
+  }
+  dup2(ends[1], STDERR_FILENO);
+  output.start();
+  waitpid(child, nullptr, 0);
+  output.finish();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  close(ends[1]);
+  std::string out;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) out.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  return out;
+}
+
+void say(const std::string& text) {
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
+}
+
+bool is_running(pid_t pid) { return turns_of(pid) > 0; }
+
+}  // namespace
+
+TEST_CASE("reports of ranks are taken out of their output, all else is passed on") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    say("one\n");
+    report_begun(3);
+    say("half a line");
+    report_started();
+    say("two\n" + kDashes + "\nmpirun noticed that process rank 1 with PID 5 exited\n" + kDashes + "\n");
+    say("mpirun: Forwarding signal 10 to job\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
+  });
+  CHECK(out == "one\nhalf a linetwo\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
+  REQUIRE(output.begun().count(3) == 1);
+  const BegunRank r = output.begun().at(3);
+  CHECK((r.host == host_name() && r.pid > 0 && r.pid_space == pid_space()));
+  CHECK(output.started());
+  CHECK(output.trouble().text.empty());
+}
+
+TEST_CASE("what several ranks of a machine fail of is said once, with the machine and the ranks") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    CHECK(report_failed(2, "data.train: local/x.bin: no such file\nnothing was started"));
+    report_failed(3, "data.train: local/x.bin: no such file\nnothing was started");
+  });
+  CHECK(out ==
+        cat("gpttrain: ", host_name(), ", ranks 2, 3: data.train: local/x.bin: no such file\nnothing was started\n"));
+  unsetenv(kStartReports);
+  CHECK_FALSE(report_failed(2, "x"));
+}
+
+TEST_CASE("a program that is missing on one machine: its name, the machine, code 2") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    say(kDashes +
+        "\nmpirun was unable to launch the specified application as it could not access\nor execute an "
+        "executable:\n\nExecutable: /opt/x/gpttrain\nNode: node2\n\nwhile attempting to start process rank 2.\n" +
+        kDashes + "\n");
+  });
+  CHECK(out.empty());
+  const LauncherEnd end = code_of_launcher(132, output.started(), output.trouble());
+  CHECK(end.code == static_cast<int>(Exit::kUsage));
+  CHECK_THAT(end.text, Contains("node2") && Contains("/opt/x/gpttrain"));
+}
+
+TEST_CASE("codes that only mpirun knows become those of our table") {
+  const auto code = [](int n, bool started) { return code_of_launcher(n, started, {}).code; };
+  for (const int n : {1, 205, 213, 255}) CHECK(code(n, false) == static_cast<int>(Exit::kIo));
+  for (const int n : {205, 213, 255}) CHECK(code(n, true) == static_cast<int>(Exit::kIo));
+  CHECK(code(1, true) == 1);  // of a comparing verb
+  for (const int n : {126, 127}) CHECK(code(n, false) == static_cast<int>(Exit::kUsage));
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    CHECK(code(128 + n, false) == static_cast<int>(Exit::kInterrupted));
+    CHECK(code(128 + n, true) == 128 + n);
+  }
+  for (const bool started : {false, true})
+    for (const int n : {0, 2, 16, 17, 65, 70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) CHECK(code(n, started) == n);
+}
+
+TEST_CASE("ranks that do not come up in time end the job: which, and on which machine") {
+  const std::vector<HostSlots> hosts = {{"node1", {0, 1}}, {"node2", {0, 1}}};
+  const StartLimits limits{.world = 4, .start_s = 30, .hosts = hosts};
+  const std::map<int, BegunRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
+  StartWatch watch(limits);
+  for (int t = 0; t <= 30; ++t) CHECK_FALSE(watch.look(two, false, 100 + t));
+  const auto end = watch.look(two, false, 131);
+  REQUIRE(end);
+  CHECK(end->code == static_cast<int>(Exit::kIo));
+  CHECK_THAT(end->why, Contains("within 30 s on node2: nothing came from ranks 2, 3"));
+
+  StartWatch slept(limits);  // the whole machine was suspended
+  CHECK_FALSE(slept.look(two, false, 100));
+  CHECK_FALSE(slept.look(two, false, 100 + 3600));
+  StartWatch fine(limits);
+  for (int t = 0; t <= 100; ++t) CHECK_FALSE(fine.look(two, t > 20, 100 + t));
+}
+
+TEST_CASE("a process that does not run is named while ranks start, and later when all of them stand still") {
+  const auto child = [] {
+    const pid_t pid = fork();
+    if (pid == 0)
+      for (;;) usleep(5000);
+    return pid;
+  };
+  const pid_t stopped = child(), lively = child();
+  kill(stopped, SIGSTOP);
+  for (int i = 0; i < 500 && state_of(stopped) != 'T'; ++i) usleep(10000);
+  REQUIRE(state_of(stopped) == 'T');
+  REQUIRE(is_running(lively));
+  const BegunRank still{host_name(), stopped, pid_space()}, moves{host_name(), lively, pid_space()};
+  const StartLimits limits{.world = 2, .start_s = 1000, .frozen_warn_s = 2, .frozen_abort_s = 13};
+  // Seconds of the watch's clock until it ends the job; a moment of real time each, for the other one to move.
+  const auto ends_at = [&](const std::map<int, BegunRank>& ranks, bool started) {
+    StartWatch watch(limits);
+    for (int t = 0; t < 30; ++t) {
+      if (const auto end = watch.look(ranks, started, 100.0 + t)) {
+        CHECK(end->code == static_cast<int>(Exit::kHang));
+        CHECK_THAT(end->why, Contains(cat("rank 0 (", host_name(), " pid ", stopped, ") is stopped")));
+        return t;
+      }
+      usleep(50000);
+    }
+    return -1;
+  };
+  CHECK(ends_at({{0, still}, {1, moves}}, false) == 13);
+  CHECK(ends_at({{0, still}, {1, moves}}, true) == -1);  // rank 1 will say it
+  CHECK(ends_at({{0, still}}, true) == 13);
+  for (const pid_t pid : {stopped, lively}) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
+TEST_CASE("limits that a start would run into: found and needed, each") {
+  const MachineLimits small{.shared_memory = 8 << 20,
+                            .files = 40,
+                            .tasks = 6,
+                            .tasks_from = "ulimit -u 6",
+                            .addresses = 100000 << 10,
+                            .addresses_used = 50 << 20};
+  const std::vector<std::string> bad = lacking(small, 4, 1);
+  REQUIRE(bad.size() == 4);
+  CHECK_THAT(bad[0], Contains("/dev/shm has 8.0 MiB free, 4 ranks need 16.0 MiB"));
+  CHECK_THAT(bad[1], Contains("40 open files, 4 ranks need 80"));
+  CHECK_THAT(bad[2], Contains("6 more threads") && Contains("ulimit -u 6") && Contains("need 44"));
+  CHECK_THAT(bad[3], Contains("97.7 MiB of address space") && Contains("ulimit -v"));
+  CHECK(lacking({}, 4096, 8).empty());
+  CHECK(lacking(machine_limits(), 2, 1).empty());
+  CHECK(machine_limits().shared_memory > 0);
+}
+
+TEST_CASE("a soft limit of open files is raised as far as the hard one goes") {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit l{40, 4096};
+    setrlimit(RLIMIT_NOFILE, &l);
+    require_limits(8, 1);
+    rlimit now{};
+    getrlimit(RLIMIT_NOFILE, &now);
+    _exit(now.rlim_cur == 96 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("ranks of one machine use no network, those of several the interface that they are told") {
+  const auto value = [](const Variables& all, const std::string& name) {
+    for (const auto& [n, v] : all)
+      if (n == name) return v;
+    return std::string();
+  };
+  const JobCommand here = job_command(2, false, {}, {.program = "/bin/true", .cores = 2});
+  CHECK(value(here.environment, "OMPI_MCA_btl") == "self,vader");
+  CHECK(value(here.environment, "OMPI_MCA_oob_tcp_if_include") == "lo");
+  SpawnOptions far{.program = "/bin/true", .cores = 2, .hosts = {{"node1", {0}}, {"node2", {0}}}};
+  far.interface = "10.1.0.0/16";
+  const JobCommand there = job_command(2, false, {}, far);
+  CHECK(value(there.environment, "OMPI_MCA_btl") == "");
+  CHECK(value(there.environment, "OMPI_MCA_btl_tcp_if_include") == "10.1.0.0/16");
+  CHECK(value(there.environment, "OMPI_MCA_oob_tcp_if_include") == "10.1.0.0/16");
+  for (const char* good : {"", "eth0", "ib0.8001", "10.0.0.0/8"}) CHECK(bad_interface(good).empty());
+  for (const char* bad : {"-x", "eth0,eth1", "10.0.0.0/33", "10.0.0/8", "a b", "anamethatistoolong"})
+    CHECK_FALSE(bad_interface(bad).empty());
+  CHECK(interface_here("127.0.0.0/8") == "lo");
+  CHECK_THROWS_WITH(interface_here("nosuch0"), Contains("nosuch0") && Contains("lo 127.0.0.1"));
+}
+
+TEST_CASE("torchrun's variables alone start nothing; words of a launcher may begin with dashes") {
+  RankEnv env;
+  env.source = "RANK";
+  env.rank = 1, env.world = 4;
+  CHECK_THROWS_WITH(require_mpi(env), Contains("torchrun") && Contains("mpirun -n 4"));
+  env.source = "PMIX_RANK";
+  CHECK_NOTHROW(require_mpi(env));
+  const Command c = parse_command(
+      {"--data.train", "mock", "--launcher_args", "--exclude=node2 -N2", "--launch.launcher", "slurm"}, {});
+  CHECK(c.loaded.config.launch.launcher_args == "--exclude=node2 -N2");
+  CHECK(c.loaded.config.launch.exclude.empty());
+}
+
+TEST_CASE("ranks of each machine as Slurm lists them; srun fills machines evenly") {
+  CHECK(tasks_per_node("2(x2),1") == std::vector<int>{2, 2, 1});
+  CHECK(tasks_per_node("4") == std::vector<int>{4});
+  setenv("SLURM_JOB_NUM_NODES", "2", 1);
+  const auto command = srun_command(8, "srun", "gpttrain", {});
+  unsetenv("SLURM_JOB_NUM_NODES");
+  CHECK(std::find(command.begin(), command.end(), "--ntasks-per-node=4") != command.end());
+}

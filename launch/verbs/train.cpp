@@ -51,7 +51,7 @@ Exit show_dry_run(const Command& command, const TrainRun& run) {
 
 Exit run_train(const Command& command) {
   const auto& args = command.get<TrainArgs>();
-  install_stop_signals();
+  if (!args.dry_run) install_stop_signals();
   if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;

@@ -33,14 +33,6 @@ int64_t step_in(const std::string& name) {
   return step_number(name.substr(at, end == std::string::npos ? end : end - at)).value_or(-1);
 }
 
-int64_t bytes_in(const std::string& dir) {
-  int64_t n = 0;
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator(dir, ec))
-    if (e.is_regular_file(ec)) n += static_cast<int64_t>(e.file_size(ec));
-  return n;
-}
-
 CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
   CheckpointInfo info;
   info.name = fs::path(path).filename().string();

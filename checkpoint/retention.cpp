@@ -14,13 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int64_t bytes_in(const std::string& dir) {
-  int64_t n = 0;
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator(dir, ec))
-    if (e.is_regular_file(ec)) n += static_cast<int64_t>(e.file_size(ec));
-  return n;
-}
+constexpr const char* kLinkNote = "; a link: what it points to stays";
 
 // The steps of the lowest validation losses: those that were evaluated when they were written, or that a manifest calls
 // the best so far. Damaged or unreadable ones have none.
@@ -59,9 +53,14 @@ PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool 
   const auto entry = [&](const std::string& name, std::string why) {
     return PrunePlan::Entry{name, std::move(why), bytes_in(dir + "/" + name), false};
   };
+  const auto goes = [&](const std::string& name, std::string why) {
+    std::error_code ec;
+    const bool link = fs::is_symlink(dir + "/" + name, ec);
+    plan.remove.push_back(link ? PrunePlan::Entry{name, why + kLinkNote, 0, false} : entry(name, std::move(why)));
+  };
   if (attempts)
     for (const std::string& name : list_attempts(dir)) {
-      plan.remove.push_back(entry(name, name[1] == 'd' ? "a deletion that was interrupted" : "an attempt that died"));
+      goes(name, name[1] == 'd' ? "a deletion that was interrupted" : "an attempt that died");
       plan.remove.back().leftover = true;
     }
   const auto steps = list_steps(dir);
@@ -81,14 +80,13 @@ PrunePlan plan_prune(Vfs& vfs, const std::string& dir, const Retention& r, bool 
     else if (was_imported(vfs, path))
       plan.keep.push_back(entry(name, "imported"));
     else
-      plan.remove.push_back(entry(name, cat("older than the ", keep, " newest")));
+      goes(name, cat("older than the ", keep, " newest"));
   }
   size_t kept = 0;
   for (const auto& [n, name] : list_aside(dir)) {
     const bool overtaken = steps.size() >= 2 && steps[1].first > n;
     if (overtaken || ++kept > keep)
-      plan.remove.push_back(
-          entry(name, overtaken ? "set aside, and two newer steps exist" : cat("set aside, more than ", keep)));
+      goes(name, overtaken ? "set aside, and two newer steps exist" : cat("set aside, more than ", keep));
   }
   return plan;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <queue>
 
+#include "checkpoint/shard_writer.h"
 #include "checkpoint/step_reader.h"
 #include "checkpoint/world.h"
 #include "kernels/core/crc32c.h"
@@ -285,6 +286,9 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
   GT_REQUIRE(x.uuid == m.uuid && x.step == m.step && x.file_bytes == f.bytes, Exit::kDamaged, path, ": of attempt ",
              to_string(x.uuid), ", step ", x.step, ", ", x.file_bytes, " bytes; the manifest has ", to_string(m.uuid),
              ", ", m.step, ", ", f.bytes);
+  const std::string own = shard_name(x.rank, x.part);
+  GT_REQUIRE(own == f.name, Exit::kDamaged, path, ": says that it is of rank ", x.rank, ", part ", x.part,
+             ", whose file is ", own);
   return x;
 }
 

@@ -145,6 +145,14 @@ std::vector<std::string> abandon_newer(Vfs& vfs, const std::string& dir, int64_t
   return out;
 }
 
+int64_t bytes_in(const std::string& dir) {
+  int64_t n = 0;
+  std::error_code ec;
+  for (const auto& e : fs::directory_iterator(dir, ec))
+    if (e.is_regular_file(ec)) n += static_cast<int64_t>(e.file_size(ec));
+  return n;
+}
+
 std::vector<std::string> list_attempts(const std::string& dir) {
   std::vector<std::string> out;
   std::error_code ec;
@@ -152,7 +160,8 @@ std::vector<std::string> list_attempts(const std::string& dir) {
   for (const auto& e : entries(dir)) {
     const std::string name = e.path().filename().string();
     const bool hidden = name.rfind(".tmp-step-", 0) == 0 || name.rfind(".del-step-", 0) == 0;
-    if ((hidden || (step_number(name) && is_attempt(e.path().string()))) && e.is_directory(ec)) out.push_back(name);
+    if (!hidden && !(step_number(name) && is_attempt(e.path().string()))) continue;
+    if (e.is_symlink(ec) || e.is_directory(ec)) out.push_back(name);
   }
   std::sort(out.begin(), out.end());
   return out;

@@ -39,7 +39,8 @@ std::string set_aside(Vfs&, const std::string& path, const std::string& why);
 std::string newest_aside(const std::string& dir, const std::string& why);
 // Every step newer than `step`, as .abandoned-<time>. Returns one warning each.
 std::vector<std::string> abandon_newer(Vfs&, const std::string& dir, int64_t step);
-// Names of what dead attempts and half-done deletions left behind.
+int64_t bytes_in(const std::string& dir);  // of the files right in it
+// Names of what dead attempts and half-done deletions left behind; links of such names too.
 std::vector<std::string> list_attempts(const std::string& dir);
 std::vector<std::string> clean_attempts(Vfs&, const std::string& dir);
 void remove_attempt(Vfs&, const std::string& dir, const std::string& name);  // one of them

@@ -51,7 +51,8 @@ void fail_io(const std::string& operation, int negative_errno) {
 
 File File::create(Vfs& vfs, const std::string& path) {
   int fd = -EINTR;
-  while (fd == -EINTR) fd = vfs.open(path, O_RDWR | O_CREAT | O_TRUNC, 0640);
+  while (fd == -EINTR) fd = vfs.open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+  if (fd == -ELOOP) fail_io(path + ": is a symbolic link, and nothing is written through one; remove it", fd);
   if (fd < 0) fail_io("creation of " + path, fd);
   return {vfs, path, fd};
 }
@@ -149,11 +150,11 @@ void rename_file(Vfs& vfs, const std::string& from, const std::string& to) {
 }
 
 void make_directory(Vfs& vfs, const std::string& path) {
-  int r = vfs.mkdir(path, 0750);
+  int r = vfs.mkdir(path, 0777);
   const std::string parent = std::filesystem::path(path).parent_path().string();
   if (r == -ENOENT && !parent.empty() && parent != path) {
     make_directory(vfs, parent);
-    r = vfs.mkdir(path, 0750);
+    r = vfs.mkdir(path, 0777);
   }
   if (r == -EEXIST) return;
   if (r < 0) fail_io("creation of folder " + path, r);
@@ -162,6 +163,10 @@ void make_directory(Vfs& vfs, const std::string& path) {
 
 void remove_tree(Vfs& vfs, const std::string& path) {
   std::error_code ec;
+  if (std::filesystem::is_symlink(path, ec)) {
+    if (const int r = vfs.unlink(path); r < 0 && r != -ENOENT) fail_io("deletion of link " + path, r);
+    return;
+  }
   std::vector<std::filesystem::directory_entry> entries;
   for (std::filesystem::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec))
     entries.push_back(*it);

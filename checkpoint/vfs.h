@@ -48,7 +48,8 @@ class IoError : public Error {
 // An open file. Interrupted and short calls continue; anything else throws IoError. fsync is never retried.
 class File {
  public:
-  static File create(Vfs&, const std::string& path);  // empty, for writing, 0640
+  // Empty, for writing, with the permissions that the umask allows. Never through a link.
+  static File create(Vfs&, const std::string& path);
   static File open(Vfs&, const std::string& path);    // for reading; kDamaged when it is a link or no regular file
   // An existing file, for writes of whole aligned sectors past the kernel's copy; nullopt where the file system has
   // none.
@@ -78,7 +79,9 @@ void write_synced(Vfs&, const std::string& path, std::string_view bytes);
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
 void make_directory(Vfs&, const std::string& path);  // with parents; each new one synced into its parent
-void remove_tree(Vfs&, const std::string& path);  // a directory of plain files, or deeper; throws on the first failure
+// Removes a directory and what is in it; throws IoError on the first failure. Follows no link: `path` and everything
+// below it that is one is unlinked, and what it points to stays.
+void remove_tree(Vfs&, const std::string& path);
 // kDamaged when it is larger than `limit`.
 std::string read_file(Vfs&, const std::string& path, int64_t limit);
 

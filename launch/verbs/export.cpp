@@ -136,7 +136,7 @@ void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bo
   std::error_code ec;
   const std::string parent = fs::path(path).parent_path().string();
   const std::string old = cat(path, ".old-", ::getpid());
-  const bool replaces = folder && fs::exists(path, ec);
+  const bool replaces = folder && fs::exists(fs::symlink_status(path, ec));
   if (replaces) rename_file(vfs, path, old);
   rename_file(vfs, temp, path);
   sync_directory(vfs, parent.empty() ? "." : parent);

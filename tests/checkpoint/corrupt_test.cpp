@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "checkpoint/manifest.h"
+#include "checkpoint/verify.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/sha256.h"
 #include "parallel/comm/self_group.h"
@@ -166,6 +168,37 @@ TEST_CASE("rectangles that leave a hole are found even when every seal is right"
   spill(manifest, text + ",\"sha256\":\"" + sha256_hex(text) + "\"}\n");
   OneRank one;
   CHECK_THAT(one.load(dir.path + "/step-000000001"), Catch::StartsWith("65:") && Catch::Contains("12 of 24"));
+}
+
+TEST_CASE("an index that lies about what it belongs to is refused even when every seal is right") {
+  const TempDir dir;
+  save_small(dir.path, 1);
+  const std::string step = dir.path + "/step-000000001", index = step + "/rank-00000.idx";
+  const std::string honest = slurp(index);
+  const Manifest good = parse_manifest(slurp(step + "/manifest.json"), step);
+  const auto said = [&](const std::function<void(ShardIndex&)>& lie) {
+    ShardIndex x = decode_index(honest, index, good.shapes());
+    lie(x);
+    const std::string bytes = encode(x);
+    Manifest m = good;
+    m.files[0].idx_sha256 = sha256_hex(bytes);
+    spill(index, bytes);
+    spill(step + "/manifest.json", to_text(m));
+    OneRank one;
+    const std::string loaded = one.load(step);
+    Vfs vfs;
+    const auto findings = verify_step(vfs, step, {}).findings;
+    return loaded.empty() && findings.empty()                     ? std::string("good")
+           : loaded.substr(0, 3) != "65:" || findings.size() != 1 ? "disagree: " + loaded
+                                                                  : loaded;
+  };
+  CHECK(said([](ShardIndex&) {}) == "good");
+  CHECK_THAT(said([](ShardIndex& x) { x.rank = 1; }),
+             Catch::Contains("of rank 1, part 0, whose file is rank-00001.h5"));
+  CHECK_THAT(said([](ShardIndex& x) { x.part = 2; }), Catch::Contains("whose file is rank-00000.002.h5"));
+  CHECK_THAT(said([](ShardIndex& x) { x.rank = -1; }), Catch::Contains("rank-00000.idx: says that it is of rank -1"));
+  CHECK_THAT(said([](ShardIndex& x) { x.step = 7; }), Catch::Contains("step 7"));
+  CHECK_THAT(said([](ShardIndex& x) { x.uuid[0] ^= 1; }), Catch::Contains("of attempt "));
 }
 
 TEST_CASE("damage in a large shard is found in the block that is read and named") {

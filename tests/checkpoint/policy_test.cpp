@@ -1,6 +1,7 @@
 // How a save is written and what is kept: parts, helpers, writes past the kernel's copy, commits without a rename, the
 // best steps.
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cerrno>
@@ -51,6 +52,14 @@ int files_of(const std::string& step, const std::string& end) {
   for (const auto& e : fs::directory_iterator(step))
     n += e.path().filename().string().size() > end.size() && e.path().string().ends_with(end);
   return n;
+}
+
+// Moves a step out of the folder and leaves a link of its name (or of `as`) behind.
+std::string archive(const std::string& dir, const std::string& step, const std::string& to,
+                    const std::string& as = "") {
+  fs::rename(dir + "/" + step, to + "/" + step);
+  fs::create_directory_symlink(to + "/" + step, dir + "/" + (as.empty() ? step : as));
+  return to + "/" + step;
 }
 
 }  // namespace
@@ -313,6 +322,85 @@ TEST_CASE("ranks that do not agree about the attempt are found out, all of them"
     });
     for (const auto& e : errors) CHECK(e == "");
   }
+}
+
+TEST_CASE("a deletion unlinks a link and leaves alone what it points to") {
+  const TempDir dir, elsewhere;
+  Vfs vfs;
+  const Layout one{1, 1, 1, 1};
+  for (int64_t step = 1; step <= 6; ++step) save(dir.path, one, step);
+  const std::string step1 = archive(dir.path, "step-000000001", elsewhere.path),
+                    step2 = archive(dir.path, "step-000000002", elsewhere.path, ".del-step-000000002"),
+                    step3 = archive(dir.path, "step-000000003", elsewhere.path, ".tmp-step-000000003-x"),
+                    inner = elsewhere.path + "/inner";
+  fs::create_directory(inner);
+  spill(inner + "/file", "kept");
+  fs::create_directory_symlink(inner, dir.path + "/step-000000004/inner");
+  fs::create_directory_symlink(elsewhere.path + "/nowhere", dir.path + "/.del-step-000000009");
+  const auto all_there = [&] {
+    for (const std::string& step : {step1, step2, step3})
+      if (files_of(step, ".h5") != 1 || !verify_step(vfs, step, {}).findings.empty()) return false;
+    return slurp(inner + "/file") == "kept";
+  };
+  REQUIRE(all_there());
+  const auto left = [&] {
+    std::string out;
+    for (const auto& e : fs::directory_iterator(dir.path))
+      if (e.path().filename() != "latest") out += e.path().filename().string() + " ";
+    return out;
+  };
+
+  SECTION("by prune, whose plan says what goes") {
+    const PrunePlan plan = plan_prune(vfs, dir.path, {.keep = 2, .keep_best = 0}, true);
+    int links = 0;
+    for (const auto& e : plan.remove) {
+      links += e.why.ends_with("; a link: what it points to stays");
+      CHECK((e.bytes == 0) == (e.why.find("a link") != std::string::npos));
+    }
+    CHECK(links == 4);
+    prune(vfs, dir.path, plan);
+  }
+  SECTION("by the retention of the next save") {
+    const auto errors = run_ranks(one, [&](int r, const Mesh& mesh) {
+      Rank rank(odd_model(), one, r);
+      rank.fill(7);
+      const auto report =
+          save_checkpoint(dir.path, some_state(7), rank.views, {},
+                          {.zero_stage = 1, .retention = {.keep = 3, .keep_best = 0}}, mesh, host_device(), {});
+      GT_CHECK(report.warnings.empty(), report.warnings.front());
+    });
+    REQUIRE(errors[0] == "");
+    fs::remove_all(dir.path + "/step-000000007");
+  }
+  CHECK(all_there());
+  CHECK((left() == "step-000000005 step-000000006 " || left() == "step-000000006 step-000000005 "));
+}
+
+TEST_CASE("a save writes through no link, and every file and folder of it has what the umask allows") {
+  const TempDir dir, elsewhere;
+  spill(elsewhere.path + "/victim", "precious");
+  fs::create_symlink(elsewhere.path + "/victim", dir.path + "/.latest.tmp");
+  const mode_t before = ::umask(0022);
+  Vfs vfs;
+  std::vector<std::string> warnings;
+  save_with(vfs, dir.path + "/new", {1, 1, 1, 1}, 1, options_of({}), &warnings);
+  CHECK(warnings.empty());
+  ::umask(0027);
+  save_with(vfs, dir.path, {1, 1, 1, 1}, 2, options_of({}), &warnings);
+  ::umask(before);
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Catch::Contains("/.latest.tmp: is a symbolic link, and nothing is written through one"));
+  CHECK(slurp(elsewhere.path + "/victim") == "precious");
+  const auto mode = [](const std::string& path) { return static_cast<int>(fs::status(path).permissions()); };
+  int files = 0;
+  for (const auto& e : fs::recursive_directory_iterator(dir.path)) {
+    if (e.is_symlink()) continue;
+    INFO(e.path());
+    const bool closed = e.path().string().find("/step-000000002") != std::string::npos;
+    CHECK(mode(e.path()) == (e.is_directory() ? (closed ? 0750 : 0755) : (closed ? 0640 : 0644)));
+    ++files;
+  }
+  CHECK(files > 8);
 }
 
 }  // namespace gt::ckpt

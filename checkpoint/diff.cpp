@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "checkpoint/state_json.h"
@@ -54,14 +55,25 @@ std::vector<std::string> state_differences(const TrainState& a, const TrainState
   std::set<std::string> keys;
   for (const auto& [key, value] : fa.items()) keys.insert(key);
   for (const auto& [key, value] : fb.items()) keys.insert(key);
-  std::vector<std::string> out;
+  // Values of one list are one entry: how many differ, and the first that does.
+  struct Entry {
+    int64_t values = 0;
+    std::string first;
+  };
+  std::map<std::string, Entry> entries;
   for (const std::string& key : keys) {
     const auto text = [&](const Json& j) { return j.contains(key) ? j.at(key).dump() : std::string("absent"); };
     if (text(fa) == text(fb)) continue;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
-    out.push_back(name + ": " + text(fa) + " | " + text(fb));
+    const size_t dot = name.rfind('.');
+    const bool of_list = dot != std::string::npos && name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+    Entry& e = entries[of_list ? name.substr(0, dot) : name];
+    if (e.values++ == 0) e.first = name + ": " + text(fa) + " | " + text(fb);
   }
+  std::vector<std::string> out;
+  for (const auto& [name, e] : entries)
+    out.push_back(e.values == 1 ? e.first : cat(name, ": ", e.values, " values differ, the first: ", e.first));
   return out;
 }
 

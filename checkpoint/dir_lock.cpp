@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "checkpoint/vfs.h"
+#include "kernels/core/files.h"
 #include "kernels/core/host.h"
 
 namespace gt {
@@ -52,16 +53,13 @@ struct Owner {
 
 Owner read_owner(const std::string& path) {
   Owner o;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
+  try {
+    o.text = read_whole_file(path, 4096);
+  } catch (const Error&) {
     o.absent = ::access(path.c_str(), F_OK) != 0;
     return o;
   }
-  std::string text(4096, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  o.text = text;
-  const Json j = Json::parse(text, nullptr, false);
+  const Json j = Json::parse(o.text, nullptr, false);
   if (!j.is_object()) return o;
   try {
     o.host = j.at("host").get<std::string>();

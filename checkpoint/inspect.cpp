@@ -13,7 +13,7 @@
 #include "checkpoint/shard_reader.h"
 #include "checkpoint/state_json.h"
 #include "checkpoint/steps.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/text.h"
 
 namespace gt {
 namespace {
@@ -112,12 +112,12 @@ void require_found(bool found, const OpenedStep& step, const std::string& tensor
 
 std::string head_text(const std::string& dir, const Manifest& m) {
   const TrainState& s = m.state;
-  std::string out = cat(dir, "\n  step ", m.step, ", written ", m.created, " by gpttrain ", m.version, " (", m.compiler,
-                        "; ", m.device, "), format ", m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ",
+  std::string out = cat(dir, "\n  step ", m.step, ", written ", printable(m.created), " by gpttrain ",
+                        printable(m.version), " (", printable(m.compiler), "; ", printable(m.device), "), format ", m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ",
                         to_string(m.uuid), "\n  ", m.files.size(), " shards, ", m.bytes(), " bytes\n");
-  out += cat("state\n  run ", s.run_uuid, ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ",
+  out += cat("state\n  run ", printable(s.run_uuid), ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ",
              s.consumed_samples, " samples, ", s.consumed_tokens, " tokens\n  applied ", s.applied_steps,
-             " updates, skipped ", s.skipped_steps, "\n  optimizer ", s.optim_type, ", schedule ", s.lr_type,
+             " updates, skipped ", s.skipped_steps, "\n  optimizer ", printable(s.optim_type), ", schedule ", printable(s.lr_type),
              ", learning rate ", s.lr_value, "\n  batch ", s.global_batch, ", micro batch ", s.micro_batch, "\n");
   if (s.best_step >= 0) out += cat("  best validation loss ", s.best_loss, " at step ", s.best_step, "\n");
   return out;
@@ -199,9 +199,9 @@ std::string inspect_checkpoint(const std::string& step_dir, const InspectOptions
   for (const TensorEntry& t : m.tensors) {
     if (!options.tensor.empty() && t.name != options.tensor) continue;
     const std::string g = t.name.substr(0, t.name.rfind('/'));
-    if (g != group) out += g + "/\n";
+    if (g != group) out += printable(g) + "/\n";
     group = g;
-    out += cat("  ", t.name.substr(t.name.rfind('/') + 1), "  ", name_of(t.dtype), " ", to_string(t.shape));
+    out += cat("  ", printable(t.name.substr(t.name.rfind('/') + 1)), "  ", name_of(t.dtype), " ", to_string(t.shape));
     if (t.blocks > 1) out += cat(" in ", t.blocks, " blocks");
     if (options.stats) out += stats_text(stats_of(vfs, step.path, m, t), t.dtype);
     out += "\n";

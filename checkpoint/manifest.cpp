@@ -4,6 +4,7 @@
 #include <set>
 
 #include "checkpoint/state_json.h"
+#include "kernels/core/json_field.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
@@ -41,6 +42,18 @@ DType dtype_from(const std::string& name) {
   fail(Exit::kDamaged, "unknown dtype \"", name, "\"");
 }
 
+// Calls `take` with each value of a list; what it throws names the value: "tensors.17: …".
+template <class Take>
+void each(const Json& j, const char* key, const Take& take) {
+  const Json& list = member(j, key);
+  GT_REQUIRE(list.is_array(), Exit::kDamaged, key, ": expected a list, found ", found_json(list));
+  for (size_t k = 0; k < list.size(); ++k) {
+    try {
+      take(list[k]);
+    } catch (const Error& e) { throw Error(cat(key, ".", k, ": ", e.what()), e.code()); }
+  }
+}
+
 bool all_of(const std::string& s, const char* allowed) {
   return !s.empty() && s.find_first_not_of(allowed) == std::string::npos;
 }
@@ -69,10 +82,11 @@ Json tensor_json(const TensorEntry& t) {
 Shape shape_from(const Json& j) {
   Shape s;
   int64_t n = 1;
-  GT_REQUIRE(j.is_array() && !j.empty() && j.size() <= Shape::kMaxRank, Exit::kDamaged, "shape ", j.dump());
-  for (const Json& d : j) {
-    const auto v = d.get<int64_t>();
-    GT_REQUIRE(v >= 1 && v <= (int64_t{1} << 48) / n, Exit::kDamaged, "shape ", j.dump());
+  GT_REQUIRE(j.is_array() && !j.empty() && j.size() <= Shape::kMaxRank, Exit::kDamaged, "shape: expected 1 to ",
+             Shape::kMaxRank, " dimensions, found ", found_json(j));
+  for (size_t k = 0; k < j.size(); ++k) {
+    const auto v = field<int64_t>(j, std::to_string(k));
+    GT_REQUIRE(v >= 1 && v <= (int64_t{1} << 48) / n, Exit::kDamaged, "shape ", found_json(j));
     n *= v;
     s.dim[static_cast<size_t>(s.rank++)] = v;
   }
@@ -81,16 +95,16 @@ Shape shape_from(const Json& j) {
 
 TensorEntry tensor_from(const Json& j, int files) {
   TensorEntry t;
-  t.name = j.at("name").get<std::string>();
-  t.dtype = dtype_from(j.at("dtype").get<std::string>());
-  t.shape = shape_from(j.at("shape"));
-  t.blocks = j.value("blocks", 1);
-  for (const Json& run : j.at("files")) {
-    t.files.emplace_back(run.at(0).get<int>(), run.at(1).get<int>());
+  t.name = field<std::string>(j, "name");
+  t.dtype = dtype_from(field<std::string>(j, "dtype"));
+  t.shape = shape_from(member(j, "shape"));
+  t.blocks = field_or(j, "blocks", 1);
+  each(j, "files", [&](const Json& run) {
+    t.files.emplace_back(field<int>(run, "0"), field<int>(run, "1"));
     GT_REQUIRE(
         0 <= t.files.back().first && t.files.back().first <= t.files.back().second && t.files.back().second < files,
-        Exit::kDamaged, t.name, ": files ", run.dump(), " of ", files);
-  }
+        Exit::kDamaged, t.name, ": files ", found_json(run), " of ", files);
+  });
   return t;
 }
 
@@ -108,73 +122,77 @@ void check_sizes(const Manifest& m) {
 void check_layout(const Manifest& m, const Json& j) {
   int64_t world = 1;
   for (const int n : {m.mesh.pp, m.mesh.dp, m.mesh.ep, m.mesh.cp, m.mesh.tp, m.vpp}) {
-    GT_REQUIRE(n >= 1 && world <= kMaxWorld / n, Exit::kDamaged, "layout ", j.dump());
+    GT_REQUIRE(n >= 1 && world <= kMaxWorld / n, Exit::kDamaged, "layout ", found_json(j));
     world *= n;
   }
 }
 
 void read_lists(const Json& j, Manifest& m) {
-  for (const Json& f : j.at("files")) {
-    m.files.push_back({f.at("name").get<std::string>(), f.at("bytes").get<int64_t>(), f.at("idx_bytes").get<int64_t>(),
-                       f.at("idx_sha256").get<std::string>(), f.value("sha256", "")});
+  each(j, "files", [&](const Json& f) {
+    m.files.push_back({field<std::string>(f, "name"), field<int64_t>(f, "bytes"), field<int64_t>(f, "idx_bytes"),
+                       field<std::string>(f, "idx_sha256"), field_or(f, "sha256", std::string())});
     GT_REQUIRE(is_shard_name(m.files.back().name), Exit::kDamaged, "\"", m.files.back().name,
                "\" is no name of a shard");
-  }
-  for (const Json& a : j.at("aux")) {
-    m.aux.push_back({a.at("name").get<std::string>(), a.at("bytes").get<int64_t>(), a.at("sha256").get<std::string>()});
+  });
+  each(j, "aux", [&](const Json& a) {
+    m.aux.push_back({field<std::string>(a, "name"), field<int64_t>(a, "bytes"), field<std::string>(a, "sha256")});
     GT_REQUIRE(all_of(m.aux.back().name, "abcdefghijklmnopqrstuvwxyz0123456789._-") && m.aux.back().name[0] != '.',
                Exit::kDamaged, "\"", m.aux.back().name, "\" is no name of a file");
-  }
-  for (const Json& t : j.at("tensors")) {
+  });
+  each(j, "tensors", [&](const Json& t) {
     m.tensors.push_back(tensor_from(t, static_cast<int>(m.files.size())));
     const size_t n = m.tensors.size();
     GT_REQUIRE(n < 2 || m.tensors[n - 2].name < m.tensors[n - 1].name, Exit::kDamaged, "tensors are not sorted at ",
                m.tensors[n - 1].name);
-  }
+  });
 }
 
 void read_ties(const Json& j, Manifest& m) {
-  for (const Json& t : j) {
-    m.ties.emplace_back(t.at(0).get<std::string>(), t.at(1).get<std::string>());
+  each(j, "ties", [&](const Json& t) {
+    m.ties.emplace_back(field<std::string>(t, "0"), field<std::string>(t, "1"));
     const auto known = [&](const std::string& name) {
       return std::any_of(m.tensors.begin(), m.tensors.end(), [&](const TensorEntry& e) { return e.name == name; });
     };
-    GT_REQUIRE(known(m.ties.back().second) && !known(m.ties.back().first), Exit::kDamaged, "tie ", t.dump(),
-               ": expected a name without and one with a tensor");
-  }
+    GT_REQUIRE(known(m.ties.back().second) && !known(m.ties.back().first), Exit::kDamaged,
+               "expected a name without and one with a tensor, found ", found_json(t));
+  });
 }
 
 Manifest read_keys(const Json& j) {
   Manifest m;
-  GT_REQUIRE(j.at("format") == kFormat, Exit::kDamaged, "format is ", j.at("format").dump(), ", expected \"", kFormat,
-             "\"");
-  m.major = j.at("version").at(0).get<int>();
-  m.minor = j.at("version").at(1).get<int>();
-  const Json& writer = j.at("writer");
-  m.version = writer.value("version", "?");
+  GT_REQUIRE(field<std::string>(j, "format") == kFormat, Exit::kDamaged, "format: expected \"", kFormat, "\", found ",
+             found_json(j["format"]));
+  m.major = field<int>(j, "version.0");
+  m.minor = field<int>(j, "version.1");
+  const Json& writer = member(j, "writer");
+  const auto text_of = [&](const char* key, const char* otherwise) {
+    return field_or(writer, key, std::string(otherwise));
+  };
+  m.version = text_of("version", "?");
   GT_REQUIRE(m.major <= kMajor, Exit::kUsage, "checkpoint format ", m.major, ".", m.minor, ", written by gpttrain ",
              m.version, "; this program reads formats up to ", kMajor, ".x: use a newer gpttrain");
   GT_REQUIRE(m.major >= 1 && m.minor >= 0, Exit::kDamaged, "format ", m.major, ".", m.minor, ", the first one is 1.0");
-  m.git = writer.value("git", "");
-  m.compiler = writer.value("compiler", "?");
-  m.isa = writer.value("isa", "");
-  m.device = writer.value("device", "?");
-  m.uuid = uuid_from(j.at("uuid").get<std::string>());
-  m.step = j.at("step").get<int64_t>();
-  m.created = j.at("created").get<std::string>();
-  const Json& l = j.at("layout");
-  m.mesh = {.pp = l.at("pp").get<int>(),
-            .dp = l.at("dp").get<int>(),
-            .ep = l.at("ep").get<int>(),
-            .cp = l.at("cp").get<int>(),
-            .tp = l.at("tp").get<int>()};
-  m.vpp = l.value("vpp", 1);
-  m.zero = l.at("zero").get<int>();
-  check_layout(m, l);
+  m.git = text_of("git", "");
+  m.compiler = text_of("compiler", "?");
+  m.isa = text_of("isa", "");
+  m.device = text_of("device", "?");
+  m.uuid = uuid_from(field<std::string>(j, "uuid"));
+  m.step = field<int64_t>(j, "step");
+  m.created = field<std::string>(j, "created");
+  m.mesh = {.pp = field<int>(j, "layout.pp"),
+            .dp = field<int>(j, "layout.dp"),
+            .ep = field<int>(j, "layout.ep"),
+            .cp = field<int>(j, "layout.cp"),
+            .tp = field<int>(j, "layout.tp")};
+  m.vpp = field_or(j["layout"], "vpp", 1);
+  m.zero = field<int>(j, "layout.zero");
+  check_layout(m, j["layout"]);
   read_lists(j, m);
   check_sizes(m);
-  if (j.contains("ties")) read_ties(j.at("ties"), m);
-  m.state = state_from(j.at("state"));
+  if (j.contains("ties")) read_ties(j, m);
+  try {
+    m.state = state_from(member(j, "state"));
+  } catch (const Error& e) { throw Error(cat("state: ", e.what()), e.code()); }
   GT_REQUIRE(m.state.step == m.step, Exit::kDamaged, "step ", m.step, " holds the state of step ", m.state.step);
   return m;
 }
@@ -239,7 +257,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     return read_keys(parse_strict(text));
   } catch (const Error& e) {
     throw Error(where + ": " + e.what(), e.code());
-  } catch (const nlohmann::json::exception& e) { throw Error(where + ": " + e.what(), Exit::kDamaged); }
+  } catch (const nlohmann::json::exception& e) { throw Error(where + ": " + no_json(e.what()), Exit::kDamaged); }
 }
 
 }  // namespace gt

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoint/weights.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 namespace {
@@ -105,7 +106,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception& e) override {
-    fail(Exit::kDamaged, where_, ": header is no JSON, byte ", 7 + at, ": ", shorten(e.what()));
+    fail(Exit::kDamaged, where_, ": header is no JSON, byte ", 7 + at, ": ", shorten(no_json(e.what())));
   }
 
  private:
@@ -253,8 +254,15 @@ class ShardedSafetensors : public WeightFile {
     };
     try {
       const Json json = Json::parse(text, shallow);
-      for (const auto& [name, file] : json.at("weight_map").items()) out[name] = file.get<std::string>();
+      const Json& map = member(json, "weight_map");
+      GT_REQUIRE(map.is_object(), Exit::kDamaged, "weight_map: expected an object, found ", found_json(map));
+      for (const auto& [name, file] : map.items()) {
+        GT_REQUIRE(file.is_string(), Exit::kDamaged, printable(name), ": expected a string, found ", found_json(file));
+        out[name] = file.get<std::string>();
+      }
     } catch (const nlohmann::json::exception& e) {
+      fail(Exit::kDamaged, index, ": ", no_json(e.what()));
+    } catch (const Error& e) {
       fail(Exit::kDamaged, index, ": expected {\"weight_map\": {\"name\": \"file\"}}: ", e.what());
     }
     GT_REQUIRE(!out.empty(), Exit::kDamaged, index, ": names no tensor");

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/core/json_field.h"
+
 namespace gt {
 namespace {
 
@@ -15,11 +17,12 @@ std::string hex_float(double v) {
   return text;
 }
 
-double float_from(const Json& j) {
-  const auto text = j.get<std::string>();
+double float_from(const Json& j, const char* key) {
+  const auto text = field<std::string>(j, key);
   char* end = nullptr;
   const double v = std::strtod(text.c_str(), &end);
-  GT_REQUIRE(!text.empty() && *end == '\0', Exit::kDamaged, "\"", text, "\" is no hexadecimal float");
+  GT_REQUIRE(!text.empty() && *end == '\0', Exit::kDamaged, key, ": expected a hexadecimal float, found \"",
+             printable(text), "\"");
   return v;
 }
 
@@ -53,11 +56,11 @@ Json integer_json(uint64_t v) {
   return std::to_string(v);
 }
 
-uint64_t integer_from(const Json& j) {
-  if (!j.is_string()) return j.get<uint64_t>();
-  const auto text = j.get<std::string>();
+uint64_t integer_from(const Json& j, const char* key) {
+  if (!member(j, key).is_string()) return field<uint64_t>(j, key);
+  const auto text = field<std::string>(j, key);
   GT_REQUIRE(!text.empty() && text.size() <= 20 && text.find_first_not_of("0123456789") == std::string::npos,
-             Exit::kDamaged, "\"", text, "\" is no integer");
+             Exit::kDamaged, key, ": expected a whole number, found \"", printable(text), "\"");
   return std::strtoull(text.c_str(), nullptr, 10);
 }
 
@@ -106,43 +109,43 @@ Json to_json(const TrainState& s) {
 
 TrainState state_from(const Json& j) {
   TrainState s;
-  s.step = j.at("step").get<int64_t>();
-  s.consumed_samples = j.at("consumed_samples").get<int64_t>();
-  s.consumed_tokens = j.at("consumed_tokens").get<int64_t>();
-  s.skipped_steps = j.at("skipped_steps").get<int64_t>();
-  s.skips_in_a_row = j.value("skips_in_a_row", int64_t{0});
+  s.step = field<int64_t>(j, "step");
+  s.consumed_samples = field<int64_t>(j, "consumed_samples");
+  s.consumed_tokens = field<int64_t>(j, "consumed_tokens");
+  s.skipped_steps = field<int64_t>(j, "skipped_steps");
+  s.skips_in_a_row = field_or(j, "skips_in_a_row", int64_t{0});
   if (j.contains("scaler") && !j.at("scaler").is_null()) {
     const Json& scaler = j.at("scaler");
-    s.scaler = {float_from(scaler.at("scale")), scaler.at("c").get<int64_t>(), scaler.at("h").get<int64_t>()};
+    s.scaler = {float_from(scaler, "scale"), field<int64_t>(scaler, "c"), field<int64_t>(scaler, "h")};
     GT_REQUIRE(s.scaler->scale > 0 && std::isfinite(s.scaler->scale) && s.scaler->clean >= 0 && s.scaler->hysteresis >= 1,
-               Exit::kDamaged, "scaler ", scaler.dump(), " is no state of a loss scaler");
+               Exit::kDamaged, "scaler ", found_json(scaler), " is no state of a loss scaler");
   }
-  s.origin = j.value("origin", "train");
-  s.run_uuid = j.at("run_uuid").get<std::string>();
-  s.elapsed_seconds = float_from(j.at("elapsed_seconds"));
-  s.seed = integer_from(j.at("seed"));
-  s.optim_type = j.at("optim").at("type").get<std::string>();
-  s.applied_steps = j.at("optim").at("t").at(0).get<int64_t>();
-  s.lr_type = j.at("lr").at("type").get<std::string>();
-  s.schedule_steps = j.at("lr").value("t", s.applied_steps);
-  s.lr_value = float_from(j.at("lr").at("value"));
-  s.global_batch = j.at("batch").at("global").get<int64_t>();
-  s.micro_batch = j.at("batch").at("micro").get<int64_t>();
-  s.applied_samples = j.at("lr").value("samples", s.schedule_steps * s.global_batch);
+  s.origin = field_or(j, "origin", std::string("train"));
+  s.run_uuid = field<std::string>(j, "run_uuid");
+  s.elapsed_seconds = float_from(j, "elapsed_seconds");
+  s.seed = integer_from(j, "seed");
+  s.optim_type = field<std::string>(j, "optim.type");
+  s.applied_steps = field<int64_t>(j, "optim.t.0");
+  s.lr_type = field<std::string>(j, "lr.type");
+  s.schedule_steps = field_or(member(j, "lr"), "t", s.applied_steps);
+  s.lr_value = float_from(j, "lr.value");
+  s.global_batch = field<int64_t>(j, "batch.global");
+  s.micro_batch = field<int64_t>(j, "batch.micro");
+  s.applied_samples = field_or(member(j, "lr"), "samples", s.schedule_steps * s.global_batch);
   if (j.contains("best") && !j.at("best").is_null()) {
-    s.best_loss = float_from(j.at("best").at("value"));
-    s.best_step = j.at("best").at("step").get<int64_t>();
+    s.best_loss = float_from(j, "best.value");
+    s.best_step = field<int64_t>(j, "best.step");
   }
   if (j.contains("curriculum")) {
     const Json& c = j.at("curriculum");
-    s.curriculum = {c.at("length").get<int64_t>(), c.at("samples").get<int64_t>()};
-    GT_REQUIRE(s.curriculum->length >= 1 && s.curriculum->samples >= 0, Exit::kDamaged, "curriculum ", c.dump(),
+    s.curriculum = {field<int64_t>(c, "length"), field<int64_t>(c, "samples")};
+    GT_REQUIRE(s.curriculum->length >= 1 && s.curriculum->samples >= 0, Exit::kDamaged, "curriculum ", found_json(c),
                " is no state of a curriculum");
   }
-  if (j.contains("pld")) s.pld_theta = float_from(j.at("pld").at("theta"));
+  if (j.contains("pld")) s.pld_theta = float_from(j, "pld.theta");
   if (j.contains("eval")) {
-    s.eval_loss = float_from(j.at("eval").at("value"));
-    s.eval_step = j.at("eval").at("step").get<int64_t>();
+    s.eval_loss = float_from(j, "eval.value");
+    s.eval_step = field<int64_t>(j, "eval.step");
   }
   if (j.contains("bad_steps")) s.bad_steps_json = j.at("bad_steps").dump();
   if (j.contains("data")) {

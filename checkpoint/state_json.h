@@ -13,6 +13,6 @@ TrainState state_from(const nlohmann::ordered_json&);
 
 // Integers beyond 2^53 are strings: readers in other languages hold numbers as doubles.
 nlohmann::ordered_json integer_json(uint64_t);
-uint64_t integer_from(const nlohmann::ordered_json&);
+uint64_t integer_from(const nlohmann::ordered_json&, const char* key);
 
 }  // namespace gt

@@ -4,6 +4,7 @@
 
 #include "data/shallow_json.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 using Json = nlohmann::ordered_json;
@@ -29,26 +30,28 @@ std::string to_json(const DataCursor& c) {
 
 DataCursor data_cursor_from_json(const std::string& text) {
   try {
-    const Json j = parse_shallow<Json>(text, "data cursor of the checkpoint");
+    const Json j = parse_shallow<Json>(text, "it");
     DataCursor c;
-    c.consumed_samples = j.at("consumed_samples").get<int64_t>();
+    c.consumed_samples = field<int64_t>(j, "consumed_samples");
     if (j.contains("skip_windows"))
-      for (const Json& w : j.at("skip_windows"))
-        c.skip_windows.emplace_back(w.at(0).get<int64_t>(), w.at(1).get<int64_t>());
-    const Json& d = j.at("data");
-    c.seed = d.at("seed").get<uint64_t>();
-    c.order = d.at("order").get<std::string>();
-    c.seq = d.at("seq").get<int64_t>();
-    c.split = d.at("split").get<std::string>();
-    c.num_samples = d.value("num_samples", int64_t{0});
-    for (const Json& s : d.at("sources"))
-      c.sources.push_back({s.at("path").get<std::string>(), s.at("bytes").get<int64_t>(),
-                           s.at("idx_sha256").get<std::string>(), s.at("weight").get<double>(),
-                           s.at("epoch").get<int64_t>(), s.at("cursor").get<int64_t>()});
-    GT_REQUIRE(c.consumed_samples >= 0, Exit::kUsage, "data cursor: consumed_samples: expected 0 or more, found ",
+      for (const Json& w : member(j, "skip_windows"))
+        c.skip_windows.emplace_back(field<int64_t>(w, "0"), field<int64_t>(w, "1"));
+    const Json& d = member(j, "data");
+    c.seed = field<uint64_t>(d, "seed");
+    c.order = field<std::string>(d, "order");
+    c.seq = field<int64_t>(d, "seq");
+    c.split = field<std::string>(d, "split");
+    c.num_samples = field_or(d, "num_samples", int64_t{0});
+    for (const Json& s : member(d, "sources"))
+      c.sources.push_back({field<std::string>(s, "path"), field<int64_t>(s, "bytes"),
+                           field<std::string>(s, "idx_sha256"), field<double>(s, "weight"), field<int64_t>(s, "epoch"),
+                           field<int64_t>(s, "cursor")});
+    GT_REQUIRE(c.consumed_samples >= 0, Exit::kUsage, "consumed_samples: expected 0 or more, found ",
                c.consumed_samples);
     return c;
-  } catch (const Json::exception& e) { fail(Exit::kUsage, "data cursor of the checkpoint: ", e.what()); }
+  } catch (const Error& e) {
+    fail(Exit::kUsage, "data cursor of the checkpoint: ", e.what());
+  } catch (const Json::exception& e) { fail(Exit::kUsage, "data cursor of the checkpoint: ", no_json(e.what())); }
 }
 
 std::vector<std::string> differences(const DataCursor& saved, const DataCursor& now) {

@@ -7,26 +7,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
-
-std::string read_whole_file(const std::string& path, int64_t limit) {
-  std::error_code ec;
-  GT_REQUIRE(std::filesystem::is_regular_file(path, ec), Exit::kUsage, path, ": no such file");
-  const auto size = static_cast<int64_t>(std::filesystem::file_size(path, ec));
-  GT_REQUIRE(!ec && size <= limit, Exit::kUsage, path, ": expected at most ", limit, " bytes, found ", size);
-  std::ifstream in(path, std::ios::binary);
-  std::string content(static_cast<size_t>(size), '\0');
-  in.read(content.data(), size);
-  GT_REQUIRE(in && in.gcount() == size, Exit::kUsage, path, ": expected ", size, " bytes, read ", in.gcount());
-  return content;
-}
 
 void write_all(int fd, const void* data, size_t bytes, const std::string& path) {
   const auto* p = static_cast<const char*>(data);
@@ -50,18 +36,6 @@ void sync_and_close(int fd, const std::string& path) {
              ": sync failed: ", std::strerror(bad_sync ? error : errno));
 }
 
-Fd& Fd::operator=(Fd&& o) noexcept {
-  if (this != &o) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = o.release();
-  }
-  return *this;
-}
-
-Fd::~Fd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Fd open_file(const std::string& path, int flags) {
   Fd fd(::open(path.c_str(), flags | O_CLOEXEC, 0644));
   GT_REQUIRE(fd, Exit::kIo, path, ": cannot be opened: ", std::strerror(errno));
@@ -78,7 +52,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 }
 
 std::string xxh3_128_file(const std::string& path) {
-  Fd fd = open_file(path, O_RDONLY);
+  const Fd fd = open_to_read(path);
   struct Free {
     void operator()(XXH3_state_t* s) const { XXH3_freeState(s); }
   };

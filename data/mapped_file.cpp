@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 
 namespace gt {
 namespace {
@@ -17,18 +18,13 @@ int64_t mtime_of(const struct stat& st) { return int64_t{st.st_mtim.tv_sec} * 1'
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  GT_REQUIRE(fd >= 0, Exit::kUsage, path, ": cannot be opened: ", std::strerror(errno));
+  const Fd fd = open_to_read(path);
   struct stat st {};
-  if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-    ::close(fd);
-    fail(Exit::kUsage, path, ": expected a regular file");
-  }
+  GT_REQUIRE(::fstat(fd.get(), &st) == 0, Exit::kUsage, path, ": cannot be read: ", std::strerror(errno));
   size_ = st.st_size;
   mtime_ns_ = mtime_of(st);
-  void* p = size_ > 0 ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, fd, 0) : nullptr;
+  void* p = size_ > 0 ? ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, fd.get(), 0) : nullptr;
   const int error = errno;
-  ::close(fd);
   if (p == MAP_FAILED) {
     const int64_t bytes = std::exchange(size_, 0);
     fail(Exit::kUsage, path, ": mapping ", bytes, " bytes failed: ", std::strerror(error));

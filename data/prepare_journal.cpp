@@ -6,6 +6,7 @@
 #include "data/files.h"
 #include "data/shallow_json.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 using Json = nlohmann::json;
@@ -33,24 +34,25 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
   try {
     const Json in = parse_shallow<Json>(text, path);
     PrepareJournal j;
-    GT_REQUIRE(in.at("version").get<int>() == 1, Exit::kUsage, path, ": expected version 1, found ",
-               in.at("version").dump(), "; --force starts over");
-    j.options = in.at("options").dump();
-    for (const Json& i : in.at("inputs"))
-      j.inputs.push_back({i.at(0).get<std::string>(), i.at(1).get<int64_t>(), i.at(2).get<int64_t>()});
-    const Json& s = in.at("state");
-    j.state = {s.at(0).get<int64_t>(), s.at(1).get<int64_t>(), s.at(2).get<int64_t>(), s.at(3).get<bool>(),
-               s.at(4).get<bool>()};
-    j.bin_bytes = in.at("bin_bytes").get<int64_t>();
-    j.document_tokens = in.at("document_tokens").get<int64_t>();
+    GT_REQUIRE(field<int>(in, "version") == 1, Exit::kUsage, "expected version 1, found ", found_json(in["version"]));
+    j.options = member(in, "options").dump();
+    for (const Json& i : member(in, "inputs"))
+      j.inputs.push_back({field<std::string>(i, "0"), field<int64_t>(i, "1"), field<int64_t>(i, "2")});
+    const Json& s = member(in, "state");
+    j.state = {field<int64_t>(s, "0"), field<int64_t>(s, "1"), field<int64_t>(s, "2"), field<bool>(s, "3"),
+               field<bool>(s, "4")};
+    j.bin_bytes = field<int64_t>(in, "bin_bytes");
+    j.document_tokens = field<int64_t>(in, "document_tokens");
     int64_t* const sums[] = {&j.sums.documents, &j.sums.tokens, &j.sums.text_bytes, &j.sums.longest,
                              &j.sums.dropped,   &j.sums.bad,    &j.sums.replaced};
-    for (size_t i = 0; i < std::size(sums); ++i) *sums[i] = in.at("sums").at(i).get<int64_t>();
-    j.sums.seconds = in.at("seconds").get<double>();
-    j.done = in.at("done").get<bool>();
+    for (size_t i = 0; i < std::size(sums); ++i) *sums[i] = field<int64_t>(in, cat("sums.", i));
+    j.sums.seconds = field<double>(in, "seconds");
+    j.done = field<bool>(in, "done");
     return j;
-  } catch (const Json::exception& e) {
+  } catch (const Error& e) {
     fail(Exit::kUsage, path, ": not the journal of a preparation (", e.what(), "); --force starts over");
+  } catch (const Json::exception& e) {
+    fail(Exit::kUsage, path, ": not the journal of a preparation (", no_json(e.what()), "); --force starts over");
   }
 }
 

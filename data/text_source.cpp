@@ -12,6 +12,7 @@
 
 #include "data/mapped_file.h"
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 
 namespace gt {
 namespace {
@@ -95,8 +96,8 @@ LineReader::LineReader(const std::string& path, int64_t max_line) : impl_(new Im
   impl_->path = path == "-" ? "standard input" : path;
   impl_->max_line = static_cast<size_t>(std::max<int64_t>(max_line, 16));
   impl_->buffer.resize(1 << 16);
-  const int fd = path == "-" ? ::dup(0) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  GT_REQUIRE(fd >= 0, Exit::kIo, impl_->path, ": cannot be opened: ", std::strerror(errno));
+  const int fd = path == "-" ? ::dup(0) : open_to_read(path).release();
+  GT_REQUIRE(fd >= 0, Exit::kIo, impl_->path, ": cannot be read: ", std::strerror(errno));
   impl_->file = gzdopen(fd, "rb");
   GT_CHECK(impl_->file != nullptr);
   gzbuffer(impl_->file, 1 << 17);

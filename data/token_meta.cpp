@@ -6,9 +6,13 @@
 #include "data/files.h"
 #include "data/shallow_json.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 using Json = nlohmann::json;
+namespace {
+constexpr const char* kNext = "); remove it or prepare the data again";
+}
 
 std::string to_json(const TokenMeta& m) {
   Json j;
@@ -35,21 +39,23 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   try {
     const Json j = parse_shallow<Json>(text, path);
     TokenMeta m;
-    m.tokenizer_sha256 = j.at("tokenizer_sha256").get<std::string>();
-    m.version = j.value("gpttrain_version", "");
-    m.vocab = j.at("vocab").get<int64_t>();
-    m.eod = j.at("eod").get<int64_t>();
-    m.options = j.value("options", Json::object()).dump();
-    m.inputs = j.value("inputs", std::vector<std::string>{});
-    m.documents = j.value("documents", int64_t{0});
-    m.tokens = j.value("tokens", int64_t{0});
-    m.bytes = j.value("bytes", int64_t{0});
-    m.bin_xxh3_128 = j.value("bin_xxh3_128", "");
-    m.idx_xxh3_128 = j.value("idx_xxh3_128", "");
+    m.tokenizer_sha256 = field<std::string>(j, "tokenizer_sha256");
+    m.version = field_or(j, "gpttrain_version", std::string());
+    m.vocab = field<int64_t>(j, "vocab");
+    m.eod = field<int64_t>(j, "eod");
+    m.options = j.contains("options") ? j["options"].dump() : "{}";
+    if (j.contains("inputs"))
+      for (size_t k = 0; k < j["inputs"].size(); ++k) m.inputs.push_back(field<std::string>(j, cat("inputs.", k)));
+    m.documents = field_or(j, "documents", int64_t{0});
+    m.tokens = field_or(j, "tokens", int64_t{0});
+    m.bytes = field_or(j, "bytes", int64_t{0});
+    m.bin_xxh3_128 = field_or(j, "bin_xxh3_128", std::string());
+    m.idx_xxh3_128 = field_or(j, "idx_xxh3_128", std::string());
     return m;
+  } catch (const Error& e) {
+    fail(Exit::kUsage, path, ": not a description of a token file (", e.what(), kNext);
   } catch (const Json::exception& e) {
-    fail(Exit::kUsage, path, ": not a description of a token file (", e.what(),
-         "); remove it or prepare the data again");
+    fail(Exit::kUsage, path, ": not a description of a token file (", no_json(e.what()), kNext);
   }
 }
 

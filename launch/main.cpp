@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "kernels/core/host.h"
+#include "kernels/core/text.h"
 #include "launch/config/cli.h"
 #include "launch/ranks/bundle.h"
 #include "launch/ranks/launcher_output.h"
@@ -49,7 +50,8 @@ gt::Exit dispatch(const gt::Command& c) {
 
 // Of a process that does not get further; a rank says which one it is, and of those of a machine that were started by
 // somebody else the first one speaks: they read the same files.
-void print_error(const std::string& what) {
+void print_error(const std::string& text) {
+  const std::string what = gt::printable_lines(text);
   gt::RankEnv env;
   try {
     env = gt::find_rank_env();
@@ -77,7 +79,7 @@ int main(int argc, char** argv) {
     print_error(limit ? gt::no_thread_text() : gt::cat("internal error: ", e.what()));
     return static_cast<int>(limit ? gt::Exit::kUsage : gt::Exit::kInternal);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "gpttrain: internal error: {}\n", e.what());
+    print_error(gt::cat("internal error: ", e.what()));
     return static_cast<int>(gt::Exit::kInternal);
   }
 }

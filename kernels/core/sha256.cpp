@@ -1,12 +1,13 @@
 #include "kernels/core/sha256.h"
 
+#include <unistd.h>
+
 #include <bit>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 
 namespace gt {
 namespace {
@@ -91,15 +92,14 @@ std::string sha256_hex(std::string_view bytes) {
 }
 
 std::string sha256_file_hex(const std::string& path) {
-  struct Close {
-    void operator()(std::FILE* f) const { std::fclose(f); }
-  };
-  std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rb"));
-  GT_REQUIRE(file != nullptr, Exit::kIo, path, ": cannot be opened: ", std::strerror(errno));
+  const Fd file = open_to_read(path);
   Sha256 h;
   std::string buffer(1 << 18, '\0');
-  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), file.get())) h.update(buffer.data(), n);
-  GT_REQUIRE(!std::ferror(file.get()), Exit::kIo, path, ": read failed: ", std::strerror(errno));
+  for (ssize_t n = 1; n > 0;) {
+    n = ::read(file.get(), buffer.data(), buffer.size());
+    GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));
+    h.update(buffer.data(), static_cast<size_t>(n));
+  }
   const auto d = h.finish();
   return to_hex(d.data(), d.size());
 }

@@ -10,6 +10,7 @@
 
 #include "data/llmc_tokens.h"
 #include "kernels/core/check.h"
+#include "kernels/core/text.h"
 #include "launch/config/config_batch.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_fp8.h"
@@ -393,8 +394,15 @@ class Checker {
     if (c_.log.flops_step > c_.train.steps)
       notes_.push_back(fmt::format("log.flops_step {} is after the last step, {}: there will be no table",
                                    c_.log.flops_step, c_.train.steps));
-    if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == "..")
-      bad("log.name", fmt::format("\"{}\" is not the name of a folder", c_.log.name), "the folder above it is log.dir");
+    if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == ".." ||
+        printable(c_.log.name) != c_.log.name)
+      bad("log.name",
+          fmt::format("\"{}\" is not the name of a folder: expected no slash, newline, tab or other control character",
+                      printable(c_.log.name)),
+          "the folder above it is log.dir");
+    for (const auto& [key, path] : {std::pair{"log.dir", &c_.log.dir}, {"checkpoint.dir", &c_.checkpoint.dir}})
+      if (printable(*path) != *path)
+        bad(key, fmt::format("\"{}\": expected a path without control characters", printable(*path)));
     if (!context_.needs_data) return;
     if (c_.data.train.empty() && known({"data.train"}))
       bad("data.train", "missing: what to train on",

@@ -1,15 +1,13 @@
 #include "launch/config/json_text.h"
 
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 
 namespace gt {
 namespace {
@@ -265,16 +263,7 @@ JsonValue parse_json(std::string_view text, const std::string& name, JsonDialect
   return Parser(text, name, dialect).document();
 }
 
-std::string read_json_file(const std::string& path) {
-  std::error_code ec;
-  GT_REQUIRE(!std::filesystem::is_directory(path, ec), Exit::kUsage, path, " is a folder, expected a JSON file");
-  std::ifstream in(path, std::ios::binary);
-  GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read: ", std::strerror(errno));
-  std::string text(kMaxJsonBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  return text;
-}
+std::string read_json_file(const std::string& path) { return read_whole_file(path, kMaxJsonBytes); }
 
 const char* kind_name(JsonValue::Kind kind) {
   static constexpr const char* kNames[] = {"null", "true or false", "a number", "a string", "a list", "an object"};

@@ -1,9 +1,9 @@
 #include "launch/config/schedule_file.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "parallel/pipeline/check_schedule.h"
 #include "parallel/pipeline/simulate.h"
 
@@ -12,18 +12,7 @@ namespace {
 
 constexpr const char* kPrefix = "file:";
 constexpr size_t kPrefixSize = 5;
-constexpr size_t kMostBytes = size_t{16} << 20;
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read; expected a text file, one line a rank");
-  std::string text, block(size_t{64} << 10, '\0');
-  while (text.size() <= kMostBytes && in.read(block.data(), static_cast<std::streamsize>(block.size())).gcount() > 0)
-    text.append(block, 0, static_cast<size_t>(in.gcount()));
-  GT_REQUIRE(in.eof() && text.size() <= kMostBytes, Exit::kUsage, path,
-             ": more than 16 MiB, or not a file; a schedule is one line a rank");
-  return text;
-}
+constexpr int64_t kMostBytes = int64_t{16} << 20;
 
 }  // namespace
 
@@ -32,7 +21,7 @@ bool is_schedule_file(const std::string& name) { return name.rfind(kPrefix, 0) =
 Schedule read_schedule_file(const std::string& name, bool tied) {
   const std::string path = name.substr(kPrefixSize);
   try {
-    Schedule s = parse_schedule(text_of(path));
+    Schedule s = parse_schedule(read_whole_file(path, kMostBytes));
     s.name = name;
     complete_schedule(s, tied);
     simulate(s);

@@ -10,6 +10,8 @@
 
 #include "data/index_store.h"
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 namespace {
@@ -18,18 +20,18 @@ nlohmann::ordered_json or_null(double x) {
   return std::isnan(x) ? nlohmann::ordered_json() : nlohmann::ordered_json(x);
 }
 
-// Throws nlohmann's errors.
-Ceilings parse(std::istream& in) {
-  const auto j = nlohmann::json::parse(in);
+// Throws nlohmann's errors for what is no JSON, else Error naming the key.
+Ceilings parse(const std::string& path) {
+  const auto j = nlohmann::json::parse(read_whole_file(path, 1 << 20));
   Ceilings c;
-  c.device = j.at("device").get<std::string>();
-  c.dtype = j.at("dtype").get<std::string>();
-  c.gemm = j.at("gemm_flops").get<double>();
-  c.copy = j.at("copy_bytes").get<double>();
-  if (!j.at("gemm_fp8_flops").is_null()) c.gemm_fp8 = j.at("gemm_fp8_flops").get<double>();
-  for (const auto& a : j.at("attention"))
-    c.attention.push_back({a.at("head_dim").get<int64_t>(), a.at("seq").get<int64_t>(),
-                           a.at("forward_flops").get<double>(), a.at("backward_flops").get<double>()});
+  c.device = field<std::string>(j, "device");
+  c.dtype = field<std::string>(j, "dtype");
+  c.gemm = field<double>(j, "gemm_flops");
+  c.copy = field<double>(j, "copy_bytes");
+  if (!member(j, "gemm_fp8_flops").is_null()) c.gemm_fp8 = field<double>(j, "gemm_fp8_flops");
+  for (const auto& a : member(j, "attention"))
+    c.attention.push_back({field<int64_t>(a, "head_dim"), field<int64_t>(a, "seq"), field<double>(a, "forward_flops"),
+                           field<double>(a, "backward_flops")});
   return c;
 }
 
@@ -40,12 +42,12 @@ bool sound(const Ceilings& c) {
 }
 
 std::optional<Ceilings> load(const std::string& path, const std::string& device, const std::string& dtype) try {
-  std::ifstream in(path);
-  if (!in) return {};
-  Ceilings c = parse(in);
+  Ceilings c = parse(path);
   if (c.device != device || c.dtype != dtype || !sound(c)) return {};
   return c;
-} catch (const nlohmann::json::exception&) { return {}; }
+} catch (const Error&) { return {}; } catch (const nlohmann::json::exception&) {
+  return {};
+}
 
 }  // namespace
 
@@ -92,12 +94,15 @@ std::optional<Ceilings> load_ceilings(const std::string& device, DType t) {
 }
 
 Ceilings read_ceilings(const std::string& path, DType t) {
-  std::ifstream in(path);
-  GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read; gpttrain bench ceilings --output FILE makes such a file");
+  constexpr const char* kNext = "; gpttrain bench ceilings --output FILE makes such a file";
   Ceilings c;
   try {
-    c = parse(in);
-  } catch (const nlohmann::json::exception& e) { fail(Exit::kUsage, path, ": no ceilings: ", e.what()); }
+    c = parse(path);
+  } catch (const Error& e) {
+    fail(Exit::kUsage, path, ": no ceilings: ", e.what(), kNext);
+  } catch (const nlohmann::json::exception& e) {
+    fail(Exit::kUsage, path, ": no ceilings: ", no_json(e.what()), kNext);
+  }
   GT_REQUIRE(sound(c), Exit::kUsage, path, ": a rate is not above 0");
   GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's products are ",
              name_of(t), "; choose --precision.amp and --precision.dtype, or measure ceilings with them");

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/core/text.h"
 #include "launch/config/json_text.h"
 
 namespace gt {
@@ -117,7 +118,7 @@ void ConsoleSink::erase() {
 void ConsoleSink::print(const std::string& text) {
   const bool redraw = bar_columns_ > 0;
   erase();
-  options_.write(text);
+  options_.write(printable_lines(text));  // names of files and what a checkpoint says are others' text
   if (redraw) draw(last_);
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "kernels/core/host.h"
+#include "kernels/core/text.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/crash.h"
 #include "launch/ranks/join_machines.h"
@@ -63,7 +64,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // an error of one rank: say which
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), mesh_shape(config).place(rank));
   }
-  fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : e.what());
+  fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : printable_lines(e.what()));
   const std::string what = who + e.what(), file = verdict_file();
   if (code_of(e) == Exit::kHardware && !file.empty()) std::ofstream(file) << what.substr(0, what.find('\n')) << "\n";
 }

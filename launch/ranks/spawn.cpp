@@ -23,6 +23,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
+#include "kernels/core/text.h"
 #include "launch/config/config.h"
 #include "launch/logs/console.h"
 #include "launch/ranks/bundle.h"
@@ -403,14 +404,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 
 std::string command_line(const JobCommand& job) {
   std::string out;
-  for (const std::string& word : job.words) {
-    const bool plain = !word.empty() && word.find_first_not_of(
-                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                            "0123456789-_=+./:,@%") == std::string::npos;
-    std::string quoted = word;
-    for (size_t i = 0; (i = quoted.find('\'', i)) != std::string::npos; i += 4) quoted.replace(i, 1, "'\\''");
-    out += (out.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
-  }
+  for (const std::string& word : job.words) out += (out.empty() ? "" : " ") + shell_word(word);
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kernels/core/text.h"
 #include "launch/logs/conditions.h"
 #include "launch/logs/console.h"
 #include "launch/logs/progress.h"
@@ -26,12 +27,6 @@ namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string shell_word(const std::string& word) {
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 struct Ran {
   std::string out;

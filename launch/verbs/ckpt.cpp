@@ -13,6 +13,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/steps.h"
 #include "checkpoint/verify.h"
+#include "kernels/core/text.h"
 #include "launch/config/config.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/verbs.h"
@@ -64,13 +65,13 @@ Exit run_ckpt_ls(const Command& command) {
                      {"layout", c.layout},
                      {"status", c.status},
                      {"kept", c.kept}});
-    fmt::print("{}\n", Json{{"dir", dir}, {"checkpoints", all}}.dump());
+    fmt::print("{}\n", Json{{"dir", dir}, {"checkpoints", all}}.dump(-1, ' ', false, Json::error_handler_t::replace));
     return Exit::kOk;
   }
   fmt::print("{}: {} checkpoint{}\n", dir, list.size(), list.size() == 1 ? "" : "s");
   for (const CheckpointInfo& c : list)
-    fmt::print("  {:<24} {:>10}  {:<22} {:<28} {}{}{}\n", c.name, format_bytes(static_cast<double>(c.bytes)), c.created,
-               c.layout, c.status, c.kept.empty() ? "" : ", ", c.kept);
+    fmt::print("  {:<24} {:>10}  {:<22} {:<28} {}{}{}\n", printable(c.name), format_bytes(static_cast<double>(c.bytes)),
+               printable(c.created), c.layout, printable_lines(c.status), c.kept.empty() ? "" : ", ", c.kept);
   return Exit::kOk;
 }
 
@@ -132,12 +133,13 @@ Json report_json(const DiffReport& r, const std::string& a, const std::string& b
 
 void print_diff(const TensorDiff& t) {
   if (!t.misfit.empty()) {
-    fmt::print("  {:<44} {}\n", t.name, t.misfit);
+    fmt::print("  {:<44} {}\n", printable(t.name), t.misfit);
     return;
   }
-  fmt::print("  {:<44} max abs {:.3e}  relative {:.3e}  {}  {} of {} elements, first at {}: {:.9g} | {:.9g}\n", t.name,
-             t.max_abs, t.relative, std::isfinite(t.max_abs) ? fmt::format("{} ulp", t.max_ulp) : "not finite",
-             t.different, t.elements, t.first, t.a, t.b);
+  fmt::print("  {:<44} max abs {:.3e}  relative {:.3e}  {}  {} of {} elements, first at {}: {:.9g} | {:.9g}\n",
+             printable(t.name), t.max_abs, t.relative,
+             std::isfinite(t.max_abs) ? fmt::format("{} ulp", t.max_ulp) : "not finite", t.different, t.elements,
+             t.first, t.a, t.b);
 }
 
 }  // namespace
@@ -157,9 +159,10 @@ Exit run_ckpt_verify(const Command& command) {
     fmt::print("{}: {}, {} files, {} read, {} tensors\n", step,
                r.findings.empty() ? "good" : fmt::format("DAMAGED, {} finding(s)", r.findings.size()), r.files,
                format_bytes(static_cast<double>(r.bytes)), r.tensors);
-    for (const Finding& f : r.findings) fmt::print("  {}\n", to_string(f));
+    for (const Finding& f : r.findings) fmt::print("  {}\n", printable_lines(to_string(f)));
   }
-  if (args.json) fmt::print("{}\n", Json{{"good", good}, {"steps", all}}.dump());
+  if (args.json)
+    fmt::print("{}\n", Json{{"good", good}, {"steps", all}}.dump(-1, ' ', false, Json::error_handler_t::replace));
   return good ? Exit::kOk : Exit::kDamaged;
 }
 
@@ -171,17 +174,21 @@ Exit run_ckpt_diff(const Command& command) {
   const std::string a = resolve_step(args.checkpoints[0]), b = resolve_step(args.checkpoints[1]);
   const DiffReport r = diff_steps(vfs, a, b, args.tol);
   if (args.json) {
-    fmt::print("{}\n", report_json(r, a, b).dump());
+    fmt::print("{}\n", report_json(r, a, b).dump(-1, ' ', false, Json::error_handler_t::replace));
     return r.within ? Exit::kOk : Exit::kDifferent;
   }
-  fmt::print("A {}\nB {}\n{} tensors compared, {} of them equal in every bit\n", a, b, r.compared,
+  const char* const verdict = !r.within ? "different" : r.tensors.empty() ? "equal" : "equal within the tolerance";
+  fmt::print("A {}\nB {}\n{}: {} tensors compared, {} of them equal in every bit; {} of the state differ{}\n", a, b,
+             verdict, r.compared,
              r.compared - std::count_if(r.tensors.begin(), r.tensors.end(),
-                                        [](const TensorDiff& t) { return t.misfit.empty(); }));
-  for (size_t k = 0; k < r.tensors.size() && k < static_cast<size_t>(args.show); ++k) print_diff(r.tensors[k]);
-  if (r.tensors.size() > static_cast<size_t>(args.show))
-    fmt::print("  and {} more (--show)\n", r.tensors.size() - static_cast<size_t>(args.show));
-  for (const std::string& s : r.state) fmt::print("  state {}\n", s);
-  fmt::print("{}\n", !r.within ? "different" : r.tensors.empty() ? "equal" : "equal within the tolerance");
+                                        [](const TensorDiff& t) { return t.misfit.empty(); }),
+             r.state.size() == 1 ? "1 entry" : fmt::format("{} entries", r.state.size()),
+             r.state.size() == 1 ? "s" : "");
+  const auto most = static_cast<size_t>(args.show);
+  for (size_t k = 0; k < r.tensors.size() && k < most; ++k) print_diff(r.tensors[k]);
+  if (r.tensors.size() > most) fmt::print("  and {} more tensors (--show)\n", r.tensors.size() - most);
+  for (size_t k = 0; k < r.state.size() && k < most; ++k) fmt::print("  state {}\n", printable(r.state[k]));
+  if (r.state.size() > most) fmt::print("  and {} more of the state (--show)\n", r.state.size() - most);
   return r.within ? Exit::kOk : Exit::kDifferent;
 }
 
@@ -203,7 +210,8 @@ Exit run_ckpt_prune(const Command& command) {
     };
     fmt::print(
         "{}\n",
-        Json{{"dir", dir}, {"dry_run", args.dry_run}, {"keep", list(plan.keep)}, {"remove", list(plan.remove)}}.dump());
+        Json{{"dir", dir}, {"dry_run", args.dry_run}, {"keep", list(plan.keep)}, {"remove", list(plan.remove)}}.dump(
+            -1, ' ', false, Json::error_handler_t::replace));
     return Exit::kOk;
   }
   double bytes = 0;

@@ -15,6 +15,7 @@
 #include "data/prepare.h"
 #include "data/token_file.h"
 #include "data/token_meta.h"
+#include "kernels/core/text.h"
 #include "launch/logs/progress.h"
 #include "launch/ranks/signals.h"
 #include "launch/verbs/inputs.h"
@@ -73,7 +74,7 @@ void show_progress(const PrepareProgress& p, WorkLine& line) {
   if (p.bad > 0) parts.push_back(format_thousands(p.bad) + " bad");
   parts.push_back(format_count(static_cast<double>(p.tokens)) + " tokens");
   parts.push_back(format_count(static_cast<double>(p.tokens) / seconds) + " tok/s");
-  parts.push_back(format_thousands(p.documents) + " documents");
+  parts.push_back(format_thousands(p.documents) + (p.documents == 1 ? " document" : " documents"));
   const std::string size = format_bytes(static_cast<double>(p.text_bytes));
   if (line.terminal() && all > 0) return line.show(progress_bar(done / all, line.width(), size, parts));
   line.show(fmt::format("{}{}  {}", size, all > 0 ? fmt::format("  {:.0f} %", 100 * done / all) : "",
@@ -190,7 +191,7 @@ Exit run_data_prepare(const Command& command) {
   }
   const std::string prefix = token_prefix(args.output);
   write_out(fmt::format("{}\n{}.bin, {}.idx, {}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
-                        prefix, prefix, prefix));
+                        prefix, prefix, shell_word(prefix)));
   flush_out();
   return Exit::kOk;
 }

@@ -15,6 +15,8 @@
 #include "checkpoint/steps.h"
 #include "checkpoint/weights.h"
 #include "kernels/backend.h"
+#include "kernels/core/files.h"
+#include "kernels/core/text.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/gpt2_weights.h"
 #include "launch/verbs/verbs.h"
@@ -47,15 +49,6 @@ bool is_buffer(const std::string& name) {
     return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
   };
   return ends(".attn.bias") || ends(".attn.masked_bias") || ends(".rotary_emb.inv_freq");
-}
-
-std::string read_text(const std::string& path, size_t limit) {
-  std::ifstream in(path, std::ios::binary);
-  std::string text(limit + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  GT_REQUIRE(text.size() <= limit, Exit::kDamaged, path, ": more than ", limit, " bytes");
-  return text;
 }
 
 ModelConfig model_from_note(const std::string& text, const std::string& where) {
@@ -109,7 +102,7 @@ Origin open_folder(Vfs& vfs, const std::string& path) {
   } else {
     GT_REQUIRE(fs::exists(path + "/config.json", ec), Exit::kUsage, path,
                ": holds no config.json; give the whole Hugging Face folder");
-    const std::string text = read_text(path + "/config.json", kMaxJsonBytes);
+    const std::string text = read_whole_file(path + "/config.json", kMaxJsonBytes);
     HfConfig c = parse_hf_config(text, path + "/config.json");
     o.model = c.model;
     o.hf = true;
@@ -125,7 +118,7 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   std::error_code ec;
   GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
   if (fs::is_directory(args.from, ec)) return open_folder(vfs, args.from);
-  GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kDamaged, args.from, ": is neither a file nor a folder");
+  GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
   std::ifstream in(args.from, std::ios::binary);
   char head[8] = {};
   in.read(head, sizeof head);
@@ -318,9 +311,10 @@ Exit run_import(const Command& command) {
   fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
              format_bytes(static_cast<double>(report.bytes)));
   const bool tokenizer = aux.size() > 1 && aux.back().name == "tokenizer.model";
-  fmt::print("train on: gpttrain --config {}/config.json --checkpoint.dir {} --data.train PREFIX{}\n", report.path,
-             args.output, tokenizer ? fmt::format(" --data.tokenizer {}/tokenizer.model", report.path) : "");
-  fmt::print("generate: gpttrain generate --load {}{} --prompt \"…\"\n", args.output,
+  fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
+             shell_word(report.path + "/config.json"), shell_word(args.output),
+             tokenizer ? " --data.tokenizer " + shell_word(report.path + "/tokenizer.model") : "");
+  fmt::print("generate: gpttrain generate --load {}{} --prompt \"…\"\n", shell_word(args.output),
              tokenizer ? "" : " --tokenizer tok.model");
   return Exit::kOk;
 }

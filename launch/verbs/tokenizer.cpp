@@ -17,6 +17,7 @@
 #include "data/text_source.h"
 #include "data/token_file.h"
 #include "data/tokenizer_train.h"
+#include "kernels/core/text.h"
 #include "launch/logs/progress.h"
 #include "launch/verbs/inputs.h"
 #include "launch/verbs/output.h"
@@ -82,7 +83,7 @@ std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r
          fmt::format("bytes per token  {:.3f}\n", r.bytes_per_token) +
          fmt::format("byte fallback    {:.4f} % of characters\n", r.fallback_percent) +
          fmt::format("longest pieces   {}\n\n{}.model, {}.vocab, {}.meta.json\n", longest, stem, stem, stem) +
-         fmt::format("next: gpttrain data prepare --input TEXT --tokenizer {}.model --output PREFIX\n", stem);
+         fmt::format("next: gpttrain data prepare --input TEXT --tokenizer {} --output PREFIX\n", shell_word(stem + ".model"));
 }
 
 Tokenizer load_tokenizer(const std::string& path, bool untrusted) {
@@ -233,7 +234,7 @@ class BinaryDecoder {
   BinaryDecoder(const Tokenizer& tokenizer, TokenType type) : tokenizer_(tokenizer), type_(type) {}
 
   void read(const std::string& path) {
-    const Fd file = path == "-" ? Fd(::dup(STDIN_FILENO)) : open_file(path, O_RDONLY);
+    const Fd file = path == "-" ? Fd(::dup(STDIN_FILENO)) : open_to_read(path);
     std::string bytes(kBatch, '\0');
     const auto width = static_cast<size_t>(width_of(type_));
     for (size_t have = 0;;) {

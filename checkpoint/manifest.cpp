@@ -165,6 +165,7 @@ Manifest read_keys(const Json& j) {
   m.major = field<int>(j, "version.0");
   m.minor = field<int>(j, "version.1");
   const Json& writer = member(j, "writer");
+  GT_REQUIRE(writer.is_object(), Exit::kDamaged, "writer: expected an object, found ", found_json(writer));
   const auto text_of = [&](const char* key, const char* otherwise) {
     return field_or(writer, key, std::string(otherwise));
   };

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void add_file(const std::string& path, std::vector<TextInput>* out) {
+  open_to_read(path);  // refuses what is no file
   const FileStamp s = stamp_of(path);
   out->push_back({path, s.size, s.mtime_ns});
 }

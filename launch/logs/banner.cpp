@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
@@ -55,9 +56,9 @@ double bubble(const Config& c, const EngineOptions& o) {
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
   const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
-  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} ranks", c.parallel.tp, rows,
+  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} rank{}", c.parallel.tp, rows,
                      c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
-                     recompute_text(c.parallel), c.world());
+                     recompute_text(c.parallel), c.world(), c.world() == 1 ? "" : "s");
 }
 
 std::string batch_line(const Config& c) {
@@ -84,13 +85,13 @@ std::string lr_line(const Config& c) {
   const int64_t stride = std::max<int64_t>(1, c.train.steps / 10000);
   for (int64_t t = 1; t <= c.train.steps; t += stride)
     if (schedule->at(t).lr > schedule->at(top).lr) top = t;
-  const double first = schedule->at(1).lr, last = schedule->at(c.train.steps).lr;
   std::string momentum;
   if (const double b = schedule->at(1).beta1; b != kOptimizersOwn)
     momentum = fmt::format("; momentum {:g}, at the peak {:g}", b, schedule->at(top).beta1);
-  return fmt::format("{}{}: {:.4g} at step 1, {:.4g} at step {}, {:.4g} at step {}{}", c.schedule.type,
-                     c.schedule.ds_exact ? " (as DeepSpeed)" : "", first, schedule->at(top).lr, top, last,
-                     c.train.steps, momentum);
+  std::string out = c.schedule.type + (c.schedule.ds_exact ? " (as DeepSpeed)" : "");
+  for (const int64_t t : std::set<int64_t>{1, top, c.train.steps})
+    out += fmt::format("{}{:.4g} at step {}", t == 1 ? ": " : ", ", schedule->at(t).lr, t);
+  return out + momentum;
 }
 
 std::string curriculum_line(const Config& c) {

@@ -1,12 +1,7 @@
 #include "launch/logs/log_jsonl.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
@@ -155,8 +150,16 @@ std::string json_line(const ScalarRecord& r) {
 }
 
 std::string json_line(const EndInfo& e, double time) {
-  std::string rows = "{";
+  Rows merged;  // a label is a key: there may be several warnings
   for (const auto& [label, value] : e.rows) {
+    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
+    if (same != merged.end())
+      same->second += "\n" + value;
+    else
+      merged.emplace_back(label, value);
+  }
+  std::string rows = "{";
+  for (const auto& [label, value] : merged) {
     if (rows.size() > 1) rows += ", ";
     append_json_string(rows, label);
     rows += ": ";
@@ -177,36 +180,11 @@ std::string json_line(const EndInfo& e, double time) {
       .close();
 }
 
-JsonlSink::~JsonlSink() {
-  if (fd_ >= 0) close(fd_);
-}
-
+// A file that is made again begins like one of a new run.
 void JsonlSink::start(const StartInfo& info) {
-  path_ = info.run_dir + "/log.jsonl";
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  GT_REQUIRE(fd_ >= 0, Exit::kIo, path_, ": cannot be opened: ", std::strerror(errno));
-  // A run that was killed may have left half a line: begin a new one.
-  char last = '\n';
-  if (const off_t size = lseek(fd_, 0, SEEK_END); size > 0 && pread(fd_, &last, 1, size - 1) == 1 && last != '\n')
-    buffer_ += '\n';
-  add(json_line(info, wall_seconds()));
-}
-
-void JsonlSink::add(const std::string& line) {
-  buffer_ += line;
-  buffer_ += '\n';
-}
-
-void JsonlSink::flush() {
-  size_t done = 0;
-  while (fd_ >= 0 && done < buffer_.size()) {
-    const ssize_t n = write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    GT_REQUIRE(n > 0, Exit::kIo, path_, ": ", buffer_.size() - done,
-               " bytes could not be written: ", std::strerror(errno));
-    done += static_cast<size_t>(n);
-  }
-  buffer_.clear();
+  const std::string line = json_line(info, wall_seconds());
+  file_ = std::make_unique<LogFile>(info.run_dir + "/log.jsonl", line + '\n', LogFile::Form::kLines);
+  if (!file_->began_empty()) add(line);
 }
 
 }  // namespace gt

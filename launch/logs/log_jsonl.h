@@ -1,8 +1,11 @@
 // log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step.
 // Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
 #pragma once
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "launch/logs/log_file.h"
 #include "launch/logs/metrics.h"
 
 namespace gt {
@@ -18,7 +21,6 @@ std::string json_line(const EndInfo& info, double time);
 
 class JsonlSink : public Sink {
  public:
-  ~JsonlSink() override;
   const char* name() const override { return "log.jsonl"; }
   void start(const StartInfo& info) override;  // opens run_dir/log.jsonl
   void step(const StepRecord& r) override { add(json_line(r)); }
@@ -27,12 +29,14 @@ class JsonlSink : public Sink {
   void event(const EventRecord& r) override { add(json_line(r)); }
   void scalar(const ScalarRecord& r) override { add(json_line(r)); }
   void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
-  void flush() override;
+  void flush() override {
+    if (file_) file_->flush();
+  }
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
 
  private:
-  void add(const std::string& line);
-  std::string path_, buffer_;
-  int fd_ = -1;
+  void add(const std::string& line) { file_->add(line + '\n'); }
+  std::unique_ptr<LogFile> file_;
 };
 
 }  // namespace gt

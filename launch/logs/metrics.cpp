@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -61,7 +62,16 @@ void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
 
 void MetricsWriter::start(const StartInfo& info) {
   each_sink([&](Sink& s) { s.start(info); });
-  each_sink([](Sink& s) { s.flush(); });
+  flush_sinks();
+}
+
+void MetricsWriter::flush_sinks() {
+  std::vector<std::string> notices;
+  each_sink([&](Sink& s) {
+    s.flush();
+    for (std::string& text : s.notices()) notices.push_back(std::move(text));
+  });
+  for (const std::string& text : notices) warn(0, text);
 }
 
 void MetricsWriter::put(const Record& record, bool droppable) {
@@ -72,6 +82,7 @@ void MetricsWriter::put(const Record& record, bool droppable) {
       return;
     }
     ring_[(head_ + size_++) % kCapacity] = record;
+    ++pushed_;
   }
   wake_.notify_one();
 }
@@ -93,7 +104,7 @@ void MetricsWriter::run() {
   bool dirty = false;
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto ready = [&] { return size_ > 0 || stop_; };
+    const auto ready = [&] { return size_ > 0 || stop_ || asked_ > flushed_; };
     if (dirty)
       wake_.wait_until(lock, flushed + kFlushEvery, ready);
     else
@@ -106,20 +117,23 @@ void MetricsWriter::run() {
       record = ring_[head_];
       head_ = (head_ + 1) % kCapacity;
       --size_;
+      ++delivered_;
     }
-    const bool last = stop_ && size_ == 0;
+    const int64_t delivered = delivered_;
+    const bool last = stop_ && size_ == 0, asked = asked_ > flushed_ && delivered >= asked_;
     lock.unlock();
     if (have) deliver(record), dirty = true;
     const bool soon =
         have && !std::holds_alternative<StepRecord>(record) && !std::holds_alternative<ScalarRecord>(record);
-    if (dirty && (last || soon || Clock::now() - flushed >= kFlushEvery)) {
-      each_sink([](Sink& s) { s.flush(); });
+    if (dirty && (last || soon || asked || Clock::now() - flushed >= kFlushEvery)) {
+      flush_sinks();
       flushed = Clock::now();
       dirty = false;
     }
     lock.lock();
     busy_ = false;
-    if (size_ == 0) idle_.notify_all();
+    if (!dirty) flushed_ = delivered;
+    idle_.notify_all();
   }
 }
 
@@ -127,37 +141,46 @@ void MetricsWriter::drain(std::unique_lock<std::mutex>& lock) {
   idle_.wait(lock, [&] { return size_ == 0 && !busy_; });
 }
 
-void MetricsWriter::flush() {
-  {
-    std::unique_lock lock(mutex_);
-    drain(lock);
-  }
-  each_sink([](Sink& s) { s.flush(); });
+bool MetricsWriter::flush(std::chrono::seconds limit) {
+  std::unique_lock lock(mutex_);
+  const int64_t target = pushed_;
+  asked_ = std::max(asked_, target);
+  wake_.notify_one();
+  return idle_.wait_for(lock, limit, [&] { return flushed_ >= target; });
 }
 
 void MetricsWriter::end(const EndInfo& info) {
   EndInfo full = info;
+  flush();
   {
     std::unique_lock lock(mutex_);
     drain(lock);
-    for (const auto& [text, count] : warnings_)
-      full.rows.emplace_back("warning", count > 1 ? fmt::format("{} ({} times)", text, count) : text);
+    for (const Warning& w : warnings_)
+      full.rows.emplace_back("warning", w.count > 1 ? fmt::format("{} ({} times)", w.text, w.count) : w.text);
     if (dropped_ > 0)
       full.rows.emplace_back("dropped", fmt::format("{} log records: the sinks were slower than the run", dropped_));
   }
   for (const std::string& f : failures()) full.rows.emplace_back("log", f);
   each_sink([&](Sink& s) { s.end(full); });
-  each_sink([](Sink& s) { s.flush(); });
+  flush_sinks();
 }
 
-void MetricsWriter::warn(int64_t step, const std::string& text) {
+void MetricsWriter::warn(int64_t step, const std::string& text, const std::string& key) {
   {
     std::lock_guard lock(mutex_);
-    for (auto& [known, count] : warnings_)
-      if (known == text) return ++count, void();
-    warnings_.emplace_back(text, 1);
+    const std::string& name = key.empty() ? text : key;
+    auto known = std::find_if(warnings_.begin(), warnings_.end(), [&](const Warning& w) { return w.key == name; });
+    if (known == warnings_.end()) known = warnings_.insert(known, {name, text});
+    ++known->count;
+    if (std::exchange(known->quiet, true)) return;
   }
   push(make_event(step, text, true));
+}
+
+void MetricsWriter::forget(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  for (Warning& w : warnings_)
+    if (w.key == key) w.quiet = false;
 }
 
 int64_t MetricsWriter::dropped() const {

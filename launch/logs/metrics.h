@@ -3,6 +3,7 @@
 // call, no waiting for a disk. Knows nothing of engines and ranks.
 #pragma once
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -100,7 +101,8 @@ struct EndInfo {
   std::vector<std::string> next;  // commands to try next
 };
 
-// Where records go. Called by the writer thread alone. A sink that throws is switched off.
+// Where records go. Called by the writer thread alone. A sink that throws is switched off; what ends by itself, such as a
+// full disk, is a notice instead.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -113,6 +115,7 @@ class Sink {
   virtual void scalar(const ScalarRecord&) {}
   virtual void end(const EndInfo&) {}
   virtual void flush() {}  // called once a second and after eval, save, end
+  virtual std::vector<std::string> notices() { return {}; }  // warnings of its own since the last call; after flush()
 };
 
 // The writer thread and its queue. Any thread may push.
@@ -133,11 +136,13 @@ class MetricsWriter {
   void push(const SavedRecord& r) { put(r, false); }
   void push(const EventRecord& r) { put(r, false); }
   void push(const ScalarRecord& r) { put(r, true); }
-  void flush();                   // waits until everything pushed so far is on its way to the disk
+  // Waits until the sinks have flushed everything pushed so far, `limit` at most; false: they have not. Any thread.
+  bool flush(std::chrono::seconds limit = std::chrono::hours(24));
   void end(const EndInfo& info);  // likewise, and writes the end block with what was dropped and which sinks failed
 
-  // Each distinct text goes out once; all are counted for the end block. Any thread.
-  void warn(int64_t step, const std::string& text);
+  // Of warnings of one `key` (by default the text) the first goes out; all are counted for the end block. Any thread.
+  void warn(int64_t step, const std::string& text, const std::string& key = "");
+  void forget(const std::string& key);  // its cause is gone: the next warning of that key goes out again
 
   int64_t dropped() const;
   std::vector<std::string> failures() const;  // "tensorboard: reason", one for each sink switched off
@@ -148,6 +153,7 @@ class MetricsWriter {
   void run();
   void deliver(const Record& record);
   void each_sink(const std::function<void(Sink&)>& call);
+  void flush_sinks();
   void drain(std::unique_lock<std::mutex>& lock);
 
   std::vector<std::unique_ptr<Sink>> sinks_;  // a null entry: switched off. Guarded by sink_mutex_
@@ -157,7 +163,14 @@ class MetricsWriter {
   size_t head_ = 0, size_ = 0;
   int64_t dropped_ = 0;
   bool busy_ = false, stop_ = false;
-  std::vector<std::pair<std::string, int64_t>> warnings_;
+  int64_t pushed_ = 0, delivered_ = 0;  // records
+  int64_t flushed_ = 0, asked_ = 0;     // records that sinks have flushed; that flush() waits for
+  struct Warning {
+    std::string key, text;
+    int64_t count = 0;
+    bool quiet = false;
+  };
+  std::vector<Warning> warnings_;
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::thread thread_;

@@ -1,5 +1,7 @@
 #include "launch/logs/samples_sink.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -38,6 +40,7 @@ class TensorBoardCurves : public Curves {
   void flush() override {
     if (file_) file_->flush();
   }
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
 
  private:
   const std::string folder_;
@@ -57,32 +60,36 @@ int64_t samples_of(std::string_view line) {
 class CsvFile {
  public:
   // Of what the file holds already, lines from `first` on go.
-  CsvFile(std::string path, const std::string& value, int64_t first) : path_(std::move(path)) {
+  CsvFile(std::string path, const std::string& value, int64_t first)
+      : path_(std::move(path)), head_("step," + value + '\n') {
     std::error_code ec;
     if (std::filesystem::exists(path_, ec)) cut(first);
     open();
-    if (std::filesystem::file_size(path_, ec) == 0) file_ << "step," << value << '\n';
   }
 
   void point(int64_t samples, const std::string& value) {
     if (samples <= last_) {
-      file_.close();
+      close();
       cut(samples);
       open();
     }
-    file_ << samples << ',' << value << '\n';
+    file_->add(fmt::format("{},{}\n", samples, value));
     last_ = samples;
   }
 
-  void flush() {
-    file_.flush();
-    GT_REQUIRE(file_.good(), Exit::kIo, path_, ": cannot be written: ", std::strerror(errno));
+  void flush() { file_->flush(); }
+  void take_notices(std::vector<std::string>& out) {
+    for (std::string& text : file_->notices()) out.push_back(std::move(text));
+    out.insert(out.end(), notices_.begin(), notices_.end());
+    notices_.clear();
   }
 
  private:
-  void open() {
-    file_.open(path_, std::ios::app);
-    GT_REQUIRE(file_.good(), Exit::kIo, path_, ": cannot be opened: ", std::strerror(errno));
+  void open() { file_ = std::make_unique<LogFile>(path_, head_, LogFile::Form::kLines); }
+  void close() {
+    file_->flush();
+    notices_ = file_->notices();
+    file_.reset();
   }
 
   // Drops everything from the first line of `first` samples or more on.
@@ -102,9 +109,10 @@ class CsvFile {
     GT_REQUIRE(!ec, Exit::kIo, path_, ": cannot be cut: ", ec.message());
   }
 
-  std::string path_;
-  std::ofstream file_;
-  int64_t last_ = -1;  // samples of the last line
+  const std::string path_, head_;
+  std::unique_ptr<LogFile> file_;
+  std::vector<std::string> notices_;  // of files that were closed
+  int64_t last_ = -1;                 // samples of the last line
 };
 
 class CsvCurves : public Curves {
@@ -123,6 +131,11 @@ class CsvCurves : public Curves {
 
   void flush() override {
     for (auto& [tag, file] : files_) file->flush();
+  }
+  std::vector<std::string> notices() override {
+    std::vector<std::string> out;
+    for (auto& [tag, file] : files_) file->take_notices(out);
+    return out;
   }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "launch/logs/metrics.h"
 
@@ -15,6 +16,7 @@ class Curves {
   virtual const char* name() const = 0;
   virtual void point(const std::string& tag, double value, int64_t samples, double wall) = 0;
   virtual void flush() = 0;
+  virtual std::vector<std::string> notices() = 0;
 };
 
 // x = samples taken when the step has ended, skipped steps included.
@@ -40,6 +42,7 @@ class SamplesSink : public Sink {
   void eval(const EvalRecord& r) override;
   void scalar(const ScalarRecord& r) override;
   void flush() override { curves_->flush(); }
+  std::vector<std::string> notices() override { return curves_->notices(); }
 
  private:
   std::unique_ptr<Curves> curves_;

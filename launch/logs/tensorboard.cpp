@@ -1,15 +1,12 @@
 #include "launch/logs/tensorboard.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
-#include "kernels/core/check.h"
 #include "kernels/core/crc32c.h"
 #include "kernels/core/host.h"
 
@@ -67,6 +64,12 @@ uint32_t masked_crc(const void* data, size_t n) {
 
 constexpr size_t kFlushBytes = 1 << 20;
 
+std::string file_name(const std::string& folder, double wall) {
+  static std::atomic<int> count{0};  // two files of one process within a second need different names
+  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(), getpid(),
+                     count++);
+}
+
 }  // namespace
 
 std::string tfrecord(std::string_view data) {
@@ -116,28 +119,17 @@ std::string event_text(double wall, int64_t step, std::string_view tag, std::str
   return with_summary(event_head(wall, step), v);
 }
 
-TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall) {
-  static std::atomic<int> count{0};  // two files of one process within a second need different names
-  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(),
-                      getpid(), count++);
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  GT_REQUIRE(fd_ >= 0, Exit::kIo, path_, ": cannot be created: ", std::strerror(errno));
-  add(event_file_version(wall));
-  add(event_session_start(wall, first_step));
+TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall)
+    : file_(file_name(folder, wall), tfrecord(event_file_version(wall)) + tfrecord(event_session_start(wall, first_step)),
+            LogFile::Form::kFrames) {
   flush();
 }
 
-TensorBoardFile::~TensorBoardFile() {
-  try {
-    flush();
-  } catch (const Error&) {  // a destructor has nobody to tell; flush() was the place to learn it
-  }
-  if (fd_ >= 0) close(fd_);
-}
-
 void TensorBoardFile::add(std::string_view event) {
-  buffer_ += tfrecord(event);
-  if (buffer_.size() > kFlushBytes) flush();
+  std::string record = tfrecord(event);
+  waiting_ += record.size();
+  file_.add(std::move(record));
+  if (waiting_ > kFlushBytes) flush();
 }
 
 void TensorBoardFile::scalar(std::string_view tag, double value, int64_t step, double wall) {
@@ -149,19 +141,8 @@ void TensorBoardFile::text(std::string_view tag, std::string_view text, int64_t 
 }
 
 void TensorBoardFile::flush() {
-  size_t done = 0;
-  while (done < buffer_.size()) {
-    const ssize_t n = write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      const std::string reason = std::strerror(errno);
-      const size_t lost = buffer_.size() - done;
-      buffer_.clear();
-      fail(Exit::kIo, path_, ": ", lost, " bytes could not be written: ", reason);
-    }
-    done += static_cast<size_t>(n);
-  }
-  buffer_.clear();
+  waiting_ = 0;
+  file_.flush();
 }
 
 }  // namespace gt

@@ -24,6 +24,7 @@ class TensorBoardSink : public Sink {
   void eval(const EvalRecord& r) override;
   void saved(const SavedRecord& r) override;
   void flush() override;
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
 
  private:
   int64_t every_, newest_ = -1;  // newest_: step of the last record

@@ -1,5 +1,6 @@
 #include "launch/logs/trace_json.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -12,6 +13,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
+#include "launch/logs/run_file.h"
 #include "parallel/comm/call.h"
 
 namespace gt {
@@ -201,8 +203,10 @@ class Writer {
 std::string trace_json(std::span<const RankTrace> traces, const TraceInfo& info) { return Writer(traces, info).text(); }
 
 void write_gzip(const std::string& path, const std::string& json) {
-  const gzFile file = gzopen(path.c_str(), "wb6");
-  GT_REQUIRE(file != nullptr, Exit::kIo, path, ": cannot be opened: ", std::strerror(errno));
+  const int fd = open_run_file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  GT_REQUIRE(fd >= 0, Exit::kIo, path, ": cannot be opened: ", open_error(errno));
+  const gzFile file = gzdopen(fd, "wb6");
+  GT_CHECK(file != nullptr);
   constexpr size_t kBlock = size_t{1} << 24;
   bool good = true;
   for (size_t at = 0; good && at < json.size(); at += kBlock) {

@@ -7,6 +7,7 @@
 
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
+#include "launch/logs/run_file.h"
 #include "launch/ranks/agree.h"
 
 namespace gt {
@@ -30,13 +31,15 @@ void require_one_folder(ProcessGroup& world, const std::string& dir) {
   std::string word = shared_uuid(world);
   const std::string path = dir + "/.seen";
   std::error_code ec;
-  if (world.rank() == 0) {
+  agree(world, [&] {
+    if (world.rank() != 0) return;
     std::filesystem::create_directories(dir, ec);
-    std::ofstream out(path, std::ios::trunc);
-    out << word << "\n";
-    out.close();
-    if (!out.good()) word.clear();
-  }
+    GT_REQUIRE(!std::filesystem::is_symlink(path, ec), Exit::kUsage, path,
+               ": is a symbolic link, and nothing is written through one; remove it");
+    try {
+      write_run_file(path, word + "\n");
+    } catch (const Error&) { word.clear(); }  // each save will say why
+  });
   word = broadcast_bytes(world, word, 0);
   if (word.empty()) return;
   const std::string blind = finds(path, word) ? "" : cat(world.rank(), " (", host_name(), ")");

@@ -16,6 +16,7 @@
 
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
+#include "launch/logs/run_file.h"
 #include "launch/ranks/host_blame.h"
 #include "launch/ranks/host_probe.h"
 #include "launch/ranks/ranks.h"
@@ -221,10 +222,9 @@ void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std
                       const Commit& after, double lost) const {
   std::error_code ec;
   fs::create_directories(config_.run_dir(), ec);
-  std::ofstream out(config_.run_dir() + "/restarts.jsonl", std::ios::app);
   using Json = nlohmann::ordered_json;
   const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
-  out << Json{{"time", std::time(nullptr)},
+  const Json record{{"time", std::time(nullptr)},
               {"code", end.code},
               {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
               {"step_before", step(before.step)},
@@ -235,9 +235,10 @@ void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std
               {"action", d.restart ? "restart" : "stop"},
               {"delay", d.delay_s},
               {"resume", resume_ ? step(*resume_) : Json("auto")},
-              {"left_out", left_out_}}
-             .dump()
-      << "\n";
+              {"left_out", left_out_}};
+  try {
+    append_run_file(config_.run_dir() + "/restarts.jsonl", record.dump() + "\n");
+  } catch (const Error& e) { fmt::print(stderr, "gpttrain: {}\n", e.what()); }
 }
 
 bool Supervisor::pause(const SignalGate& gate, double seconds) const {

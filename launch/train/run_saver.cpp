@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "kernels/core/host.h"
 #include "launch/logs/progress.h"
@@ -10,6 +11,18 @@
 #include "launch/version.h"
 
 namespace gt {
+namespace {
+
+// What failed saves of one cause have in common: their texts less the words with numbers, which are steps, sizes,
+// files.
+std::string reason_of(const Error& e) {
+  std::istringstream words(e.what());
+  std::string out = "not written:";
+  for (std::string word; words >> word;) out += word.find_first_of("0123456789") == std::string::npos ? " " + word : "";
+  return out;
+}
+
+}  // namespace
 
 namespace {
 double mtbf_hours(const CheckpointConfig& c, int world) {
@@ -95,7 +108,10 @@ SaveOptions RunSaver::options() const {
   o.sha256 = c.hash == "sha256";
   o.git = git_hash();
   o.isa = cpu_isa();
-  if (lock_ != nullptr) o.may_commit = [this] { lock_->require_mine(); };
+  o.may_commit = [this] {
+    if (lock_ != nullptr) lock_->require_mine();
+    if (log_ != nullptr) log_->flush(kFlushLimit);
+  };
   return o;
 }
 
@@ -141,18 +157,24 @@ void RunSaver::finish() {
   if (const auto outcome = background_.finish()) settle(*outcome);
 }
 
+// Collective in effect: every rank has the same outcome, so each of them throws, and the first one speaks.
 void RunSaver::settle(const SaveOutcome& o) {
   if (o.error) {
-    if (o.error->code() != Exit::kIo && o.error->code() != Exit::kNumerical) throw *o.error;
+    const Exit code = o.error->code();
+    const bool speaks = mesh_.rank() == 0;
+    if (code != Exit::kIo && code != Exit::kNumerical) throw AgreedError(o.error->what(), code, speaks);
     ++failures_;
-    const std::string again = failures_ > 1 ? fmt::format(" (the {}. in a row)", failures_) : "";
-    if (log_)
-      log_->warn(o.step, fmt::format("checkpoint of step {} was not written{}: {}", o.step, again, o.error->what()));
-    GT_REQUIRE(
-        failures_ < kMostFailures || config_.checkpoint.fail_policy == "continue", Exit::kIo, failures_,
-        " checkpoints in a row could not be written (checkpoint.fail_policy abort); the last one: ", o.error->what());
+    last_error_ = o.error;
+    if (log_) log_->warn(o.step, fmt::format("not written: {}", o.error->what()), reason_of(*o.error));
+    if (failures_ >= kMostFailures && config_.checkpoint.fail_policy == "abort")
+      throw AgreedError(fmt::format("{} checkpoints in a row could not be written (checkpoint.fail_policy abort); the "
+                                    "last one: {}",
+                                    failures_, o.error->what()),
+                        Exit::kIo, speaks);
     return;
   }
+  if (last_error_ && log_) log_->forget(reason_of(*last_error_));
+  last_error_.reset();
   failures_ = 0;
   saved_step_ = o.step;
   if (!log_) return;

@@ -1,6 +1,7 @@
 // The checkpoints of a run: when a save may start, whether it runs in the background, what is logged of it. Owns the
-// lock of the folder. A save that fails is said and never ends training.
+// lock of the folder. A save that fails is reported and never ends training, unless checkpoint.fail_policy says so.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,9 +31,9 @@ class RunSaver {
   // Rank 0's clock says that it is time; the other ranks never do. To be told to all in the next step.
   bool due() const { return timer_ && mesh_.rank() == 0 && !background_.busy() && timer_->due(now()); }
 
-  // Collective. Writes, or begins to. `must`: the last one of a
-  // run, never skipped. Errors other than failed I/O and values that are not finite are thrown; so is kIo, on every
-  // rank, when another job has taken the folder over.
+  // Collective. Writes, or begins to. `must`: the last one of a run, never skipped. Throws AgreedError for errors other
+  // than failed I/O and values that are not finite; kIo when another job has taken the folder over, and after the third
+  // failure in a row under fail_policy abort.
   void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
 
   bool ready() const { return background_.ready(); }  // to be told to the other ranks in the next step
@@ -43,8 +44,12 @@ class RunSaver {
 
   int64_t saved_step() const { return saved_step_; }  // newest committed by this run, or resumed from; -1: none
   void set_saved_step(int64_t step) { saved_step_ = step; }
+  // Of the newest save, when it failed; the same on every rank.
+  const std::optional<Error>& last_error() const { return last_error_; }
 
  private:
+  // A commit waits so long for the records of the steps before it: a terminal that stands still stops no checkpoint.
+  static constexpr std::chrono::seconds kFlushLimit{10};
   static constexpr int kMostFailures = 3;  // in a row, under fail_policy abort
   void settle(const SaveOutcome&);
   bool ranks_agree(const TrainState&);
@@ -63,6 +68,7 @@ class RunSaver {
   double stall_ = 0;  // of the attempt under way
   int64_t saved_step_ = -1;
   int failures_ = 0;  // in a row
+  std::optional<Error> last_error_;
 };
 
 // When and how checkpoints are written, for the start block. `staged`: from a copy in memory, of `bytes` a rank.

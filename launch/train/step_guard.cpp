@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/json_field.h"
 #include "kernels/core/step_limits.h"
 
 namespace gt {
@@ -29,9 +30,10 @@ Json to_json(const SpikeWindow& w) {
   return out;
 }
 
-void refill(SpikeWindow& w, const Json& j) {
+void refill(SpikeWindow& w, const Json& j, const std::string& key) {
   w.clear();
-  for (const Json& text : j) w.add(std::strtod(text.get<std::string>().c_str(), nullptr));
+  for (size_t k = 0; k < member(j, key).size(); ++k)
+    w.add(std::strtod(field<std::string>(j, cat(key, ".", k)).c_str(), nullptr));
 }
 
 // max(1.4826 x median distance from `middle`, floor): the standard deviation of a normal distribution, whatever the tail.
@@ -178,13 +180,13 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
   norms_only_ = true;
   if (!text.empty()) {
     const Json j = Json::parse(text);
-    refill(losses_, j.at("loss"));
-    refill(norms_, j.at("grad_norm"));
-    consecutive_ = j.at("consecutive").get<int64_t>();
-    rollbacks_ = j.at("rollbacks").get<int64_t>();
-    good_ = j.at("good").get<int64_t>();
-    norms_only_ = j.value("norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
-    spikes_taken_ = j.value("spikes_taken", int64_t{0});
+    refill(losses_, j, "loss");
+    refill(norms_, j, "grad_norm");
+    consecutive_ = field<int64_t>(j, "consecutive");
+    rollbacks_ = field<int64_t>(j, "rollbacks");
+    good_ = field<int64_t>(j, "good");
+    norms_only_ = field_or(j, "norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
+    spikes_taken_ = field_or(j, "spikes_taken", int64_t{0});
   }
   if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0, norms_only_ = true;
 }

@@ -95,14 +95,24 @@ Exit Trainer::run() {
   }
   saver_->finish();
   const bool done = state_.step >= config_.train.steps || (run_.range_test && !stop_);
-  agree(mesh_->world(), [&] {
-    GT_REQUIRE(run_.range_test || saver_->saved_step() == state_.step || !(stop_ && !done), Exit::kIo,
-               "stopped at step ", state_.step, ", but no checkpoint of it could be written; ",
-               saver_->saved_step() < 0 ? std::string("there is none")
-                                        : fmt::format("the last good one is of step {}", saver_->saved_step()));
-  });
-  finish(done ? Exit::kOk : Exit::kInterrupted);
-  return done ? Exit::kOk : Exit::kInterrupted;
+  const auto lost = unsaved(done);  // the same on every rank
+  const Exit code = lost ? lost->code() : done ? Exit::kOk : Exit::kInterrupted;
+  finish(code, done);
+  if (lost) throw AgreedError(lost->what(), code, speaks());
+  return code;
+}
+
+// Every run ends with a checkpoint of its last step; nullopt: it is there, or no step was made.
+std::optional<Error> Trainer::unsaved(bool done) const {
+  if (run_.range_test || state_.step < first_step_ || saver_->saved_step() == state_.step) return std::nullopt;
+  const auto& why = saver_->last_error();
+  const std::string last = saver_->saved_step() < 0
+                               ? std::string("there is none")
+                               : fmt::format("the last good one is of step {}", saver_->saved_step());
+  return Error(fmt::format("{} at step {}, but no checkpoint of it could be written; {}{}",
+                           done ? "finished" : "stopped", state_.step, last,
+                           why ? fmt::format(": {}", why->what()) : ""),
+               why ? why->code() : Exit::kIo);
 }
 
 void Trainer::one_step() {

@@ -14,6 +14,7 @@
 #include "launch/logs/data_wait.h"
 #include "launch/logs/memory_fit.h"
 #include "launch/logs/metrics.h"
+#include "launch/logs/run_file.h"
 #include "launch/logs/trace_session.h"
 #include "launch/logs/trust_ratio_log.h"
 #include "launch/logs/utilization.h"
@@ -41,7 +42,8 @@ class Trainer {
   // Collective: every rank of the factory's world constructs its Trainer with the same run.
   Trainer(const TrainRun&, GroupFactory&);
   ~Trainer();
-  Exit run();  // kOk, or kInterrupted after a saved stop
+  // kOk, or kInterrupted after a saved stop. Throws AgreedError (kIo, kNumerical) when the last step is not on the disk.
+  Exit run();
 
  private:
   void open_device(const std::vector<std::string>& hosts);
@@ -85,7 +87,8 @@ class Trainer {
   void say_where_time_and_memory_went(const StepRecord&);
   void save(bool must);
   void write_trace();
-  void finish(Exit);
+  std::optional<Error> unsaved(bool done) const;
+  void finish(Exit, bool done);
   void report_range(EndInfo&) const;
   bool speaks() const { return mesh_->rank() == 0; }
   int64_t target_tokens(const Loader&, int64_t length) const;
@@ -120,12 +123,14 @@ class Trainer {
   int64_t targets_ = 0;                       // of it
   std::string tokenizer_sha256_;              // of data.tokenizer; "": there is none
   int32_t eod_ = -1;  // ends a document, with data.eod_mask_loss
-  std::unique_ptr<DirLock> lock_;  // rank 0's
+  std::unique_ptr<RunLock> run_lock_;  // rank 0's, like the next two
+  std::unique_ptr<DirLock> lock_;
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<RunSaver> saver_;
   std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::unique_ptr<SkipWatch> skips_;
   std::optional<LoadReport> resumed_;
+  std::vector<std::string> notes_;  // for the start block
   TrainState state_;
   StepGuard guard_;
   Injector injector_;

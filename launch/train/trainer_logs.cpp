@@ -9,6 +9,7 @@
 
 #include "kernels/core/host.h"
 #include "kernels/core/sha256.h"
+#include "kernels/core/text.h"
 #include "launch/logs/banner.h"
 #include "launch/logs/console.h"
 #include "launch/logs/log_jsonl.h"
@@ -84,7 +85,8 @@ void Trainer::start_logs() {
   if (resumed_ && info.resumed_from < 0)
     facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), resumed_->path);
   facts.folders = std::move(info.rows);
-  facts.notes = run_.loaded.notes;
+  facts.notes = notes_;
+  facts.notes.insert(facts.notes.end(), run_.loaded.notes.begin(), run_.loaded.notes.end());
   info.rows = start_rows(facts);
   log_->start(info);
   if (resumed_)
@@ -159,7 +161,8 @@ void Trainer::add_times(StepRecord& rec, const StepResult& r, double seconds) {
   }
   const double waited = loader_->wait_seconds() - wait_before_;
   rec.data_wait = waited / seconds;
-  if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
+  if (config_.data.train.front().path != "mock")
+    if (const auto warning = data_wait_.step(waited, seconds)) log_->warn(state_.step, *warning);
   rec.peak_bytes = resident_bytes();
   rec.timers = r.times.mean();
   rec.longest = r.times.longest();
@@ -238,10 +241,13 @@ void Trainer::report_flops(double seconds) {
                                                                       config_.train.global_batch, length())});
   const std::string path =
       c.flops_file.empty() ? fmt::format("{}/flops-{}.txt", config_.run_dir(), state_.step) : c.flops_file;
-  std::ofstream file(path);
-  file << table;
-  file.close();
-  if (!file.good()) log_->warn(state_.step, path + ": the table of log.flops_step could not be written");
+  try {
+    if (c.flops_file.empty()) write_run_file(path, table);
+    if (!c.flops_file.empty() && !(std::ofstream(path) << table << std::flush))
+      fail(Exit::kIo, path, ": cannot be written");
+  } catch (const Error& e) {
+    log_->warn(state_.step, fmt::format("the table of log.flops_step was not written: {}", e.what()));
+  }
   if (c.flops_file.empty() && !run_.quiet) {
     log_->flush();
     fmt::print("{}", table);
@@ -277,10 +283,13 @@ void Trainer::write_trace() {
 
 void Trainer::report_range(EndInfo& info) const {
   const std::string path = config_.run_dir() + "/lr_range.csv";
-  std::ofstream file(path);
-  file << "step,lr,loss\n";
-  for (size_t i = 0; i < range_.size(); ++i) file << fmt::format("{},{},{}\n", i + 1, range_[i].lr, range_[i].loss);
-  info.rows.push_back({"range test", path});
+  std::string csv = "step,lr,loss\n";
+  for (size_t i = 0; i < range_.size(); ++i) csv += fmt::format("{},{},{}\n", i + 1, range_[i].lr, range_[i].loss);
+  std::string written = path;
+  try {
+    write_run_file(path, csv);
+  } catch (const Error& e) { written = e.what(); }
+  info.rows.push_back({"range test", written});
   const RangeVerdict v = judge_range(range_);
   if (!v.enough)
     return info.rows.push_back({"peak", "none proposed: the loss never fell, or there were fewer than 10 steps"});
@@ -292,7 +301,7 @@ void Trainer::report_range(EndInfo& info) const {
   info.rows.push_back({"peak", fmt::format("--optim.lr {:.2g} is proposed: half of that", v.suggested_peak)});
 }
 
-void Trainer::finish(Exit code) {
+void Trainer::finish(Exit code, bool done) {
   const std::vector<CommRow> comm = comm_log_ ? comm_log_->rows() : std::vector<CommRow>();
   if (!log_) return;
   EndInfo info;
@@ -300,7 +309,9 @@ void Trainer::finish(Exit code) {
     info.comm_json = comm_json(comm, comm_log_->steps());
     info.rows.push_back({"communication", comm_table(comm, comm_log_->steps(), mesh_->shape().world())});
   }
-  info.reason = code == Exit::kOk ? "finished" : std::string("interrupted by a stop signal, everything is saved");
+  info.reason = done ? "finished" : "interrupted by a stop signal";
+  if (code != Exit::kOk)
+    info.reason += code == Exit::kInterrupted ? ", everything is saved" : ", but the last checkpoint could not be written";
   info.exit_code = static_cast<int>(code);
   info.step = state_.step;
   info.tokens = state_.consumed_tokens;
@@ -331,9 +342,13 @@ void Trainer::finish(Exit code) {
                                          : "none"});
   if (run_.range_test) report_range(info);
   if (code != Exit::kOk)
-    info.next.push_back("the same command again resumes from step " + std::to_string(saver_->saved_step()));
-  info.next.push_back("tensorboard --logdir " + dir);
-  if (saver_->saved_step() >= 0) info.next.push_back("gpttrain generate --load " + dir + " --prompt \"…\"");
+    info.next.push_back(saver_->saved_step() < 0
+                            ? "the same command again begins anew: there is no checkpoint"
+                            : fmt::format("the same command again resumes from step {}", saver_->saved_step()));
+  info.next.push_back("tensorboard --logdir " + shell_word(dir));
+  if (saver_->saved_step() >= 0 && config_.data.train.front().path != "mock")  // whose tokens mean nothing
+    info.next.push_back(fmt::format("gpttrain generate --load {}{} --prompt \"…\"", shell_word(dir),
+                                    config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
   log_->end(info);
 }
 

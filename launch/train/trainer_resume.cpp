@@ -4,11 +4,26 @@
 #include <algorithm>
 
 #include "checkpoint/world.h"
+#include "launch/config/config_optim.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
 
 namespace gt {
+namespace {
+
+// train.steps of a checkpoint's config; 0: it says nothing.
+int64_t steps_of(const std::string& config_json) {
+  if (config_json.empty()) return 0;
+  const JsonValue json = parse_json(config_json, "config.json of the checkpoint");
+  const JsonValue* train = json.find("train");
+  const JsonValue* steps = train != nullptr ? train->find("steps") : nullptr;
+  int64_t n = 0;
+  return steps != nullptr && parse_int(steps->text, n) ? n : 0;
+}
+
+}  // namespace
+
 void Trainer::load_or_init() {
   ProcessGroup& world = mesh_->world();
   const CheckpointConfig& c = config_.checkpoint;
@@ -30,7 +45,11 @@ void Trainer::load_or_init() {
   if (resumed_) {
     go_on_from(resumed_->state);
     note_schedule_change();
-    guard_.restore(state_.bad_steps_json);
+    agree(world, [&] {
+      try {
+        guard_.restore(state_.bad_steps_json);
+      } catch (const Error& e) { fail(e.code(), resumed_->path, "/manifest.json: state: bad_steps: ", e.what()); }
+    });
     if (!own) saver_->set_saved_step(-1);
   } else {
     engine_->init_weights();
@@ -122,6 +141,16 @@ void Trainer::note_schedule_change() {
   const auto rate = [&](int64_t t) { return static_cast<double>(static_cast<float>(schedule.at(t).lr)); };
   const int64_t t = state_.schedule_steps;
   if (state_.lr_value == rate(t) || state_.lr_value == rate(t + 1)) return;
+  if (const int64_t steps = steps_of(resumed_->config_json); steps > 0 && steps != config_.train.steps) {
+    Config before = config_;
+    before.train.steps = steps;
+    const auto was = make_lr_schedule(lr_options(before));
+    const auto old_rate = [&](int64_t k) { return static_cast<double>(static_cast<float>(was->at(k).lr)); };
+    if (state_.lr_value == old_rate(t) || state_.lr_value == old_rate(t + 1))
+      return notes_.push_back(fmt::format("train.steps {} instead of {}: the learning-rate schedule ends there, at step "
+                                          "{} it has {:.6g} instead of {:.6g}",
+                                          config_.train.steps, steps, t, rate(t), state_.lr_value));
+  }
   resumed_->warnings.push_back(fmt::format(
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
       "({}) has {:.6g} there",

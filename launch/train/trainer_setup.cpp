@@ -7,6 +7,7 @@
 
 #include "data/index_store.h"
 #include "kernels/core/host.h"
+#include "kernels/core/text.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/resume_check.h"
@@ -55,29 +56,32 @@ void Trainer::open_run_folder() {
   fs::create_directories(dir, ec);
   GT_REQUIRE(!ec, Exit::kUsage, dir, ": cannot make the run folder: ", ec.message(),
              ". Choose another with --log.dir");
+  for (const char* name : {"log.jsonl", "config.json"})
+    GT_REQUIRE(!fs::is_symlink(dir + "/" + name, ec), Exit::kUsage, dir, "/", name,
+               ": is a symbolic link, and nothing is written through one. Remove it, or give another --log.name");
+  run_lock_ = std::make_unique<RunLock>(dir);
 }
 
 // A folder that takes no lock takes no checkpoints either: each save will say so, and training goes on.
 void Trainer::lock_folder() {
   try {
     lock_ = std::make_unique<DirLock>(config_.checkpoint_dir());
-  } catch (const IoError& e) { fmt::print(stderr, "warning: {}\n", e.what()); }
+  } catch (const IoError& e) { fmt::print(stderr, "warning: {}\n", printable_lines(e.what())); }
 }
 
 // After everything that may refuse the run: a refused command leaves the config of the run as it was.
 void Trainer::write_config() const {
-  const std::string path = config_.run_dir() + "/config.json";
-  std::ofstream out(path);
-  out << config_json(config_);
-  out.close();
-  GT_REQUIRE(out.good(), Exit::kUsage, path,
-             ": cannot write: the run folder must be writable. Choose another with --log.dir");
+  try {
+    write_run_file(config_.run_dir() + "/config.json", config_json(config_));
+  } catch (const Error& e) {
+    fail(e.code(), e.what(), ". The run folder must be writable: choose another with --log.dir");
+  }
 }
 
 void Trainer::open_data() {
   DatasetOptions o = training_data(config_, factory_.local_rank() == 0);
   o.warn = [this](const std::string& text) {
-    if (speaks()) fmt::print(stderr, "warning: {}\n", text);
+    if (speaks()) fmt::print(stderr, "warning: {}\n", printable_lines(text));
   };
   tokenizer_sha256_ = o.tokenizer_sha256;
   train_data_ = open_training_data(o, run_.loaded);

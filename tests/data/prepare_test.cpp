@@ -270,7 +270,7 @@ TEST_CASE("bad options of the preparation are reported") {
   expect_error(Exit::kUsage, {"--max-doc-mb"}, [&] { with([](O& o) { o.max_doc_mb = 0; }); });
   expect_error(Exit::kUsage, {"--json-key"}, [&] { with([](O& o) { o.json_key = ""; }); });
   expect_error(Exit::kUsage, {"--output"}, [&] { with([](O& o) { o.output = ""; }); });
-  expect_error(Exit::kUsage, {"gone.model: no such file"}, [&] { with([](O& o) { o.tokenizer = "gone.model"; }); });
+  expect_error(Exit::kUsage, {"gone.model: cannot be read"}, [&] { with([](O& o) { o.tokenizer = "gone.model"; }); });
   expect_error(Exit::kUsage, {"gone: no such file"}, [&] { with([](O& o) { o.inputs = {"gone"}; }); });
   expect_error(Exit::kUsage, {"no text", "1 empty"}, [&] { with([&](O& o) { o.inputs = {w / "empty.txt"}; }); });
   expect_error(Exit::kUsage, {"--format", "auto, jsonl, text", "\"csv\""}, [] { text_format_from("csv"); });

@@ -1,5 +1,6 @@
 // What comes from elsewhere, on its way to a terminal, a shell or a parser: strings of manifests, names, files that are
 // none.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -123,7 +124,7 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
        }},
       {"a schedule", [](const std::string& p) { read_schedule_file("file:" + p, true); }},
       {"tokens", [](const std::string& p) { MappedFile m(p); }},
-      {"text", [](const std::string& p) { LineReader r(p); }},
+      {"text", [](const std::string& p) { LineReader r(p, 1 << 20); }},
       {"a hash", [](const std::string& p) { sha256_file_hex(p); }},
       {"another hash", [](const std::string& p) { xxh3_128_file(p); }},
       {"ceilings", [](const std::string& p) { read_ceilings(p, DType::kBF16); }},
@@ -135,6 +136,11 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
     CHECK_THAT(error_of([&, r = read] { r("/dev/zero"); }), Contains("/dev/zero: is a device, expected a file"));
     CHECK_THAT(error_of([&, r = read] { r(dir.path()); }), Contains(dir.path() + ": is a folder, expected a file"));
   }
+  write_file(dir / "victim", "precious");
+  std::filesystem::create_symlink(dir / "victim", dir / "out.part");
+  CHECK_THAT(error_of([&] { open_file(dir / "out.part", O_WRONLY | O_CREAT | O_TRUNC); }, Exit::kIo),
+             Contains("out.part: cannot be opened: it is a symbolic link"));
+  CHECK(read_file(dir / "victim") == "precious");
   write_file(dir / "large", std::string(200000, 'x'));
   CHECK(read_whole_file(dir / "large", 200000).size() == 200000);
   CHECK_THAT(error_of([&] { read_whole_file(dir / "large", 199999); }), Contains("expected at most 199999 bytes"));

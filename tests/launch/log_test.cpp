@@ -1,8 +1,12 @@
 // The writer thread, log.jsonl, and the TensorBoard sink.
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -11,6 +15,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/json_text.h"
 #include "launch/logs/log_jsonl.h"
+#include "launch/logs/run_file.h"
 #include "launch/logs/tensorboard_sink.h"
 #include "tests/support/test.h"
 
@@ -66,6 +71,41 @@ class StuckSink : public Sink {
  private:
   std::mutex& gate_;
 };
+
+class WarningSink : public Sink {
+ public:
+  explicit WarningSink(std::vector<std::string>& said) : said_(said) {}
+  const char* name() const override { return "warnings"; }
+  void event(const EventRecord& r) override {
+    if (r.warning) said_.emplace_back(r.text.data());
+  }
+
+ private:
+  std::vector<std::string>& said_;
+};
+
+// No file of this process grows beyond `bytes` while it lives.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallFiles() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+int lines_of(const std::string& path) {
+  std::ifstream in(path);
+  return static_cast<int>(std::count(std::istreambuf_iterator<char>(in), {}, '\n'));
+}
 
 }  // namespace
 
@@ -162,6 +202,105 @@ TEST_CASE("a folder that is gone switches the file sinks off once, and the run g
   CHECK(good.steps == 5);
   CHECK(good.events == 2);
   CHECK(writer.failures().size() == 2);
+}
+
+TEST_CASE("flush waits for the records before it, and no longer than it may") {
+  TempFolder folder;
+  std::mutex gate;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  sinks.push_back(std::make_unique<JsonlSink>());
+  sinks.push_back(std::make_unique<StuckSink>(gate));
+  MetricsWriter writer(std::move(sinks));
+  writer.start({.run_dir = folder.path});
+  for (int i = 1; i <= 50; ++i) writer.push(step_of(i));
+  REQUIRE(writer.flush());
+  CHECK(lines_of(folder.path + "/log.jsonl") == 51);
+  std::unique_lock hold(gate);
+  writer.push(step_of(51));
+  CHECK_FALSE(writer.flush(std::chrono::seconds(0)));
+  hold.unlock();
+  CHECK(writer.flush());
+}
+
+TEST_CASE("a log that is removed is made again with a warning, folder and all, and a full disk costs no record") {
+  TempFolder folder;
+  const std::string run = folder.path + "/run", path = run + "/log.jsonl";
+  std::filesystem::create_directory(run);
+  std::vector<std::string> said;
+  std::vector<std::unique_ptr<Sink>> sinks;
+  sinks.push_back(std::make_unique<JsonlSink>());
+  sinks.push_back(std::make_unique<TensorBoardSink>(1));
+  sinks.push_back(std::make_unique<WarningSink>(said));
+  MetricsWriter writer(std::move(sinks));
+  writer.start({.run_dir = run});
+  writer.push(step_of(1));
+  REQUIRE(writer.flush());
+  CHECK(said.empty());
+
+  std::filesystem::remove_all(run);
+  writer.push(step_of(2));
+  REQUIRE(writer.flush());
+  REQUIRE(writer.flush());  // of the warnings
+  REQUIRE(said.size() == 2);
+  CHECK(said[0] == path + ": was removed while the run goes on; it is made again, without what it held");
+  CHECK(said[1].find("events.out.tfevents") != std::string::npos);
+  CHECK(lines_of(path) == 4);  // the start, the step, both warnings
+
+  // No file may grow: what a full disk does, without one.
+  const auto events = [&] {
+    for (const auto& e : std::filesystem::directory_iterator(run))
+      if (e.path().filename().string().rfind("events", 0) == 0) return e.path().string();
+    return std::string();
+  };
+  const auto tensorboard_before = std::filesystem::file_size(events());
+  {
+    const SmallFiles limit(static_cast<rlim_t>(std::filesystem::file_size(path) + 10));  // ten bytes: a torn line
+    for (int i = 3; i <= 40; ++i) {
+      writer.push(step_of(i));
+      writer.flush();
+    }
+    CHECK(lines_of(path) == 4);
+  }
+  writer.push(step_of(41));
+  REQUIRE(writer.flush());
+  writer.end({});
+  CHECK(std::filesystem::file_size(events()) > tensorboard_before + 39 * 300);
+  int failed = 0, again = 0;
+  for (const std::string& text : said) {
+    failed += text.find(path + ": cannot be written: ") == 0;
+    again += text == path + ": is written again";
+  }
+  CHECK(failed == 1);
+  CHECK(again == 1);
+  std::ifstream in(path);
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(in, line);) {
+    const JsonValue j = parse_json(line, "line");  // no line is torn
+    if (j.find("type")->text == "step") steps.push_back(std::stoll(j.find("step")->text));
+  }
+  REQUIRE(steps.size() == 40);
+  for (size_t k = 0; k < steps.size(); ++k) CHECK(steps[k] == static_cast<int64_t>(k) + 2);
+  CHECK(writer.failures().empty());
+}
+
+TEST_CASE("a link, a pipe and a second run in the folder of a run are refused") {
+  TempFolder folder;
+  const std::string victim = folder.path + "/victim", log = folder.path + "/log.jsonl";
+  std::ofstream(victim) << "precious";
+  std::filesystem::create_symlink(victim, log);
+  CHECK_THROWS_WITH(LogFile(log, "head\n", LogFile::Form::kLines),
+                    Catch::Contains("log.jsonl: cannot be opened: is a symb"));
+  CHECK_THROWS_WITH(write_run_file(log, "text"), Catch::Contains("is a symbolic link, and nothing is written through"));
+  std::filesystem::remove(log);
+  REQUIRE(mkfifo(log.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(append_run_file(log, "text"), Catch::Contains("is no regular file"));
+  CHECK(std::filesystem::file_size(victim) == 8);
+  {
+    const RunLock first(folder.path);
+    CHECK_THROWS_WITH(RunLock(folder.path), Catch::Contains("another job uses this folder: host ") &&
+                                                Catch::Contains(", pid " + std::to_string(getpid())));
+  }
+  const RunLock second(folder.path);
 }
 
 TEST_CASE("the TensorBoard sink writes every known value of a step under its tag") {

@@ -17,6 +17,12 @@
 
 namespace gt {
 
+int Outcome::count(const std::string& text) const {
+  int n = 0;
+  for (size_t at = out.find(text); at != std::string::npos; at = out.find(text, at + text.size())) ++n;
+  return n;
+}
+
 Outcome gpttrain(const std::string& args, const std::string& cwd, int limit_s,
                  const std::function<void(int)>& while_running) {
   return shell("exec " + binary_dir() + "/gpttrain " + args, cwd, limit_s, while_running);

@@ -12,6 +12,7 @@ struct Outcome {
   int code = -1;    // exit code; 128 + n for a signal; 124: it took longer than the limit and was killed
   std::string out;  // standard output and error together
   bool says(const std::string& text) const { return out.find(text) != std::string::npos; }
+  int count(const std::string& text) const;  // times that it says so
 };
 
 // Runs `gpttrain <args>` through the shell in `cwd`. `while_running` is called with the process group once it runs.

@@ -94,7 +94,7 @@ TEST_CASE("a run whose disk fills up trains on, says so, and saves again when th
                              });
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("was not written: "));
+  CHECK(r.says("not written: checkpoint of step "));
   CHECK(r.says("No space left on device"));
   CHECK(logged(dir / "runs/x", "loss").size() == 60);
   CHECK(newest(checkpoints) == 60);

@@ -8,8 +8,6 @@
 
 namespace gt {
 
-enum class Axis : uint8_t { kPp, kDp, kEp, kCp, kTp };  // slowest to fastest varying rank coordinate
-
 struct Init {
   enum class Kind : uint8_t { kZero, kOne, kNormal } kind = Kind::kNormal;
   float stddev = 0.02f;

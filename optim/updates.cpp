@@ -18,7 +18,7 @@ Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initia
     if (cut.by_tensor) add_tables(store, DType::kBF16, true);
     add_slices(store);
   }
-  tables_.upload(most_segments(store, mesh), stream, *backend.device);
+  tables_.upload(most_segments(store), stream, *backend.device);
 }
 
 template <class F>
@@ -88,10 +88,10 @@ Segment Updates::segment_of(const Part& p) const {
 }
 
 // The same on all ranks of a stage, whatever their shards begin and end with: memory plans are.
-int64_t Updates::most_segments(const ParamStore& store, const Mesh& mesh) const {
+int64_t Updates::most_segments(const ParamStore& store) const {
   const auto tensors = static_cast<int64_t>(store.tensors().size());
   // A tensor at most once a shard, in two pieces where tensor ranks begin to share it.
-  const int64_t pieces = 2 * (tensors + int64_t{store.num_scopes()} * mesh.size(Axis::kDp));
+  const int64_t pieces = 2 * (tensors + store.num_shards());
   int64_t most = cut_.by_tensor ? pieces : tensors;
   if (places_.empty()) return most;
   most += 2 * pieces;

@@ -82,7 +82,7 @@ class Updates {
   void add_tables(const ParamStore&, DType master, bool random);
   void add_slices(const ParamStore&);
   Segment segment_of(const Part&) const;
-  int64_t most_segments(const ParamStore&, const Mesh&) const;
+  int64_t most_segments(const ParamStore&) const;
   void widen(const Slice&, Stream) const;
   void round(const Slice&, Tensor scalars, Stream) const;
   bool at_random(const UpdateRange& r) const { return !places_.empty() && r.master.dtype == DType::kBF16; }

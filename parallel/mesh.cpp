@@ -1,45 +1,87 @@
 #include "parallel/mesh.h"
 
+#include <algorithm>
+
 #include "parallel/comm/call.h"
 
 namespace gt {
 namespace {
-constexpr const char* kAxisNames[] = {"pp", "dp", "ep", "cp", "tp"};
+
+constexpr Axis kAxes[] = {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kExpertDp, Axis::kEp, Axis::kTp};
+
+// An axis as it numbers ranks: neighbours along it are `stride` ranks apart.
+struct AxisStep {
+  Axis axis;
+  int size, stride;
+};
+AxisStep step_of(const MeshShape& s, Axis a) {
+  switch (a) {
+    case Axis::kTp: return {a, s.tp, 1};
+    case Axis::kCp: return {a, s.cp, s.tp};
+    case Axis::kDp: return {a, s.dp, s.tp * s.cp};
+    case Axis::kEp: return {a, s.ep, s.tp};
+    case Axis::kExpertDp: return {a, s.dp * s.cp / s.ep, s.tp * s.ep};
+    case Axis::kPp: return {a, s.pp, s.tp * s.cp * s.dp};
+  }
+  GT_CHECK(false, "axis ", static_cast<int>(a));
+  return {};
+}
+
 }  // namespace
 
-int MeshShape::size(Axis a) const {
+std::string_view name_of(Axis a) {
   switch (a) {
-    case Axis::kPp: return pp;
-    case Axis::kDp: return dp;
-    case Axis::kEp: return ep;
-    case Axis::kCp: return cp;
-    case Axis::kTp: return tp;
+    case Axis::kPp: return "pp";
+    case Axis::kDp: return "dp";
+    case Axis::kExpertDp: return "expert_dp";
+    case Axis::kEp: return "ep";
+    case Axis::kCp: return "cp";
+    case Axis::kTp: return "tp";
   }
-  GT_CHECK(false, "axis ", static_cast<int>(a));
-  return 0;
+  return "?";
 }
+
+std::string name_of(AxisSet set) {
+  std::string name;
+  for (Axis a : kAxes)
+    if (set.has(a)) name += cat(name.empty() ? "" : "_", name_of(a));
+  return name;
+}
+
+int MeshShape::size(Axis a) const { return step_of(*this, a).size; }
 
 int MeshShape::coord(Axis a, int rank) const {
-  switch (a) {
-    case Axis::kTp: return rank % tp;
-    case Axis::kCp: return rank / tp % cp;
-    case Axis::kEp: return rank / tp % (dp * cp) % ep;  // a run of ep consecutive places on the line of dp * cp ranks
-    case Axis::kDp: return rank / (tp * cp) % dp;
-    case Axis::kPp: return rank / (tp * cp * dp);
-  }
-  GT_CHECK(false, "axis ", static_cast<int>(a));
-  return 0;
+  const AxisStep s = step_of(*this, a);
+  return rank / s.stride % s.size;
 }
 
-std::vector<int> MeshShape::line(Axis a, int rank) const {
+std::vector<int> MeshShape::members(AxisSet set, int rank) const {
   GT_CHECK(rank >= 0 && rank < world(), "rank ", rank, " of a world of ", world());
-  int stride = 1;  // distance between neighbours along the axis
-  if (a == Axis::kEp || a == Axis::kCp) stride = tp;
-  if (a == Axis::kDp) stride = tp * cp;
-  if (a == Axis::kPp) stride = tp * cp * dp;
-  std::vector<int> ranks(static_cast<size_t>(size(a)));
-  for (int i = 0; i < size(a); ++i) ranks[static_cast<size_t>(i)] = rank + (i - coord(a, rank)) * stride;
+  const bool experts = set.has(Axis::kEp) || set.has(Axis::kExpertDp);
+  GT_CHECK(!experts || !(set.has(Axis::kDp) || set.has(Axis::kCp)), name_of(set), ": axes of two views of the ranks");
+  std::vector<int> ranks{rank};
+  for (Axis a : {Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp, Axis::kExpertDp, Axis::kPp}) {  // by ascending stride
+    if (!set.has(a)) continue;
+    const AxisStep s = step_of(*this, a);
+    const size_t inner = ranks.size();
+    for (int& r : ranks) r -= coord(a, rank) * s.stride;
+    for (int i = 1; i < s.size; ++i)
+      for (size_t k = 0; k < inner; ++k) ranks.push_back(ranks[k] + i * s.stride);
+  }
   return ranks;
+}
+
+AxisSet MeshShape::reduced(AxisSet set) const {
+  if (set.has(Axis::kExpertDp) && (set.has(Axis::kEp) || ep == 1)) {
+    AxisSet dense{Axis::kDp, Axis::kCp};
+    for (Axis a : {Axis::kPp, Axis::kTp})
+      if (set.has(a)) dense = dense.with(a);
+    set = dense;
+  }
+  AxisSet out{};
+  for (Axis a : kAxes)
+    if (set.has(a) && size(a) > 1) out = out.with(a);
+  return out;
 }
 
 std::string MeshShape::place(int rank) const {
@@ -58,9 +100,8 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
              " were started: start that many or change an axis");
   GT_CHECK(shape.kv_ranks > 0 && shape.tp % shape.kv_ranks == 0, shape.kv_ranks, " ranks for a key head, of tp ",
            shape.tp);
-  GT_REQUIRE(shape.cp == 1 && shape.ep == 1, Exit::kUsage,
-             "context and expert parallelism are not built: cp and ep must be 1, found cp ", shape.cp, ", ep ",
-             shape.ep);
+  GT_REQUIRE(shape.dp * shape.cp % shape.ep == 0, Exit::kUsage, "ep ", shape.ep, " does not divide dp ", shape.dp,
+             " x cp ", shape.cp, ": experts are split over the ranks that hold a stage's data");
 
   status_ = factory.status();
   if (status_ == nullptr) {
@@ -68,28 +109,29 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
     status_ = own_status_.get();
   }
   status_->set_place(place());
-  auto make = [&](const char* name, const std::vector<int>& ranks) {
+  auto make = [&](const std::string& name, const std::vector<int>& ranks) {
     auto group = factory.make(ranks);
     group->set_label(cat(name, " group ", to_string(ranks)));
     return group;
   };
   // Every rank makes the same calls in the same order: make() is collective.
-  auto axis = [&](Axis a) {
-    return size(a) > 1 ? make(kAxisNames[static_cast<int>(a)], shape_.line(a, rank_)) : std::unique_ptr<ProcessGroup>();
-  };
   std::vector<int> everyone(static_cast<size_t>(shape.world()));
   for (int r = 0; r < shape.world(); ++r) everyone[static_cast<size_t>(r)] = r;
   world_ = make("world", everyone);
-  pp_ = axis(Axis::kPp);
-  dp_ = axis(Axis::kDp);
-  tp_ = axis(Axis::kTp);
+  for (AxisSet set : {AxisSet{Axis::kPp}, AxisSet{Axis::kDp}, AxisSet{Axis::kTp}, AxisSet{Axis::kCp},
+                      AxisSet{Axis::kDp, Axis::kCp}, AxisSet{Axis::kEp}, AxisSet{Axis::kExpertDp}}) {
+    const AxisSet axes = shape_.reduced(set);
+    const auto same = [&](const AxisGroup& g) { return g.axes == axes; };
+    if (axes.empty() || std::any_of(axis_groups_.begin(), axis_groups_.end(), same)) continue;
+    axis_groups_.push_back({axes, make(name_of(axes), shape_.members(axes, rank_))});
+  }
   if (shape.kv_ranks > 1) {
     std::vector<int> run(static_cast<size_t>(shape.kv_ranks));
     for (int i = 0; i < shape.kv_ranks; ++i)  // tp is the fastest axis: neighbours
       run[static_cast<size_t>(i)] = rank_ - coord(Axis::kTp) % shape.kv_ranks + i;
     kv_ = make("kv", run);
   }
-  const std::vector<int> stages = shape_.line(Axis::kPp, rank_);
+  const std::vector<int> stages = shape_.members(Axis::kPp, rank_);
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
   ends_ = make("ends", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
   if (shape.pp > 1) {
@@ -108,16 +150,20 @@ std::vector<Mesh::Named> Mesh::groups() const {
                          {"ends", ends_.get(), shape_.pp > 1 ? 2 : 1},
                          {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
                          {"world", world_.get(), shape_.world()}};
+  for (const AxisGroup& g : axis_groups_)
+    if (g.axes != Axis::kTp && g.axes != Axis::kPp && g.axes != Axis::kDp)
+      out.push_back({name_of(g.axes), g.group.get(), g.group->size()});
   if (kv_) out.push_back({"kv", kv_.get(), shape_.kv_ranks});
   return out;
 }
 
-ProcessGroup& Mesh::group(Axis a) const {
-  const std::unique_ptr<ProcessGroup>* held = &one_;
-  if (a == Axis::kPp && pp_) held = &pp_;
-  if (a == Axis::kDp && dp_) held = &dp_;
-  if (a == Axis::kTp && tp_) held = &tp_;
-  return **held;
+ProcessGroup& Mesh::group(AxisSet set) const {
+  const AxisSet axes = shape_.reduced(set);
+  if (axes.empty()) return *one_;
+  for (const AxisGroup& g : axis_groups_)
+    if (g.axes == axes) return *g.group;
+  GT_CHECK(false, "the mesh has no group over ", name_of(set));
+  return *one_;
 }
 
 }  // namespace gt

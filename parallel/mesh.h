@@ -1,27 +1,63 @@
-// The cartesian grid of ranks: the only place that turns a rank number into coordinates and groups.
-// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). ep and cp are 1
-// today; their axes exist so that nothing moves when they come.
+// The grid of ranks: the only place that turns a rank number into coordinates and groups.
+//
+// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). Experts see the
+// same ranks another way: the DP * CP coordinates of a stage are EXPERT_DP * EP, ep fastest. Dense parameters are
+// replicated over dp x cp, those of an expert over expert_dp.
 #pragma once
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "autograd/parameter.h"  // Axis
 #include "parallel/comm/process_group.h"
 
 namespace gt {
 
+enum class Axis : uint8_t { kPp, kDp, kExpertDp, kEp, kCp, kTp };
+std::string_view name_of(Axis);  // "expert_dp"
+
+// Some axes of the mesh: {Axis::kDp, Axis::kCp}.
+class AxisSet {
+ public:
+  constexpr AxisSet(Axis a) : bits_(bit(a)) {}  // one axis is a set
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (Axis a : axes) bits_ |= bit(a);
+  }
+  constexpr bool has(Axis a) const { return (bits_ & bit(a)) != 0; }
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr AxisSet with(Axis a) const {
+    AxisSet all = *this;
+    all.bits_ |= bit(a);
+    return all;
+  }
+  friend constexpr bool operator==(AxisSet, AxisSet) = default;
+
+ private:
+  static constexpr uint8_t bit(Axis a) { return static_cast<uint8_t>(1u << static_cast<int>(a)); }
+  uint8_t bits_ = 0;
+};
+std::string name_of(AxisSet);  // "dp_cp"
+
 struct MeshShape {
   int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
-  // Consecutive tp ranks that hold the same key and value heads, where a model has fewer of them than tp ranks: a
-  // divisor of tp. No axis: it changes no rank's place.
+  // Consecutive tp ranks that hold the same KV heads, where a model has fewer of them than tp ranks: a divisor of tp.
+  // Not an axis: it changes no rank's coordinates.
   int kv_ranks = 1;
   int world() const { return pp * dp * cp * tp; }
   int size(Axis) const;
   int coord(Axis, int rank) const;
-  // All ranks that share every coordinate but `axis` with `rank`, ascending.
-  std::vector<int> line(Axis, int rank) const;
+  // All ranks whose coordinates on every other axis are those of `rank`, ascending. Requires: not {kDp or kCp} together
+  // with {kExpertDp or kEp}, which are two views of the same ranks.
+  std::vector<int> members(AxisSet, int rank) const;
+  // The same ranks by the fewest axes: without those of size 1, {kDp, kCp} for {kExpertDp, kEp}.
+  AxisSet reduced(AxisSet) const;
   std::string place(int rank) const;  // "pp1 dp0 tp1"
+};
+
+// Ranks that replicate a set of parameters: their gradients are reduced over them, their shards are dealt to them.
+struct Domain {
+  ProcessGroup* group = nullptr;
+  int rank = 0, size = 1;
 };
 
 class Mesh {
@@ -32,7 +68,10 @@ class Mesh {
   int rank() const { return rank_; }
   int size(Axis a) const { return shape_.size(a); }
   int coord(Axis a) const { return shape_.coord(a, rank_); }
-  ProcessGroup& group(Axis) const;  // of size 1: collectives are no-ops
+  // Ranks that differ from this one on these axes alone; of size 1 where the axes are: collectives are then no-ops.
+  // There are groups of each axis, of {kDp, kCp} and of {kExpertDp, kEp}; kInternal for other products.
+  ProcessGroup& group(AxisSet) const;
+  Domain domain(AxisSet axes) const { return {&group(axes), group(axes).rank(), group(axes).size()}; }
   ProcessGroup& world() const { return *world_; }
   // Ranks that hold the same key and value heads as this one; of size 1 where every tp rank has its own.
   ProcessGroup& kv() const { return kv_ ? *kv_ : *one_; }
@@ -41,10 +80,11 @@ class Mesh {
   ProcessGroup& ends() const { return *ends_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
-  // tp, pp, dp, ends, stage, world, and kv where there are some: the same list on every rank. `size` is that of the mesh's groups of this kind (this
-  // rank may be on neither end); `group` may be this rank's group of one.
+  // tp, pp, dp, ends, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same list on
+  // every rank. `size` is that of the mesh's groups of this kind (this rank may be on neither end); `group` may be this
+  // rank's group of one.
   struct Named {
-    const char* name;
+    std::string name;
     ProcessGroup* group;
     int size;
   };
@@ -56,11 +96,16 @@ class Mesh {
   RankStatus& status() const { return *status_; }
 
  private:
+  struct AxisGroup {
+    AxisSet axes;
+    std::unique_ptr<ProcessGroup> group;
+  };
   MeshShape shape_;
   int rank_ = 0;
   std::unique_ptr<RankStatus> own_status_;  // where the factory has none
   RankStatus* status_ = nullptr;
-  std::unique_ptr<ProcessGroup> world_, pp_, dp_, tp_, kv_, ends_, stage_, one_;
+  std::vector<AxisGroup> axis_groups_;  // by MeshShape::reduced
+  std::unique_ptr<ProcessGroup> world_, kv_, ends_, stage_, one_;
 };
 
 }  // namespace gt

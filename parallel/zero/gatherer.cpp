@@ -8,8 +8,8 @@
 
 namespace gt {
 
-ValueGatherer::ValueGatherer(const Mesh& mesh, Stream compute, int prefetch)
-    : mesh_(mesh), compute_(compute), prefetch_(static_cast<size_t>(prefetch)) {
+ValueGatherer::ValueGatherer(Stream compute, int prefetch)
+    : compute_(compute), prefetch_(static_cast<size_t>(prefetch)) {
   GT_CHECK(prefetch >= 0, "prefetch ", prefetch);
   live_.reserve(prefetch_ + 2);
 }
@@ -72,7 +72,7 @@ void ValueGatherer::gather(ScopeState& s) {
   const int64_t bytes = align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec);
   s.gathered = {pool_.alloc({bytes}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
   s.prepared = false;
-  s.gathering = mesh_.group(Axis::kDp).all_gather(s.value_shard(), s.gathered, compute_);
+  s.gathering = s.domain.group->all_gather(s.value_shard(), s.gathered, compute_);
   s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
   live_.push_back(&s);
 }

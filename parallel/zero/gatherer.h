@@ -2,7 +2,6 @@
 // the next ones while it is used, and gives the bytes back afterwards. Knows which scopes come next, not why.
 #pragma once
 #include "kernels/backend.h"
-#include "parallel/mesh.h"
 #include "parallel/zero/scope_state.h"
 #include "parallel/zero/two_ended_pool.h"
 
@@ -19,7 +18,7 @@ class ValueGatherer {
  public:
   using Order = std::vector<ScopeState*>;  // scopes in the order of use, no scope twice in a row
 
-  ValueGatherer(const Mesh&, Stream compute, int prefetch);
+  ValueGatherer(Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
   void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
   void encode_with(const Fp8Weights* w) { fp8_ = w; }
@@ -41,7 +40,6 @@ class ValueGatherer {
   void drop(ScopeState&);
   bool in_window(const ScopeState&) const;
 
-  const Mesh& mesh_;
   Stream compute_;
   size_t prefetch_;
   const WeightQuantizer* quantizer_ = nullptr;

@@ -21,7 +21,7 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
       compute_(compute),
       total_scopes_(total_scopes),
       reducer_(std::make_unique<GradReducer>(scopes_, options, mesh, backend, compute)),
-      gatherer_(std::make_unique<ValueGatherer>(mesh, compute, options.prefetch)) {
+      gatherer_(std::make_unique<ValueGatherer>(compute, options.prefetch)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
   GT_CHECK(options.grad == DType::kF32 || options.grad == DType::kBF16, "gradients in ", name_of(options.grad));
   for (ScopeSpec& spec : specs) add_scope(std::move(spec));
@@ -46,7 +46,10 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
 
 // A module of half and f32 parameters is two scopes, so that each is gathered in one type; they are used as one.
 void ParamStore::add_scope(ScopeSpec spec) {
-  ScopeSpec wide{spec.name + " (f32)", {}, spec.stage, spec.index}, half{spec.name, {}, spec.stage, spec.index};
+  ScopeSpec wide = spec, half = spec;
+  wide.name += " (f32)";
+  wide.params.clear();
+  half.params.clear();
   std::vector<int> wide_at, half_at;
   for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
     Parameter* p = spec.params[static_cast<size_t>(i)];
@@ -60,8 +63,9 @@ void ParamStore::add_scope(ScopeSpec spec) {
 }
 
 ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, ScopeState* main) {
-  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), options_.grad,
-                                                 mesh_.coord(Axis::kDp), mesh_.size(Axis::kDp), *reducer_, *gatherer_));
+  const Domain domain = mesh_.domain(spec.domain);
+  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_,
+                                                 *gatherer_));
   ScopeState& s = *scopes_.back();
   if (main != nullptr) main->companion = &s;
   allocate(s, main != nullptr);
@@ -69,7 +73,6 @@ ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, Scop
 }
 
 void ParamStore::cut_pieces() {
-  const int dp = mesh_.coord(Axis::kDp);
   for (size_t k = 0; k < scopes_.size(); ++k) {
     const ScopeState& s = *scopes_[k];
     if (s.owner) continue;
@@ -79,7 +82,7 @@ void ParamStore::cut_pieces() {
       const UpdateRange& r = ranges_[j];
       if (r.scope != static_cast<int>(k)) continue;
       const int64_t from = r.at + (options_.stage == 0 ? 0 : s.begin()), to = from + r.value.numel();
-      for (int shard = 0; shard < mesh_.size(Axis::kDp); ++shard)
+      for (int shard = 0; shard < s.domain.size; ++shard)
         for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(shard)]) {
           for (const auto& [piece, counted] : counted_pieces(s, g, mesh_)) {
             const int64_t begin = std::max(from, piece.at), end = std::min(to, piece.at + piece.count);
@@ -89,7 +92,7 @@ void ParamStore::cut_pieces() {
                                  .count = end - begin,
                                  .tensor = first_tensor + g.tensor,
                                  .begin = piece.begin + begin - piece.at,
-                                 .owned = shard == dp && counted});
+                                 .owned = shard == s.domain.rank && counted});
           }
         }
     }
@@ -98,14 +101,14 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// With one data-parallel rank there is nothing to share out, whatever the stage. Values of a companion, few, stay whole.
+// With one rank in its domain there is nothing to share out, whatever the stage. Values of a companion, few, stay whole.
 void ParamStore::allocate(ScopeState& s, bool companion) {
   for (auto& other : scopes_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
     }
-  const bool shares = mesh_.size(Axis::kDp) > 1;
+  const bool shares = s.domain.size > 1;
   s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
   s.grads_sharded = shares && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
   // All of it is written before it is read, but for the padding at the end, which stays 0 for good.
@@ -266,7 +269,7 @@ void ParamStore::finish_reduction() { reducer_->finish(); }
 // What this tensor rank counts, or does not count, of a scope's own shard.
 void ParamStore::list_squares(const ScopeState& s, bool of_counted, int group) {
   if (s.tied_copy()) return;  // counted once, by the owner
-  for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))])
+  for (const FlatSegment& g : s.own_segments())
     for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
       if (counted == of_counted && piece.count > 0)
         norms_.add(
@@ -321,7 +324,7 @@ void ParamStore::publish() {
   if (options_.stage > 0) {
     for (auto& s : scopes_)
       if (kept_whole(*s))
-        s->gathering = mesh_.group(Axis::kDp).all_gather(s->value_shard(), s->held_values(), compute_);
+        s->gathering = s->domain.group->all_gather(s->value_shard(), s->held_values(), compute_);
     for (auto& s : scopes_)
       if (kept_whole(*s)) s->gathering.wait(compute_);
   }
@@ -334,6 +337,12 @@ void ParamStore::publish() {
 }
 
 int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }
+
+int64_t ParamStore::num_shards() const {
+  int64_t n = 0;
+  for (const auto& s : scopes_) n += s->domain.size;
+  return n;
+}
 
 int64_t ParamStore::state_elements(int scope) const {
   const ScopeState& s = *scopes_[static_cast<size_t>(scope)];

@@ -37,6 +37,7 @@ struct ScopeSpec {
   std::vector<Parameter*> params;
   int stage = 0;  // virtual stage
   int index = 0;
+  AxisSet domain{Axis::kDp, Axis::kCp};  // ranks that hold the same parameters: see Mesh::domain
 };
 
 // A pass through all scopes of a virtual stage, from its last to its first in a backward.
@@ -121,6 +122,7 @@ class ParamStore {
   std::span<const UpdatePiece> pieces() const { return pieces_; }
   const std::vector<const Parameter*>& tensors() const { return tensors_; }  // same list on all ranks of a stage
   int num_scopes() const;
+  int64_t num_shards() const;  // of all local scopes, over their domains
   int64_t state_elements(int scope) const;
 
   // Masters were written from outside, by a checkpoint or a test: values follow on every rank. Collective over dp.

@@ -9,13 +9,12 @@ namespace gt {
 void ParamStore::append_views(const std::string& group, std::span<const Tensor> flat_state,
                               std::vector<ShardView>& out) const {
   GT_CHECK(flat_state.size() == scopes_.size(), "one flat state buffer per scope");
-  const int dp = mesh_.coord(Axis::kDp);
   for (size_t k = 0; k < scopes_.size(); ++k) {
     const ScopeState& s = *scopes_[k];
     if (s.owner) continue;
     // Saved: this rank's own shard, at every stage. Read besides, where values or state are whole: the rest of them.
     const int64_t held = flat_state[k].numel(), from = held == s.layout.size ? 0 : s.begin();
-    for (int r = 0; r < mesh_.size(Axis::kDp); ++r)
+    for (int r = 0; r < s.domain.size; ++r)
       for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
         if (g.at < from || g.at + g.count > from + held) continue;
         const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
@@ -30,7 +29,7 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
                            .tp_size = mesh_.size(Axis::kTp),
                            .pad_rows = p.pad_rows,
                            .begin = piece.begin,
-                           .save = r == dp && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
+                           .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
       }
   }
   deal_over_tp(out);
@@ -42,7 +41,7 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
   SegmentTables tables;
   tables.open(options_.grad, options_.grad, options_.grad);
   for (const auto& s : scopes_)
-    for (const FlatSegment& g : s->layout.segments[static_cast<size_t>(mesh_.coord(Axis::kDp))]) {
+    for (const FlatSegment& g : s->own_segments()) {
       if (s->tied_copy() || g.count == 0) continue;  // of a copy its owner has the sum
       const auto tensor = static_cast<size_t>(g.tensor);
       tables.add({.grad = s->grads_at(g.at, g.at + g.count).data,

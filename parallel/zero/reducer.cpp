@@ -63,7 +63,7 @@ void GradReducer::ready(ScopeState& s) {
   backward_over_ = true;
 }
 
-// A scope's gradients are final on this rank and about to be added up over the data-parallel ranks: the one place for
+// A scope's gradients are final on this rank and about to be added up over their domain: the one place for
 // what must be done to them before.
 void GradReducer::complete_gradients(ScopeState& s) {
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
@@ -78,10 +78,10 @@ void GradReducer::complete_gradients(ScopeState& s) {
   }
   sum_partial(s);
   sum_shared_heads(s);
-  if (scales()) multiply(whole, options_.scale_before);
+  if (scales(s)) multiply(whole, options_.scale_before);
 }
 
-bool GradReducer::scales() const { return options_.scale_before != 1 && mesh_.size(Axis::kDp) > 1; }
+bool GradReducer::scales(const ScopeState& s) const { return options_.scale_before != 1 && s.domain.size > 1; }
 
 void GradReducer::multiply(Tensor t, double by) {
   constexpr int64_t kCols = 64;  // divides flat layouts and their shards
@@ -139,8 +139,8 @@ void GradReducer::sum_partial(ScopeState& s) {
 void GradReducer::launch(ScopeState& s) {
   complete_gradients(s);
   s.phase = Phase::kReducing;
-  ProcessGroup& group = mesh_.group(Axis::kDp);
-  if (converts()) return launch_converted(s);
+  ProcessGroup& group = *s.domain.group;
+  if (converts(s)) return launch_converted(s);
   if (!s.grads_sharded) {
     s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
     return;
@@ -154,7 +154,7 @@ void GradReducer::launch(ScopeState& s) {
 // home: the ranks' own gradients are not used again.
 // A scope of more than a bucket goes in pieces, all but the last of which are waited for: what travels stays small.
 void GradReducer::launch_converted(ScopeState& s) {
-  ProcessGroup& group = mesh_.group(Axis::kDp);
+  ProcessGroup& group = *s.domain.group;
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
   const int64_t piece = piece_of(s);
   for (int64_t at = 0; at < s.layout.shard; at += piece) {
@@ -174,15 +174,15 @@ void GradReducer::launch_converted(ScopeState& s) {
 // Elements of each shard that travel at once.
 int64_t GradReducer::piece_of(const ScopeState& s) const {
   constexpr int64_t kAlignment = 64;  // of shards
-  const int64_t most = options_.bucket_bytes / size_of(options_.reduce) / mesh_.size(Axis::kDp);
+  const int64_t most = options_.bucket_bytes / size_of(options_.reduce) / s.domain.size;
   return std::clamp<int64_t>(most / kAlignment * kAlignment, kAlignment, std::max(kAlignment, s.layout.shard));
 }
 
 // What has been added up joins, or becomes, the same elements of the shard.
 void GradReducer::land_piece(ScopeState& s) {
   s.reducing.wait(compute_);
-  const int64_t n = s.wire.numel() / mesh_.size(Axis::kDp);
-  const Tensor sum = s.wire.slice(mesh_.coord(Axis::kDp) * n, n), shard = s.grad_shard().slice(s.wire_at, n);
+  const int64_t n = s.wire.numel() / s.domain.size;
+  const Tensor sum = s.wire.slice(s.domain.rank * n, n), shard = s.grad_shard().slice(s.wire_at, n);
   if (s.accumulated) backend_.ops->axpy({.x = sum, .y = shard}, compute_);
   else backend_.ops->cast({.src = sum, .dst = shard}, compute_);
   pool_.free(s.wire);
@@ -222,7 +222,7 @@ void GradReducer::reduce_stage(int stage) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
     if (s.phase == Phase::kOpen) {
-      if (converts()) drain();  // what one scope sends at a time
+      if (converts(s)) drain();  // what one scope sends at a time
       launch(s);
     }
     if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);
@@ -258,11 +258,11 @@ void GradReducer::finish() {
     GT_CHECK(reduced, "gradients of ", s->spec.name, " were never reduced");
     s->reducing.wait(compute_);
     s->phase = Phase::kReduced;
-    if (scales()) multiply(s->grad_shard(), 1 / options_.scale_before);
+    if (scales(*s)) multiply(s->grad_shard(), 1 / options_.scale_before);
   }
   if (options_.stage != 0) return;
   for (auto& s : scopes_)
-    if (!s->owner) s->reducing = mesh_.group(Axis::kDp).all_gather(s->grad_shard(), s->held_grads(), compute_);
+    if (!s->owner) s->reducing = s->domain.group->all_gather(s->grad_shard(), s->held_grads(), compute_);
   for (auto& s : scopes_) s->reducing.wait(compute_);
 }
 

@@ -1,4 +1,4 @@
-// Private to parallel/zero. Adds up gradients over the data-parallel ranks by reduce-scatter, in buckets of whole
+// Private to parallel/zero. Reduces gradients over each unit's domain by reduce-scatter, in buckets of whole
 // scopes in reverse execution order, beside the backward.
 //
 // Whole gradients (stages 0 and 1, GradReduce::kEnd): one reduction a step, in place; this rank's part of the flat
@@ -46,8 +46,8 @@ class GradReducer {
   void land(ScopeState&);
   void drain();
 
-  bool scales() const;
-  bool converts() const { return options_.reduce != options_.grad && mesh_.size(Axis::kDp) > 1; }
+  bool scales(const ScopeState&) const;
+  bool converts(const ScopeState& s) const { return options_.reduce != options_.grad && s.domain.size > 1; }
 
   const ScopeList& scopes_;
   const ZeroOptions options_;

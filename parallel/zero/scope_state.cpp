@@ -28,14 +28,13 @@ std::array<CountedPiece, 2> counted_pieces(const ScopeState& s, const FlatSegmen
            {{g.tensor, g.begin + alone, g.count - alone, g.at + alone}, mesh.coord(Axis::kTp) % holders == 0}}};
 }
 
-ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, DType grad, int rank, int size, GradReducer& r,
-                       ValueGatherer& g)
+ScopeState::ScopeState(ScopeSpec s, std::vector<int> at, DType grad, Domain d, GradReducer& r, ValueGatherer& g)
     : spec(std::move(s)),
       place(std::move(at)),
-      layout(layout_of(spec, size)),
+      layout(layout_of(spec, d.size)),
       dtype(spec.params.front()->dtype),
       grad_dtype(grad),
-      dp_rank(rank),
+      domain(d),
       reducer(r),
       gatherer(g),
       quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](auto* p) { return p->fake_quant; })) {

@@ -15,15 +15,14 @@ class ValueGatherer;
 
 struct ScopeState final : ParamScope {
   // All parameters have one dtype. place: of each in the module that it comes from.
-  ScopeState(ScopeSpec, std::vector<int> place, DType grad_dtype, int dp_rank, int dp_size, GradReducer&,
-             ValueGatherer&);
+  ScopeState(ScopeSpec, std::vector<int> place, DType grad_dtype, Domain, GradReducer&, ValueGatherer&);
 
   ScopeSpec spec;
   std::vector<int> place;
   FlatLayout layout;
   DType dtype;       // of values
   DType grad_dtype;  // of gradients
-  int dp_rank;
+  Domain domain;     // ranks that reduce its gradients and share out what is sharded
   GradReducer& reducer;
   ValueGatherer& gatherer;
   ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: nobody updates this scope
@@ -63,13 +62,15 @@ struct ScopeState final : ParamScope {
   bool rounds() const { return dtype != DType::kF32; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
   int64_t elements() const { return layout.size - layout.pad; }
-  int64_t begin() const { return layout.shard * dp_rank; }  // this rank's shard is [begin, begin + layout.shard)
+  int64_t begin() const { return layout.shard * domain.rank; }  // this rank's shard is [begin, begin + layout.shard)
   Tensor own(Tensor flat) const { return flat.slice(begin(), layout.shard); }
 
   Tensor held_values() const;  // whole or shard
   Tensor value_shard() const { return shard_of(held_values(), values_sharded); }
   Tensor held_grads() const;
   Tensor grad_shard() const { return shard_of(held_grads(), grads_sharded); }
+  // What this rank is responsible for, in the order of the flat buffers.
+  const std::vector<FlatSegment>& own_segments() const { return layout.segments[static_cast<size_t>(domain.rank)]; }
   // Elements [from, to) of the flat buffers, which this rank holds.
   Tensor values_at(int64_t from, int64_t to) const { return held_values().slice(from - value_base(), to - from); }
   // The same elements of what is trained; [from, to) lies within what this rank updates, which begins at `base`.

@@ -1,6 +1,7 @@
 #include "parallel/mesh.h"
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 
 #include "parallel/comm/null_group.h"
@@ -15,7 +16,7 @@ namespace {
 Lines lines(const MeshShape& s, Axis a) {
   Lines all;
   for (int r = 0; r < s.world(); ++r) {
-    if (s.coord(a, r) == 0) all.push_back(s.line(a, r));
+    if (s.coord(a, r) == 0) all.push_back(s.members(a, r));
   }
   return all;
 }
@@ -36,7 +37,7 @@ TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven mes
                 s.coord(Axis::kTp, r) ==
             r);
     for (Axis a : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp, Axis::kEp}) {
-      const std::vector<int> line = s.line(a, r);
+      const std::vector<int> line = s.members(a, r);
       REQUIRE(static_cast<int>(line.size()) == s.size(a));
       REQUIRE(line[static_cast<size_t>(s.coord(a, r))] == r);
       for (int i = 0; i < s.size(a); ++i) {  // only the one coordinate differs, and it ascends
@@ -54,10 +55,51 @@ TEST_CASE("a mesh that does not fill the world is an error with all the numbers"
   REQUIRE_THROWS_WITH(Mesh({.pp = 2, .dp = 2, .tp = 2}, f),
                       Catch::Contains("pp 2 x dp 2 x cp 1 x tp 2 needs 8 ranks, but 6 were started"));
   REQUIRE_THROWS_WITH(Mesh({.pp = 0}, f), Catch::Contains("at least 1"));
-  REQUIRE_THROWS_WITH(Mesh({.dp = 3, .cp = 2}, f), Catch::Contains("not built"));
+  REQUIRE_THROWS_WITH(Mesh({.dp = 3, .ep = 4, .cp = 2}, f), Catch::Contains("ep 4 does not divide dp 3 x cp 2"));
   try {
     Mesh({.pp = 2}, f);
   } catch (const Error& e) { REQUIRE(e.code() == Exit::kUsage); }
+}
+
+TEST_CASE("expert axes are another view of the ranks that hold a stage's data") {
+  const MeshShape s{.pp = 2, .dp = 4, .ep = 2, .cp = 1, .tp = 2};
+  REQUIRE(lines(s, Axis::kEp) == Lines{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}});
+  REQUIRE(s.members(Axis::kExpertDp, 0) == std::vector<int>{0, 4});
+  REQUIRE(s.members(Axis::kExpertDp, 15) == std::vector<int>{11, 15});
+  REQUIRE(s.members({Axis::kExpertDp, Axis::kEp}, 9) == s.members({Axis::kDp, Axis::kCp}, 9));
+  const MeshShape both{.pp = 1, .dp = 2, .ep = 4, .cp = 2, .tp = 3};  // ep over dp and cp
+  for (int r = 0; r < both.world(); ++r) {
+    CHECK(both.members(Axis::kEp, r) == both.members({Axis::kDp, Axis::kCp}, r));
+    CHECK(both.members(Axis::kExpertDp, r) == std::vector<int>{r});
+  }
+  REQUIRE_THROWS_WITH(s.members({Axis::kDp, Axis::kEp}, 0), Catch::Contains("dp_ep: axes of two views"));
+}
+
+TEST_CASE("products of neighbouring axes have their ranks in ascending order") {
+  const MeshShape s{.pp = 2, .dp = 3, .cp = 2, .tp = 2};
+  REQUIRE(s.members({Axis::kDp, Axis::kCp}, 13) == std::vector<int>{13, 15, 17, 19, 21, 23});
+  REQUIRE(s.members({Axis::kCp, Axis::kTp}, 6) == std::vector<int>{4, 5, 6, 7});
+  std::vector<int> all(24);
+  std::iota(all.begin(), all.end(), 0);
+  REQUIRE(s.members({Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp}, 17) == all);
+}
+
+TEST_CASE("a mesh has the groups of its axes and of dp x cp, one for each set of ranks") {
+  NullFactory f(5, 16, 8);
+  const Mesh m({.pp = 1, .dp = 4, .ep = 2, .cp = 2, .tp = 2}, f);
+  const AxisSet dense{Axis::kDp, Axis::kCp}, experts{Axis::kExpertDp, Axis::kEp};
+  CHECK(m.group(dense).size() == 8);
+  CHECK(&m.group(experts) == &m.group(dense));
+  CHECK(m.domain(dense).rank == 2);
+  CHECK(m.domain(Axis::kExpertDp).size == 4);
+  CHECK(m.domain(Axis::kEp).size == 2);
+  CHECK(m.group(dense).label() == "dp_cp group [1,3,5,7,9,11,13,15]");
+  REQUIRE_THROWS_WITH(m.group({Axis::kDp, Axis::kTp}), Catch::Contains("no group over dp_tp"));
+  NullFactory g(5, 16, 8);
+  const Mesh plain({.dp = 8, .tp = 2}, g);
+  CHECK(&plain.group(dense) == &plain.group(Axis::kDp));
+  CHECK(&plain.group(Axis::kExpertDp) == &plain.group(Axis::kDp));
+  CHECK(plain.domain(Axis::kEp).size == 1);
 }
 
 TEST_CASE("one rank: every group is a self group whose collectives do nothing") {
@@ -65,7 +107,7 @@ TEST_CASE("one rank: every group is a self group whose collectives do nothing") 
   Mesh m({}, f);
   float x = 3;
   const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
-  for (Axis a : {Axis::kPp, Axis::kDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
+  for (Axis a : {Axis::kPp, Axis::kDp, Axis::kExpertDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
     REQUIRE(m.group(a).size() == 1);
     REQUIRE(m.group(a).rank() == 0);
     m.group(a).all_reduce(t, ReduceOp::kSum, {}).wait({});
@@ -107,7 +149,7 @@ TEST_CASE("groups of a thread mesh connect the ranks of their line, and the ends
               .all_gather({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}},
                           {reinterpret_cast<std::byte*>(got.data()), {m.size(a)}, DType::kI32, {}}, {})
               .wait({});
-          const auto line = s.line(a, r);
+          const auto line = s.members(a, r);
           GT_CHECK(std::equal(line.begin(), line.end(), got.begin(), got.end()), "axis ", static_cast<int>(a));
         }
         GT_CHECK(m.group(Axis::kTp).label() == (r < 2 ? "tp group [0,1]" : m.group(Axis::kTp).label()),

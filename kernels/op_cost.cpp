@@ -72,6 +72,19 @@ OpCost op_cost(const GemmFp8& g) {
 OpCost op_cost(const Attention& a) { return attention_cost(a, 2, 2, all({a.qkv, a.out, a.lse})); }
 OpCost op_cost(const AttentionGrad& a) { return attention_cost(a, 5, 4, all({a.qkv, a.out, a.lse, a.dout, a.dqkv})); }
 
+OpCost op_cost(const StoreKv& a) {
+  const double rows = static_cast<double>(a.positions.numel() * a.keys.shape[1] * a.keys.shape[3]);
+  return apart(4 * rows * static_cast<double>(size_of(a.keys.dtype)) + of(a.positions) + of(a.sequences));
+}
+// As if every token came last in a full cache: where it stands is known on the device alone.
+OpCost op_cost(const CachedAttention& a) {
+  const int64_t n = a.positions.numel(), head = a.keys.shape[2] * a.keys.shape[3];
+  OpCost c = moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
+                                            static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));
+  c.flops = c.model_flops = 4 * static_cast<double>(n * a.heads * head);
+  return c;
+}
+
 OpCost op_cost(const LayerNorm& a) {
   const double read = all({a.x, a.delta, a.gamma, a.beta}) + (a.delta ? of(a.sum) : 0);
   return moves(OpClass::kNorm, read + all({a.out, a.rows, a.columns, a.mean, a.rstd}));

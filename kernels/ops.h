@@ -42,6 +42,9 @@ struct Gemm {
   int64_t b_version = 0;
   Tensor dbias;
   bool accumulate_dbias = false;
+  // Forward passes of generation: a row of out depends on that row of a alone, not on how many rows there are. Kept by
+  // the CPU backend, for trans_b without accumulate, dbias and kGeluGrad; others may take no notice.
+  bool by_rows = false;
 };
 
 struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b. f32 + H: f32
@@ -108,6 +111,18 @@ struct AttentionGrad {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
+};
+
+// Key-value cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv [n, (heads + 2
+// kv_heads) * head_dim], laid out as above, is the token at positions[r] < capacity of sequence sequences[r], i32 [n].
+// No two rows are the same token.
+struct StoreKv { Tensor qkv, sequences, positions, keys, values; int64_t heads = 0; };
+// Causal softmax(q k^T * scale) v of each row over positions 0 .. positions[r] of its sequence, which the cache holds,
+// this token among them. out [n, heads*head_dim]. CPU: the bits of Attention's row at that position.
+struct CachedAttention {
+  Tensor qkv, sequences, positions, keys, values, out;
+  int64_t heads = 0;
+  float scale = 1;
 };
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
@@ -296,6 +311,8 @@ struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
   X(layer_norm_grad, LayerNormGrad, kHigh)            \
   X(attention, Attention, kLow)                       \
   X(attention_grad, AttentionGrad, kLow)              \
+  X(store_kv, StoreKv, kKeep)                         \
+  X(cached_attention, CachedAttention, kLow)          \
   X(embedding, Embedding, kKeep)                      \
   X(embedding_grad, EmbeddingGrad, kKeep)             \
   X(add_position, AddPosition, kKeep)                 \

@@ -10,6 +10,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/gemm_rows.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
@@ -351,6 +352,7 @@ void combine_sums(const Job& job, Stream s) {
 
 void gemm(const Gemm& g, Stream stream) {
   if (g.out.numel() == 0) return sum_bias(g, stream);
+  if (g.by_rows) return gemm_by_rows(g, stream);
   CpuContext& context = cpu_context(stream);
   GemmCache& cache = context.gemm();
   Job job = prepare(g, cache);

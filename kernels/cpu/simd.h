@@ -10,6 +10,7 @@
 namespace gt::cpu {
 
 constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
+constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // columns of a product by rows, and its inner dimension, at a time
 
 // One query head: rows of q, k, v are qkv_stride floats apart, rows of out and dout out_stride.
 struct AttentionHead {
@@ -78,6 +79,8 @@ struct Simd {
   int64_t (*attention_scratch)(int64_t dim);  // floats
   // Queries [first, first + kAttentionBlock) of one head: out and lse.
   void (*attention)(const AttentionHead& head, int64_t first, float* scratch);
+  // Query head.q, one row, over the first `keys` keys: the bits of `attention`'s row keys - 1. No dropout, no lse.
+  void (*attention_query)(const AttentionHead& head, int64_t keys, float* scratch);
   int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
   // The query heads that share one key head, together: dq of all, dk and dv summed in the order of heads.
   void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
@@ -86,6 +89,11 @@ struct Simd {
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
   // The same, and out = e^(x - max).
   void (*softmax_exps)(const float* x, float* out, int64_t n, float* max, float* sum);
+  // c[m, n] = (or, more, +=) a[m, k] times the transpose of w[n, k], n <= kRowsPanel; c has rows of kRowsPanel. Every
+  // element is one chain of fma in ascending k, so that a row of c depends on no other row. k <= kRowsDepth; scratch:
+  // kRowsDepth * kRowsPanel floats.
+  void (*product_by_rows)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
+                          float* c, bool more, float* scratch);
   void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
 
   double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums

@@ -107,17 +107,20 @@ inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, 
   }
 }
 
-void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
+// Softmax(q k^T) v of `queries` rows from `q` on, with keys [0, end), by blocks of keys. masked: the queries stand at
+// positions first, first + 1, ..., so the block of keys at `first` is the one on the diagonal; else all of them see all
+// keys. lse may be null.
+inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t end,
+                   bool masked, float* out_rows, float* lse, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  const int64_t queries = least(kBlock, h.seq - first);
-  transpose(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, turned);
+  transpose(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
-  for (int64_t key = 0; key <= first; key += kBlock) {
-    const int64_t keys = least(kBlock, first + queries - key);
-    const bool diagonal = key == first;
+  for (int64_t key = 0; key < end; key += kBlock) {
+    const int64_t keys = least(kBlock, end - key);
+    const bool diagonal = masked && key == first;
     score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
     soften(scores, keys, queries, diagonal, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total,
            fade);
@@ -133,10 +136,10 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
 
   for (int64_t q = 0; q < queries; ++q) {
     const float* row = acc + q * h.dim;
-    float* out = h.out + (first + q) * h.out_stride;
+    float* out = out_rows + q * h.out_stride;
     const Vec f = splat(1.0f / total[q]);
     sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(row + i) * f); });
-    h.lse[first + q] = top[q] + __builtin_logf(total[q]);
+    if (lse != nullptr) lse[q] = top[q] + __builtin_logf(total[q]);
   }
 }
 
@@ -146,6 +149,17 @@ inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
 // products of out and dout.
 int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
   return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
+}
+
+void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
+  const int64_t queries = least(kBlock, h.seq - first);
+  attend(h, h.q + first * h.qkv_stride, queries, first, first + queries, true, h.out + first * h.out_stride,
+         h.lse + first, scratch);
+}
+
+// Weights of keys behind a query are 0 in attention_block: those are not here, and change no bit.
+void attention_query(const AttentionHead& h, int64_t keys, float* scratch) {
+  attend(h, h.q, 1, 0, keys, false, h.out, nullptr, scratch);
 }
 
 struct TurnedBlock {

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd_norm.h"
 #include "kernels/cpu/simd_optim.h"
 #include "kernels/cpu/simd_quant.h"
+#include "kernels/cpu/simd_rows.h"
 #include "kernels/cpu/simd_step.h"
 
 namespace gt::cpu {
@@ -31,10 +32,12 @@ constexpr Simd kTableHere{
     .layer_norm_grad = layer_norm_grad_row,
     .attention_scratch = attention_scratch_floats,
     .attention = attention_block,
+    .attention_query = attention_query,
     .attention_grad_scratch = attention_grad_scratch_floats,
     .attention_grad = attention_grad_heads,
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
+    .product_by_rows = product_by_rows_n,
     .softmax_scaled = softmax_scaled_row,
     .sum = sum_n,
     .sum_squares = sum_squares_n,

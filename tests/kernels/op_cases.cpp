@@ -206,6 +206,7 @@ OpCases op_cases() {
   add_quant_cases(all);
   add_fp8_cases(all);
   add_gradient_cases(all);
+  add_cache_cases(all);
   add_step_cases(all);
   add_optim_cases(all);
   return all;

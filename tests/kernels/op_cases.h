@@ -200,6 +200,7 @@ void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp
 void add_quant_cases(OpCases&);        // op_cases_quant.cpp
 void add_fp8_cases(OpCases&);          // op_cases_fp8.cpp
 void add_gradient_cases(OpCases&);     // op_cases_grad.cpp
+void add_cache_cases(OpCases&);        // op_cases_cache.cpp
 
 template <class Args>
 CaseOf<Args>& add_case(OpCases& to, std::string name) {

@@ -1,0 +1,94 @@
+#include "kernels/cpu/gemm_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/half.h"
+#include "kernels/cpu/simd.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kTallest = 512;  // rows whose results are held at a time: with a panel's columns 128 KiB
+
+void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
+  GT_CHECK(g.trans_b && !g.trans_a && !g.accumulate && !g.dbias && g.epilogue != Epilogue::kGeluGrad,
+           "gemm by rows: forward products alone");
+  GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k, "gemm by rows: a ",
+           to_string(g.a.shape), ", b ", to_string(g.b.shape), " transposed, out ", to_string(g.out.shape));
+  GT_CHECK(!g.bias || g.bias.numel() == n, "gemm by rows: bias ", to_string(g.bias.shape), " for ", n, " columns");
+  require_same("gemm", {"a", g.a}, {{"b", g.b}});
+  require_same_or_f32("gemm", {"a", g.a}, {{"bias", g.bias}, {"out", g.out}});
+  if (g.epilogue == Epilogue::kNone) return;
+  require_same_or_f32("gemm", {"a", g.a}, {{"aux", g.aux}});
+  require_numel("gemm", m * n, {{"aux", g.aux}});
+}
+
+// Copies z, `n` numbers, to elements [at, at + n) of t.
+void put(const Simd& f, const Tensor& t, int64_t at, const float* z, int64_t n) {
+  if (t.dtype == DType::kF32) {
+    std::memcpy(t.as<float>() + at, z, static_cast<size_t>(n) * sizeof(float));
+  } else {
+    write(f, t, at, n, z);
+  }
+}
+
+// Row `z` of results to element `at` of out, bias and GELU included.
+void finish_row(const Simd& f, const EpilogueRows& rows, const Gemm& g, float* z, const float* bias, int64_t at,
+                int64_t n) {
+  if (bias != nullptr) f.add(z, bias, z, n);
+  float room[kRowsPanel];
+  if (g.epilogue == Epilogue::kGelu) {
+    put(f, g.aux, at, z, n);  // the GELU is of what is stored
+    rows.gelu(read(f, g.aux, at, n, room), z, n);
+  }
+  put(f, g.out, at, z, n);
+}
+
+}  // namespace
+
+void gemm_by_rows(const Gemm& g, Stream s) {
+  const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.b.shape.cols();
+  validate(g, m, n, k);
+  const Simd& f = simd();
+  const EpilogueRows rows = epilogue_rows();
+  CpuContext& context = cpu_context(s);
+  const float* a = g.a.as<float>();
+  if (is_half(g.a.dtype)) {
+    float* wide = context.scratch<float>(m * k);
+    parallel_for(s, m, 16, [&](int64_t begin, int64_t end, int) {
+      widen(f, g.a.dtype, g.a.as<uint16_t>() + begin * k, wide + begin * k, (end - begin) * k);
+    });
+    a = wide;
+  }
+  constexpr int64_t kTurned = kRowsDepth * kRowsPanel;
+  parallel_for(s, (n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int thread) {
+    const int64_t tall = std::min(m, kTallest);
+    float* turned = context.thread_scratch<float>(thread, 2 * kTurned + tall * kRowsPanel);
+    float *wide = turned + kTurned, *tile = wide + kTurned;
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t col = panel * kRowsPanel, cols = std::min(kRowsPanel, n - col);
+      float room[kRowsPanel];
+      const float* bias = g.bias ? read(f, g.bias, col, cols, room) : nullptr;
+      for (int64_t row = 0; row < m; row += tall) {
+        const int64_t count = std::min(tall, m - row);
+        if (k == 0) std::memset(tile, 0, static_cast<size_t>(count * kRowsPanel) * sizeof(float));
+        for (int64_t at = 0; at < k; at += kRowsDepth) {
+          const int64_t depth = std::min(kRowsDepth, k - at);
+          const float* w = g.b.as<float>() + col * k + at;
+          if (is_half(g.b.dtype))
+            for (int64_t c = 0; c < cols; ++c) read(f, g.b, (col + c) * k + at, depth, wide + c * kRowsDepth), w = wide;
+          f.product_by_rows(count, cols, depth, a + row * k + at, k, w, w == wide ? kRowsDepth : k, tile, at > 0,
+                            turned);
+        }
+        for (int64_t r = 0; r < count; ++r)
+          finish_row(f, rows, g, tile + r * kRowsPanel, bias, (row + r) * n + col, cols);
+      }
+    }
+  });
+}
+
+}  // namespace gt::cpu

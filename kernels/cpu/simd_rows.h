@@ -1,0 +1,63 @@
+// Products whose rows depend on nothing but themselves (Gemm::by_rows); body of simd_{scalar,avx2,avx512}.cpp. A weight
+// is read once, as it lies: its rows are turned in registers, a square of lanes at a time.
+#pragma once
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_product.h"
+#include "kernels/cpu/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+// Swaps the off-diagonal quarters of every square of 2 kStep: a step of a transposition by recursive halving.
+template <int kStep>
+inline void swap_quarters(Vec* row) {
+  VecInt low, high;
+  for (int l = 0; l < kLanes; ++l) {
+    low[l] = (l & kStep) != 0 ? kLanes + l - kStep : l;
+    high[l] = (l & kStep) != 0 ? kLanes + l : l + kStep;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kStep) != 0) continue;
+    const Vec a = row[i], b = row[i + kStep];
+    row[i] = __builtin_shuffle(a, b, low);
+    row[i + kStep] = __builtin_shuffle(a, b, high);
+  }
+}
+
+inline void turn_square(Vec* row) {
+  if constexpr (kLanes > 8) swap_quarters<kLanes / 2>(row);
+  if constexpr (kLanes > 4) swap_quarters<4>(row);
+  swap_quarters<2>(row);
+  swap_quarters<1>(row);
+}
+
+// to[d * kRowsPanel + i] = from[i * stride + d] for i < rows, d < depth; columns up to a whole vector become 0.
+inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to) {
+  for (int64_t i = 0; i < rows; i += kLanes) {
+    const int64_t live = least(kLanes, rows - i);
+    sweep(depth, [=](int64_t d, auto lanes) {
+      Vec square[kLanes];
+      const float* at = from + i * stride + d;
+      if (live == kLanes) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kLanes; ++r) square[r] = lanes.load(at + r * stride);
+      } else {
+        for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? lanes.load(at + r * stride) : Vec{};
+      }
+      turn_square(square);
+      const int64_t count = least(kLanes, depth - d);
+      for (int64_t c = 0; c < count; ++c) store(to + (d + c) * kRowsPanel + i, square[c]);
+    });
+  }
+}
+
+void product_by_rows_n(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
+                       float* c, bool more, float* scratch) {
+  turn_rows(w, ldw, n, k, scratch);
+  const int64_t columns = (n + kLanes - 1) / kLanes * kLanes;
+  product(m, columns, k, a, lda, 1, scratch, kRowsPanel, c, kRowsPanel, more);
+}
+
+}  // namespace
+}  // namespace gt::cpu

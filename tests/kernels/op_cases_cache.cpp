@@ -1,0 +1,46 @@
+// Cases of the key-value cache: rows of several sequences at several positions, grouped queries, every type.
+#include <cmath>
+
+#include "tests/kernels/op_cases.h"
+
+namespace gt::test {
+namespace {
+
+void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capacity, DType t) {
+  const std::string name = cat("heads ", heads, "/", kv, " dim ", dim, " capacity ", capacity, suffix(t));
+  const Shape cache{3, kv, capacity, dim}, qkv{3, (heads + 2 * kv) * dim};
+  const double end = static_cast<double>(capacity - 1);
+  const Fill sequences = values({2, 0, 1}), positions = values({end, 0, std::floor(end / 2)});
+  using S = StoreKv;
+  auto& store = add_case<S>(to, name);
+  store.in(&S::qkv, "qkv", qkv, normal(), t);
+  store.in(&S::sequences, "sequences", {3}, sequences, DType::kI32);
+  store.in(&S::positions, "positions", {3}, positions, DType::kI32);
+  store.inout(&S::keys, "keys", cache, normal(), t).inout(&S::values, "values", cache, normal(), t);
+  store.args.heads = heads;
+  store.tolerance = 0;
+  store.flops = 1;
+  using A = CachedAttention;
+  auto& read = add_case<A>(to, name);
+  read.in(&A::qkv, "qkv", qkv, normal(1.5), t);
+  read.in(&A::sequences, "sequences", {3}, sequences, DType::kI32);
+  read.in(&A::positions, "positions", {3}, positions, DType::kI32);
+  read.in(&A::keys, "keys", cache, normal(1.5), t).in(&A::values, "values", cache, normal(), t);
+  read.out(&A::out, "out", {3, heads * dim}, t);
+  read.args.heads = heads;
+  read.args.scale = 1 / std::sqrt(static_cast<float>(dim));
+  read.tolerance = unit_of(t);
+  read.flops = 4.0 * static_cast<double>(heads * capacity * dim);
+}
+
+}  // namespace
+
+void add_cache_cases(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, 4, 2, 8, capacity, t);
+    add_cache(to, 3, 1, 80, 129, t);
+    add_cache(to, 2, 2, 5, 70, t);
+  }
+}
+
+}  // namespace gt::test

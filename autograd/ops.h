@@ -39,6 +39,8 @@ Var add(Tape&, Var a, Var b);                                     // half beside
 Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
+// In place: row i of x is at positions[i] of the table. Not differentiable.
+Var add_positions(Tape&, Var x, const Parameter& table, Tensor positions);
 Var gelu(Tape&, Var x);
 
 // x times a mask that the backward computes again (kernels/core/dropout.h); in place on x [n, C], which no other op may
@@ -57,6 +59,9 @@ void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta, Keep);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
 Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
+
+// The same for generation (MicroBatch::cache, of this block), which also stores keys and values. Not differentiable.
+Var cached_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
 
 // ZeRO and gradient-reduction hooks are nodes: in reverse, leave() is met first and enter() last.
 void enter(Tape&, ParamScope&);

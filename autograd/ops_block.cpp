@@ -75,6 +75,16 @@ Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_ro
   return y;
 }
 
+Var add_positions(Tape& t, Var x, const Parameter& table, Tensor positions) {
+  GT_CHECK(!t.recording(), "positions one by one are for generation");
+  const Arena::Mark mark = t.activations().mark();
+  const Tensor rows = t.scratch(x.value.shape, table.value.dtype);
+  t.ops().embedding({.tokens = positions, .table = table.value, .out = rows}, t.stream());
+  t.ops().add({.a = x.value, .b = rows, .out = x.value}, t.stream());
+  t.activations().rollback(mark);
+  return t.output_of(x.value);
+}
+
 Var gelu(Tape& t, Var x) {
   Var y = t.output(x.value.shape, x.value.dtype);
   t.ops().gelu({.x = x.value, .out = y.value}, t.stream());
@@ -283,6 +293,30 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                              .drop = s.drop},
                             bp.stream());
   }});
+  return y;
+}
+
+Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
+  GT_CHECK(!t.recording() && mb.cache != nullptr, "a key-value cache is for generation");
+  const KvLayer& kv = *mb.cache;
+  t.ops().store_kv({.qkv = qkv.value,
+                    .sequences = mb.sequences,
+                    .positions = mb.positions,
+                    .keys = kv.keys,
+                    .values = kv.values,
+                    .heads = a.heads},
+                   t.stream());
+  if (mb.seq > 1) return causal_attention(t, qkv, a, mb);
+  Var y = t.output({mb.batch, a.heads * a.head_dim}, qkv.value.dtype);
+  t.ops().cached_attention({.qkv = qkv.value,
+                            .sequences = mb.sequences,
+                            .positions = mb.positions,
+                            .keys = kv.keys,
+                            .values = kv.values,
+                            .out = y.value,
+                            .heads = a.heads,
+                            .scale = 1.f / std::sqrt(static_cast<float>(a.head_dim))},
+                           t.stream());
   return y;
 }
 

@@ -183,7 +183,9 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
   }
   const ops::Keep keep =
       chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
-  in_scope(t, *block, [&] { s = (*block)(t, s, mb, keep, scale); });
+  MicroBatch of_block = mb;
+  if (mb.cache != nullptr) of_block.cache += i;
+  in_scope(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
   show(*block, ".attn.out", s.x, mb);
   show(*block, ".mlp.down", *s.branch, mb);
   return s;
@@ -238,16 +240,23 @@ Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   return x;
 }
 
-Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
-  GT_CHECK(embed_ && head_ && !t.recording() && !axis_.cut_rows(),
-           "logits need the whole model in one stage, all rows, and no recording");
-  Var x = body(t, {}, mb);
-  x.value = x.value.slice(row, 1);
-  const Tensor logits = ops::linear(t, head_->prepare(t, x), head_->weight).value;
+Tensor GptStage::logits(Tape& t, Tensor rows) {
+  GT_CHECK(head_ && !t.recording() && !axis_.cut_rows(), "logits need the head, all rows, and no recording");
+  const Tensor logits = ops::linear(t, head_->prepare(t, Var{rows}), head_->weight).value;
   if (logits.dtype == DType::kF32) return logits;
   const Tensor wide = t.scratch(logits.shape, DType::kF32);
   t.ops().cast({.src = logits, .dst = wide}, t.stream());
   return wide;
+}
+
+Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
+  GT_CHECK(embed_ && head_, "logits of tokens need the whole model in one stage");
+  return logits(t, body(t, {}, mb).value.slice(row, 1));
+}
+
+Shape GptStage::cache_shape(int64_t sequences, int64_t positions) const {
+  const int64_t heads = std::max<int64_t>(1, config_.groups() / axis_.group.size());
+  return {sequences, heads, positions, config_.hidden / config_.heads};
 }
 
 }  // namespace gt

@@ -90,8 +90,15 @@ class GptStage : public Stage {
   int first_block() const { return first_block_; }
   static int scope_of_block(int block) { return block + 2; }  // its place in the whole model's scope list
   void show_to(ActivationTap* tap) { tap_ = tap; }  // of every forward from now on; nullptr: nobody
-  // Logits [1, local padded vocab], f32, that follow position `row` of mb; a stage that holds the whole model (generation).
+  // Generation, without recording. hidden: everything but the head; `input` as in forward. logits: what the head of the
+  // last stage makes of rows of it, f32 [rows, local padded vocab].
+  Var hidden(Tape& t, Var input, const MicroBatch& mb) { return body(t, input, mb); }
+  Tensor logits(Tape&, Tensor rows);
+  // Logits [1, local padded vocab], f32, that follow position `row` of mb; a stage that holds the whole model.
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row);
+  // Of a block of this stage, for sequences of up to `positions` tokens: KvLayer::keys and values.
+  Shape cache_shape(int64_t sequences, int64_t positions) const;
+  DType cache_dtype() const { return precision_.linear(); }
 
  private:
   struct Named { std::string name; int index; Module* module; ParamScope* scope = nullptr; };

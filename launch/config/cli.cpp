@@ -9,6 +9,7 @@
 #include "launch/config/config_alias.h"
 #include "launch/config/deepspeed_flags.h"
 #include "launch/config/megatron_flags.h"
+#include "launch/config/verb_keys.h"
 #include "launch/version.h"
 
 namespace gt {
@@ -78,8 +79,8 @@ constexpr VerbSpec kVerbs[] = {
      "--config configs/gpt2-124m.json --amp O2 --train.micro_batch 64 --train.global_batch 64"},
     {"bench comm", Verb::kBenchComm, "time what the groups of a layout send each other, by size", nullptr,
      ConfigFlags::kNow, "--config configs/tiny.json --tp 2 --dp 4"},
-    {"bench data", Verb::kBenchData, "time what brings the tokens of a step to the devices", nullptr,
-     ConfigFlags::kNow, "--config configs/demo.json --dp 2"},
+    {"bench data", Verb::kBenchData, "time what brings the tokens of a step to the devices", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --dp 2"},
 };
 
 constexpr const char* kLaterVerbs[] = {"plan", "report", "bench cpu"};
@@ -161,10 +162,15 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
       out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
-  out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
-  if (spec.config == ConfigFlags::kNow) out += deepspeed_help();
-  out += config_help();
-  out += "\nother spellings:\n" + alias_help();
+  const std::vector<std::string> keys = keys_of_verb(spec.name);
+  if (spec.config == ConfigFlags::kNow) {
+    out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+    out += deepspeed_help();
+  } else {
+    out += "\nThe rest is the checkpoint's; of it these may be given, and win:\n";
+  }
+  out += config_help(keys);
+  out += "\nother spellings:\n" + alias_help(keys);
   return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
@@ -182,7 +188,11 @@ const VerbSpec* find_verb(const std::string& name) {
       if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
     throw Error(text, Exit::kUsage);
   }
-  const std::string guess = did_you_mean(name, verb_names());
+  std::vector<std::string> names = verb_names();
+  for (const VerbSpec& v : kVerbs)  // "tokenizer" of "tokenizer train"
+    if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
+      names.emplace_back(n.substr(0, n.find(' ')));
+  const std::string guess = did_you_mean(name, names);
   throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
 }
 
@@ -198,7 +208,7 @@ const VerbSpec* find_verb(const std::string& name) {
 
 // The verb at the front of `words`, taken off. Flags first means train.
 const VerbSpec& take_verb(std::vector<std::string>& words) {
-  if (words.empty() || words[0][0] == '-') return kVerbs[0];
+  if (words.empty() || words[0].empty() || words[0][0] == '-') return kVerbs[0];
   std::string name = words[0];
   bool group = false;
   for (const std::string& v : verb_names()) group = group || v.rfind(name + " ", 0) == 0;
@@ -267,30 +277,77 @@ std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Opt
   return app.remaining();
 }
 
+// What CLI11 did not know, taken apart: unknown flags, and words that no flag takes.
+struct Extras {
+  struct Unknown {
+    std::string word;
+    std::string guess;  // own flag that was meant; "": none is near
+  };
+  std::vector<Unknown> flags;
+  std::vector<std::string> words;
+  bool may_hold_words = false;  // an unknown flag without a guess took a word for its value
+  bool meant(const std::string& name) const {
+    return std::any_of(flags.begin(), flags.end(), [&](const Unknown& u) { return u.guess == name; });
+  }
+};
+
+// A word behind an unknown flag is its value, unless the flag that was meant takes none: one typo is one problem.
+Extras take_apart(const std::vector<Option>& options, const std::vector<std::string>& extras) {
+  std::vector<std::string> names;
+  for (const Option& o : options) names.push_back(o.name);
+  Extras out;
+  int values = 0;  // that the last unknown flag still takes
+  for (const std::string& w : extras) {
+    if (w.rfind('-', 0) != 0) {
+      if (values == 0) {
+        out.words.push_back(w);
+      } else {
+        --values;
+      }
+      continue;
+    }
+    const std::string name = w.substr(w.find_first_not_of('-') == std::string::npos ? 0 : w.find_first_not_of('-'));
+    const std::string guess = did_you_mean(name.substr(0, name.find('=')), names);
+    out.flags.push_back({w, guess});
+    const auto option = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.name == guess; });
+    const bool attached = w.find('=') != std::string::npos;
+    values = attached || (option != options.end() && is_flag(*option)) ? 0
+             : option != options.end() && takes_list(*option)          ? 1 << 20
+                                                                       : 1;
+    out.may_hold_words |= option == options.end() && values > 0;
+  }
+  return out;
+}
+
 void store_own(const VerbSpec& spec, const std::vector<Option>& options,
-               const std::vector<std::vector<std::string>>& given, Problems& problems) {
+               const std::vector<std::vector<std::string>>& given, const Extras& extras, Problems& problems) {
   for (size_t i = 0; i < options.size(); ++i) {
     const std::string flag = "--" + options[i].name;
+    const bool plain = spec.plain && options[i].name == spec.plain;
     if (!given[i].empty()) {
       if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty())
         problems.add(flag, options[i].name, bad);
-    } else if (options[i].domain.rfind("required", 0) == 0) {
+    } else if (options[i].domain.rfind("required", 0) == 0 && !extras.meant(options[i].name) &&
+               !(plain && extras.may_hold_words)) {
       problems.add(flag, options[i].name, "missing: " + options[i].meaning,
                    fmt::format("see gpttrain {} --help", spec.name));
     }
   }
 }
 
-void refuse_extras(const VerbSpec& spec, const std::vector<Option>& options, const std::vector<std::string>& extras,
-                   Problems& problems) {
-  std::vector<std::string> names;
-  for (const Option& o : options) names.push_back(o.name);
-  for (const std::string& w : extras) {
-    const bool flag = w.rfind("--", 0) == 0;
-    const std::string guess = flag ? did_you_mean(w.substr(2, w.find('=') - 2), names) : "";
-    problems.add(flag ? w : "", w, w[0] == '-' ? "unknown flag" : "unexpected word",
-                 guess.empty() ? fmt::format("see gpttrain {} --help", spec.name) : "did you mean --" + guess + "?");
-  }
+void refuse_extras(const VerbSpec& spec, const Extras& extras, Problems& problems) {
+  const std::string help = fmt::format("see gpttrain {} --help", spec.name);
+  for (const Extras::Unknown& u : extras.flags)
+    problems.add(u.word, u.word, "unknown flag", u.guess.empty() ? help : "did you mean --" + u.guess + "?");
+  for (const std::string& w : extras.words) problems.add("", w, "unexpected word", help);
+}
+
+// The own flags that unknown ones of a subcommand with config flags were meant to be.
+Extras misspelt_own(const std::vector<Option>& options, std::vector<std::string> extras) {
+  std::erase_if(extras, [](const std::string& w) {
+    return w.rfind("--", 0) != 0 || is_config_flag(w.substr(2, w.find('=') - 2));
+  });
+  return take_apart(options, extras);
 }
 
 }  // namespace
@@ -330,21 +387,28 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     megatron = take_megatron_flags(words, problems);
     inline_standard_input(deepspeed, command.words);
   }
-  std::vector<std::string> extras = split_flags(spec, options, words, given, config ? &command.config_file : nullptr);
+  std::vector<std::string> extras =
+      split_flags(spec, options, words, given, spec.config == ConfigFlags::kNow ? &command.config_file : nullptr);
+  Extras unknown = config ? misspelt_own(options, extras) : take_apart(options, extras);
   for (size_t i = 0; i < options.size(); ++i)
     if (spec.plain && options[i].name == spec.plain && given[i].empty())
-      while (!extras.empty() && !extras[0].empty() && extras[0][0] != '-' &&
-             (given[i].empty() || takes_list(options[i])))
-        given[i].push_back(extras[0]), extras.erase(extras.begin());
-  store_own(spec, options, given, problems);
+      while (!unknown.words.empty() && (given[i].empty() || takes_list(options[i])))
+        given[i].push_back(unknown.words[0]), unknown.words.erase(unknown.words.begin());
+  store_own(spec, options, given, unknown, problems);
   if (!config)
-    refuse_extras(spec, options, extras, problems);
+    refuse_extras(spec, unknown, problems);
   else
     command.config_flags = extras;
+  std::vector<std::string> own{"config", "help"};
+  for (const Option& o : options) own.push_back(o.name);
 
+  if (spec.config == ConfigFlags::kLater)
+    problems = check_flags({.flags = extras,
+                            .other_flags = own,
+                            .command = spec.name,
+                            .keys = keys_of_verb(spec.name),
+                            .problems = problems});
   if (spec.config == ConfigFlags::kNow) {
-    std::vector<std::string> own{"config", "help"};
-    for (const Option& o : options) own.push_back(o.name);
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());
     command.loaded = load_config({.file = command.config_file,
@@ -355,6 +419,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
                                   .allow_unknown_keys = deepspeed.allow_unknown_keys,
                                   .world_source = env.source,
                                   .other_flags = own,
+                                  .command = spec.name,
+                                  .keys = keys_of_verb(spec.name),
                                   .problems = problems});
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());

@@ -52,8 +52,8 @@ struct Command {
                RooflineArgs, CommArgs, DataBenchArgs, VerifyArgs>
       args;
   // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
-  // checkpoint's: load that with load_config({.file = config.json of its run, .flags = config_flags}), which checks
-  // the flags.
+  // checkpoint's: load that with checkpoint_config() (launch/verbs/loaded_model.h). Their flags are known to act
+  // (launch/config/verb_keys.h) and to have values of their domains.
   LoadedConfig loaded;
   std::string config_file;                // --config
   std::vector<std::string> config_flags;  // as given

@@ -34,8 +34,8 @@ void visit_sections(Config& c, V&& v) {
 // Reading one file and one list of flags into a Config, collecting every problem on the way.
 class Reader {
  public:
-  Reader(LoadedConfig& loaded, const std::vector<std::string>& other_flags)
-      : loaded_(loaded), options_(list_options(loaded.config)), other_flags_(other_flags) {
+  Reader(LoadedConfig& loaded, const ConfigSource& source)
+      : problems(source.problems), loaded_(loaded), options_(list_options(loaded.config)), source_(source) {
     for (const Option& o : options_) {
       keys_.push_back(o.key());
       if (sections_.empty() || sections_.back() != o.section) sections_.push_back(o.section);
@@ -105,6 +105,8 @@ class Reader {
       if (bare) values = {alias->value};
       if (!option) {
         unknown(name, key);
+      } else if (!admits(source_.keys, option->key())) {
+        without_effect(name, *option);
       } else {
         // The last of several wins, so that a command can be repeated with another value behind it.
         if (!seen_flags_.insert(option->key()).second)
@@ -179,37 +181,56 @@ class Reader {
     }
   }
 
-  // In the same section first, then everywhere.
-  void unknown(const std::string& where, const std::string& key) {
+  bool taken(const Option& o, bool flag) const { return !flag || admits(source_.keys, o.key()); }
+
+  // In the same section first, then everywhere. Of flags those alone that the subcommand takes.
+  std::string nearest(const std::string& key, bool flag) const {
+    std::vector<std::string> in_section, keys, names;
     const size_t dot = key.find('.');
-    std::string guess;
-    if (dot != std::string::npos) {
-      std::vector<std::string> names;
-      for (const Option& o : options_)
-        if (o.section == key.substr(0, dot)) names.push_back(o.name);
-      guess = did_you_mean(key.substr(dot + 1), names);
-      if (!guess.empty()) guess = key.substr(0, dot + 1) + guess;
-    }
-    std::vector<std::string> last_parts;
-    for (const Option& o : options_) last_parts.push_back(o.name);
+    const std::string section = key.substr(0, dot == std::string::npos ? 0 : dot);
     const std::string last = key.substr(dot == std::string::npos ? 0 : dot + 1);
-    for (const Option& o : options_)
-      if (guess.empty() && o.name == last) guess = o.key();
-    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, other_flags_);
-    if (guess.empty()) guess = did_you_mean(key, keys_);
-    if (guess.empty() && where[0] == '-') guess = did_you_mean(key, alias_names());
-    if (guess.empty() && dot == std::string::npos)
-      if (const std::string name = did_you_mean(last, last_parts); !name.empty())
-        for (const Option& o : options_)
-          if (guess.empty() && o.name == name) guess = o.key();
-    const std::string dashes = where[0] == '-' ? "--" : "";
-    problems.add(where, key, dashes.empty() ? "unknown key" : "unknown flag",
-                 guess.empty() ? "see gpttrain train --help" : fmt::format("did you mean {}{}?", dashes, guess));
+    std::string same;
+    for (const Option& o : options_) {
+      if (!taken(o, flag)) continue;
+      keys.push_back(o.key()), names.push_back(o.name);
+      if (dot != std::string::npos && o.section == section) in_section.push_back(o.name);
+      if (same.empty() && o.name == last) same = o.key();
+    }
+    if (const std::string guess = did_you_mean(last, in_section); !guess.empty()) return section + "." + guess;
+    if (!same.empty()) return same;
+    if (const std::string guess = flag ? did_you_mean(key, source_.other_flags) : ""; !guess.empty()) return guess;
+    if (const std::string guess = did_you_mean(key, keys); !guess.empty()) return guess;
+    if (const std::string guess = flag ? did_you_mean(key, alias_names(source_.keys)) : ""; !guess.empty())
+      return guess;
+    if (const std::string guess = dot == std::string::npos ? did_you_mean(last, names) : ""; !guess.empty())
+      for (const Option& o : options_)
+        if (o.name == guess && taken(o, flag)) return o.key();
+    return "";
+  }
+
+  std::string see_help() const { return fmt::format("see gpttrain {} --help", source_.command); }
+
+  void unknown(const std::string& where, const std::string& key) {
+    const bool flag = where[0] == '-';
+    const std::string guess = nearest(key, flag);
+    problems.add(where, key, flag ? "unknown flag" : "unknown key",
+                 guess.empty() ? see_help() : fmt::format("did you mean {}{}?", flag ? "--" : "", guess));
+  }
+
+  void without_effect(const std::string& flag, const Option& option) {
+    std::string guess;  // of the same name: --seed for --train.seed
+    for (const std::string& own : source_.other_flags)
+      if (own == option.name) guess = own;
+    if (guess.empty()) guess = nearest(option.key(), true);
+    problems.add(
+        flag, option.key(), fmt::format("has no effect on gpttrain {}", source_.command),
+        guess.empty() ? "leave it out; " + see_help() : fmt::format("leave it out, or did you mean --{}?", guess));
   }
 
   LoadedConfig& loaded_;
   std::vector<Option> options_;
-  std::vector<std::string> keys_, sections_, other_flags_;
+  const ConfigSource& source_;
+  std::vector<std::string> keys_, sections_;
   std::set<std::string> seen_flags_;
 };
 
@@ -226,10 +247,29 @@ std::vector<Option> list_options(Config& config) {
   return out;
 }
 
+bool admits(const std::vector<std::string>& patterns, const std::string& key) {
+  return patterns.empty() || std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
+           return p.back() == '.' ? key.rfind(p, 0) == 0 : key == p;
+         });
+}
+
+bool is_config_flag(const std::string& name) {
+  Config defaults;
+  const std::vector<Option> all = list_options(defaults);
+  return find_alias(name) != nullptr ||
+         std::any_of(all.begin(), all.end(), [&](const Option& o) { return o.key() == name; });
+}
+
+Problems check_flags(const ConfigSource& source) {
+  LoadedConfig loaded;
+  Reader reader(loaded, source);
+  reader.flags(source.flags);
+  return reader.problems;
+}
+
 LoadedConfig load_config(const ConfigSource& source) {
   LoadedConfig loaded;
-  Reader reader(loaded, source.other_flags);
-  reader.problems = source.problems;
+  Reader reader(loaded, source);
   if (!source.file.empty()) reader.file(source.file);
   DsConfig ds;
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
@@ -259,13 +299,13 @@ std::string config_json(const Config& config) {
   return out + "\n  }\n}\n";
 }
 
-std::string config_help(const std::vector<std::string>& only) {
+std::string config_help(const std::vector<std::string>& patterns) {
   Config defaults;
   std::string out, section;
   std::vector<Option> block;
   const std::vector<Option> all = list_options(defaults);
   for (size_t i = 0; i < all.size(); ++i) {
-    if (only.empty() || std::find(only.begin(), only.end(), all[i].section) != only.end()) block.push_back(all[i]);
+    if (admits(patterns, all[i].key())) block.push_back(all[i]);
     if (!block.empty() && (i + 1 == all.size() || all[i + 1].section != all[i].section)) {
       out += fmt::format("\n{}:\n{}", all[i].section, help_lines(block));
       block.clear();

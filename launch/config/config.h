@@ -500,7 +500,9 @@ struct ConfigSource {
   std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; wins over `file`. "" = none
   bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
   std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world
-  std::vector<std::string> other_flags = {};  // flags of the verb, for "did you mean"
+  std::vector<std::string> other_flags = {};  // flags of the subcommand, for "did you mean"
+  std::string command = "train";              // the subcommand, for "see gpttrain train --help"
+  std::vector<std::string> keys = {};         // that act in it as flags (KeyFilter); empty: all
   Problems problems = {};                     // found on the command line so far: reported with the rest
 };
 
@@ -514,10 +516,20 @@ struct LoadedConfig {
 // config key is an unknown key with a suggestion. Touches nothing but the files.
 LoadedConfig load_config(const ConfigSource& source);
 
+// Adds to source.problems what is wrong with source.flags alone: unknown flags, those that have no effect on the
+// subcommand, values outside of their domain. For subcommands whose file is known later.
+Problems check_flags(const ConfigSource& source);
+
+// Whether a flag name without its dashes is a config key or an alias of one.
+bool is_config_flag(const std::string& name);
+
+// Whether `key` matches one of the patterns: a key, or a section with its dot. No patterns: every key does.
+bool admits(const std::vector<std::string>& patterns, const std::string& key);
+
 // The effective config as JSON with all defaults; load_config reads it back to the same text.
 std::string config_json(const Config& config);
 
-// --help of the config sections; `only`: the sections wanted, empty for all.
-std::string config_help(const std::vector<std::string>& only = {});
+// --help of the config keys that match `patterns` (admits), by section.
+std::string config_help(const std::vector<std::string>& patterns = {});
 
 }  // namespace gt

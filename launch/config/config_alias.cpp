@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "launch/config/config.h"
+
 namespace gt {
 namespace {
 
@@ -85,16 +87,18 @@ const Alias* find_alias(const std::string& flag) {
   return nullptr;
 }
 
-std::vector<std::string> alias_names() {
+std::vector<std::string> alias_names(const std::vector<std::string>& patterns) {
   std::vector<std::string> out;
-  for (const Alias& a : kAliases) out.emplace_back(a.flag);
+  for (const Alias& a : kAliases)
+    if (admits(patterns, a.key)) out.emplace_back(a.flag);
   return out;
 }
 
-std::string alias_help() {
+std::string alias_help(const std::vector<std::string>& patterns) {
   std::string out;
   for (const Alias& a : kAliases)
-    out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
+    if (admits(patterns, a.key))
+      out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
   return out;
 }
 

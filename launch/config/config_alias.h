@@ -13,7 +13,8 @@ struct Alias {
 };
 
 const Alias* find_alias(const std::string& flag);  // nullptr: not an alias
-std::vector<std::string> alias_names();
-std::string alias_help();  // lines for --help
+// Of keys that match `patterns` (admits in config.h), and their lines for --help.
+std::vector<std::string> alias_names(const std::vector<std::string>& patterns = {});
+std::string alias_help(const std::vector<std::string>& patterns = {});
 
 }  // namespace gt

@@ -18,6 +18,7 @@
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/near_numbers.h"
+#include "launch/config/near_path.h"
 #include "launch/config/schedule_file.h"
 #include "launch/logs/trace.h"
 #include "launch/train/inject.h"
@@ -34,22 +35,6 @@ const std::vector<NotBuilt> kNotBuilt = {
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
-
-// What is there beside a path that is not: "did you mean runs/first?".
-std::string nearest_name(const std::string& path) {
-  namespace fs = std::filesystem;
-  fs::path p(path);
-  if (!p.has_filename()) p = p.parent_path();
-  const fs::path folder = p.has_parent_path() ? p.parent_path() : fs::path(".");
-  std::vector<std::string> names;
-  std::error_code ec;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
-    names.push_back(it->path().filename().string());
-  std::sort(names.begin(), names.end());
-  const std::string guess = did_you_mean(p.filename().string(), names);
-  if (!guess.empty()) return "did you mean " + (p.has_parent_path() ? folder / guess : fs::path(guess)).string() + "?";
-  return "give a run directory, its checkpoints folder, or a step";
-}
 
 class Checker {
  public:
@@ -381,7 +366,11 @@ class Checker {
     if (k.load.empty()) bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
     std::error_code ec;
     if (!k.load_from.empty() && context_.needs_data && !std::filesystem::exists(k.load_from, ec))
-      bad("checkpoint.load_from", k.load_from + ": does not exist", nearest_name(k.load_from));
+{
+      const std::string guess = near_path(k.load_from);
+      bad("checkpoint.load_from", k.load_from + ": does not exist",
+          guess.empty() ? "give a run directory, its checkpoints folder, or a step" : "did you mean " + guess + "?");
+    }
     if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
       bad("checkpoint.load", "a run's own checkpoints are always resumed whole",
           "name the checkpoint to take parts of with --checkpoint.load_from");

@@ -13,6 +13,7 @@
 #include "launch/ranks/signals.h"
 #include "launch/train/engine_options.h"
 #include "launch/train/gemm_plans.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 
@@ -182,12 +183,8 @@ void Trainer::one_step() {
   if (rec.step % config_.log.every == 0) say_where_time_and_memory_went(rec);
 }
 
-// Targets that carry loss in the global batch that the loader gave last. Ranks with targets count, all know.
 int64_t Trainer::target_tokens(const Loader& loader, int64_t length) const {
-  if (!config_.data.eod_mask_loss) return global_tokens(length);
-  int64_t count = mesh_->last_stage() && mesh_->coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
-  mesh_->world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
-  return count;
+  return config_.data.eod_mask_loss ? gt::target_tokens(*mesh_, loader) : global_tokens(length);
 }
 
 void Trainer::evaluate() {

@@ -59,7 +59,6 @@ class Trainer {
   void require_patterns_found();
   void require_fault_targets();
   void look_at_load_from();
-  LoaderConfig loader_config() const;
   void open_loader();
   void watch_steps();
   void judge(const StepResult&);
@@ -122,7 +121,6 @@ class Trainer {
   LossScaleState scale_before_;               // before it
   int64_t targets_ = 0;                       // of it
   std::string tokenizer_sha256_;              // of data.tokenizer; "": there is none
-  int32_t eod_ = -1;  // ends a document, with data.eod_mask_loss
   std::unique_ptr<RunLock> run_lock_;  // rank 0's, like the next two
   std::unique_ptr<DirLock> lock_;
   std::unique_ptr<MetricsWriter> log_;

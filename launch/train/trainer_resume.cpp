@@ -8,6 +8,7 @@
 #include "launch/ranks/agree.h"
 #include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 namespace {
@@ -61,7 +62,7 @@ void Trainer::load_or_init() {
   first_step_ = state_.step + 1;
   open_loader();
   if (!valid_data_) return;
-  LoaderConfig l = loader_config();
+  LoaderConfig l = training_loader(config_, *mesh_);
   l.prefetch = 1;
   eval_loader_ = std::make_unique<Loader>(*valid_data_, l, compute_.device, *backend_->device, compute_);
 }

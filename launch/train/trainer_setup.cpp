@@ -85,20 +85,13 @@ void Trainer::open_data() {
   };
   tokenizer_sha256_ = o.tokenizer_sha256;
   train_data_ = open_training_data(o, run_.loaded);
-  if (config_.data.eod_mask_loss) eod_ = end_of_document(config_);
+  if (config_.data.eod_mask_loss) end_of_document(config_);  // refused here, where all ranks hear of it
   if (config_.train.eval_every > 0) valid_data_ = open_validation_data(o, config_);
-}
-
-LoaderConfig Trainer::loader_config() const {
-  LoaderConfig l = training_loader(config_, *mesh_);
-  l.eod_mask_loss = config_.data.eod_mask_loss;
-  if (l.eod_mask_loss) l.eod = eod_;
-  return l;
 }
 
 void Trainer::open_loader() {
   loader_.reset();
-  LoaderConfig l = loader_config();
+  LoaderConfig l = training_loader(config_, *mesh_);
   l.first_sample = state_.consumed_samples;
   l.skip_windows = skip_windows_;
   l.curriculum = curriculum_;

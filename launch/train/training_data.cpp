@@ -71,7 +71,16 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
   l.dp_size = mesh.size(Axis::kDp);
   l.need_tokens = mesh.first_stage();
   l.need_targets = mesh.last_stage();
+  l.eod_mask_loss = c.data.eod_mask_loss;
+  if (l.eod_mask_loss) l.eod = end_of_document(c);
   return l;
+}
+
+// Ranks with targets count, all know.
+int64_t target_tokens(const Mesh& mesh, const Loader& loader) {
+  int64_t count = mesh.last_stage() && mesh.coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
+  mesh.world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+  return count;
 }
 
 }  // namespace gt

@@ -22,8 +22,10 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
 // silent.
 int32_t end_of_document(const Config&);
 
-// The microbatches of this rank's steps, from the first sample on. Who masks the ends of documents says which token that
-// is.
+// The microbatches of this rank's steps, from the first sample on, ends of documents masked where the config says so.
 LoaderConfig training_loader(const Config&, const Mesh&);
+
+// Collective. Targets that carry loss in the global batch that each rank's loader gave last.
+int64_t target_tokens(const Mesh&, const Loader&);
 
 }  // namespace gt

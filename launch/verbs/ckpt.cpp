@@ -16,6 +16,7 @@
 #include "kernels/core/text.h"
 #include "launch/config/config.h"
 #include "launch/logs/progress.h"
+#include "launch/config/near_path.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
@@ -25,6 +26,7 @@ using Json = nlohmann::ordered_json;
 
 // A run directory stands for its checkpoints.
 std::string checkpoints_of(const std::string& dir) {
+  require_path("--dir", dir);
   std::error_code ec;
   GT_REQUIRE(std::filesystem::is_directory(dir, ec), Exit::kUsage, dir,
              ": no such folder; give a run directory or its checkpoints folder");
@@ -78,6 +80,7 @@ Exit run_ckpt_ls(const Command& command) {
 Exit run_ckpt_inspect(const Command& command) {
   const auto& args = command.get<CkptInspectArgs>();
   const InspectOptions options{.tensor = args.tensor, .stats = args.stats};
+  require_path("--dir", args.dir);
   const std::string step = resolve_step(args.dir);
   fmt::print("{}", args.json ? inspect_json(step, options) : inspect_checkpoint(step, options));
   return Exit::kOk;
@@ -171,6 +174,7 @@ Exit run_ckpt_diff(const Command& command) {
   GT_REQUIRE(args.checkpoints.size() == 2, Exit::kUsage, "gpttrain ckpt diff: expected two checkpoints, found ",
              args.checkpoints.size());
   Vfs vfs;
+  for (const std::string& c : args.checkpoints) require_path("--checkpoints", c);
   const std::string a = resolve_step(args.checkpoints[0]), b = resolve_step(args.checkpoints[1]);
   const DiffReport r = diff_steps(vfs, a, b, args.tol);
   if (args.json) {

@@ -20,6 +20,7 @@
 #include "launch/ranks/signals.h"
 #include "launch/verbs/inputs.h"
 #include "launch/verbs/output.h"
+#include "launch/config/near_path.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
@@ -140,12 +141,18 @@ std::string beginning(const TokenStore& f, const Tokenizer& t) {
   return line;
 }
 
+std::string near_prefix(const std::string& prefix) {
+  const std::string guess = near_path(prefix, {".bin", ".idx"});
+  return guess.empty() ? "" : "; did you mean " + guess + "?";
+}
+
 void require_pair(const std::string& prefix) {
   for (const char* suffix : {".idx", ".bin"})
     GT_REQUIRE(
         std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
         ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
-        std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it" : "");
+        std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it"
+                                                           : near_prefix(prefix));
 }
 
 Exit inspect_whole(const std::string& path, const Tokenizer* tokenizer, std::ostream& out) {

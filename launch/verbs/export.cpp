@@ -17,6 +17,7 @@
 #include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "launch/logs/progress.h"
+#include "launch/config/near_path.h"
 #include "launch/verbs/gpt2_weights.h"
 #include "launch/verbs/verbs.h"
 
@@ -31,6 +32,7 @@ constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",         
                                                          "tokenizer_config.json", "special_tokens_map.json"};
 
 std::string step_to_export(const ExportArgs& args) {
+  require_path("--load", args.load);
   if (args.step < 0) return resolve_step(args.load);
   for (const std::string& dir : {args.load, args.load + "/checkpoints"})
     for (const auto& [n, path] : list_steps(dir))

@@ -128,23 +128,33 @@ struct EvalArgs {
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
     v("split", split, "train|valid|test", "which part of the data");
-    v("steps", steps, "0.. batches", "global batches; 0: the whole split");
+    v("steps", steps, "0.. batches",
+      "global batches of the run (train.global_batch), as its train.eval_steps; 0: the whole split, once");
   }
 };
 
 struct GenerateArgs {
-  std::string load, prompt, tokenizer;
-  int64_t max_tokens = 64, top_k = 0, seed = 1;
-  double temperature = 0.8;
+  std::string load, prompt, prompt_file, tokenizer;
+  std::vector<std::string> stop;
+  int64_t max_tokens = 64, top_k = 0, seed = 1, num_samples = 1, batch = 8;
+  double temperature = 0.8, top_p = 1;
+  bool json = false, no_cache = false;
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("prompt", prompt, "", "the beginning");
-    v("max-tokens", max_tokens, "1..1048576 tokens", "how much to write");
+    v("prompt", prompt, "", "the beginning; -: standard input; empty: a new document");
+    v("prompt-file", prompt_file, "FILE", "a prompt a line, or of X.jsonl the \"prompt\" or \"text\" of a line; -: standard input");
+    v("num-samples", num_samples, "1..1000000", "texts for each prompt");
+    v("max-tokens", max_tokens, "1..1048576 tokens", "length of a text at most");
+    v("stop", stop, "", "strings that end a text; they are not shown");
     v("temperature", temperature, "0..100", "0: always the likeliest token");
     v("top-k", top_k, "0.. tokens", "choose among the k likeliest; 0: all");
+    v("top-p", top_p, ">0..1", "choose among the likeliest that make up this probability");
     v("seed", seed, "0..", "random numbers");
+    v("batch", batch, "1..4096 texts", "written at the same time, by each data-parallel replica");
     v("tokenizer", tokenizer, "", "SentencePiece model; empty: the one of the run");
+    v("json", json, "", "print a JSON object a line for each text, when it is complete");
+    v("no-cache", no_cache, "", "compute all keys and values again for every token; on a CPU the same texts, slowly");
   }
 };
 

@@ -25,7 +25,8 @@ class SelfAttention : public Module {
   const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
-    return out_(t, ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
+    return out_(t, mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
+                                       : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
   }
 
  private:

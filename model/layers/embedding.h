@@ -55,6 +55,7 @@ class PositionTable : public Module {
     weight_.fake_quant = b.precision.int8;
   }
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
+    if (mb.cache != nullptr && mb.seq == 1) return ops::add_positions(t, x, weight_, mb.positions);
     return ops::add_position(t, x, weight_, mb.seq, axis_.rows(mb).first);
   }
 

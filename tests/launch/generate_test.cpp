@@ -1,0 +1,177 @@
+// Generation: cached decoding against the full forward, layouts, batches, prompts; evaluation against training's own.
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "launch/verbs/decoder.h"
+#include "launch/verbs/stop_strings.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kTiny =
+    "--model.vocab 400 --train.micro_batch 2 --train.global_batch 4 --optim.lr 5e-3 --device.kind cpu "
+    "--device.threads 1 --schedule.type constant --log.name run ";
+
+// A run on the text of a license, with a tokenizer; cases take the model that they want.
+struct Rig : TempDir {
+  explicit Rig(const std::string& model, const std::string& more = "--train.steps 3") {
+    write_file(*this / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
+    must("tokenizer train --input text.txt --vocab 400 --output tok.model", *this);
+    must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens", *this);
+    must(kTiny + "--data.split 90,10 --data.train tokens --data.tokenizer tok.model " + model + " " + more, *this);
+  }
+  std::string run() const { return *this / "runs/run"; }
+  std::string out(const std::string& args) const { return must(args, *this).out; }
+};
+
+int32_t best(std::span<const float> z) {
+  return static_cast<int32_t>(std::max_element(z.begin(), z.end()) - z.begin());
+}
+
+std::vector<int32_t> some_ids(int64_t n, int64_t vocab, uint32_t seed) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>((seed = seed * 1664525u + 1013904223u) % vocab));
+  return ids;
+}
+
+bool same(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// Greedy decoding of several sequences at once, from prompts of different lengths and past the end of the context:
+// every logit of every step has the bits of a forward pass over the whole window, alone.
+void expect_same_bits(const std::string& checkpoint, int64_t steps) {
+  const auto m = load_model(checkpoint, {"--device.kind", "cpu", "--device.threads", "2"}, Products::kHalf);
+  Decoder together(*m, 3), whole(*m, 1, false);
+  std::vector<Sequence> live(3);
+  std::vector<Sequence*> all;
+  const int64_t seq = m->config.model.seq, lengths[] = {1, seq / 2 + 1, seq - 2};
+  for (size_t i = 0; i < 3; ++i) {
+    live[i].slot = static_cast<int64_t>(2 - i);
+    live[i].ids = some_ids(lengths[i], m->config.model.vocab, static_cast<uint32_t>(i + 1));
+    all.push_back(&live[i]);
+  }
+  for (int64_t k = 0; k < steps; ++k) {
+    together.run(all);
+    for (size_t i = 0; i < 3; ++i) {
+      Sequence alone{.slot = 0, .ids = live[i].ids};
+      Sequence* one = &alone;
+      whole.run({&one, 1});
+      INFO("step " << k << ", sequence " << i << " of " << alone.ids.size());
+      REQUIRE(same(together.logits(i), whole.logits(0)));
+      live[i].ids.push_back(best(together.logits(i)));
+    }
+  }
+  CHECK(static_cast<int64_t>(live[2].ids.size()) > seq + 4);
+  CHECK(live[2].cached == 0);      // past the context
+  CHECK(live[0].cached == steps);  // the cache was in use to the end
+}
+
+}  // namespace
+
+TEST_CASE("cached decoding gives the bits of the full forward") {
+  const std::string f32 = "--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20";
+  const std::string grouped = "--model.layers 3 --model.hidden 64 --model.heads 8 --model.kv_heads 2 --model.seq 70";
+  for (const std::string& model : {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16"}) {
+    INFO(model);
+    const Rig rig(model, "--train.steps 1");
+    expect_same_bits(rig.run(), 12);
+  }
+}
+
+TEST_CASE("generate writes the same text with and without a cache, on every layout and in batches") {
+  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 30");
+  const std::string generate = "generate --load runs/run --max-tokens 30 --temperature 0 ";
+  const std::string text = rig.out(generate + "--prompt \"The GNU\"");
+  CHECK(text.find("The GNU") == 0);
+  CHECK(text.size() > 20);
+  for (const char* how : {"--no-cache", "--pp 2 --launch.ranks threads", "--tp 2 --launch.ranks threads",
+                          "--pp 2 --tp 2 --launch.ranks threads", "--pp 2", "--tokenizer tok.model"}) {
+    INFO(how);
+    CHECK(rig.out(generate + "--prompt \"The GNU\" " + how) == text);
+  }
+  // Standard input, a stop string, and a file of prompts.
+  CHECK(shell("printf 'The GNU' | " + binary_dir() + "/gpttrain " + generate + "--prompt -", rig.path()).out == text);
+  CHECK(shell("printf 'The GNU' | " + binary_dir() + "/gpttrain " + generate + "--prompt - --pp 2", rig.path()).out ==
+        text);
+  const std::string written = text.substr(7, text.size() - 8), stop = written.substr(written.size() / 2, 3);
+  CHECK(rig.out(generate + "--prompt \"The GNU\" --stop xyzzy \"" + stop + "\"") ==
+        "The GNU" + written.substr(0, written.find(stop)) + "\n");
+  write_file(rig / "p.txt", "The GNU\nYou may convey\n\nThis License\n");
+  write_file(rig / "p.jsonl", "{\"prompt\": \"The GNU\"}\n{\"text\": \"You may convey\"}\n");
+  std::string expected;
+  for (const char* p : {"The GNU", "You may convey", "", "This License"})
+    expected += "== " + std::to_string(1 + std::count(expected.begin(), expected.end(), '=') / 2) + " of 4\n" +
+                rig.out(generate + "--prompt \"" + p + "\"");
+  for (const char* how :
+       {"", "--batch 1", "--dp 2 --launch.ranks threads", "--dp 3 --launch.ranks threads --batch 1"}) {
+    INFO(how);
+    CHECK(rig.out(generate + "--prompt-file p.txt " + how) == expected);
+  }
+  const std::string samples =
+      "generate --load runs/run --max-tokens 30 --prompt-file p.jsonl --num-samples 2 --json --temperature 1 --top-p "
+      "0.9 ";
+  const std::string lines = rig.out(samples);
+  CHECK(lines == rig.out(samples + "--batch 3"));
+  std::istringstream in(lines);
+  std::set<std::string> texts;
+  int64_t count = 0;
+  for (std::string line; std::getline(in, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    CHECK(json["prompt_index"] == count / 2);
+    CHECK(json["sample"] == count % 2);
+    texts.insert(json["text"].get<std::string>());
+  }
+  CHECK(count == 4);
+  CHECK(texts.size() == 4);
+  const Outcome wrong = gpttrain("generate --load runs/rnu", rig.path());
+  CHECK(wrong.code == 2);
+  CHECK(wrong.says("did you mean runs/run?"));
+  write_file(rig / "bad.jsonl", "{\"prompt\": 3}\n");
+  CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).says("bad.jsonl:1: expected a JSON object"));
+}
+
+TEST_CASE("eval is training's own evaluation, on every layout") {
+  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --data.eod_mask_loss",
+                "--train.steps 8 --train.eval_every 8 --train.eval_steps 3");
+  const std::string log = read_file(rig / "runs/run/log.jsonl");
+  const size_t at = log.rfind("\"type\": \"eval\"");
+  REQUIRE(at != std::string::npos);
+  const auto record = nlohmann::json::parse(log.substr(log.rfind('{', at), log.find('\n', at) - log.rfind('{', at)));
+  char loss[32];
+  std::snprintf(loss, sizeof loss, "loss %.6f", record["loss"].get<double>());
+  const std::string eval = "eval --load runs/run --data.train tokens --data.split 90,10 --data.eod_mask_loss ";
+  for (const char* how : {"", "--pp 2 --launch.ranks threads", "--dp 2 --launch.ranks threads",
+                          "--dp 3 --launch.ranks threads", "--pp 2"}) {
+    const std::string out = rig.out(eval + "--steps 3 " + how);
+    INFO(how << "\n" << out);
+    CHECK(out.find(loss) != std::string::npos);
+  }
+  const std::string whole = rig.out(eval), tp = rig.out(eval + "--tp 2 --launch.ranks threads");
+  CHECK(whole.find("the whole split") != std::string::npos);
+  CHECK(whole.find("perplexity") != std::string::npos);
+  const auto number = [](const std::string& s) { return std::stod(s.substr(s.find("\nloss ") + 6)); };
+  CHECK(number(tp) == Approx(number(whole)).epsilon(1e-5));
+}
+
+TEST_CASE("stop strings are found across pieces, and what may begin one is held back") {
+  StopStrings s({"END", "\n\n"});
+  CHECK(s.push("one E") == "one ");
+  CHECK(s.push("N") == "");
+  CHECK(s.push("X\n") == "ENX");
+  CHECK(s.push("two\nEN") == "\ntwo\n");
+  CHECK_FALSE(s.found());
+  CHECK(s.push("D more") == "");
+  CHECK(s.found());
+  CHECK(s.push("later") == "");
+  CHECK(s.finish() == "");
+  StopStrings open({"END"});
+  CHECK(open.push("a EN") == "a ");
+  CHECK(open.finish() == "EN");
+}

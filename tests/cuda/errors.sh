@@ -49,8 +49,8 @@ echo "training and benchmarks end with the device's error"
 for kernel in 2 40 90; do
   # shellcheck disable=SC2086
   {
-    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole $small
-    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole $small --dp 2 --launch.ranks threads
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --device.kind cuda
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --device.kind cuda --dp 2 --launch.ranks threads
     breaks 70 cudaErrorIllegalAddress $kernel:$illegal verify ${small/--data.train mock/} --tp 2 --launch.ranks threads
   }
 done

@@ -1,10 +1,10 @@
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
-#include <set>
 
 #include "checkpoint/state_json.h"
 #include "kernels/core/json_field.h"
+#include "checkpoint/strict_json.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
@@ -18,23 +18,6 @@ constexpr int64_t kMaxWorld = 1 << 30;
 constexpr std::string_view kSealBegin = ",\"sha256\":\"", kSealEnd = "\"}\n";
 constexpr size_t kDigits = 64, kSeal = kSealBegin.size() + kDigits + kSealEnd.size();
 static_assert(kSeal == 78);
-
-// Refuses duplicate keys and deep nesting while parsing: nlohmann would keep the last of two equal keys.
-Json parse_strict(std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    GT_REQUIRE(depth <= kMaxDepth, Exit::kDamaged, "nested deeper than ", kMaxDepth);
-    if (event == Json::parse_event_t::object_start)
-      keys.emplace_back();
-    else if (event == Json::parse_event_t::object_end)
-      keys.pop_back();
-    else if (event == Json::parse_event_t::key)
-      GT_REQUIRE(keys.back().insert(value.get<std::string>()).second, Exit::kDamaged, "duplicate key \"",
-                 value.get<std::string>(), "\"");
-    return true;
-  };
-  return Json::parse(text, watch);
-}
 
 DType dtype_from(const std::string& name) {
   for (int k = 0; k <= static_cast<int>(DType::kByte); ++k)
@@ -151,7 +134,9 @@ void read_ties(const Json& j, Manifest& m) {
   each(j, "ties", [&](const Json& t) {
     m.ties.emplace_back(field<std::string>(t, "0"), field<std::string>(t, "1"));
     const auto known = [&](const std::string& name) {
-      return std::any_of(m.tensors.begin(), m.tensors.end(), [&](const TensorEntry& e) { return e.name == name; });
+      const auto it = std::lower_bound(m.tensors.begin(), m.tensors.end(), name,
+                                       [](const TensorEntry& e, const std::string& n) { return e.name < n; });
+      return it != m.tensors.end() && it->name == name;
     };
     GT_REQUIRE(known(m.ties.back().second) && !known(m.ties.back().first), Exit::kDamaged,
                "expected a name without and one with a tensor, found ", found_json(t));
@@ -255,7 +240,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
              Exit::kDamaged, where, ": the hash in the last line does not match the ", body,
              " bytes before it: changed or truncated");
   try {
-    return read_keys(parse_strict(text));
+    return read_keys(parse_strict_json(text, kMaxDepth));
   } catch (const Error& e) {
     throw Error(where + ": " + e.what(), e.code());
   } catch (const nlohmann::json::exception& e) { throw Error(where + ": " + no_json(e.what()), Exit::kDamaged); }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/strict_json.h"
 #include "checkpoint/weights.h"
 #include "kernels/core/json_field.h"
 
@@ -242,18 +243,8 @@ class ShardedSafetensors : public WeightFile {
  private:
   static std::map<std::string, std::string> weight_map(const std::string& index, const std::string& text) {
     std::map<std::string, std::string> out;
-    std::vector<std::set<std::string>> keys;  // of the objects that are open: nlohmann would keep the last of two
-    const auto shallow = [&](int depth, Json::parse_event_t event, Json& value) {
-      GT_REQUIRE(depth <= 8, Exit::kDamaged, index, ": nested deeper than 8");
-      if (event == Json::parse_event_t::object_start) keys.emplace_back();
-      if (event == Json::parse_event_t::object_end) keys.pop_back();
-      if (event == Json::parse_event_t::key)
-        GT_REQUIRE(keys.back().insert(value.get<std::string>()).second, Exit::kDamaged, index, ": duplicate key \"",
-                   value.get<std::string>().substr(0, 200), "\"");
-      return true;
-    };
     try {
-      const Json json = Json::parse(text, shallow);
+      const Json json = parse_strict_json(text, 8);
       const Json& map = member(json, "weight_map");
       GT_REQUIRE(map.is_object(), Exit::kDamaged, "weight_map: expected an object, found ", found_json(map));
       for (const auto& [name, file] : map.items()) {

@@ -52,7 +52,7 @@ struct Command {
                RooflineArgs, CommArgs, DataBenchArgs, VerifyArgs>
       args;
   // train, lr, bench and verify: the checked config. eval and generate leave it at defaults, for the model is the
-  // checkpoint's: load that with checkpoint_config() (launch/verbs/loaded_model.h). Their flags are known to act
+  // checkpoint's: load that with checkpoint_config() (launch/verbs/checkpoint_config.h). Their flags are known to act
   // (launch/config/verb_keys.h) and to have values of their domains.
   LoadedConfig loaded;
   std::string config_file;                // --config

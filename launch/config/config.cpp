@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <unordered_map>
 
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
@@ -35,9 +36,14 @@ void visit_sections(Config& c, V&& v) {
 class Reader {
  public:
   Reader(LoadedConfig& loaded, const ConfigSource& source)
-      : problems(source.problems), loaded_(loaded), options_(list_options(loaded.config)), source_(source) {
+      : problems(source.problems),
+        loaded_(loaded),
+        options_(list_options(loaded.config)),
+        source_(source),
+        only_(source.only) {
     for (const Option& o : options_) {
       keys_.push_back(o.key());
+      by_key_.emplace(o.key(), &o);
       if (sections_.empty() || sections_.back() != o.section) sections_.push_back(o.section);
     }
   }
@@ -124,9 +130,15 @@ class Reader {
 
  private:
   const Option* find(const std::string& key) const {
-    for (size_t i = 0; i < keys_.size(); ++i)
-      if (keys_[i] == key) return &options_[i];
-    return nullptr;
+    const auto it = by_key_.find(key);
+    return it == by_key_.end() ? nullptr : it->second;
+  }
+
+  // Does `only` name this section, a key of it, or this key?
+  bool wanted(const std::string& section, const std::string& key = "") const {
+    return only_.empty() || std::any_of(only_.begin(), only_.end(), [&](const std::string& o) {
+             return o == section || (key.empty() ? o.rfind(section + ".", 0) == 0 : o == key);
+           });
   }
 
   std::string origin_of(const std::string& key) const {
@@ -160,19 +172,22 @@ class Reader {
   }
 
   void section(const std::string& path, const std::string& name, const JsonValue& value) {
+    if (!wanted(name)) return;
     const std::string where = fmt::format("{}:{}", path, value.line);
     if (std::find(sections_.begin(), sections_.end(), name) == sections_.end()) {
+      if (problems.full()) return problems.add(where, name, "unknown section");
       const std::string guess = did_you_mean(name, sections_);
       std::string fix =
           guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
       for (const std::string& k : keys_)  // {"lr": 1} for {"optim": {"lr": 1}}
         if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
-      return problems.add(where, name, "unknown section", fix);
+      return problems.add(where, name.substr(0, 200), "unknown section", fix);
     }
     if (value.kind != JsonValue::Kind::kObject)
       return problems.add(where, name, fmt::format("expected an object, found {}", kind_name(value.kind)));
     for (size_t i = 0; i < value.keys.size(); ++i) {
       const std::string key = name + "." + value.keys[i];
+      if (!wanted(name, key)) continue;
       const std::string at = fmt::format("{}:{}", path, value.items[i].line);
       if (const Option* option = find(key))
         store(*option, at, set_from_json(*option, value.items[i]));
@@ -212,8 +227,9 @@ class Reader {
 
   void unknown(const std::string& where, const std::string& key) {
     const bool flag = where[0] == '-';
+    if (problems.full()) return problems.add(where, key.substr(0, 200), flag ? "unknown flag" : "unknown key");
     const std::string guess = nearest(key, flag);
-    problems.add(where, key, flag ? "unknown flag" : "unknown key",
+    problems.add(where, key.substr(0, 200), flag ? "unknown flag" : "unknown key",
                  guess.empty() ? see_help() : fmt::format("did you mean {}{}?", flag ? "--" : "", guess));
   }
 
@@ -230,7 +246,8 @@ class Reader {
   LoadedConfig& loaded_;
   std::vector<Option> options_;
   const ConfigSource& source_;
-  std::vector<std::string> keys_, sections_;
+  std::vector<std::string> keys_, sections_, only_;
+  std::unordered_map<std::string, const Option*> by_key_;
   std::set<std::string> seen_flags_;
 };
 

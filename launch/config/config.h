@@ -504,6 +504,9 @@ struct ConfigSource {
   std::string command = "train";              // the subcommand, for "see gpttrain train --help"
   std::vector<std::string> keys = {};         // that act in it as flags (KeyFilter); empty: all
   Problems problems = {};                     // found on the command line so far: reported with the rest
+  // Sections and keys that are taken from `file`; empty: everything, and what is unknown is a problem. Of a file that
+  // the user did not write, the rest is passed over.
+  std::vector<std::string> only = {};
 };
 
 struct LoadedConfig {

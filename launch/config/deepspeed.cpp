@@ -200,7 +200,10 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
     if (t.is_auto(theirs)) t.out.left.emplace_back(ours);
   the_rest(t, file);
   t.out.report = t.sorted_report();
-  for (const std::string& u : file.unknown) t.out.report.push_back(u + ": unknown key, ignored (--allow_unknown_keys)");
+  for (size_t k = 0; k < std::min(file.unknown.size(), Problems::kListed); ++k)
+    t.out.report.push_back(file.unknown[k] + ": unknown key, ignored (--allow_unknown_keys)");
+  if (file.unknown.size() > Problems::kListed)
+    t.out.report.push_back(fmt::format("… and {} more unknown keys, ignored", file.unknown.size() - Problems::kListed));
   return std::move(t.out);
 }
 

@@ -187,7 +187,10 @@ std::string set_sources_json(std::vector<DataSource>& out, const JsonValue& valu
 }  // namespace
 
 void Problems::add(std::string where, std::string key, std::string reason, std::string fix) {
-  list_.push_back({std::move(where), std::move(key), std::move(reason), std::move(fix)});
+  if (full())
+    ++unlisted_;
+  else
+    list_.push_back({std::move(where), std::move(key), std::move(reason), std::move(fix)});
 }
 
 std::string Problems::text() const {
@@ -200,7 +203,9 @@ std::string Problems::text() const {
     if (!p.fix.empty()) out += "; " + p.fix;
     out += '\n';
   }
-  return out + fmt::format("{} problem{}, nothing was started", list_.size(), list_.size() == 1 ? "" : "s");
+  if (unlisted_ > 0) out += fmt::format("… and {} more\n", unlisted_);
+  const size_t all = list_.size() + unlisted_;
+  return out + fmt::format("{} problem{}, nothing was started", all, all == 1 ? "" : "s");
 }
 
 void Problems::throw_if_any() const {

@@ -39,7 +39,7 @@ struct OptionCollector {
   }
 };
 
-// A thing that is wrong with what the user gave. All of them are listed at once.
+// A thing that is wrong with what the user gave.
 struct Problem {
   std::string where;   // "configs/x.json:14", "--tp", "" when it is a matter of several
   std::string key;     // "train.global_batch"
@@ -47,16 +47,20 @@ struct Problem {
   std::string fix;     // nearest valid values; may be empty
 };
 
+// The first kListed problems are listed, further ones counted: a hostile file of 70,000 unknown keys costs what 20 cost.
 class Problems {
  public:
+  static constexpr size_t kListed = 20;
   void add(std::string where, std::string key, std::string reason, std::string fix = "");
   bool empty() const { return list_.empty(); }
+  bool full() const { return list_.size() >= kListed; }  // a suggestion for the next one would be read by nobody
   const std::vector<Problem>& list() const { return list_; }
   std::string text() const;   // one line each and "3 problems, nothing was started"
   void throw_if_any() const;  // one kUsage error with text()
 
  private:
   std::vector<Problem> list_;
+  size_t unlisted_ = 0;
 };
 
 // Set a value. The empty string is returned on success, else what was expected and found ("expected a whole number 1..,

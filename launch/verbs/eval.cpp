@@ -10,6 +10,8 @@
 #include "launch/ranks/agree.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/training_data.h"
+#include "launch/config/near_path.h"
+#include "launch/verbs/checkpoint_config.h"
 #include "launch/verbs/loaded_model.h"
 #include "launch/verbs/verbs.h"
 
@@ -51,8 +53,7 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   const std::vector<DataSource>& sources = args.split == "valid" && !c.data.valid.empty() ? c.data.valid : c.data.train;
   std::unique_ptr<Loader> loader;
   agree(m->mesh->world(), [&] {
-    GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": the run of ", m->step_dir,
-               " names no data for it; give --data.", args.split == "valid" ? "valid" : "train", " PREFIX");
+    GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.", args.split == "valid" ? "valid" : "train", " PREFIX");
     data = open_split(training_data(c, factory.local_rank() == 0), c, args.split);
     LoaderConfig l = training_loader(c, *m->mesh);
     l.total_samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
@@ -76,7 +77,11 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
 Exit run_eval(const Command& command) {
   const auto& args = command.get<EvalArgs>();
   Command c = command;
-  const ModelSource source = find_model(args.load, command.config_flags, Products::kAsTrained, command.env);
+  require_path("--load", args.load);
+  Vfs vfs;
+  const std::vector<std::string> flags =
+      flags_with_data(StepReader(vfs, resolve_step(args.load)), command.config_flags, command.words);
+  const ModelSource source = find_model(args.load, flags, Products::kAsTrained, command.env);
   c.loaded = source.loaded;
   return run_ranks(c, [&](GroupFactory& factory) { return eval_rank(source, args, factory); });
 }

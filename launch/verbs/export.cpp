@@ -18,6 +18,7 @@
 #include "data/tokenizer.h"
 #include "launch/logs/progress.h"
 #include "launch/config/near_path.h"
+#include "launch/verbs/checkpoint_config.h"
 #include "launch/verbs/gpt2_weights.h"
 #include "launch/verbs/verbs.h"
 
@@ -56,36 +57,18 @@ int64_t bytes_from(const std::string& text) {
 class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
-    const std::string& step = reader_.path();
-    GT_REQUIRE(!read_aux(step, "config.json").empty(), Exit::kUsage, step,
-               ": holds no config.json, so the model is not known");
-    // The layout of training is of no interest here, and the file of its schedule may be gone.
-    model_ =
-        load_config({.file = step + "/config.json",
-                     .flags = {"--parallel.schedule", "1f1b", "--parallel.vpp", "1", "--parallel.partition", "flops"}})
-            .config.model;
-    GT_REQUIRE(model_.arch == "gpt2", Exit::kUsage, step, ": model.arch ", model_.arch, " cannot be exported yet");
+    model_ = checkpoint_config(reader_, {}).model;
+    GT_REQUIRE(model_.arch == "gpt2", Exit::kUsage, reader_.path(), ": model.arch ", model_.arch,
+               " cannot be exported yet");
     weights_ = gpt2_weights(model_);
-    for (const Gpt2Weight& w : weights_) {
-      const TensorEntry* t = find(w.native);
-      GT_REQUIRE(t != nullptr, Exit::kDamaged, step, ": has no weights of ", w.native, ", which config.json asks for");
-      GT_REQUIRE(std::equal(w.shape.begin(), w.shape.end(), t->shape.dim.begin(), t->shape.dim.begin() + t->shape.rank),
-                 Exit::kDamaged, step, ": ", t->name, " is ", to_string(t->shape), ", config.json asks for ",
-                 to_string(w.shape));
-    }
   }
   const std::string& path() const { return reader_.path(); }
   const ModelConfig& model() const { return model_; }
   const std::vector<Gpt2Weight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
-  std::vector<float> read(const std::string& native) { return reader_.read(*find(native)); }
+  std::vector<float> read(const std::string& native) { return reader_.read(*stored_weight(reader_, native)); }
 
  private:
-  // Each parameter has one authoritative copy: the master, or the low-precision value where there is none.
-  const TensorEntry* find(const std::string& native) const {
-    const TensorEntry* t = reader_.find("master/" + native);
-    return t != nullptr ? t : reader_.find("model/" + native);
-  }
   Vfs vfs_;
   StepReader reader_;
   ModelConfig model_;

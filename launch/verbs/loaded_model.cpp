@@ -3,6 +3,7 @@
 #include "launch/config/near_path.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/engine_options.h"
+#include "launch/verbs/checkpoint_config.h"
 
 namespace gt {
 
@@ -11,28 +12,15 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
   require_path("--load", load);
   ModelSource m;
   m.step_dir = resolve_step(load);
-  const std::string file = m.step_dir + "/config.json";
-  m.global_batch = load_config({.file = file}).config.train.global_batch;
+  Vfs vfs;
+  const StepReader step(vfs, m.step_dir);
+  m.global_batch = checkpoint_config(step, {}).train.global_batch;
   // The run's batch is of no interest to the layout, which has one rank unless somebody says more.
-  std::vector<std::string> words{"--parallel.schedule",
-                                 "1f1b",
-                                 "--parallel.vpp",
-                                 "1",
-                                 "--parallel.partition",
-                                 "flops",
-                                 "--tp",
-                                 "1",
-                                 "--pp",
-                                 "1",
-                                 "--dp",
-                                 env.launched() ? "0" : "1",
-                                 "--train.grad_accum",
-                                 "1",
-                                 "--train.global_batch",
-                                 "0"};
+  std::vector<std::string> words{"--dp", env.launched() ? "0" : "1", "--train.grad_accum", "1",
+                                 "--train.global_batch", "0"};
   words.insert(words.end(), flags.begin(), flags.end());
-  m.loaded = load_config(
-      {.file = file, .flags = words, .external_world = env.launched() ? env.world : 0, .world_source = env.source});
+  m.loaded = load_checkpoint_config(
+      step, {.flags = words, .external_world = env.launched() ? env.world : 0, .world_source = env.source});
   m.loaded.notes.clear();
   Config& c = m.loaded.config;
   c.parallel.recompute = "none";  // nothing is differentiated here

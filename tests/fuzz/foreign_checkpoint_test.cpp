@@ -1,0 +1,133 @@
+// Checkpoints of foreigners: every hash in them is right, what they say need not be.
+#include <sys/resource.h>
+
+#include <chrono>
+
+#include "launch/verbs/checkpoint_config.h"
+#include "launch/verbs/loaded_model.h"
+#include "launch/verbs/verbs.h"
+#include "tests/fuzz/sealed_step.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using namespace gt::fuzz;
+using Catch::Contains;
+
+namespace {
+
+// config.json with one value replaced: of the first such key that is no section.
+std::string with(const std::string& config, const std::string& key, const std::string& value) {
+  size_t at = config.find("\"" + key + "\": ");
+  while (at != std::string::npos && config[at + key.size() + 4] == '{') at = config.find("\"" + key + "\": ", at + 1);
+  REQUIRE(at != std::string::npos);
+  const size_t begin = at + key.size() + 4, end = config.find_first_of(",\n", begin);
+  return config.substr(0, begin) + value + config.substr(end);
+}
+
+Command command_of(const std::vector<std::string>& words) { return parse_command(words, RankEnv{}); }
+
+void refused_as(Exit code, const std::vector<std::string>& words, const std::string& text) {
+  INFO(words[0] << ", expected: " << text);
+  const Command c = command_of(words);
+  try {
+    c.verb == Verb::kGenerate ? run_generate(c) : c.verb == Verb::kEval ? run_eval(c) : run_export(c);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    CHECK(e.code() == code);
+    CHECK_THAT(e.what(), Contains(text));
+  }
+}
+
+int64_t peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * int64_t{1024};
+}
+
+}  // namespace
+
+TEST_CASE("a config.json that does not fit its tensors is refused before anything is allocated") {
+  SealedStep step;
+  const std::string config = step.aux["config.json"];
+  struct Lie {
+    const char *key, *value, *said;
+  };
+  const int64_t before = peak_memory();
+  for (const Lie& lie :
+       {Lie{"vocab", "4194304", "config.json asks for [4194304, 8]"},
+        Lie{"seq", "1048576", "config.json asks for [1048576, 8]"},
+        Lie{"layers", "4096", "model.layers is 4096, but the checkpoint holds 16 tensors in all"},
+        Lie{"ffn", "1000000", "config.json asks for [1000000, 8]"}, Lie{"", "", "config.json asks for [50257, 768]"}}) {
+    step.aux["config.json"] = lie.key[0] != '\0' ? with(config, lie.key, lie.value) : "{}";
+    step.seal();
+    refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, lie.said);
+    refused_as(Exit::kDamaged, {"eval", "--load", step.path(), "--data.train", "mock"}, lie.said);
+    refused_as(Exit::kDamaged, {"export", "--load", step.path(), "--output", step.path() + "-out"}, lie.said);
+  }
+  CHECK(peak_memory() - before < 64 << 20);
+}
+
+TEST_CASE("of a foreign config.json only the model is taken, no path, host or launcher word") {
+  SealedStep step;
+  std::string config = step.aux["config.json"];
+  config = with(config, "hostfile", "\"/etc/passwd\"");
+  config = with(config, "train", "[\"/etc/shadow\"]");  // data.train
+  config = with(config, "tokenizer", "\"/etc/hosts\"");
+  config = with(config, "dir", "\"/nowhere\"");
+  config = with(config, "ranks", "\"no such choice\"");
+  config = with(config, "tp", "64");
+  step.aux["config.json"] = config;
+  step.seal();
+  Vfs vfs;
+  const StepReader reader(vfs, step.path());
+  const Config taken = checkpoint_config(reader, {"--device.kind", "cpu"}), fresh;
+  CHECK(taken.model.vocab == 300);
+  CHECK(taken.train.micro_batch == 2);
+  CHECK(taken.device.kind == "cpu");
+  CHECK(taken.parallel.tp == 1);
+  CHECK(taken.launch.hostfile.empty());
+  CHECK(taken.launch.ranks == fresh.launch.ranks);
+  CHECK(taken.data.train.empty());
+  CHECK(taken.data.tokenizer.empty());
+  CHECK(taken.checkpoint.dir == fresh.checkpoint.dir);
+  const auto model = load_model(step.path(), {"--device.kind", "cpu"});
+  CHECK(model->config.model.layers == 1);
+  // The data of the run are named for copying, not opened.
+  refused_as(Exit::kUsage, {"eval", "--load", step.path(), "--steps", "2"},
+             "gpttrain eval --load " + step.path() + " --steps 2 --data.train /etc/shadow");
+  step.aux["config.json"] = with(config, "train", "[\"a b'c;d\x01\"]");
+  step.seal();
+  refused_as(Exit::kDamaged, {"eval", "--load", step.path()}, "control characters in strings must be escaped");
+  step.aux["config.json"] = with(config, "train", "[\"a b'c;d\\u001b\"]");
+  step.seal();
+  refused_as(Exit::kUsage, {"eval", "--load", step.path()}, "--data.train 'a b'\\''c;d?'");
+}
+
+TEST_CASE("a manifest with 100,000 tensors and a config with 70,000 unknown keys take linear time") {
+  SealedStep step;
+  const auto seconds = [](const auto& body) {
+    const auto begin = std::chrono::steady_clock::now();
+    body();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  TensorEntry t;
+  t.shape = {4};
+  t.files = {{0, 0}};
+  for (int k = 0; k < 100000; ++k) {
+    t.name = cat("zz/", 100000 + k);
+    step.manifest.tensors.push_back(t);
+  }
+  step.seal();
+  // 49 s when the parser of the manifest was quadratic.
+  CHECK(seconds([&] { load_model(step.path(), {"--device.kind", "cpu"}); }) < (kSanitized ? 100 : 20));
+
+  std::string config = "{\"model\": {";
+  for (int k = 0; k < 70000; ++k) config += cat(k ? ", " : "", "\"k", k, "\": 1");
+  step.manifest.tensors.resize(step.manifest.tensors.size() - 100000);
+  step.aux["config.json"] = config + "}}";
+  step.seal();
+  // 35 s when each had a suggestion of its own.
+  CHECK(seconds([&] {
+          refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, "70000 problems");
+        }) < (kSanitized ? 50 : 10));
+}

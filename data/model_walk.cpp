@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/core/check.h"
 
@@ -9,6 +10,7 @@ namespace gt {
 namespace {
 
 constexpr int64_t kMaxBytes = 16 << 20, kMaxPieces = 2'000'000, kMaxPiece = 16 << 10;
+constexpr size_t kMaxTrie = 4 << 20;
 constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581 stands for a blank inside pieces
 
 // One message of the framing: fields as (number, wire type, value). No recursion: callers open sub-messages themselves.
@@ -103,8 +105,63 @@ void walk_trainer(Fields f, ModelInfo* info) {
   if (info->type < 1 || info->type > 4) f.bad("a model type of 1 to 4", static_cast<uint64_t>(info->type));
 }
 
+uint32_t number_at(std::string_view bytes, size_t at) {
+  uint32_t v;
+  std::memcpy(&v, bytes.data() + at, sizeof v);
+  return v;
+}
+
+// A double-array trie of darts-clone, as the library looks prefixes up in it: without any bound (sentencepiece#1269).
+// From every node that can be reached any byte may follow, and a leaf holds a place in the replacements.
+class Trie {
+ public:
+  Trie(std::string_view units, size_t replacements) : units_(units), replacements_(replacements) {}
+
+  // What is wrong with it, nullptr if nothing.
+  const char* error() {
+    std::vector<bool> seen(size());
+    std::vector<uint32_t> open{0};
+    seen[0] = true;
+    while (!open.empty()) {
+      const uint32_t at = open.back(), here = unit(at), base = at ^ offset(here);
+      open.pop_back();
+      if ((base | 255u) >= size()) return "a normalisation trie whose nodes lie inside it (sentencepiece#1269)";
+      if ((here >> 8 & 1) != 0 && (unit(base) & 0x7FFFFFFFu) >= replacements_)
+        return "a normalisation trie whose leaves lie inside the replacements (sentencepiece#1269)";
+      for (uint32_t c = 0; c < 256; ++c) {
+        const uint32_t next = base ^ c;
+        if ((unit(next) & 0x800000FFu) != c || seen[next]) continue;
+        seen[next] = true;
+        open.push_back(next);
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  size_t size() const { return units_.size() / 4; }
+  uint32_t unit(uint32_t at) const { return number_at(units_, size_t{4} * at); }
+  static uint32_t offset(uint32_t u) { return (u >> 10) << ((u & (1u << 9)) >> 6); }
+  std::string_view units_;
+  size_t replacements_;
+};
+
+// precompiled_charsmap: u32 bytes of the trie, the trie, replacements that each end with a zero byte.
+void walk_charsmap(const Fields& f) {
+  const std::string_view map = f.text;
+  if (map.size() < 8) f.bad("a normalisation table of at least 8 bytes", map.size());
+  const size_t trie = number_at(map, 0);
+  if (trie % 1024 != 0 || trie == 0 || trie > kMaxTrie)
+    f.bad("a normalisation trie of 1 to 4096 blocks of 1024 bytes", trie);
+  if (trie >= map.size() - 4) f.bad("a normalisation trie inside its table, and replacements behind it", trie);
+  if (map.back() != 0)
+    f.bad("normalisation replacements that end with a zero byte", static_cast<unsigned char>(map.back()));
+  if (const char* wrong = Trie(map.substr(4, trie), map.size() - 4 - trie).error()) f.bad(wrong, trie);
+}
+
 void walk_normalizer(Fields f, ModelInfo* info) {
   while (f.next()) {
+    if (f.number == 2 && f.wire == 2 && !f.text.empty()) walk_charsmap(f);
     if ((f.number == 2 || f.number == 6) && f.wire == 2 && !f.text.empty()) info->identity = false;
     if (f.wire != 0) continue;
     if (f.number == 3) info->dummy_prefix = f.value != 0;
@@ -120,7 +177,8 @@ ModelInfo walk_model(std::string_view bytes, const std::string& name) {
              ": expected a tokenizer model of at most ", kMaxBytes, " bytes, found ", bytes.size());
   GT_REQUIRE(!bytes.empty(), Exit::kUsage, name, ": expected a tokenizer model, found an empty file");
   ModelInfo info;
-  int trainers = 0, normalizers = 0;
+  ModelInfo of_decoding;  // not of interest, but its table is
+  int trainers = 0, normalizers = 0, denormalizers = 0;
   Fields f(bytes, 0, name);
   while (f.next()) {
     if (f.number > 5) continue;  // extensions
@@ -129,8 +187,10 @@ ModelInfo walk_model(std::string_view bytes, const std::string& name) {
     if (f.number == 1) walk_piece(inner, &info);
     if (f.number == 2) ++trainers, walk_trainer(inner, &info);
     if (f.number == 3) ++normalizers, walk_normalizer(inner, &info);
+    if (f.number == 5) ++denormalizers, walk_normalizer(inner, &of_decoding);
     if (info.pieces > kMaxPieces) f.bad("at most 2000000 pieces", static_cast<uint64_t>(info.pieces));
-    if (trainers > 1 || normalizers > 1) f.bad("one training and one normaliser section", 2);
+    if (trainers > 1 || normalizers > 1 || denormalizers > 1)
+      f.bad("one training, one normaliser and one denormaliser section", 2);
   }
   if (info.pieces == 0) f.bad("at least 1 piece", 0);
   return info;

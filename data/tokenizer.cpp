@@ -1,18 +1,14 @@
 #include "data/tokenizer.h"
 
 #include <sentencepiece_processor.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <csignal>
 #include <cstring>
-#include <thread>
 
 #include "data/files.h"
+#include "data/model_trial.h"
 #include "data/model_walk.h"
 #include "data/unigram.h"
 #include "data/utf8.h"
@@ -95,6 +91,7 @@ Tokenizer Tokenizer::from_bytes(std::string model, const std::string& name) {
   m->name = name;
   m->info = walk_model(model, name);
   m->sha256 = sha256_hex(model);
+  require_harmless_model(model, m->sha256, name);
   const auto status = m->library.LoadFromSerializedProto(model);
   GT_REQUIRE(status.ok(), Exit::kUsage, name, ": the library refuses this tokenizer model: ", status.ToString());
   m->vocab = m->library.GetPieceSize();
@@ -240,32 +237,6 @@ void Encoder::encode(std::string_view text, std::vector<int32_t>* out) {
     std::memcpy(e.word, word.data(), n);
     std::copy(c.scratch.begin(), c.scratch.end(), e.ids);
   }
-}
-
-void require_harmless_model(const std::string& path, double seconds) {
-  const pid_t child = ::fork();
-  GT_REQUIRE(child >= 0, Exit::kIo, path, ": no child process to try this model in: ", std::strerror(errno));
-  if (child == 0) {
-    int rc = 3;
-    try {
-      const Tokenizer t = Tokenizer::load(path);
-      t.decode(t.encode("The quick brown fox 0123\n\xE6\x97\xA5\xE6\x9C\xAC " + std::string(3000, 'x')));
-      rc = 0;
-    } catch (...) { rc = 2; }
-    ::_exit(rc);
-  }
-  int status = 0;
-  pid_t done = 0;
-  for (double waited = 0; (done = ::waitpid(child, &status, WNOHANG)) == 0 && waited < seconds; waited += 0.01)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  if (done == 0) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, &status, 0);
-    fail(Exit::kUsage, path, ": loading this tokenizer model took more than ", seconds, " s; it is broken or hostile");
-  }
-  GT_REQUIRE(!WIFSIGNALED(status), Exit::kUsage, path, ": this tokenizer model crashes the library (signal ",
-             WTERMSIG(status), "); it is broken or hostile");
-  if (WEXITSTATUS(status) != 0) Tokenizer::load(path);  // throws the reason
 }
 
 }  // namespace gt

@@ -17,7 +17,8 @@ enum class PieceKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnu
 
 class Tokenizer {
  public:
-  // Walks the file before the library sees it (data/model_walk.h); throws kUsage naming what is wrong and where.
+  // The only way from bytes to the library: walks them (data/model_walk.h), then has a child process load them first
+  // (data/model_trial.h), whoever made them. Throws kUsage naming what is wrong and where.
   static Tokenizer load(const std::string& path);
   static Tokenizer from_bytes(std::string model, const std::string& name);
   ~Tokenizer();
@@ -68,9 +69,5 @@ class Encoder {
   const Tokenizer* tokenizer_;
   std::unique_ptr<Cache> cache_;
 };
-
-// Loads the model and encodes a little text in a child process, so that a model which crashes the library does not take
-// this process with it. Throws kUsage when the child dies or takes longer than `seconds`.
-void require_harmless_model(const std::string& path, double seconds = 10);
 
 }  // namespace gt

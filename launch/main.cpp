@@ -11,6 +11,7 @@
 #include "launch/ranks/launcher_output.h"
 #include "launch/ranks/rank_env.h"
 #include "launch/ranks/start_limits.h"
+#include "launch/ranks/crash.h"
 #include "launch/verbs/verbs.h"
 
 namespace {
@@ -68,6 +69,7 @@ void print_error(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  gt::install_crash_handlers();  // no subcommand dies in silence
   try {
     gt::use_bundled_mpi();
     return static_cast<int>(dispatch(gt::parse_command(argc, argv)));

@@ -186,7 +186,6 @@ Exit run_data_prepare(const Command& command) {
   const auto& args = command.get<DataPrepareArgs>();
   require_inputs(args.input);
   PrepareOptions options = prepare_options(args);
-  if (args.untrusted) require_harmless_model(args.tokenizer);
   install_stop_signals();
   const StopFlag stop;
   options.stop = stop.get();

@@ -14,6 +14,7 @@
 #include "checkpoint/int8_rows.h"
 #include "checkpoint/steps.h"
 #include "checkpoint/weights.h"
+#include "data/tokenizer.h"
 #include "kernels/backend.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
@@ -284,6 +285,8 @@ Exit run_import(const Command& command) {
   if (!args.tokenizer.empty()) std::erase_if(origin.aux, [](const AuxFile& a) { return a.name == "tokenizer.model"; });
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
   if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
+  for (const AuxFile& a : aux)
+    if (a.name == "tokenizer.model") Tokenizer::load(a.path);  // refused here rather than by all who read the checkpoint
   TrainState state;
   state.origin = "import";
   state.run_uuid = random_uuid();

@@ -86,11 +86,6 @@ std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r
          fmt::format("next: gpttrain data prepare --input TEXT --tokenizer {} --output PREFIX\n", shell_word(stem + ".model"));
 }
 
-Tokenizer load_tokenizer(const std::string& path, bool untrusted) {
-  if (untrusted) require_harmless_model(path);
-  return Tokenizer::load(path);
-}
-
 // ---- encode
 
 enum class Form { kIds, kPieces, kBinary };
@@ -314,7 +309,7 @@ Exit run_tokenizer_encode(const Command& command) {
   const Form form = form_of(args.pieces, args.ids_binary);
   GT_REQUIRE(form != Form::kBinary || ::isatty(STDOUT_FILENO) != 1, Exit::kUsage,
              "--ids-binary writes bytes that no terminal can show; send them to a file: > ids.bin");
-  const Tokenizer tokenizer = load_tokenizer(args.tokenizer, args.untrusted);
+  const Tokenizer tokenizer = Tokenizer::load(args.tokenizer);
   const TokenType type = form == Form::kBinary ? binary_type(args.ids_binary, tokenizer) : TokenType::kI32;
   LineEncoder encoder(tokenizer, form, type, thread_count(args.threads));
   encode_inputs(args, tokenizer, form, encoder);
@@ -326,7 +321,7 @@ Exit run_tokenizer_decode(const Command& command) {
   const Form form = form_of(args.pieces, args.ids_binary);
   GT_REQUIRE(args.ids.empty() || args.input.empty(), Exit::kUsage, "--ids and --input: expected one of them");
   GT_REQUIRE(args.ids.empty() || form != Form::kBinary, Exit::kUsage, "--ids and --ids-binary: expected one of them");
-  const Tokenizer tokenizer = load_tokenizer(args.tokenizer, args.untrusted);
+  const Tokenizer tokenizer = Tokenizer::load(args.tokenizer);
   if (form == Form::kBinary) {
     BinaryDecoder decoder(tokenizer, binary_type(args.ids_binary, tokenizer));
     for (const TextInput& input : expand_inputs(args.input.empty() ? std::vector<std::string>{"-"} : args.input))

@@ -45,7 +45,7 @@ struct TokenizerTrainArgs {
 struct TokenizerEncodeArgs {
   std::vector<std::string> text, input;
   std::string tokenizer, ids_binary;
-  bool pieces = false, untrusted = false;
+  bool pieces = false;
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
@@ -55,14 +55,13 @@ struct TokenizerEncodeArgs {
     v("pieces", pieces, "", "print pieces instead of numbers");
     v("ids-binary", ids_binary, "u16|i32", "write little-endian numbers without lines; newlines are encoded too");
     v("threads", threads, "0..1024 threads", "0: all cores");
-    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
   }
 };
 
 struct TokenizerDecodeArgs {
   std::vector<std::string> ids, input;
   std::string tokenizer, ids_binary;
-  bool pieces = false, untrusted = false;
+  bool pieces = false;
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required", "SentencePiece model");
@@ -70,7 +69,6 @@ struct TokenizerDecodeArgs {
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of numbers");
     v("ids-binary", ids_binary, "u16|i32", "read little-endian numbers without lines");
-    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
   }
 };
 
@@ -78,7 +76,7 @@ struct DataPrepareArgs {
   std::vector<std::string> input;
   std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail";
   int64_t threads = 0, memory_mb = 512, max_doc_mb = 64;
-  bool no_eod = false, strict_utf8 = false, check_cache = false, untrusted = false, force = false;
+  bool no_eod = false, strict_utf8 = false, check_cache = false, force = false;
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
@@ -94,7 +92,6 @@ struct DataPrepareArgs {
     v("strict-utf8", strict_utf8, "", "invalid UTF-8 is bad too; else its bytes become U+FFFD and are counted");
     v("max-doc-mb", max_doc_mb, "1..4096 MB", "longest line");
     v("check-cache", check_cache, "", "encode every 1024th document a second time without the word cache");
-    v("untrusted", untrusted, "", "try the model in a child process first: it may have been made to crash");
     v("force", force, "", "start over, whatever is there");
   }
 };

@@ -1,9 +1,11 @@
 #include "data/tokenizer.h"
 
+#include <sentencepiece_trainer.h>
 #include <zlib.h>
 
 #include <thread>
 
+#include "data/model_trial.h"
 #include "data/model_walk.h"
 #include "data/text_source.h"
 #include "data/tokenizer_train.h"
@@ -265,9 +267,8 @@ TEST_CASE("a hostile model is refused with its offset, in this process or in a c
                      "abc",
                      7),
          {"unk"});  // a piece, and nothing that makes it a model
-  require_harmless_model(dir / "unigram.model");
   write_file(dir / "bad.model", good.substr(0, 100));
-  expect_error(Exit::kUsage, {"bad.model"}, [&] { require_harmless_model(dir / "bad.model"); });
+  expect_error(Exit::kUsage, {"bad.model"}, [&] { Tokenizer::load(dir / "bad.model"); });
   CHECK(walk_model(good, "good").byte_pieces == 256);
   std::mt19937 r(9);
   for (int i = 0; i < 3000; ++i) {  // the walk never reads outside and never throws anything else
@@ -276,6 +277,64 @@ TEST_CASE("a hostile model is refused with its offset, in this process or in a c
     try {
       walk_model(broken, "broken");
     } catch (const Error& e) { REQUIRE(e.code() == Exit::kUsage); }
+  }
+}
+
+namespace {
+
+// Protocol buffers by hand: a field of bytes.
+std::string proto_field(int number, const std::string& bytes) {
+  std::string out(1, static_cast<char>(number << 3 | 2));
+  size_t n = bytes.size();
+  for (; n > 127; n >>= 7) out += static_cast<char>(n | 128);
+  return out + static_cast<char>(n) + bytes;
+}
+
+// A normaliser section whose trie has this root: precompiled_charsmap of sentencepiece#1269.
+std::string with_trie(uint32_t root, const std::string& replacements = std::string(1, '\0')) {
+  std::vector<uint32_t> units(256, 0x80000000u);
+  units[0] = root;
+  std::string map("\0\4\0\0", 4);
+  map.append(reinterpret_cast<const char*>(units.data()), 1024);
+  return proto_field(3, proto_field(1, "x") + proto_field(2, map + replacements));
+}
+
+// Pieces alone, to which a normaliser section can be added.
+std::string bare_model() {
+  const std::string score("\x15\x00\x00\x80\xbf", 5);
+  return proto_field(1, proto_field(1, "<unk>") + score + std::string("\x18\x02", 2)) +
+         proto_field(1, proto_field(1, "a") + score);
+}
+
+}  // namespace
+
+TEST_CASE("a model whose normalisation trie leads outside is refused by name, and a child dies of it in our place") {
+  const uint32_t far = 0x3FFFFFu << 10 | 1u << 9, leaf = 1u << 8;
+  for (const std::string& section : {with_trie(far), with_trie(leaf)}) {
+    const std::string model = bare_model() + section;
+    expect_error(Exit::kUsage, {"hostile.model", "sentencepiece#1269"},
+                 [&] { Tokenizer::from_bytes(model, "hostile.model"); });
+  }
+  expect_error(Exit::kUsage, {"zero byte"}, [&] { walk_model(bare_model() + with_trie(0, "abc"), "m"); });
+  CHECK(!walk_model(bare_model() + with_trie(0), "m").identity);  // a trie without any rule
+  // What the walk does not know of: the library without it.
+  expect_error(Exit::kUsage, {"hostile.model", "crashes the SentencePiece library (signal "},
+               [&] { require_harmless_model(bare_model() + with_trie(far), "1", "hostile.model"); });
+  expect_error(Exit::kUsage, {"crashes the SentencePiece library"},  // it is not remembered as harmless
+               [&] { require_harmless_model(bare_model() + with_trie(far), "1", "hostile.model"); });
+  require_harmless_model(bare_model() + with_trie(0), "2", "good.model");
+}
+
+TEST_CASE("models with the library's own normalisation rules are taken") {
+  TempDir dir;
+  write_file(dir / "a.txt", made_up_text(300));
+  for (const char* rule : {"nmt_nfkc", "nfkc_cf", "identity"}) {
+    const auto status = sentencepiece::SentencePieceTrainer::Train(
+        std::string("--input=") + (dir / "a.txt") + " --model_prefix=" + (dir / rule) +
+        " --vocab_size=300 --hard_vocab_limit=false --minloglevel=2 --normalization_rule_name=" + rule);
+    REQUIRE(status.ok());
+    const Tokenizer t = Tokenizer::load(dir / (std::string(rule) + ".model"));
+    CHECK(t.encode("\xEF\xBC\xA1 a") .size() > 1);  // a fullwidth A
   }
 }
 

@@ -184,8 +184,6 @@ TEST_CASE("tokenizer encode gives the same ids for any number of threads, from f
     expected += ids + "\n";
   }
   CHECK(output_of({"tokenizer", "encode", "--tokenizer", w.tok(), "--text", "two words", "more"}) == expected);
-  CHECK(output_of({"tokenizer", "encode", "--tokenizer", w.tok(), "--untrusted", "--text", "two words", "more"}) ==
-        expected);
   CHECK(output_of({"tokenizer", "decode", "--tokenizer", w.tok(), "--ids", std::to_string(t.encode("a")[0])}) == "a\n");
   CHECK(output_of({"tokenizer", "encode", "--tokenizer", w.tok()}, "") == "");
 }
@@ -215,7 +213,6 @@ TEST_CASE("tokenizer encode and decode say which word of which line is wrong") {
   refused(with(encode, {"--input", w / "none"}), Exit::kUsage, {"none", "no such file"});
   refused({"tokenizer", "encode", "--tokenizer", w / "none.model"}, Exit::kUsage, {"none.model"});
   refused({"tokenizer", "encode", "--tokenizer", w.text()}, Exit::kUsage, {"text.txt"});
-  refused({"tokenizer", "encode", "--untrusted", "--tokenizer", w.text()}, Exit::kUsage, {"text.txt"});
 }
 
 TEST_CASE("data prepare and data inspect: what goes in comes out") {

@@ -1,8 +1,13 @@
 #include "launch/ranks/env_file.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "kernels/core/check.h"
@@ -23,6 +28,27 @@ bool is_variable(std::string_view name) {
   const auto good = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
   return !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) &&
          std::all_of(name.begin(), name.end(), good);
+}
+
+// Variables that choose which code a process loads or runs, or how its launcher starts it: not from a file.
+bool chooses_code(std::string_view name) {
+  for (const std::string_view prefix : {"LD_", "DYLD_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "GLIBC_",
+                                        "GCONV_"})
+    if (name.substr(0, prefix.size()) == prefix) return true;
+  for (const std::string_view exact : {"PATH", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN",
+                                       "NCCL_PROFILER_PLUGIN"})
+    if (name == exact) return true;
+  return false;
+}
+
+// ./.deepspeed_env lies wherever a job is started: what somebody else could have put there is not obeyed.
+void require_own(const std::string& path) {
+  struct stat s {};
+  GT_REQUIRE(::stat(path.c_str(), &s) == 0, Exit::kIo, path, ": ", std::strerror(errno));
+  GT_REQUIRE(s.st_uid == ::geteuid() || s.st_uid == 0, Exit::kUsage, path, ": belongs to user ", s.st_uid,
+             ", and its variables would go to every rank; make it yours (chown), or remove it");
+  GT_REQUIRE((s.st_mode & (S_IWGRP | S_IWOTH)) == 0, Exit::kUsage, path,
+             ": others may write it, and its variables would go to every rank; chmod go-w ", path);
 }
 
 void set_variable(Variables& out, std::string_view name, std::string_view value) {
@@ -46,6 +72,9 @@ Variables parse_env_file(std::string_view text, const std::string& name) {
     const std::string_view variable = trimmed(line.substr(0, eq));
     GT_REQUIRE(eq != std::string_view::npos && is_variable(variable) && line.find('\0') == std::string_view::npos,
                Exit::kUsage, name, ":", number, ": expected NAME=VALUE, found \"", line.substr(0, 60), "\"");
+    GT_REQUIRE(!chooses_code(variable), Exit::kUsage, name, ":", number, ": ", variable,
+               " chooses what code ranks load or how they are started, and is not taken from a file; set it in the "
+               "environment of the job");
     set_variable(out, variable, trimmed(line.substr(eq + 1)));
   }
   return out;
@@ -60,6 +89,7 @@ EnvFiles read_env_files() {
     const std::string path = folder + "/" + kName;
     if (folder.empty() || !fs::is_regular_file(path, ec)) continue;
     if (!out.files.empty() && fs::equivalent(path, out.files[0], ec)) continue;
+    require_own(path);
     for (const auto& [name, value] : parse_env_file(read_json_file(path), path))
       set_variable(out.variables, name, value);
     out.files.push_back(path);

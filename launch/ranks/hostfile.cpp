@@ -44,7 +44,45 @@ std::vector<std::string_view> words_of(std::string_view line) {
 int64_t number_after(std::string_view word, std::string_view name) {
   int64_t n;
   if (word.substr(0, name.size()) != name || word.substr(name.size(), 1) != "=") return 0;
-  return parse_int(word.substr(name.size() + 1), n) && n >= 1 && n <= kMostSlots ? n : 0;
+  const std::string_view digits = word.substr(name.size() + 1);
+  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;  // +2
+  return parse_int(digits, n) && n >= 1 && n <= kMostSlots ? n : 0;
+}
+
+bool consists_of(std::string_view s, const char* signs) {
+  constexpr std::string_view kLettersAndDigits = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+  return !s.empty() && s.find_first_not_of(std::string(kLettersAndDigits) + signs) == std::string_view::npos;
+}
+
+// What may go to ssh and mpirun as a host: gpu-07.example.org, 10.0.0.7, [fe80::1%eth0], user@gpu. Not what ssh reads as
+// an option ("-oProxyCommand=…") or mpirun as several hosts (commas).
+bool is_host_name(std::string_view name) {
+  const size_t at = name.rfind('@');
+  if (at != std::string_view::npos) {
+    const std::string_view user = name.substr(0, at);
+    if (!consists_of(user, "._-") || user[0] == '-') return false;
+    name.remove_prefix(at + 1);
+  }
+  if (name.size() > 2 && name.front() == '[' && name.back() == ']')
+    return consists_of(name.substr(1, name.size() - 2), ":.%_");
+  return name.size() <= 253 && consists_of(name, "._-") && name[0] != '-';
+}
+
+// Where a piece of a filter ends: at the '@' after which another begins. A host may hold one itself: user@gpu.
+std::vector<std::string_view> filter_pieces(const std::vector<HostSlots>& hosts, std::string_view filter) {
+  std::vector<std::string_view> out;
+  for (;;) {
+    size_t own = 0;
+    for (const HostSlots& h : hosts) {
+      const std::string_view rest = filter.substr(std::min(h.host.size(), filter.size()));
+      if (filter.substr(0, h.host.size()) == h.host && (rest.empty() || rest[0] == ':' || rest[0] == '@'))
+        own = std::max(own, h.host.size());
+    }
+    const size_t end = filter.find('@', own);
+    out.push_back(filter.substr(0, end));
+    if (end == std::string_view::npos) return out;
+    filter.remove_prefix(end + 1);
+  }
 }
 
 std::vector<int> first_slots(int64_t n) {
@@ -57,11 +95,11 @@ std::vector<int> first_slots(int64_t n) {
 std::vector<std::set<int>> named_slots(const std::vector<HostSlots>& hosts, const std::string& filter,
                                        const std::string& flag) {
   std::vector<std::set<int>> named(hosts.size());
-  for (const std::string_view piece : split(filter, '@')) {
+  for (const std::string_view piece : filter_pieces(hosts, filter)) {
     const auto malformed = [&] {
-      fail(Exit::kUsage, flag, ": expected NODE or NODE:SLOT,SLOT, found \"", piece, "\"");
+      fail(Exit::kUsage, flag, ": expected NODE or NODE:SLOT,SLOT, found \"", piece.empty() ? filter : piece, "\"");
     };
-    const size_t colon = piece.find(':');
+    const size_t colon = piece.find(':', piece.find(']') == std::string_view::npos ? 0 : piece.find(']'));
     const std::string_view host = piece.substr(0, colon);
     if (host.empty()) malformed();
     const auto at = std::find_if(hosts.begin(), hosts.end(), [&](const HostSlots& h) { return h.host == host; });
@@ -87,6 +125,7 @@ std::vector<std::set<int>> named_slots(const std::vector<HostSlots>& hosts, cons
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& name) {
   std::vector<HostSlots> hosts;
   int number = 0;
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // a byte-order mark
   for (const std::string_view line : split(text, '\n')) {
     ++number;
     const std::string_view entry = line.substr(0, line.find('#'));
@@ -97,6 +136,9 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& 
     GT_REQUIRE(slots > 0 && most && words.size() <= 3, Exit::kUsage, name, ":", number,
                ": Hostfile contains a bad entry: ", fmt::format("{}", fmt::join(words, " ")).substr(0, 200),
                "; expected HOST slots=N with N from 1 to ", kMostSlots, ", then perhaps max_slots=M with M from N");
+    GT_REQUIRE(is_host_name(words[0]), Exit::kUsage, name, ":", number, ": \"", words[0].substr(0, 200),
+               "\" is no name of a host; expected letters, digits, '.', '_' and '-' (not first), or an address as in "
+               "10.0.0.7 or [fe80::1], perhaps with USER@ before it");
     for (const HostSlots& h : hosts)
       GT_REQUIRE(h.host != words[0], Exit::kUsage, name, ":", number, ": Hostfile contains multiple entries for ",
                  words[0]);

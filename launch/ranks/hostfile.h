@@ -15,7 +15,7 @@ struct HostSlots {
 };
 
 // Lines "HOST slots=N" with N from 1, optionally "max_slots=M"; # begins a comment, empty lines are skipped. Throws
-// kUsage "name:line: …". Hosts in the order of the file.
+// kUsage "name:line: …", also for what is no name of a host: it goes to ssh and mpirun. Hosts in the order of the file.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& name);
 
 // This machine: "localhost" with a slot for each visible GPU, or for each core where there is none.

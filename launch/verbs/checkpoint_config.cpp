@@ -13,6 +13,7 @@ namespace gt {
 namespace {
 
 constexpr const char* kFile = "config.json";
+constexpr int64_t kMostTokens = 1 << 20;  // of a microbatch: more than any device takes
 // Of a foreign config.json. None of these is a path, a host, a command or the name of a file.
 const std::vector<std::string> kTaken = {"model",      "precision",          "train.micro_batch", "train.global_batch",
                                          "data.split", "data.eod_mask_loss"};
@@ -84,6 +85,10 @@ LoadedConfig load_checkpoint_config(const StepReader& step, ConfigSource source)
     throw Error(what.find(file) == std::string::npos ? file + ": " + what : what, Exit::kDamaged);
   }
   require_weights(step, alone.config.model);
+  const Config& c = alone.config;
+  GT_REQUIRE(c.train.micro_batch <= kMostTokens / c.model.seq, Exit::kDamaged, file, ": train.micro_batch ",
+             c.train.micro_batch, " of ", c.model.seq, " tokens each, expected at most ", kMostTokens,
+             " tokens in all");
   if (source.flags.empty() && source.external_world == 0) return alone;
   source.file = file;
   source.only = kTaken;

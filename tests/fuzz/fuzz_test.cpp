@@ -134,6 +134,9 @@ void holds(const Target& t) {
 
 }  // namespace
 
+TEST_CASE("the config of a foreign checkpoint is accepted whole or refused with one error") {
+  holds(fuzz::checkpoint_config());
+}
 TEST_CASE("a shard's index is accepted whole or refused with one error") { holds(ckpt_index()); }
 TEST_CASE("a checkpoint's manifest is accepted whole or refused with one error") { holds(ckpt_manifest()); }
 TEST_CASE("a config file is accepted whole or refused with one error") { holds(config_json()); }

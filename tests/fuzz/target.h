@@ -19,6 +19,7 @@ struct Target {
   int inputs;                           // mutated inputs of a normal test run: a second or two
 };
 
+Target checkpoint_config();  // config.json of a foreign checkpoint
 Target ckpt_index();     // rank-00000.idx, its checksums repaired
 Target ckpt_manifest();  // manifest.json, sealed again
 Target config_json();    // --config
@@ -32,7 +33,7 @@ Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a folder of several
 Target schedule_text();    // --parallel.schedule file:
 Target token_index();      // .idx beside a .bin
-Target tokenizer_model();  // the walker that SentencePiece models pass before the library sees them
+Target tokenizer_model();  // SentencePiece models: the walker, then the library
 
 // What became of the current input: the texts of the errors that refused it (every rule has a text of its own, so a new
 // text says that a mutation got somewhere new), and how many readers took it.

@@ -47,6 +47,13 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
       {"w0 slots=0\n", "bad entry: w0 slots=0"},
       {"w0 slots=-1\n", "bad entry"},
       {"w0 slots=1e9\n", "bad entry"},
+      {"w0 slots=+2\n", "bad entry"},
+      {"# x\n-oProxyCommand=reboot slots=2\n", "hosts:2: \"-oProxyCommand=reboot\" is no name of a host"},
+      {"w0,w1 slots=2\n", "hosts:1: \"w0,w1\" is no name of a host"},
+      {"-l@w0 slots=2\n", "\"-l@w0\" is no name of a host"},
+      {"user@-w0 slots=2\n", "is no name of a host"},
+      {"a;b slots=2\n", "is no name of a host"},
+      {"[] slots=2\n", "is no name of a host"},
       {"w0 slots=99999999\n", "bad entry"},
       {"w0 slots=4 max_slots=2\n", "bad entry"},
       {"w0 slots=4 cores=2\n", "bad entry"},
@@ -59,6 +66,22 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
     INFO(w.text);
     CHECK_THROWS_WITH(parse_hostfile(w.text, "hosts"), Contains(w.says));
   }
+}
+
+TEST_CASE("hosts may be addresses and have users, in the file and in filters; a byte-order mark is no name") {
+  const auto hosts = parse_hostfile("\xEF\xBB\xBF[fe80::1%eth0] slots=2\nuser@gpu-1.example.org slots=2\n"
+                                    "10.0.0.7 slots=1\n",
+                                    "h");
+  REQUIRE(hosts.size() == 3);
+  CHECK(hosts[0].host == "[fe80::1%eth0]");
+  CHECK(filter_hosts(hosts, "[fe80::1%eth0]", "") == std::vector<HostSlots>{hosts[0]});
+  CHECK(filter_hosts(hosts, "[fe80::1%eth0]:1@user@gpu-1.example.org@10.0.0.7", "") ==
+        std::vector<HostSlots>{{"[fe80::1%eth0]", {1}}, hosts[1], hosts[2]});
+  CHECK(filter_hosts(hosts, "user@gpu-1.example.org:0", "") ==
+        std::vector<HostSlots>{{"user@gpu-1.example.org", {0}}});
+  CHECK(filter_hosts(hosts, "", "user@gpu-1.example.org@10.0.0.7:0") == std::vector<HostSlots>{hosts[0]});
+  CHECK_THROWS_WITH(filter_hosts(hosts, "10.0.0.7@", ""), Contains("found \"10.0.0.7@\""));
+  CHECK_THROWS_WITH(filter_hosts(hosts, "user@other", ""), Contains("'user' not found in hostfile"));
 }
 
 TEST_CASE("filters choose as DeepSpeed's documentation says") {
@@ -81,7 +104,7 @@ TEST_CASE("filters choose as DeepSpeed's documentation says") {
       {"worker-0:", "", "found \"worker-0:\""},
       {"worker-0:x", "", "found \"worker-0:x\""},
       {"worker-0:1,", "", "found \"worker-0:1,\""},
-      {"@worker-0", "", "found \"\""},
+      {"@worker-0", "", "found \"@worker-0\""},
       {"worker-0:99999999999999999999", "", "found \"worker-0:9999"},
   };
   for (const auto& w : wrong) {

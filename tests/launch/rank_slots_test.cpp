@@ -3,6 +3,7 @@
 #include "launch/ranks/rank_slots.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -127,6 +128,23 @@ TEST_CASE("cores are listed as numbers and runs, and shared out in equal parts")
   CHECK(together == cores);
   CHECK(share_of_cores(cores, 0, 3).size() == 1);
   CHECK(share_of_cores(cores, 2, 3) == std::vector<int>{3, 8});
+}
+
+TEST_CASE(".deepspeed_env chooses no code, and is read only where nobody else could have written it") {
+  for (const char* name : {"LD_PRELOAD", "LD_LIBRARY_PATH", "OMPI_MCA_plm_rsh_agent", "PMIX_MCA_x", "PATH"})
+    CHECK_THROWS_WITH(parse_env_file("A=1\n" + std::string(name) + "=x\n", "f"),
+                      Contains("f:2: " + std::string(name) + " chooses what code ranks load"));
+  CHECK(parse_env_file("NCCL_DEBUG=INFO\nOMP_NUM_THREADS=2\n", "f").size() == 2);
+  TempDir home;
+  write_file(home / ".deepspeed_env", "A=home\n");
+  const ScopedVariable there("HOME", home.path().c_str());
+  std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0666));
+  CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: others may write it"));
+  std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0640));
+  CHECK(read_env_files().variables.size() == 1);
+  if (::geteuid() != 0) return;  // only root gives files away
+  REQUIRE(::chown((home / ".deepspeed_env").c_str(), 12345, 0) == 0);
+  CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: belongs to user 12345"));
 }
 
 TEST_CASE(".deepspeed_env has lines NAME=VALUE, and that of the working directory wins") {

@@ -47,10 +47,10 @@ struct Problem {
   std::string fix;     // nearest valid values; may be empty
 };
 
-// The first kListed problems are listed, further ones counted: a hostile file of 70,000 unknown keys costs what 20 cost.
+// The first kListed problems are listed, further ones counted: a hostile file of 70,000 unknown keys costs what 32 cost.
 class Problems {
  public:
-  static constexpr size_t kListed = 20;
+  static constexpr size_t kListed = 32;
   void add(std::string where, std::string key, std::string reason, std::string fix = "");
   bool empty() const { return list_.empty(); }
   bool full() const { return list_.size() >= kListed; }  // a suggestion for the next one would be read by nobody

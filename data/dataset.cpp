@@ -4,6 +4,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "data/token_file.h"
+#include "data/token_meta.h"
 #include "data/token_source.h"
 #include "kernels/core/check.h"
 #include "kernels/core/rng.h"
@@ -106,7 +108,7 @@ class BlendedDataset final : public Dataset {
                  .seed = options_.seed,
                  .order = order_of(options_),
                  .seq = options_.seq,
-                 .split = options_.whole ? "" : options_.split,
+                 .split = options_.whole ? "" : options_.split + (sources_.front()->cut() ? " of tokens" : ""),
                  .num_samples = options_.order == SampleOrder::kMegatron ? options_.num_samples : 0};
     const std::lock_guard lock(mutex_);
     const auto counts = sources_.size() == 1 ? std::span<const int64_t>(&consumed, 1) : blend_.counts_before(consumed);
@@ -131,6 +133,14 @@ class BlendedDataset final : public Dataset {
   mutable Blend blend_;
 };
 
+void require_one_tokenizer(const DatasetOptions& o) {
+  std::vector<TokenizerClaim> claims{{"data.tokenizer", o.tokenizer_sha256}};
+  for (const auto* list : {&o.sources, &o.beside})
+    for (const DataSource& s : *list)
+      if (auto claim = tokenizer_claim(token_prefix(s.path))) claims.push_back(*claim);
+  require_one_tokenizer(claims);
+}
+
 }  // namespace
 
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
@@ -146,6 +156,9 @@ std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
   std::vector<std::unique_ptr<TokenSource>> sources;
   std::vector<double> weights;
   std::string problems;
+  try {
+    require_one_tokenizer(o);
+  } catch (const Error& e) { problems = e.what(); }
   for (const DataSource& s : o.sources) {
     try {
       GT_REQUIRE(s.path != "mock", Exit::kUsage, "data.train: mock cannot be blended with files");

@@ -48,15 +48,19 @@ struct DatasetOptions {
   std::vector<DataSource> sources;  // one or more; weights all or none; {"mock"} alone for random tokens
   std::string split = "969,30,1";   // shares of sequences for train, valid, test
   int part = 0;                     // which share: 0 train, 1 valid, 2 test
+  bool cut_tokens = false;          // where train or valid would get no document, cut the tokens of the file instead
   bool whole = false;               // use all sequences: data.valid is given, so nothing is split
   int64_t seq = 1024;
   uint64_t seed = 1234;
   SampleOrder order = SampleOrder::kEpoch;
-  int64_t num_samples = 0;       // of the whole run; kMegatron only
+  int64_t num_samples = 0;          // of the whole run; kMegatron only
   int64_t dp = 1, micro_batch = 1;  // of the run, which kLlmc and kLlmcShuffled depend on
-  int64_t vocab = 0;             // ids from here on are errors; 0: not checked (mock needs it)
-  std::string tokenizer_sha256;  // of data.tokenizer; compared with meta.json
-  bool allow_tokenizer_mismatch = false;
+  int64_t vocab = 0;                // ids from here on are errors; 0: not checked (mock needs it)
+  // All of these that say which tokenizer their numbers are of must say the same:
+  // meta.json of the sources, the model data.tokenizer, meta.json of the files that the run reads beside these
+  // (data.valid).
+  std::string tokenizer_sha256;  // of data.tokenizer
+  std::vector<DataSource> beside;
   std::string cache_dir;  // index store and verdicts; empty: memory only (default_cache_dir() is the usual one)
   bool remembers = true;  // writes verdicts to cache_dir; false: only reads there
   bool builder = true;    // this rank builds orders for its node; the others wait for the file

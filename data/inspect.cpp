@@ -90,18 +90,22 @@ bool inspect_file(const std::string& path, std::ostream& out) {
   }
 }
 
-void inspect_document(const TokenStore& f, int64_t document, const Tokenizer* tokenizer, std::ostream& out) {
+void inspect_document(const TokenStore& f, int64_t document, bool full, const Tokenizer* tokenizer,
+                      std::ostream& out) {
   GT_REQUIRE(document >= 0 && document < f.documents(), Exit::kUsage, f.prefix(), ": --doc ", document,
              ": expected 0 to ", f.documents() - 1);
-  std::vector<int32_t> ids(static_cast<size_t>(document_tokens(f, document)));
-  size_t at = 0;
-  for (int64_t s = f.document_begin(document); s < f.document_begin(document + 1); ++s) {
-    const auto n = static_cast<size_t>(f.length(s));
-    f.read(s, 0, std::span(ids).subspan(at, n));
+  constexpr int64_t kScreenful = 256;  // tokens
+  const int64_t all = document_tokens(f, document), shown = full ? all : std::min(all, kScreenful);
+  std::vector<int32_t> ids(static_cast<size_t>(shown));
+  int64_t at = 0;
+  for (int64_t s = f.document_begin(document); at < shown; ++s) {
+    const int64_t n = std::min(f.length(s), shown - at);
+    f.read(s, 0, std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(n)));
     at += n;
   }
-  out << "document " << document << ": " << ids.size() << " tokens\n";
+  out << "document " << document << ": " << all << " tokens\n";
   print_ids(ids, tokenizer, out);
+  if (shown < all) out << "these are the first " << shown << " tokens; --full prints all " << all << '\n';
 }
 
 void inspect_sample(const Dataset& dataset, int64_t sample, const Tokenizer* tokenizer, std::ostream& out) {

@@ -16,8 +16,10 @@ namespace gt {
 // file is good.
 bool inspect_file(const std::string& path, std::ostream& out);
 
-// Document i: its ids, and its text when a tokenizer is given. kUsage when there is no such document.
-void inspect_document(const TokenStore& file, int64_t document, const Tokenizer* tokenizer, std::ostream& out);
+// Document i: its first 256 ids, or all with `full`, and their text when a tokenizer is given. kUsage when there is no
+// such document.
+void inspect_document(const TokenStore& file, int64_t document, bool full, const Tokenizer* tokenizer,
+                      std::ostream& out);
 
 // Sample n of a dataset: where it begins, its seq + 1 ids, and their text when a tokenizer is given.
 void inspect_sample(const Dataset& dataset, int64_t sample, const Tokenizer* tokenizer, std::ostream& out);

@@ -44,14 +44,18 @@ void check_options(const PrepareOptions& o) {
              " for ", o.threads, " threads, found ", o.memory_mb);
   GT_REQUIRE(o.max_doc_mb >= 1 && o.max_doc_mb <= 4096, Exit::kUsage, "--max-doc-mb: expected 1 to 4096, found ",
              o.max_doc_mb);
+  const bool sep = o.split_docs == SplitDocs::kSeparator;
+  GT_REQUIRE(sep ? !o.separator.empty() && o.separator.find('\n') == std::string::npos : o.separator.empty(),
+             Exit::kUsage, sep ? "--split-docs sep: expected --separator with the line between documents, such as '%'"
+                               : "--separator: is for --split-docs sep");
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
 // What shapes the output bytes; another value is another preparation.
 std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
   const char* formats[] = {"auto", "jsonl", "text"};
-  const char* splits[] = {"line", "blank-line", "file"};
-  const Json j = {{"tokenizer_sha256", t.sha256()},
+  const char* splits[] = {"line", "blank-line", "file", "sep"};
+  Json j = {{"tokenizer_sha256", t.sha256()},
                   {"format", formats[static_cast<int>(o.format)]},
                   {"json_key", o.json_key},
                   {"split_docs", splits[static_cast<int>(o.split_docs)]},
@@ -59,6 +63,7 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
                   {"on_bad", o.on_bad == OnBad::kFail ? "fail" : "skip"},
                   {"max_doc_mb", o.max_doc_mb},
                   {"strict_utf8", o.strict_utf8}};
+  if (o.split_docs == SplitDocs::kSeparator) j["separator"] = o.separator;
   return j.dump();
 }
 
@@ -299,7 +304,7 @@ TextFormat text_format_from(const std::string& s) {
 SplitDocs split_docs_from(const std::string& s) {
   return choice<SplitDocs>(
       "--split-docs", s,
-      {{"line", SplitDocs::kLine}, {"blank-line", SplitDocs::kBlankLine}, {"file", SplitDocs::kFile}});
+      {{"line", SplitDocs::kLine}, {"blank-line", SplitDocs::kBlankLine}, {"file", SplitDocs::kFile}, {"sep", SplitDocs::kSeparator}});
 }
 OnBad on_bad_from(const std::string& s) {
   return choice<OnBad>("--on-bad", s, {{"fail", OnBad::kFail}, {"skip", OnBad::kSkip}});

@@ -15,10 +15,11 @@ enum class TextFormat : uint8_t {
   kText
 };  // auto: .jsonl .json .ndjson (+ .gz) are JSON lines, the rest is text
 // What ends a document of text. kLine: the line without its end. kBlankLine: lines up to an empty one, with their ends.
-enum class SplitDocs : uint8_t { kLine, kBlankLine, kFile };
+// kSeparator: lines up to one that is the separator.
+enum class SplitDocs : uint8_t { kLine, kBlankLine, kFile, kSeparator };
 enum class OnBad : uint8_t { kFail, kSkip };
 TextFormat text_format_from(const std::string&);  // auto, jsonl, text
-SplitDocs split_docs_from(const std::string&);    // line, blank-line, file
+SplitDocs split_docs_from(const std::string&);    // line, blank-line, file, sep
 OnBad on_bad_from(const std::string&);            // fail, skip
 
 struct PrepareOptions {
@@ -28,6 +29,7 @@ struct PrepareOptions {
   TextFormat format = TextFormat::kAuto;
   std::string json_key = "text";
   SplitDocs split_docs = SplitDocs::kFile;
+  std::string separator;  // kSeparator: the line without its end
   bool eod = true;  // <|endoftext|> (or eos) ends every document
   int threads = 1;  // encoders
   int64_t memory_mb = 512;

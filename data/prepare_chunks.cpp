@@ -146,7 +146,8 @@ void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
     }
     append(bare, line, false, c);
     end_document(c);
-  } else if (options_.split_docs == SplitDocs::kBlankLine && bare.empty()) {
+  } else if ((options_.split_docs == SplitDocs::kBlankLine && bare.empty()) ||
+             (options_.split_docs == SplitDocs::kSeparator && bare == options_.separator)) {
     end_document(c);
   } else {
     append(text, line, false, c);

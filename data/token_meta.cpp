@@ -59,4 +59,27 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   }
 }
 
+std::optional<TokenizerClaim> tokenizer_claim(const std::string& prefix) {
+  const auto meta = read_token_meta(prefix);
+  if (!meta || meta->tokenizer_sha256.empty()) return std::nullopt;
+  return TokenizerClaim{prefix + ".meta.json", meta->tokenizer_sha256};
+}
+
+void require_one_tokenizer(const std::vector<TokenizerClaim>& claims) {
+  const TokenizerClaim* first = nullptr;
+  std::string others;
+  for (const TokenizerClaim& c : claims) {
+    if (c.sha256.empty()) continue;
+    if (first == nullptr) first = &c;
+    const std::string line = cat("\n  ", c.file, ": ", c.sha256);
+    if (c.sha256 != first->sha256 && others.find(line) == std::string::npos) others += line;
+  }
+  if (others.empty()) return;
+  const std::string found = cat("expected one tokenizer, found different ones (SHA-256 of the model):\n  ", first->file,
+                                ": ", first->sha256, others);
+  fail(Exit::kUsage, found,
+       "\nThe same number means different text in them. Prepare the text again with one tokenizer (gpttrain data "
+       "prepare --tokenizer), name the right data.tokenizer, or leave files out");
+}
+
 }  // namespace gt

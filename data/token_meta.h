@@ -20,4 +20,13 @@ std::string to_json(const TokenMeta&);
 void write_token_meta(const std::string& path, const TokenMeta&);     // atomic: temporary name, then rename; kIo
 std::optional<TokenMeta> read_token_meta(const std::string& prefix);  // nothing when absent; kUsage when broken
 
+// A file that says which tokenizer its numbers are of.
+struct TokenizerClaim {
+  std::string file, sha256;  // of the tokenizer; empty: the file does not say
+};
+std::optional<TokenizerClaim> tokenizer_claim(const std::string& prefix);  // of PREFIX.meta.json, where it says
+
+// Throws kUsage naming the files when they are of different tokenizers.
+void require_one_tokenizer(const std::vector<TokenizerClaim>& claims);
+
 }  // namespace gt

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/token_meta.h"
+#include "data/token_slice.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -24,17 +25,35 @@ Lengths choose_range(const TokenStore& f, const DatasetOptions& o) {
   return all;
 }
 
-// Compares meta.json with what the run was told; returns a remark for later errors.
+// Documents are what splits are made of, unless train or valid would get none of them.
+bool must_cut(const TokenStore& f, const DatasetOptions& o) {
+  if (!o.cut_tokens || o.whole || f.windows()) return false;
+  const auto documents = split_bounds(o.split, f.sequences()), tokens = split_bounds(o.split, f.tokens());
+  for (size_t part = 0; part < 2 && part + 1 < documents.size(); ++part)
+    if (documents[part] == documents[part + 1] && tokens[part] < tokens[part + 1]) return true;
+  return false;
+}
+
+std::unique_ptr<TokenStore> cut_by_tokens(std::unique_ptr<TokenStore> f, const DatasetOptions& o) {
+  const auto bounds = split_bounds(o.split, f->tokens());
+  GT_REQUIRE(o.part >= 0 && o.part + 1 < static_cast<int>(bounds.size()), Exit::kUsage, "data.split \"", o.split,
+             "\" has no share for ", part_name(o.part), "; give one more share", o.part == 1 ? " or data.valid" : "");
+  const int64_t begin = bounds[static_cast<size_t>(o.part)], end = bounds[static_cast<size_t>(o.part) + 1];
+  if (o.warn)
+    o.warn(cat(f->prefix(), ": ", f->sequences(), f->sequences() == 1 ? " document is" : " documents are",
+               " too few for data.split \"", o.split, "\", so it cuts tokens: ", part_name(o.part), " takes ", begin,
+               " to ", end, " of ", f->tokens()));
+  GT_REQUIRE(begin < end, Exit::kUsage, f->prefix(), ": data.split \"", o.split, "\" leaves no token to ",
+             part_name(o.part));
+  return std::make_unique<TokenSlice>(std::move(f), begin, end);
+}
+
+// Compares meta.json with the run's vocabulary and tokenizer; returns a remark for later errors.
 std::string check_meta(const TokenStore& f, const DatasetOptions& o) {
   const auto meta = read_token_meta(f.prefix());
   if (!meta) return "";
   const bool other =
       !o.tokenizer_sha256.empty() && !meta->tokenizer_sha256.empty() && meta->tokenizer_sha256 != o.tokenizer_sha256;
-  if (other && !o.allow_tokenizer_mismatch)
-    fail(Exit::kUsage, f.prefix(), ".meta.json: tokens were made by the tokenizer with SHA-256 ",
-         meta->tokenizer_sha256, ", data.tokenizer has ", o.tokenizer_sha256,
-         "; name the right tokenizer, or prepare the data again with this one");
-  if (other && o.warn) o.warn(cat(f.prefix(), ": made by another tokenizer than data.tokenizer"));
   GT_REQUIRE(o.vocab == 0 || meta->vocab <= o.vocab, Exit::kUsage, f.prefix(), ".meta.json: the tokenizer has ",
              meta->vocab, " pieces, the model's vocabulary is ", o.vocab, "; it must be at least ", meta->vocab, " (",
              (meta->vocab + 127) / 128 * 128, " when padded to a multiple of 128)");
@@ -65,7 +84,9 @@ TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
       order_(o.order) {
   GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
   meta_note_ = check_meta(*file_, o);
-  range_ = choose_range(*file_, o);
+  cut_ = must_cut(*file_, o);
+  if (cut_) file_ = cut_by_tokens(std::move(file_), o);
+  range_ = cut_ ? file_->lengths() : choose_range(*file_, o);
   if (order_ == SampleOrder::kSequential) {
     sequential_ = SequentialOrder(range_);
     tokens_ = sequential_.tokens();

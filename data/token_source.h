@@ -23,6 +23,7 @@ class TokenSource {
   void set_num_samples(int64_t n) { num_samples_ = n; }
 
   const TokenStore& file() const { return *file_; }
+  bool cut() const { return cut_; }                          // splits cut tokens, not documents
   int64_t size() const { return per_epoch_; }                // samples an epoch
   int64_t available() const;                                 // samples in all; INT64_MAX: endless
   void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
@@ -47,6 +48,7 @@ class TokenSource {
   [[noreturn]] void bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const;
 
   std::unique_ptr<TokenStore> file_;
+  bool cut_ = false;
   Lengths range_;
   int64_t seq_ = 0, per_epoch_ = 0, tokens_ = 0, vocab_ = 0, num_samples_ = 0;
   uint64_t seed_ = 0;

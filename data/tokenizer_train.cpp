@@ -40,8 +40,7 @@ void check_options(const TokenizerTrainOptions& o) {
              " (4 control pieces, the symbols and 256 bytes, and room for more) to 1000000, found ", o.vocab);
   GT_REQUIRE(o.sample_mb > 0 && o.sample_mb <= 10000, Exit::kUsage,
              "--sample-mb: expected a number above 0 and up to 10000, found ", o.sample_mb);
-  GT_REQUIRE(o.coverage > 0.5 && o.coverage <= 1, Exit::kUsage,
-             "--coverage: expected a number above 0.5 and up to 1, found ", o.coverage);
+  GT_REQUIRE(o.coverage >= 0.98 && o.coverage <= 1, Exit::kUsage, "--coverage: expected 0.98 to 1, found ", o.coverage);
   GT_REQUIRE(o.threads >= 1 && o.threads <= 1024, Exit::kUsage, "--threads: expected 1 to 1024, found ", o.threads);
   for (const std::string& s : o.special)
     GT_REQUIRE(!s.empty() && s != "<|endoftext|>" && s != "\n", Exit::kUsage, "--special: \"", s,
@@ -55,6 +54,18 @@ std::string csv_field(const std::string& s) {
   std::string quoted = "\"";
   for (char c : s) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
+}
+
+// The library's reason without its source lines, and what to do about it.
+std::string advice(std::string reason) {
+  if (const size_t at = reason.rfind("] "); at != std::string::npos) reason.erase(0, at + 2);
+  if (reason.find("required_chars") != std::string::npos)
+    return cat(
+        reason.substr(0, reason.find(" Increase")),
+        " The text has more different characters than pieces: give a larger --vocab, or a smaller --coverage (0.98 "
+        "to 1), which spells rare characters in bytes");
+  return cat(reason, " Give ", reason.find("too high") != std::string::npos ? "a smaller" : "another",
+             " --vocab or more text");
 }
 
 std::string train_model(const TokenizerTrainOptions& o, const std::vector<SampledLine>& lines) {
@@ -83,7 +94,7 @@ std::string train_model(const TokenizerTrainOptions& o, const std::vector<Sample
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(spec, &iterator, &model);
   GT_REQUIRE(status.ok(), Exit::kUsage, "training a tokenizer of ", o.vocab, " pieces from ", lines.size(),
-             " lines failed: ", status.ToString(), "; use a smaller --vocab or more text");
+             " lines failed: ", advice(status.ToString()));
   return model;
 }
 

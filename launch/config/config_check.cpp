@@ -9,6 +9,7 @@
 #include <set>
 
 #include "data/llmc_tokens.h"
+#include "data/token_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
 #include "launch/config/config_batch.h"
@@ -333,15 +334,27 @@ class Checker {
             .notes = notes_};
   }
 
+  // Text needs a tokenizer; says the command that makes one.
+  void text(const char* key, const std::string& path) {
+    if (!c_.data.tokenizer.empty()) return;
+    const std::string model = std::filesystem::path(path).stem().string() + ".model";
+    bad(key, path + ": text, which needs a tokenizer",
+        fmt::format("gpttrain tokenizer train --input {} --vocab {} --output {}, then add --data.tokenizer {}", path,
+                    c_.model.vocab, model, model));
+  }
+
   void sources(const char* key, const std::vector<DataSource>& list) {
     namespace fs = std::filesystem;
     std::error_code ec;
     for (const DataSource& s : list)
+      if (names_text(s.path))
+        text(key, s.path);
+      else
       for (const char* end : {".bin", ".idx"})
         if (s.path != "mock" && !names_llmc_tokens(s.path) && !fs::exists(s.path + end, ec)) {
           bad(key, fmt::format("{}{}: no such file", s.path, end),
               from_demo(key) ? "./launch/demo.sh makes it"
-                             : "give the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
+                             : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
           break;
         }
   }
@@ -412,6 +425,15 @@ class Checker {
 };
 
 }  // namespace
+
+bool names_text(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (path == "mock" || !fs::is_regular_file(path, ec) || names_llmc_tokens(path) ||
+      fs::exists(token_prefix(path) + ".idx", ec))
+    return false;
+  return !path.ends_with(".bin") && !path.ends_with(".idx");
+}
 
 void resolve_and_check(Config& config, const CheckContext& context, Problems& problems,
                        std::vector<std::string>& notes) {

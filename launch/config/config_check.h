@@ -30,4 +30,7 @@ struct NotBuilt {
 };
 const std::vector<NotBuilt>& not_built();
 
+// Whether a source of data.train is a file of text (or JSON lines) and not of tokens.
+bool names_text(const std::string& path);
+
 }  // namespace gt

@@ -117,9 +117,23 @@ std::string set_bool(bool& out, const std::string& word) {
   return "expected true or false, found " + quote(word);
 }
 
-std::string set_string(const Option& option, std::string& out, const std::string& word) {
+// Names of one number format: here f16, there fp16, elsewhere float16. Any of them is taken for the one that is legal.
+const std::vector<std::vector<std::string>> kSameFormat = {
+    {"f32", "fp32", "float32"}, {"f16", "fp16", "float16", "half"}, {"bf16", "bfloat16"}};
+
+std::string as_legal(const std::string& word, const std::vector<std::string>& legal) {
+  for (const auto& names : kSameFormat)
+    if (std::find(names.begin(), names.end(), word) != names.end())
+      for (const std::string& choice : legal)
+        if (std::find(names.begin(), names.end(), choice) != names.end()) return choice;
+  return word;
+}
+
+std::string set_string(const Option& option, std::string& out, const std::string& given) {
   const std::vector<std::string> legal = choices(option);
   const bool open = legal.empty() || std::any_of(legal.begin(), legal.end(), is_free_choice);
+  const bool known = std::find(legal.begin(), legal.end(), given) != legal.end();
+  const std::string word = known ? given : as_legal(given, legal);
   if (!open && std::find(legal.begin(), legal.end(), word) == legal.end()) {
     const std::string guess = did_you_mean(word, legal);
     const size_t remark = first_word(option.domain).size();

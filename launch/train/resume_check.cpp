@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "launch/train/run_saver.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 namespace fs = std::filesystem;
@@ -38,6 +39,7 @@ void require_same_run(const LoadReport& found, const Config& config, const Datas
   GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
              "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
              "or start a new run with another --log.name");
+  if (has_part(parts, "weights")) require_tokenizer_of(found.path, config);
   if (has_part(parts, "data"))
     require_same_stream(data_cursor_from_json(found.state.data_json), data.cursor(found.state.consumed_samples),
                         config.data.allow_change);

@@ -3,6 +3,7 @@
 #include "launch/ranks/agree.h"
 #include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 namespace {

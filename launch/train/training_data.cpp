@@ -1,6 +1,8 @@
 #include "launch/train/training_data.h"
 
+#include "checkpoint/checkpoint.h"
 #include "data/index_store.h"
+#include "data/token_file.h"
 #include "data/token_meta.h"
 #include "data/tokenizer.h"
 #include "kernels/core/check.h"
@@ -13,6 +15,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.sources = c.data.train;
   o.split = c.data.split;
   o.whole = !c.data.valid.empty();
+  o.cut_tokens = c.train.eval_every > 0;  // who does not evaluate trains on all there is
   o.seq = c.model.seq;
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.order = sample_order_from(c.data.order);
@@ -21,9 +24,21 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
   if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(c.data.tokenizer);
+  o.beside = c.data.valid;
   o.cache_dir = default_cache_dir();
   o.builder = builder;
   return o;
+}
+
+void require_tokenizer_of(const std::string& step_dir, const Config& c) {
+  const std::string kept = read_aux(step_dir, "tokenizer.model");
+  if (kept.empty()) return;
+  std::vector<TokenizerClaim> claims{{step_dir + "/tokenizer.model", sha256_hex(kept)}};
+  if (!c.data.tokenizer.empty()) claims.push_back({c.data.tokenizer, sha256_file_hex(c.data.tokenizer)});
+  for (const auto* list : {&c.data.train, &c.data.valid})
+    for (const DataSource& s : *list)
+      if (auto claim = tokenizer_claim(token_prefix(s.path))) claims.push_back(*claim);
+  require_one_tokenizer(claims);
 }
 
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions& o, const LoadedConfig& loaded) {

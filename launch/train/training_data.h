@@ -1,6 +1,7 @@
 // The training data as a config describes them.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "data/dataset.h"
 #include "data/loader.h"
@@ -11,6 +12,9 @@ namespace gt {
 
 // The samples of the run in their order. `builder`: of the ranks of a machine the one that writes its index.
 DatasetOptions training_data(const Config&, bool builder);
+
+// Throws kUsage where the checkpoint step keeps another tokenizer than the run's data were made with.
+void require_tokenizer_of(const std::string& step_dir, const Config&);
 
 // open_dataset, whose errors say who named the files.
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);

@@ -21,6 +21,7 @@
 #include "launch/verbs/inputs.h"
 #include "launch/verbs/output.h"
 #include "launch/config/near_path.h"
+#include "launch/verbs/own_text.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
@@ -56,6 +57,7 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   o.format = text_format_from(a.format);
   o.json_key = a.json_key;
   o.split_docs = split_docs_from(a.split_docs);
+  o.separator = a.separator;
   o.eod = !a.no_eod;
   o.threads = encoder_threads(a);
   o.memory_mb = a.memory_mb;
@@ -65,21 +67,6 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   o.check_cache = a.check_cache;
   o.force = a.force;
   return o;
-}
-
-void show_progress(const PrepareProgress& p, WorkLine& line) {
-  const auto done = static_cast<double>(p.input_done), all = static_cast<double>(p.input_bytes);
-  const double seconds = std::max(p.seconds, 1e-9);
-  std::vector<std::string> parts{format_bytes(static_cast<double>(p.text_bytes) / seconds) + "/s"};
-  if (done > 0 && done < all) parts.push_back("eta " + format_duration(seconds * (all - done) / done));
-  if (p.bad > 0) parts.push_back(format_thousands(p.bad) + " bad");
-  parts.push_back(format_count(static_cast<double>(p.tokens)) + " tokens");
-  parts.push_back(format_count(static_cast<double>(p.tokens) / seconds) + " tok/s");
-  parts.push_back(format_thousands(p.documents) + (p.documents == 1 ? " document" : " documents"));
-  const std::string size = format_bytes(static_cast<double>(p.text_bytes));
-  if (line.terminal() && all > 0) return line.show(progress_bar(done / all, line.width(), size, parts));
-  line.show(fmt::format("{}{}  {}", size, all > 0 ? fmt::format("  {:.0f} %", 100 * done / all) : "",
-                        fmt::join(parts, "  ")));
 }
 
 // Of the distribution of single tokens, in nats a token: what a model reaches that knows frequencies and no context.
@@ -173,6 +160,7 @@ std::unique_ptr<Dataset> dataset_of(const DataInspectArgs& a) {
   o.dp = a.dp;
   o.micro_batch = a.micro_batch;
   o.whole = a.split == "all";
+  o.cut_tokens = true;  // as a run with train.eval_every does
   o.split = a.shares;
   o.part = a.split == "valid" ? 1 : a.split == "test" ? 2 : 0;
   o.num_samples = std::max(a.samples, a.sample + 1);
@@ -196,6 +184,10 @@ Exit run_data_prepare(const Command& command) {
     result = prepare_data(options, [&](const PrepareProgress& p) { show_progress(p, line); });
   }
   const std::string prefix = token_prefix(args.output);
+  if (result.documents == 1)
+    write_out(
+        "note: found 1 document, so data.split cuts its tokens, not documents. What ends a document is --split-docs: blank-line, "
+        "line, or sep with --separator '%'\n");
   write_out(fmt::format("{}\n{}.bin, {}.idx, {}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
                         prefix, prefix, shell_word(prefix)));
   flush_out();
@@ -209,7 +201,7 @@ Exit run_data_inspect(const Command& command) {
   const auto tokenizer = tokenizer_of(args, prefix);
   Exit code = Exit::kOk;
   if (args.doc < 0 && args.sample < 0 && !args.order) code = inspect_whole(args.path, tokenizer.get(), std::cout);
-  if (args.doc >= 0) inspect_document(*open_tokens(args.path), args.doc, tokenizer.get(), std::cout);
+  if (args.doc >= 0) inspect_document(*open_tokens(args.path), args.doc, args.full, tokenizer.get(), std::cout);
   if (args.sample >= 0 || args.order) {
     const auto dataset = dataset_of(args);
     if (args.sample >= 0) inspect_sample(*dataset, args.sample, tokenizer.get(), std::cout);

@@ -54,7 +54,9 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   std::unique_ptr<Loader> loader;
   agree(m->mesh->world(), [&] {
     GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.", args.split == "valid" ? "valid" : "train", " PREFIX");
-    data = open_split(training_data(c, factory.local_rank() == 0), c, args.split);
+    DatasetOptions options = training_data(c, factory.local_rank() == 0);
+    options.cut_tokens = true;  // as in a run that evaluates
+    data = open_split(options, c, args.split);
     LoaderConfig l = training_loader(c, *m->mesh);
     l.total_samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
     loader = std::make_unique<Loader>(*data, l, m->stream.device(), *m->backend->device, m->stream);

@@ -317,8 +317,13 @@ Exit run_import(const Command& command) {
   fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
              shell_word(report.path + "/config.json"), shell_word(args.output),
              tokenizer ? " --data.tokenizer " + shell_word(report.path + "/tokenizer.model") : "");
-  fmt::print("generate: gpttrain generate --load {}{} --prompt \"…\"\n", shell_word(args.output),
-             tokenizer ? "" : " --tokenizer tok.model");
+  if (tokenizer)
+    fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
+  else
+    fmt::print(
+        "no SentencePiece model came with it, and no other kind of tokenizer can be read (no tokenizer.json, no "
+        "vocab.json + merges.txt):\nPREFIX are tokens that other tools made, as .bin + .idx of Megatron or .bin of "
+        "llm.c; text is written by transformers, from gpttrain export\n");
   return Exit::kOk;
 }
 

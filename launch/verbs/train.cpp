@@ -9,6 +9,7 @@
 #include "launch/ranks/supervisor.h"
 #include "launch/train/dry_run.h"
 #include "launch/train/trainer.h"
+#include "launch/verbs/own_text.h"
 #include "launch/verbs/verbs.h"
 
 namespace gt {
@@ -60,7 +61,11 @@ Exit run_train(const Command& command) {
   run.quiet = args.quiet;
   run.force = args.force;
   if (args.lr_range_test) make_range_test(run);
-  if (args.dry_run) return show_dry_run(command, run);
+  if (args.dry_run) {
+    if (forget_own_text(run.loaded.config)) fmt::print("data      text files, prepared when the run starts\n");
+    return show_dry_run(command, run);
+  }
+  prepare_own_text(run.loaded.config);
   return run_ranks(command, [&run](GroupFactory& factory) {
     require_same_program(run.loaded.config, factory);
     Trainer trainer(run, factory);

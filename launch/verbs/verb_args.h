@@ -35,7 +35,7 @@ struct TokenizerTrainArgs {
     v("type", type, "bpe|unigram", "model");
     v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
     v("sample-mb", sample_mb, ">0..10000 MB", "how much of the text the trainer sees, drawn by lines");
-    v("coverage", coverage, ">0.5..1", "share of characters that get pieces; the others are spelled in bytes");
+    v("coverage", coverage, "0.98..1", "share of characters that get pieces; the others are spelled in bytes");
     v("special", special, "", "further symbols that are never cut, after <|endoftext|> and newline");
     v("seed", seed, "0..", "which lines are drawn");
     v("threads", threads, "0..1024 threads", "that read the inputs; 0: all cores");
@@ -74,7 +74,7 @@ struct TokenizerDecodeArgs {
 
 struct DataPrepareArgs {
   std::vector<std::string> input;
-  std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail";
+  std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail", separator;
   int64_t threads = 0, memory_mb = 512, max_doc_mb = 64;
   bool no_eod = false, strict_utf8 = false, check_cache = false, force = false;
   template <class V>
@@ -84,7 +84,8 @@ struct DataPrepareArgs {
     v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
     v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
-    v("split-docs", split_docs, "file|blank-line|line", "text: what ends a document");
+    v("split-docs", split_docs, "file|blank-line|line|sep", "text: what ends a document; sep: a line that is --separator");
+    v("separator", separator, "", "--split-docs sep: the line between documents, such as % or <|endoftext|>");
     v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
     v("threads", threads, "0..1024 threads", "that encode; 0: all cores, as far as memory-mb allows");
     v("memory-mb", memory_mb, "1..1048576 MB", "bound of the memory used; the output does not depend on it");
@@ -99,12 +100,13 @@ struct DataPrepareArgs {
 struct DataInspectArgs {
   std::string path, tokenizer, split = "all", shares = "969,30,1", data_order = "epoch";
   int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234, dp = 1, micro_batch = 1;
-  bool order = false;
+  bool order = false, full = false;
   template <class V>
   void fields(V& v) {
     v("path", path, "required", "PREFIX of the token files, or llm.c's .bin or a pattern of them; also as plain word");
     v("tokenizer", tokenizer, "", "print text too; must be the one that made the tokens");
     v("doc", doc, "0..", "print this document");
+    v("full", full, "", "--doc: all of it; without it the first 256 tokens");
     v("sample", sample, "0..", "print this sample of seq + 1 tokens");
     v("order", order, "", "print where samples begin, as CSV");
     v("samples", samples, "1..", "--order: how many; data.order megatron: of the whole run");
@@ -254,7 +256,7 @@ struct ExportArgs {
     v("step", step, "0..", "this step of the folder; without it the newest good one");
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
     v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
-    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2 with config.json; without it hf for safetensors");
+    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
     v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");
     v("force", force, "", "replace what is there");

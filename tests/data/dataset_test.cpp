@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -215,19 +216,31 @@ TEST_CASE("a token outside of the vocabulary is reported with its place") {
   CHECK(open_dataset(o)->size() == d->size());
 }
 
-TEST_CASE("tokens of another tokenizer do not start, unless allowed") {
+TEST_CASE("files of different tokenizers are not blended, nor one file with data.valid of another") {
+  TempDir dir;
+  for (const char* name : {"a", "b", "c"}) {
+    write_documents(dir / name, {Sample(100, 3)});
+    write_token_meta(dir / (std::string(name) + ".meta.json"),
+                     {.tokenizer_sha256 = *name == 'b' ? "bbbb" : "aaaa", .vocab = 300, .eod = 4});
+  }
+  auto o = options_for({{dir / "a", 0.7}, {dir / "b.bin", 0.3}}, 12);
+  expect_error(Exit::kUsage, {"a.meta.json: aaaa", "b.meta.json: bbbb", "data prepare --tokenizer"},
+               [&] { open_dataset(o); });
+  o = options_for({{dir / "a", 0.7}, {dir / "c", 0.3}}, 12);
+  CHECK(open_dataset(o)->size() > 1);
+  o.beside = {{dir / "b", 0}};
+  expect_error(Exit::kUsage, {"b.meta.json: bbbb"}, [&] { open_dataset(o); });
+}
+
+TEST_CASE("tokens of another tokenizer do not start") {
   TempDir dir;
   write_documents(dir / "f", {Sample(100, 3)});
   write_token_meta(dir / "f.meta.json", {.tokenizer_sha256 = "aaaa", .vocab = 300, .eod = 4});
   auto o = options_for({{dir / "f", 0}}, 12);
   o.tokenizer_sha256 = "bbbb";
-  expect_error(Exit::kUsage, {"aaaa", "bbbb", "name the right tokenizer"}, [&] { open_dataset(o); });
-  o.allow_tokenizer_mismatch = true;
-  std::vector<std::string> warnings;
-  o.warn = [&](const std::string& w) { warnings.push_back(w); };
-  CHECK(open_dataset(o)->size() == 8);
-  CHECK(warnings.size() == 1);
+  expect_error(Exit::kUsage, {"aaaa", "bbbb", "name the right data.tokenizer"}, [&] { open_dataset(o); });
   o.tokenizer_sha256 = "aaaa";
+  CHECK(open_dataset(o)->size() == 8);
   o.vocab = 256;
   expect_error(Exit::kUsage, {"300 pieces", "vocabulary is 256", "384"}, [&] { open_dataset(o); });
 }
@@ -253,4 +266,55 @@ TEST_CASE("mock tokens are the words of a Philox stream") {
   CHECK(d->cursor(7).sources[0].cursor == 7);
   o.sources.push_back({"mock", 0});
   expect_error(Exit::kUsage, {"mock cannot be blended"}, [&] { open_dataset(o); });
+}
+
+TEST_CASE("where train or valid would get no document, splits cut tokens, and never otherwise") {
+  TempDir dir;
+  Sample one(1000);
+  std::iota(one.begin(), one.end(), 0);
+  write_documents(dir / "one", {one});
+  auto o = options_for({{dir / "one", 0}}, 9);
+  o.whole = false;
+  o.split = "90,10";
+  o.part = 1;
+  expect_error(Exit::kUsage, {"valid needs at least 1 of 1 documents"}, [&] { open_dataset(o); });
+  o.cut_tokens = true;
+  o.order = SampleOrder::kSequential;
+  std::vector<std::string> warnings;
+  o.warn = [&](const std::string& w) { warnings.push_back(w); };
+  const auto valid = open_dataset(o);
+  CHECK(valid->size() == 11);
+  CHECK(sample_of(*valid, 0)[0] == 900);
+  CHECK(sample_of(*valid, 10)[9] == 999);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].find("900 to 1000 of 1000") != std::string::npos);
+  o.part = 0;
+  const auto train = open_dataset(o);
+  CHECK(train->size() == 99);
+  CHECK(sample_of(*train, 98)[9] == 891);
+  CHECK(train->cursor(0).split == "90,10 of tokens");
+  // Several documents: cut inside of the second, and enough of them are not cut.
+  write_documents(dir / "two", {Sample(30, 1), Sample(70, 2), Sample(20, 3)});
+  o.sources = {{dir / "two", 0}};
+  o.split = "99,1,0";
+  o.seq = 1;
+  o.part = 1;
+  CHECK_THROWS(open_dataset(o));  // one token is no sample
+  o.split = "95,5";
+  CHECK(sample_of(*open_dataset(o), 0) == Sample{3, 3});
+  o.split = "60,40";
+  warnings.clear();
+  CHECK(open_dataset(o)->size() == 19);
+  CHECK(warnings.empty());
+  // Shuffled: every token of the share once an epoch, and none of the other share.
+  o = options_for({{dir / "one", 0}}, 9);
+  o.whole = false;
+  o.split = "90,10";
+  o.cut_tokens = true;
+  std::set<int32_t> seen;
+  const auto shuffled = open_dataset(o);
+  for (int64_t k = 0; k < shuffled->size(); ++k)
+    for (const int32_t id : sample_of(*shuffled, k)) seen.insert(id);
+  CHECK(*seen.rbegin() < 900);
+  CHECK(seen.size() > 890);
 }

@@ -35,9 +35,9 @@ TEST_CASE("inspect prints documents, samples and the order") {
   write_fixture(dir / "f");
   std::ostringstream document, sample, order;
   const TokenFile f = TokenFile::open(dir / "f");
-  inspect_document(f, 1, nullptr, document);
+  inspect_document(f, 1, true, nullptr, document);
   CHECK(document.str() == "document 1: 3 tokens\n20 21 22\n");
-  expect_error(Exit::kUsage, {"--doc 3", "0 to 2"}, [&] { inspect_document(f, 3, nullptr, document); });
+  expect_error(Exit::kUsage, {"--doc 3", "0 to 2"}, [&] { inspect_document(f, 3, true, nullptr, document); });
   DatasetOptions o;
   o.sources = {{dir / "f", 0}};
   o.whole = true;

@@ -154,7 +154,7 @@ TEST_CASE("inspect knows llm.c's token files") {
     CHECK(out.str().find(part) != std::string::npos);
   }
   std::ostringstream document, bad;
-  inspect_document(*open_tokens(dir / "s_*.bin"), 1, nullptr, document);
+  inspect_document(*open_tokens(dir / "s_*.bin"), 1, true, nullptr, document);
   CHECK(document.str() == "document 1: 2 tokens\n20 21\n");
   std::filesystem::resize_file(dir / "s_2.bin", 1026);
   CHECK_FALSE(inspect_file(dir / "s_*.bin", bad));

@@ -86,6 +86,15 @@ TEST_CASE("text becomes documents by file, by line and by blank line, and decode
   prepare_data(o);
   CHECK(w.texts("blank") == std::vector<std::string>{"first\r\nsecond line\n", " \n", "third\n", "last without end"});
 
+  write_file(w / "in/d.txt", "one 50 %\n%\r\n%\ntwo\nlines\n%\n");
+  o.inputs = {w / "in/d.txt"};
+  o.output = w / "sep";
+  o.split_docs = SplitDocs::kSeparator;
+  expect_error(Exit::kUsage, {"--separator"}, [&] { prepare_data(o); });
+  o.separator = "%";
+  prepare_data(o);
+  CHECK(w.texts("sep") == std::vector<std::string>{"one 50 %\n", "two\nlines\n"});
+
   const auto meta = read_token_meta(w / "file");
   REQUIRE(meta.has_value());
   CHECK((meta->documents == 2 && meta->vocab == 400 && meta->eod == 4 && meta->tokens == r.tokens));

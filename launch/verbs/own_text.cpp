@@ -100,7 +100,7 @@ void show_progress(const PrepareProgress& p, WorkLine& line) {
   if (p.bad > 0) parts.push_back(format_thousands(p.bad) + " bad");
   parts.push_back(format_count(static_cast<double>(p.tokens)) + " tokens");
   parts.push_back(format_count(static_cast<double>(p.tokens) / seconds) + " tok/s");
-  parts.push_back(format_thousands(p.documents) + " documents");
+  parts.push_back(format_thousands(p.documents) + (p.documents == 1 ? " document" : " documents"));
   const std::string size = format_bytes(static_cast<double>(p.text_bytes));
   if (line.terminal() && all > 0) return line.show(progress_bar(done / all, line.width(), size, parts));
   line.show(fmt::format("{}{}  {}", size, all > 0 ? fmt::format("  {:.0f} %", 100 * done / all) : "",

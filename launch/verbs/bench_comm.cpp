@@ -35,7 +35,7 @@ double wire_share(Motion m, int ranks) {
 }
 
 struct Measured {
-  const char* group;
+  std::string group;
   int ranks;
   Motion motion;
   int64_t bytes;

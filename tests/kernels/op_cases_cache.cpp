@@ -6,7 +6,7 @@
 namespace gt::test {
 namespace {
 
-void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capacity, DType t) {
+void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capacity, DType t, bool big = false) {
   const std::string name = cat("heads ", heads, "/", kv, " dim ", dim, " capacity ", capacity, suffix(t));
   const Shape cache{3, kv, capacity, dim}, qkv{3, (heads + 2 * kv) * dim};
   const double end = static_cast<double>(capacity - 1);
@@ -30,12 +30,14 @@ void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capa
   read.args.heads = heads;
   read.args.scale = 1 / std::sqrt(static_cast<float>(dim));
   read.tolerance = unit_of(t);
+  store.big = read.big = big;
   read.flops = 4.0 * static_cast<double>(heads * capacity * dim);
 }
 
 }  // namespace
 
 void add_cache_cases(OpCases& to) {
+  add_cache(to, 12, 12, 64, 1024, DType::kF32, true);  // to be timed
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, 4, 2, 8, capacity, t);
     add_cache(to, 3, 1, 80, 129, t);

@@ -54,7 +54,7 @@ std::string data_flags(const DataConfig& data) {
     if (sources.empty()) return;
     out += fmt::format("{}--data.{}", out.empty() ? "" : " ", flag);
     for (const DataSource& s : sources)
-      out += s.weight != 0 ? fmt::format(" {} {}", s.weight, shell_word(s.path)) : " " + shell_word(s.path);
+      out += s.weight != 0 ? fmt::format(" {} {}", s.weight, shell_word(printable(s.path))) : " " + shell_word(printable(s.path));
   };
   add("train", data.train);
   add("valid", data.valid);

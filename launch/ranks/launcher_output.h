@@ -31,7 +31,7 @@ struct BegunRank {
 
 // What the launcher itself complained about; an empty text: nothing.
 struct LauncherTrouble {
-  std::string text;    // "node2: /opt/gpttrain cannot be started there: ..."
+  std::string text;    // "node2: /opt/trainer cannot be started there: ..."
   bool usage = false;  // the user has to change something; else it may pass
 };
 

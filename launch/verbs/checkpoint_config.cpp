@@ -15,8 +15,9 @@ namespace {
 constexpr const char* kFile = "config.json";
 constexpr int64_t kMostTokens = 1 << 20;  // of a microbatch: more than any device takes
 // Of a foreign config.json. None of these is a path, a host, a command or the name of a file.
-const std::vector<std::string> kTaken = {"model",      "precision",          "train.micro_batch", "train.global_batch",
-                                         "data.split", "data.eod_mask_loss"};
+const std::vector<std::string> kTaken = {
+    "model",      "precision",  "train.micro_batch", "train.global_batch", "train.seed",
+    "data.split", "data.order", "data.eod_mask_loss"};
 
 void require_weights(const StepReader& step, const ModelConfig& model) {
   const std::string where = step.path() + "/" + kFile;
@@ -101,7 +102,9 @@ Config checkpoint_config(const StepReader& step, const std::vector<std::string>&
 
 std::vector<std::string> flags_with_data(const StepReader& step, const std::vector<std::string>& flags,
                                          const std::vector<std::string>& words) {
-  const DataConfig given = checkpoint_config(step, flags).data, recorded = recorded_data(step);
+  std::vector<std::string> alone{"--train.grad_accum", "1", "--train.global_batch", "0"};  // whatever the layout
+  alone.insert(alone.end(), flags.begin(), flags.end());
+  const DataConfig given = checkpoint_config(step, alone).data, recorded = recorded_data(step);
   if (!given.train.empty() || !given.valid.empty()) return flags;
   std::vector<std::string> out = flags;
   if (is_mock(recorded)) {

@@ -10,8 +10,8 @@
 
 namespace gt {
 
-// Returns the config of the checkpoint's model: model.*, precision.*, train.{micro,global}_batch, data.split and
-// data.eod_mask_loss of its config.json,
+// Returns the config of the checkpoint's model: model.*, precision.*, train.{micro_batch,global_batch,seed} and
+// data.{split,order,eod_mask_loss} of its config.json,
 // then `flags`, which win; everything else is at its default. kUsage: there is no config.json, or `flags` do not fit;
 // kDamaged: config.json breaks a rule, or a weight that it asks for is missing or has another shape.
 Config checkpoint_config(const StepReader& step, const std::vector<std::string>& flags);

@@ -151,7 +151,7 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, wha
   SUCCEED("sanitizers write reports and map shadow memory");
 #else
   TempDir dir;
-  constexpr int64_t kMegabytes = 200;  // of GPT-2 1558M the weights alone are 6.2 GB
+  constexpr int64_t kMegabytes = 300;  // of GPT-2 1558M the weights alone are 6.2 GB
   std::string out;
   REQUIRE(under_rules("--config " + source_dir() + "/configs/gpt2-1558m.json --data.train mock --dry-run", dir.path(),
                       kMegabytes, &out) == 0);
@@ -179,7 +179,7 @@ TEST_CASE("a dry run shows how ranks would start, though the launcher is not ins
   CHECK_FALSE(slurm.says("--dry-run"));
   const Outcome mpi = without_path("--pp 2");
   CHECK(mpi.code == 0);
-  CHECK(mpi.says("mpirun -q "));
+  CHECK(mpi.says("mpirun --oversubscribe "));
   const Outcome missing = without_path("--data.train nowhere/tokens");
   CHECK(missing.code == 2);
   CHECK(missing.says("nowhere/tokens"));

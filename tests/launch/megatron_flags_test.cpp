@@ -18,9 +18,9 @@ using Catch::Contains;
 
 namespace {
 
-// As `gpttrain lr`, which takes the flags of a run and needs no data.
+// As `gpttrain bench`, which takes the flags of a run and needs no data.
 Command parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "lr");
+  words.insert(words.begin(), "bench");
   return parse_command(words, RankEnv{});
 }
 

@@ -45,7 +45,8 @@ MemoryFit fullest_device(const MeshShape& mesh, const StagePlans& plans, const B
                          const std::vector<Machine>& machines) {
   const int devices = std::max(1, backend.device->count());
   std::vector<int64_t> free_bytes(static_cast<size_t>(devices));
-  for (int d = 0; d < devices; ++d) backend.device->memory(d, &free_bytes[static_cast<size_t>(d)], nullptr);
+  int64_t total = 0;
+  for (int d = 0; d < devices; ++d) backend.device->memory(d, &free_bytes[static_cast<size_t>(d)], &total);
   MemoryFit worst;
   for (const Machine& m : machines)
     for (int d = 0; d < devices && d < static_cast<int>(m.ranks.size()); ++d) {

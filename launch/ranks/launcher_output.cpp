@@ -151,7 +151,8 @@ void LauncherOutput::run() {
 
 void LauncherOutput::take_line(const std::string& line) {
   if (const size_t mark = line.find(kMark); mark != std::string::npos) {
-    pass_on(line.substr(0, mark));
+    const std::string before = line.substr(0, mark);
+    if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // a tag of mpirun
     return take_report(line.substr(mark + std::char_traits<char>::length(kMark)));
   }
   for (const char* noise : {"mpirun: Forwarding signal", "has sent help message", "have sent help message",

@@ -68,7 +68,7 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
   }
 }
 
-TEST_CASE("hosts may be addresses and have users, in the file and in filters; a byte-order mark is no name") {
+TEST_CASE("hosts may be addresses and have users, in the file and in filters, a byte-order mark is no name") {
   const auto hosts = parse_hostfile("\xEF\xBB\xBF[fe80::1%eth0] slots=2\nuser@gpu-1.example.org slots=2\n"
                                     "10.0.0.7 slots=1\n",
                                     "h");

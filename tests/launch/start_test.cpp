@@ -229,7 +229,7 @@ TEST_CASE("ranks of one machine use no network, those of several the interface t
   CHECK_THROWS_WITH(interface_here("nosuch0"), Contains("nosuch0") && Contains("lo 127.0.0.1"));
 }
 
-TEST_CASE("torchrun's variables alone start nothing; words of a launcher may begin with dashes") {
+TEST_CASE("torchrun's variables alone start nothing, words of a launcher may begin with dashes") {
   RankEnv env;
   env.source = "RANK";
   env.rank = 1, env.world = 4;
@@ -242,7 +242,7 @@ TEST_CASE("torchrun's variables alone start nothing; words of a launcher may beg
   CHECK(c.loaded.config.launch.exclude.empty());
 }
 
-TEST_CASE("ranks of each machine as Slurm lists them; srun fills machines evenly") {
+TEST_CASE("ranks of each machine as Slurm lists them, srun fills machines evenly") {
   CHECK(tasks_per_node("2(x2),1") == std::vector<int>{2, 2, 1});
   CHECK(tasks_per_node("4") == std::vector<int>{4});
   setenv("SLURM_JOB_NUM_NODES", "2", 1);

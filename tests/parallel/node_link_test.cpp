@@ -113,7 +113,7 @@ struct Machine {
 
 }  // namespace
 
-TEST_CASE("a report arrives as it was, with times by the receiver's clock; damaged ones are refused") {
+TEST_CASE("a report arrives as it was, with times by the receiver's clock, damaged ones are refused") {
   const NodeReport sent{"node2", "rank 1 died", {rank_view(1), rank_view(2)}};
   const std::string bytes = encode(sent, 8 * kSecond);
   const auto got = decode(bytes, 1000 * kSecond);

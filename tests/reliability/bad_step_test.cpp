@@ -61,7 +61,7 @@ TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R2
   }
 }
 
-TEST_CASE("by default every finite step is taken, whatever its loss and norm; spikes are counted", "[R24]") {
+TEST_CASE("by default every finite step is taken, whatever its loss and norm, spikes are counted", "[R24]") {
   const std::string standard = FaultConfig().spike_action;
   StepGuard g({.action = spike_action_from(standard)});
   fill(g);

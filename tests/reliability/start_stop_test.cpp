@@ -120,7 +120,7 @@ TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, strange
   CHECK(r.code == 75);
 }
 
-TEST_CASE("a closed terminal saves in every way of starting; nohup is left alone", "[R14]") {
+TEST_CASE("a closed terminal saves in every way of starting, nohup is left alone", "[R14]") {
   for (const std::string way : {"", "--pp 2 --launch.ranks threads", "--tp 2", "--launch.max_restarts 2"}) {
     TempDir dir;
     const Outcome r = gpttrain(kRun + way, dir.path(), 100, [&](int pid) {

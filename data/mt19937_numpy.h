@@ -1,6 +1,6 @@
 // The shuffle of numpy's legacy generator, so that orders of samples equal those of other trainers bit for bit.
 // MT19937: Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998. Only orders that others have use it (and
-// llm.c's initial weights, launch/train/torch_init.h); all else draws from the counter generator of kernels/core/rng.h.
+// llm.c's initial weights, launch/engine/torch_init.h); all else draws from the counter generator of kernels/core/rng.h.
 #pragma once
 #include <cstdint>
 #include <random>

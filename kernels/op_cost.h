@@ -1,6 +1,6 @@
 // What an op has to do: floating-point operations of products, and bytes between the processor and its memory. Of the
 // call as it is, and of the same work in a graph whose fusions are complete: the difference is what missing fusions
-// cost. Pure arithmetic on shapes and types; launch/logs/roofline.h makes times of it.
+// cost. Pure arithmetic on shapes and types; launch/observe/roofline.h makes times of it.
 #pragma once
 #include <cstdint>
 

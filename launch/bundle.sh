@@ -8,7 +8,7 @@
 # In it: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ with what Open MPI and PMIx need at run
 # time, configs/, licenses/, share/gpttrain/bundle.txt with the least glibc. Not in it: cuBLASLt (541 MB; a CUDA 13 toolkit
 # in /usr/local/cuda or a folder in LD_LIBRARY_PATH has it), cuDNN (looked for there too, and done without), the driver, ssh, libraries of fast networks: processes talk by
-# shared memory and TCP. Machines that share a job need it at the same path. launch/ranks/bundle.h is the program's side.
+# shared memory and TCP. Machines that share a job need it at the same path. launch/ranks/start/bundle.h is the program's side.
 #   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER [CUDNN_FRONTEND]     BACKEND may be missing
 set -euo pipefail
 program=$1 backend=$2 source=$3 folder=$4 frontend=${5:-}

@@ -6,13 +6,13 @@
 
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
-#include "launch/config/cli.h"
-#include "launch/ranks/bundle.h"
-#include "launch/ranks/launcher_output.h"
-#include "launch/ranks/rank_env.h"
-#include "launch/ranks/start_limits.h"
+#include "launch/commands/cli.h"
+#include "launch/commands/verbs.h"
+#include "launch/hosts/rank_env.h"
 #include "launch/ranks/crash.h"
-#include "launch/verbs/verbs.h"
+#include "launch/ranks/start/bundle.h"
+#include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/start_limits.h"
 
 namespace {
 

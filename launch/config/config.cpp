@@ -10,7 +10,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/config_check.h"
-#include "launch/config/deepspeed.h"
+#include "launch/config/translate/deepspeed.h"
 
 namespace gt {
 namespace {

@@ -1,4 +1,4 @@
-// Every option of a run, one struct a section; each lists its fields once (launch/config/options.h) and that list
+// Every option of a run, one struct a section; each lists its fields once (launch/options/options.h) and that list
 // serves the JSON file,
 // --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's
 // business. In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/config/options.h"
+#include "launch/hosts/launch_config.h"
+#include "launch/options/options.h"
 
 namespace gt {
 
@@ -390,33 +391,6 @@ struct DeviceConfig {
       "GPU: replay compute actions as CUDA graphs from their second run on, with the same bits; auto: where there is one");
     v("attention", attention, "auto|cudnn|own",
       "GPU: attention by cuDNN where it takes the shape, else by our own kernels; by cuDNN or not at all; by our own");
-  }
-};
-
-struct LaunchConfig {
-  std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
-  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
-  double start_timeout_s = 0;
-  bool bind_cores = false;
-  template <class V>
-  void fields(V& v) {
-    v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
-    v("hostfile", hostfile, "FILE",
-      "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
-    v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
-    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
-    v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
-    v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
-    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
-    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program, in one word: --launcher_args \"--mca x y\"");
-    v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
-    v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
-    v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
-    v("max_restarts", max_restarts, "0..1000000",
-      "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
-    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
-    v("start_timeout_s", start_timeout_s, "0..86400 seconds",
-      "ranks that have not started by then end the job; 0: 600, on one machine 120 and 2 more a rank");
   }
 };
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "launch/config/batch.h"
-#include "launch/config/near_numbers.h"
+#include "launch/options/near_numbers.h"
 
 namespace gt {
 namespace {

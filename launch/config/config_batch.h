@@ -1,7 +1,7 @@
 // micro_batch, global_batch and grad_accum: what follows from what.
 #pragma once
 #include "launch/config/config_check.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 
 namespace gt {
 

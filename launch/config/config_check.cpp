@@ -18,11 +18,11 @@
 #include "launch/config/config_hosts.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
-#include "launch/config/near_numbers.h"
-#include "launch/config/near_path.h"
+#include "launch/config/fault_spec.h"
 #include "launch/config/schedule_file.h"
-#include "launch/logs/trace.h"
-#include "launch/train/inject.h"
+#include "launch/config/trace_window.h"
+#include "launch/options/near_numbers.h"
+#include "launch/options/near_path.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {

@@ -2,7 +2,7 @@
 #pragma once
 #include "data/curriculum.h"
 #include "launch/config/config.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 
 namespace gt {
 

@@ -1,7 +1,7 @@
 // precision.fp8: what products of 8 bits need of the rest of a config.
 #pragma once
 #include "launch/config/config.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 
 namespace gt {
 

@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "launch/ranks/env_file.h"
-#include "launch/ranks/hostfile.h"
-#include "launch/ranks/network.h"
-#include "launch/ranks/rank_slots.h"
-#include "launch/ranks/spawn.h"
+#include "launch/hosts/env_file.h"
+#include "launch/hosts/hostfile.h"
+#include "launch/hosts/network.h"
+#include "launch/hosts/rank_env.h"
+#include "launch/hosts/rank_slots.h"
 
 namespace gt {
 namespace {

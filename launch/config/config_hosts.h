@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "launch/config/config_check.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 
 namespace gt {
 

@@ -2,7 +2,7 @@
 // options of optimizer and schedule that the config stands for.
 #pragma once
 #include "launch/config/config.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 #include "optim/optimizer.h"
 
 namespace gt {

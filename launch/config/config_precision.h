@@ -5,7 +5,7 @@
 
 #include "autograd/precision.h"
 #include "launch/config/config.h"
-#include "launch/config/rule_context.h"
+#include "launch/options/rule_context.h"
 #include "optim/loss_scaler.h"
 
 namespace gt {

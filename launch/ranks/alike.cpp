@@ -17,8 +17,8 @@
 #include "kernels/core/host.h"
 #include "kernels/core/sha256.h"
 #include "launch/config/config.h"
+#include "launch/options/version.h"
 #include "launch/ranks/agree.h"
-#include "launch/version.h"
 
 namespace gt {
 namespace {

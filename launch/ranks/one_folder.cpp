@@ -7,8 +7,8 @@
 
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
-#include "launch/logs/run_file.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/run_file.h"
 
 namespace gt {
 namespace {

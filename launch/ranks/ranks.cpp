@@ -12,21 +12,21 @@
 
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
+#include "launch/hosts/network.h"
+#include "launch/hosts/rank_slots.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/crash.h"
+#include "launch/ranks/device_groups.h"
 #include "launch/ranks/join_machines.h"
-#include "launch/ranks/launcher_output.h"
-#include "launch/ranks/network.h"
-#include "launch/ranks/rank_slots.h"
-#include "launch/ranks/spawn.h"
 #include "launch/ranks/stack_watch.h"
-#include "launch/ranks/start_limits.h"
-#include "launch/train/device_groups.h"
-#include "launch/train/engine_options.h"
+#include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/spawn.h"
+#include "launch/ranks/start/start_limits.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
 #include "parallel/comm/stall_monitor.h"
 #include "parallel/comm/thread_group.h"
+#include "parallel/mesh.h"
 
 namespace gt {
 namespace {
@@ -37,7 +37,7 @@ std::string verdict_file() {
   return path != nullptr ? path : "";
 }
 
-StallOptions stall_options(const Command& command) {
+StallOptions stall_options(const JobRequest& command) {
   const Config& config = command.loaded.config;
   return {.abort_seconds = stall_abort_seconds(command),
           .run_dir = config.run_dir(),
@@ -46,6 +46,12 @@ StallOptions stall_options(const Command& command) {
           .dump_requests = dump_requests,
           .stacks = watched_stacks,
           .end = {}};
+}
+
+std::string coordinates(const ParallelConfig& p, int rank) {
+  MeshShape shape;
+  shape.pp = static_cast<int>(p.pp), shape.dp = static_cast<int>(p.dp), shape.tp = static_cast<int>(p.tp);
+  return shape.place(rank);
 }
 
 bool no_thread(const std::exception& e) {
@@ -62,14 +68,14 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
   if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
   std::string who;
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // an error of one rank: say which
-    who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), mesh_shape(config).place(rank));
+    who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), coordinates(config.parallel, rank));
   }
   fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : printable_lines(e.what()));
   const std::string what = who + e.what(), file = verdict_file();
   if (code_of(e) == Exit::kHardware && !file.empty()) std::ofstream(file) << what.substr(0, what.find('\n')) << "\n";
 }
 
-Exit run_threads(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
+Exit run_threads(const JobRequest& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
   ThreadWorld ranks(world, wait_deadline(config));
@@ -138,14 +144,14 @@ void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
 
 }  // namespace
 
-double stall_abort_seconds(const Command& command) {
+double stall_abort_seconds(const JobRequest& command) {
   const Config& c = command.loaded.config;
   const bool chosen = command.loaded.origin.count("comm.stall_abort_s") > 0;
   if (chosen || c.launch.max_restarts == 0) return c.comm.stall_abort_s;
   return (c.comm.stall_warn_s > 0 ? c.comm.stall_warn_s : 10) + 10;
 }
 
-Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>& body) {
+Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const int world = static_cast<int>(config.world());
   const int threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
@@ -192,7 +198,7 @@ Exit run_ranks(const Command& command, const std::function<Exit(GroupFactory&)>&
   return static_cast<Exit>(launch_ranks(world, command.words, options));
 }
 
-std::string start_command(const Command& command) {
+std::string start_command(const JobRequest& command) {
   const Config& config = command.loaded.config;
   SpawnOptions options = spawn_options(config);
   options.only_shown = true;

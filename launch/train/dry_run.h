@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "launch/config/config.h"
-#include "launch/logs/memory_fit.h"
-#include "launch/logs/metrics.h"
-#include "launch/ranks/rank_env.h"
+#include "launch/hosts/rank_env.h"
+#include "launch/observe/memory_fit.h"
+#include "launch/observe/metrics.h"
 
 namespace gt {
 

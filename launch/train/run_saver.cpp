@@ -6,9 +6,9 @@
 #include <sstream>
 
 #include "kernels/core/host.h"
-#include "launch/logs/progress.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/options/version.h"
 #include "launch/ranks/agree.h"
-#include "launch/version.h"
 
 namespace gt {
 namespace {

@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/host.h"
 #include "launch/config/config.h"
-#include "launch/logs/metrics.h"
+#include "launch/observe/metrics.h"
 #include "launch/train/save_timer.h"
 
 namespace gt {

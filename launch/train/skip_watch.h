@@ -3,7 +3,7 @@
 #pragma once
 #include <array>
 
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
 
 namespace gt {
 

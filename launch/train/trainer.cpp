@@ -7,12 +7,12 @@
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
 #include "launch/config/config_curriculum.h"
+#include "launch/engine/engine_options.h"
+#include "launch/engine/gemm_plans.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/alike.h"
 #include "launch/ranks/one_folder.h"
 #include "launch/ranks/signals.h"
-#include "launch/train/engine_options.h"
-#include "launch/train/gemm_plans.h"
 #include "launch/train/training_data.h"
 
 namespace gt {

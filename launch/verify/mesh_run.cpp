@@ -7,7 +7,7 @@
 
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
-#include "launch/logs/comm_log.h"
+#include "launch/observe/comm_log.h"
 #include "parallel/comm/thread_group.h"
 
 namespace gt {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "data/curriculum.h"
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
+#include "launch/engine/logical.h"
 #include "launch/verify/activations.h"
-#include "launch/verify/logical.h"
 #include "launch/verify/pieces.h"
 
 namespace gt {

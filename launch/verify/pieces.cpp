@@ -120,22 +120,6 @@ void add_pieces(RankRecord& out, int step, const std::vector<ShardView>& views, 
   }
 }
 
-void write_views(const std::vector<ShardView>& views, const Logical& from, const Backend& backend, Stream stream) {
-  std::vector<float> values;
-  for (const ShardView& v : views) {
-    values.assign(static_cast<size_t>(v.data.numel()), 0.f);
-    const auto it = from.find(logical_name(v.name));
-    GT_CHECK(it != from.end() && static_cast<int64_t>(it->second.size()) == v.full.numel(), "no tensor for ", v.name);
-    const std::vector<float>& full = it->second;
-    for (int64_t i = 0; i < v.data.numel(); ++i)
-      if (const int64_t at = logical_offset(v, v.begin + i); at >= 0)
-        values[static_cast<size_t>(i)] = full[static_cast<size_t>(at)];
-    store_view(v, values.data(), backend, stream);
-  }
-}
-
-std::string logical_name(const std::string& view_name) { return view_name.substr(view_name.find('/') + 1); }
-
 std::vector<RankRecord> gather_records(ProcessGroup& world, const RankRecord& mine) {
   constexpr int kTag = 1;
   const auto tensor = [](void* data, int64_t bytes) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "launch/engine/logical.h"
 #include "launch/verify/activations.h"
-#include "launch/verify/logical.h"
 #include "parallel/comm/process_group.h"
 #include "parallel/zero/shard_view.h"
 
@@ -31,12 +31,6 @@ struct RankRecord {
 
 // Copies what the views show into the record. Without `copies` only what this rank is the one to save.
 void add_pieces(RankRecord&, int step, const std::vector<ShardView>& views, bool copies, const Backend&, Stream);
-
-// The other way: writes logical tensors (by parameter name) into what the views show; vocabulary padding becomes 0.
-void write_views(const std::vector<ShardView>& views, const Logical& from, const Backend&, Stream);
-
-// "layers.0.norm1.weight" of "master/layers.0.norm1.weight", "exp_avg/layers…" of "optim/exp_avg/layers…".
-std::string logical_name(const std::string& view_name);
 
 // Records of all ranks, in rank order, on rank 0; nothing elsewhere. Collective.
 std::vector<RankRecord> gather_records(ProcessGroup& world, const RankRecord& mine);

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 
 namespace gt {

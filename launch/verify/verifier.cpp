@@ -1,7 +1,7 @@
 #include "launch/verify/verifier.h"
 
 #include "launch/config/config_curriculum.h"
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 
 namespace gt {

@@ -1,5 +1,5 @@
 // config.json of a checkpoint whose every hash is right: what generate, eval and export do with it before they compute.
-#include "launch/verbs/checkpoint_config.h"
+#include "launch/commands/checkpoint_config.h"
 
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"

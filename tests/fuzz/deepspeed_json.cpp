@@ -1,5 +1,5 @@
 #include "launch/config/config.h"
-#include "launch/config/deepspeed_file.h"
+#include "launch/config/translate/deepspeed_file.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -3,9 +3,9 @@
 
 #include <chrono>
 
-#include "launch/verbs/checkpoint_config.h"
-#include "launch/verbs/loaded_model.h"
-#include "launch/verbs/verbs.h"
+#include "launch/commands/checkpoint_config.h"
+#include "launch/commands/loaded_model.h"
+#include "launch/commands/verbs.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/support/test.h"
 

@@ -5,8 +5,8 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/backend.h"
 #include "kernels/core/sha256.h"
+#include "launch/commands/gpt2_weights.h"
 #include "launch/config/config.h"
-#include "launch/verbs/gpt2_weights.h"
 #include "parallel/comm/self_group.h"
 #include "tests/fuzz/target.h"
 

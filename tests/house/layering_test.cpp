@@ -36,6 +36,16 @@ const std::map<std::string, Names> kInsideParallel{
     {"zero", {"comm", "mesh.h", "zero"}},
 };
 
+// Inside launch/: each layer may include itself and those before it.
+const std::vector<std::string> kLaunchLayers{"options", "hosts",  "config", "ranks",   "engine",
+                                             "observe", "train",  "verify", "commands"};
+
+int launch_layer(const std::string& path) {
+  const std::string rest = path.substr(7);
+  const auto it = std::find(kLaunchLayers.begin(), kLaunchLayers.end(), rest.substr(0, rest.find('/')));
+  return static_cast<int>(it - kLaunchLayers.begin());  // main.cpp: above all of them
+}
+
 const std::vector<std::pair<std::string, Names>> kHome{
     {"cuda", {"kernels/cuda", "parallel/comm"}},
     {"cublas", {"kernels/cuda"}},
@@ -101,6 +111,9 @@ std::string broken_rule(const Include& i) {
       if (!kInsideParallel.at(part(i.file)).count(part(i.target)))
         return part(i.file) + " may not include " + part(i.target);
     }
+    if (from == "launch" && to == "launch" && i.target != "launch/git_hash.h" &&
+        launch_layer(i.target) > launch_layer(i.file))
+      return i.file + " may not include the higher layer of " + i.target;
     return "";
   }
   for (const auto& [prefix, homes] : kHome)
@@ -130,8 +143,21 @@ TEST_CASE("planted upward includes are found") {
   CHECK(broken_rule({"data/loader.h", "nccl.h", 1, true}) != "");
   CHECK(broken_rule({"model/gpt.h", "kernels/ops.h", 1, false}) != "");
   CHECK(broken_rule({"parallel/zero/param_store.h", "parallel/pipeline/schedule.h", 1, false}) != "");
-  CHECK(broken_rule({"launch/train/engine.h", "tests/support/test.h", 1, false}) != "");
-  CHECK(broken_rule({"launch/train/engine.h", "model/gpt.h", 1, false}) == "");
+  CHECK(broken_rule({"launch/engine/engine.h", "tests/support/test.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/engine/engine.h", "model/gpt.h", 1, false}) == "");
+  CHECK(broken_rule({"launch/config/config_check.cpp", "launch/observe/trace/trace.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/ranks/ranks.h", "launch/commands/cli.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/engine/engine.h", "launch/train/trainer.h", 1, false}) != "");
+  CHECK(broken_rule({"launch/train/trainer.h", "launch/engine/engine.h", 1, false}) == "");
+  CHECK(broken_rule({"launch/options/version.cpp", "launch/main.cpp", 1, false}) != "");
+}
+
+TEST_CASE("every folder of launch/ is a layer") {
+  for (const auto& e : fs::directory_iterator(fs::path(gt::source_dir()) / "launch")) {
+    if (!e.is_directory()) continue;
+    INFO(e.path().filename());
+    CHECK(launch_layer("launch/" + e.path().filename().string() + "/") < static_cast<int>(kLaunchLayers.size()));
+  }
 }
 
 TEST_CASE("files stay small") {

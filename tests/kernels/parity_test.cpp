@@ -74,7 +74,7 @@ void expect_parity(const std::string& op) {
   set_cpu_isa("auto");
 
   const Backend* cuda = cuda_backend(nullptr);
-  if (!cuda) GT_SKIP("there is no GPU");
+  if (!cuda) return;  // "every backend at hand takes part" reports it once for all ops
   const OpenStream stream(*cuda->device, 0, 1);
   for (const auto& c : cases) {
     INFO("cuda, " << op << ' ' << c->name);

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/core/check.h"
-#include "launch/config/cli.h"
+#include "launch/commands/cli.h"
 #include "launch/config/config_alias.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

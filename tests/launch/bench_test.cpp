@@ -4,10 +4,10 @@
 #include <fstream>
 #include <map>
 
-#include "launch/config/json_text.h"
-#include "launch/logs/ceilings.h"
-#include "launch/verbs/bench_stats.h"
-#include "launch/verbs/peer_output.h"
+#include "launch/commands/bench/bench_stats.h"
+#include "launch/commands/bench/peer_output.h"
+#include "launch/observe/ceilings.h"
+#include "launch/options/json_text.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

@@ -1,10 +1,10 @@
 // Verbs, their flags, and what is said when they are wrong.
-#include "launch/config/cli.h"
+#include "launch/commands/cli.h"
 
 #include <map>
 
 #include "kernels/core/check.h"
-#include "launch/ranks/rank_env.h"
+#include "launch/hosts/rank_env.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

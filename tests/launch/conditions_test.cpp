@@ -1,12 +1,12 @@
 // Summaries of looks at devices, what is said of them, and who looks when.
-#include "launch/logs/conditions.h"
+#include "launch/observe/conditions.h"
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
 
-#include "launch/config/json_text.h"
+#include "launch/options/json_text.h"
 #include "tests/support/test.h"
 
 namespace gt {

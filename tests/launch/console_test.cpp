@@ -1,9 +1,9 @@
 // Golden text of the console.
-#include "launch/logs/console.h"
+#include "launch/observe/sinks/console.h"
 
 #include <cmath>
 
-#include "launch/logs/progress.h"
+#include "launch/observe/sinks/progress.h"
 #include "tests/support/test.h"
 
 using namespace gt;

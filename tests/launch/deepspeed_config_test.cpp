@@ -1,5 +1,5 @@
 // --deepspeed_config: what becomes of files as their users write them, who wins over whom, and what hostile ones get.
-#include "launch/config/deepspeed.h"
+#include "launch/config/translate/deepspeed.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

@@ -1,5 +1,5 @@
 // Every row of DeepSpeed's key table: what it promises about its key is held against what loading such a file does.
-#include "launch/config/deepspeed_keys.h"
+#include "launch/config/translate/deepspeed_keys.h"
 
 #include <chrono>
 #include <set>

@@ -6,7 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
-#include "launch/config/deepspeed_file.h"
+#include "launch/config/translate/deepspeed_file.h"
 
 namespace gt {
 

@@ -16,7 +16,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "launch/logs/console.h"
+#include "launch/observe/sinks/console.h"
 #include "launch/train/dry_run.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/process.h"

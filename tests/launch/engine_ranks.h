@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
 
 namespace gt {
 

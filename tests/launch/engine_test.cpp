@@ -1,5 +1,5 @@
 // The engine on ranks that are threads: skipped steps, stop wishes, evaluation, planned against measured memory.
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
 
 #include <cmath>
 #include <cstring>

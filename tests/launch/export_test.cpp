@@ -10,7 +10,7 @@
 #include "checkpoint/int8_rows.h"
 #include "checkpoint/weights.h"
 #include "kernels/core/sha256.h"
-#include "launch/verbs/loaded_model.h"
+#include "launch/commands/loaded_model.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"

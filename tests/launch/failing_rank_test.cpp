@@ -7,8 +7,9 @@
 #include <atomic>
 
 #include "kernels/core/open_stream.h"
+#include "launch/commands/cli.h"
+#include "launch/engine/engine_options.h"
 #include "launch/ranks/ranks.h"
-#include "launch/train/engine_options.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"

@@ -3,8 +3,8 @@
 
 #include <sstream>
 
-#include "launch/logs/module_flops.h"
-#include "launch/train/module_timer.h"
+#include "launch/engine/module_flops.h"
+#include "launch/engine/module_timer.h"
 #include "parallel/comm/self_group.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"

@@ -19,8 +19,8 @@
 #include "kernels/core/sha256.h"
 #include "launch/config/config.h"
 #include "launch/config/schedule_file.h"
-#include "launch/logs/ceilings.h"
-#include "launch/logs/console.h"
+#include "launch/observe/ceilings.h"
+#include "launch/observe/sinks/console.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

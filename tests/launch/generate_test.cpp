@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 
-#include "launch/verbs/decoder.h"
-#include "launch/verbs/stop_strings.h"
+#include "launch/commands/generate/decoder.h"
+#include "launch/commands/generate/stop_strings.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

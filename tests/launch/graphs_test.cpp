@@ -4,7 +4,7 @@
 
 #include "kernels/core/host.h"
 #include "kernels/replay.h"
-#include "launch/train/device_groups.h"
+#include "launch/ranks/device_groups.h"
 #include "tests/launch/null_rank.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/report.h"
 #include "launch/verify/verifier.h"
 #include "tests/launch/faults.h"

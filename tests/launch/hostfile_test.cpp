@@ -1,6 +1,6 @@
 // Hostfiles and host filters: the table of DeepSpeed's documentation, every error with its place, and ranks that really
 // start on the slots.
-#include "launch/ranks/hostfile.h"
+#include "launch/hosts/hostfile.h"
 
 #include <unistd.h>
 
@@ -10,9 +10,9 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
-#include "launch/config/deepspeed_flags.h"
-#include "launch/ranks/host_probe.h"
-#include "launch/ranks/spawn.h"
+#include "launch/config/translate/deepspeed_flags.h"
+#include "launch/ranks/start/host_probe.h"
+#include "launch/ranks/start/spawn.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

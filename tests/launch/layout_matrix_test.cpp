@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "tests/support/test.h"

@@ -13,10 +13,10 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "launch/config/json_text.h"
-#include "launch/logs/log_jsonl.h"
-#include "launch/logs/run_file.h"
-#include "launch/logs/tensorboard_sink.h"
+#include "launch/observe/sinks/log_jsonl.h"
+#include "launch/observe/sinks/tensorboard_sink.h"
+#include "launch/options/json_text.h"
+#include "launch/ranks/run_file.h"
 #include "tests/support/test.h"
 
 using namespace gt;

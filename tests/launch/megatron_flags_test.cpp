@@ -1,12 +1,12 @@
 // Every row of Megatron's table, and command lines in the shape of its examples: what becomes of each flag.
-#include "launch/config/megatron_flags.h"
+#include "launch/config/translate/megatron_flags.h"
 
 #include <algorithm>
 #include <set>
 #include <sstream>
 
 #include "kernels/core/check.h"
-#include "launch/config/cli.h"
+#include "launch/commands/cli.h"
 #include "launch/config/config_alias.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
 #include "parallel/comm/null_group.h"
 
 namespace gt {

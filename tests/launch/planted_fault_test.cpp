@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/report.h"
 #include "launch/verify/verifier.h"
 #include "tests/launch/faults.h"

@@ -1,12 +1,12 @@
 // How many kinds of matrix products a model has: cuBLASLt needs a plan, and with device.gemm_tune a timing, for each
 // (kernels/cuda/gemm_lt.cpp). Recorded on the null table, so a change that makes a product's shape depend on the
 // microbatch or the layer is seen without a GPU.
-#include "launch/train/product_kinds.h"
+#include "launch/engine/product_kinds.h"
 
 #include <algorithm>
 #include <filesystem>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

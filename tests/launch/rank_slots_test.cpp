@@ -1,6 +1,6 @@
 // What the launcher's flags do to ranks: which cores and GPUs they are left, variables from .deepspeed_env, and
 // machines that are reached by ssh, here by a program in its place that starts a clean shell, as ssh would.
-#include "launch/ranks/rank_slots.h"
+#include "launch/hosts/rank_slots.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
-#include "launch/ranks/env_file.h"
-#include "launch/ranks/spawn.h"
+#include "launch/hosts/env_file.h"
+#include "launch/ranks/start/spawn.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "kernels/core/memory.h"
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "parallel/comm/null_group.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"

@@ -1,13 +1,13 @@
 // The roofline against the tables of the performance plan, which were made by hand with the same rates: single ops,
 // whole steps, FLOPs to the integer, and bytes that no lost fusion may raise unseen.
-#include "launch/logs/roofline.h"
+#include "launch/observe/roofline.h"
 
 #include <cmath>
 #include <map>
 #include <set>
 
-#include "launch/logs/utilization.h"
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
+#include "launch/observe/utilization.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"

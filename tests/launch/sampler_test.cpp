@@ -1,5 +1,5 @@
 // The choice of the next token: pure, so every rule can be counted.
-#include "launch/verbs/sampler.h"
+#include "launch/commands/generate/sampler.h"
 
 #include <cmath>
 #include <map>

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/config/config.h"
-#include "launch/logs/banner.h"
-#include "launch/ranks/host_blame.h"
-#include "launch/ranks/supervisor.h"
+#include "launch/observe/banner.h"
+#include "launch/ranks/start/host_blame.h"
+#include "launch/ranks/start/supervisor.h"
 #include "launch/train/run_saver.h"
 #include "launch/train/save_timer.h"
 #include "tests/launch/engine_ranks.h"

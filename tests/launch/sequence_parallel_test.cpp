@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/pipeline/preamble.h"
 #include "tests/launch/mesh_checks.h"

@@ -1,6 +1,6 @@
 // Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises
 // MPI.
-#include "launch/ranks/spawn.h"
+#include "launch/ranks/start/spawn.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 // op calls of a block, and the planned bytes of a layout against a run that really computes.
 #include <map>
 
-#include "launch/train/engine.h"
+#include "launch/engine/engine.h"
 #include "parallel/comm/null_group.h"
 #include "tests/support/test.h"
 

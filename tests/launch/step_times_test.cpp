@@ -1,8 +1,8 @@
 // The breakdown of a step: bubbles measured and predicted, and the warning about slow data.
-#include "launch/logs/step_times.h"
+#include "launch/engine/step_times.h"
 
-#include "launch/logs/data_wait.h"
-#include "launch/logs/predict.h"
+#include "launch/observe/data_wait.h"
+#include "launch/observe/predict.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -1,5 +1,5 @@
 // The supervisor: what is started again and what is not, and that nothing of it shows in the losses.
-#include "launch/ranks/supervisor.h"
+#include "launch/ranks/start/supervisor.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // TensorBoard event files byte for byte, and CRC-32C.
-#include "launch/logs/tensorboard.h"
+#include "launch/observe/sinks/tensorboard.h"
 
 #include <unistd.h>
 

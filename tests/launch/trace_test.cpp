@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "launch/logs/trace_json.h"
-#include "launch/logs/trace_session.h"
+#include "launch/observe/trace/trace_json.h"
+#include "launch/observe/trace/trace_session.h"
 #include "parallel/comm/thread_group.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"

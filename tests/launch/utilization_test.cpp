@@ -1,11 +1,11 @@
 // FLOPs of a step against the figures of the formulas' sources, peaks by name, and ceilings on disk.
-#include "launch/logs/utilization.h"
+#include "launch/observe/utilization.h"
 
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
 
-#include "launch/logs/console.h"
+#include "launch/observe/sinks/console.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -1,5 +1,5 @@
 // The verbs that do not train, called as main calls them: a command line in, exit code and everything printed out.
-#include "launch/verbs/verbs.h"
+#include "launch/commands/verbs.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 
 #include "data/token_file.h"
 #include "data/tokenizer.h"
+#include "launch/commands/output.h"
+#include "launch/options/version.h"
 #include "launch/ranks/signals.h"
-#include "launch/verbs/output.h"
-#include "launch/version.h"
 #include "tests/data/support.h"
 #include "tests/support/paths.h"
 

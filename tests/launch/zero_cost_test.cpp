@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "launch/logs/banner.h"
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
+#include "launch/observe/banner.h"
 #include "parallel/zero/flat_layout.h"
 #include "tests/support/test.h"
 

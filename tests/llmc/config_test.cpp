@@ -3,7 +3,7 @@
 
 #include "launch/config/config.h"
 #include "launch/config/config_optim.h"
-#include "launch/train/engine_options.h"
+#include "launch/engine/engine_options.h"
 #include "optim/lr_schedule.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/verify/logical.h"
+#include "launch/engine/logical.h"
 
 namespace gt {
 

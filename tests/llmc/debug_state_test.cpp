@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "launch/config/cli.h"
-#include "launch/train/engine_options.h"
-#include "launch/verbs/loaded_model.h"
-#include "launch/verbs/verbs.h"
+#include "launch/commands/cli.h"
+#include "launch/commands/loaded_model.h"
+#include "launch/commands/verbs.h"
+#include "launch/engine/engine_options.h"
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

@@ -1,5 +1,5 @@
 // model.init torch42: PyTorch's numbers, whatever the layout.
-#include "launch/train/torch_init.h"
+#include "launch/engine/torch_init.h"
 
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"

@@ -1,5 +1,5 @@
 // Silent corruption: a flipped bit that no value and no file shows is found in what several ranks hold.
-#include "launch/train/replica_check.h"
+#include "launch/engine/replica_check.h"
 
 #include <random>
 

@@ -1,0 +1,150 @@
+// gpttrain bench ceilings: what the device does at most with the ops of this program, in the type that the config's
+// linears have: products of large squares, a copy of device memory, attention at the model's heads and length. Inputs
+// are normally distributed (constant ones let a GPU clock higher); a load of two seconds comes first; medians of 30
+// count. Kept for training to hold its own speed against (launch/observe/utilization.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "launch/commands/bench/bench_record.h"
+#include "launch/commands/bench/device_bench.h"
+#include "launch/commands/verbs.h"
+#include "launch/engine/engine_options.h"
+#include "launch/engine/rank_device.h"
+#include "launch/observe/banner.h"
+#include "launch/observe/utilization.h"
+#include "launch/ranks/ranks.h"
+
+namespace gt {
+namespace {
+
+constexpr double kLoadSeconds = 2;
+
+// FLOP/s of C = A B^T, all of n x n.
+double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
+  std::vector<Buffer> held;
+  const Gemm g{.a = b.normal({n, n}, t, held),
+               .b = b.normal({n, n}, t, held),
+               .out = b.empty({n, n}, t, held),
+               .trans_b = true,
+               .b_version = 1};
+  const auto work = [&] { b.ops().gemm(g, b.stream()); };
+  for (double spent = 0; load_first && spent < kLoadSeconds;) spent += b.timed(work);
+  const double flops = 2.0 * std::pow(static_cast<double>(n), 3);
+  return flops / b.median(work);
+}
+
+// The same of numbers of 8 bits, whose result is of `t`.
+double product_fp8(const DeviceBench& b, int64_t n, DType t) {
+  std::vector<Buffer> held;
+  const GemmFp8 g{.a = b.normal({n, n}, DType::kF8E4M3, held),
+                  .b = b.normal({n, n}, DType::kF8E4M3, held),
+                  .a_scale = b.constant(1, {1}, held),
+                  .b_scale = b.constant(1, {1}, held),
+                  .bias = {},
+                  .out = b.empty({n, n}, t, held)};
+  const double flops = 2.0 * std::pow(static_cast<double>(n), 3);
+  return flops / b.median([&] { b.ops().gemm_fp8(g, b.stream()); });
+}
+
+// Whether the device itself multiplies numbers of 8 bits; a CPU computes what they would give.
+bool multiplies_fp8(const DeviceBench& b, int index, DType t) {
+  return b.backend().kind != DeviceKind::kCpu && size_of(t) == 2 &&
+         (b.backend().fp8_obstacle == nullptr || b.backend().fp8_obstacle(index).empty());
+}
+
+// Bytes/s, read and written.
+double copies(const DeviceBench& b) {
+  std::vector<Buffer> held;
+  const int64_t bytes = int64_t{b.small() ? 256 : 4096} << 20;
+  const Tensor from = b.normal({bytes / 4}, DType::kF32, held), to = b.empty({bytes / 4}, DType::kF32, held);
+  const double seconds = b.median([&] { b.backend().device->copy(to.data, from.data, bytes, b.stream()); });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+// FLOP/s of causal attention, halves of the square that a row does not see left out; of the backward five products.
+void attention(const DeviceBench& b, const GptConfig& m, DType t, Ceilings& c) {
+  std::vector<Buffer> held;
+  const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
+  const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),
+                          .out = b.empty({rows, m.hidden}, t, held),
+                          .lse = b.empty({batch, m.heads, m.seq}, DType::kF32, held),
+                          .batch = batch,
+                          .seq = m.seq,
+                          .heads = m.heads,
+                          .kv_heads = m.groups(),
+                          .head_dim = m.hidden / m.heads,
+                          .scale = 1 / std::sqrt(static_cast<float>(m.hidden / m.heads)),
+                          .drop = {}};
+  const AttentionGrad backward{.qkv = forward.qkv,
+                               .out = forward.out,
+                               .lse = forward.lse,
+                               .dout = b.normal({rows, m.hidden}, t, held),
+                               .dqkv = b.empty({rows, m.qkv_width()}, t, held),
+                               .batch = batch,
+                               .seq = m.seq,
+                               .heads = forward.heads,
+                               .kv_heads = forward.kv_heads,
+                               .head_dim = forward.head_dim,
+                               .scale = forward.scale,
+                               .drop = {}};
+  const double flops = 2.0 * static_cast<double>(m.hidden * m.seq * rows);
+  c.attention = {{.head_dim = forward.head_dim,
+                  .seq = m.seq,
+                  .forward = flops / b.median([&] { b.ops().attention(forward, b.stream()); }),
+                  .backward = 2.5 * flops / b.median([&] { b.ops().attention_grad(backward, b.stream()); })}};
+}
+
+Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory& factory) {
+  GT_REQUIRE(factory.world_size() == 1, Exit::kUsage, "bench ceilings measures one device: without tp, pp and dp");
+  RankDevice device(config, factory);
+  const int threads = threads_per_rank(config, factory.local_size());
+  const EngineOptions options = engine_options(config, threads);
+  const DType t = options.precision.linear();
+  const DeviceBench b(device.backend(), device.index(), threads);
+  ConditionsWatch watch(device.backend(), device.index());
+  watch.start();
+  Ceilings c;
+  c.device = device.backend().device->describe(device.index());
+  c.dtype = name_of(t);
+  fmt::print("{}, {}\n", c.device, c.dtype);
+  const auto sizes = b.small() ? std::vector<int64_t>{1024, 2048} : std::vector<int64_t>{8192, 16384};
+  bool first = true;
+  for (const int64_t n : sizes) {
+    const double rate = product(b, n, t, std::exchange(first, false));
+    fmt::print("products   {}, {} x {}\n", flops_text(rate), n, n);
+    c.gemm = std::max(c.gemm, rate);
+  }
+  for (size_t k = 0; multiplies_fp8(b, device.index(), t) && k < sizes.size(); ++k) {
+    const double rate = product_fp8(b, sizes[k], t);
+    fmt::print("of 8 bits  {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
+    c.gemm_fp8 = std::fmax(c.gemm_fp8, rate);
+  }
+  c.copy = copies(b);
+  fmt::print("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
+  attention(b, options.model, t, c);
+  fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
+             flops_text(c.attention[0].backward), options.model.heads, options.model.hidden / options.model.heads,
+             options.model.seq);
+  watch.stop();
+  fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));
+  const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
+  if (path.empty()) {
+    fmt::print("not kept: no HOME and no XDG_CACHE_HOME; --output FILE names one\n");
+  } else {
+    save_ceilings(c, path);
+    fmt::print("kept in {}\n", path);
+  }
+  return Exit::kOk;
+}
+
+}  // namespace
+
+Exit run_bench_ceilings(const Command& command) {
+  const auto& args = command.get<CeilingsArgs>();
+  const Config& config = command.loaded.config;
+  return run_ranks(command, [&](GroupFactory& factory) { return ceilings_rank(config, args, factory); });
+}
+
+}  // namespace gt

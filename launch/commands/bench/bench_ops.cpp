@@ -1,0 +1,123 @@
+// gpttrain bench ops, bench gemm: every op of a step of the config, alone, on the device of the config: how long a call
+// takes, what it reaches, and how that compares with its ceilings; summed by class beside the roofline. Calls are
+// queued back to back and timed together, so what the host takes for a call shows where the device is faster than that.
+// Weights are packed before the clock starts; whole steps are the business of `gpttrain bench`.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "launch/commands/bench/bench_stats.h"
+#include "launch/commands/bench/op_replay.h"
+#include "launch/commands/verbs.h"
+#include "launch/engine/engine_options.h"
+#include "launch/engine/rank_device.h"
+#include "launch/observe/roofline.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/observe/utilization.h"
+#include "parallel/comm/self_group.h"
+
+namespace gt {
+namespace {
+
+constexpr double kBatchSeconds = 2e-3, kEnoughSeconds = 0.3;
+constexpr size_t kLeastSamples = 3, kMostSamples = 15;
+
+// Seconds of one call.
+Spread time_call(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
+  const OpReplay replay(call, bench, vocab);
+  const auto once_more = [&] { replay(); };
+  bench.timed(once_more);  // plans, packed weights, scratch
+  const double once = bench.timed(once_more);
+  const int batch = static_cast<int>(std::clamp(std::ceil(kBatchSeconds / std::max(once, 1e-7)), 1., 200.));
+  std::vector<double> seconds;
+  for (double spent = 0; seconds.size() < kLeastSamples || (spent < kEnoughSeconds && seconds.size() < kMostSamples);) {
+    const double all = bench.timed([&] {
+      for (int k = 0; k < batch; ++k) replay();
+    });
+    seconds.push_back(all / batch);
+    spent += all;
+  }
+  return spread_of(seconds);
+}
+
+std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.0f} %", 100 * share) : "-"; }
+
+struct OpsReport {
+  explicit OpsReport(std::optional<Ceilings> c) : ceilings(std::move(c)) {
+    fmt::print("{:<20} {:<24} {:<40} {:>6} {:>11} {:>6} {:>16} {:>8}\n", "op", "what", "shape", "calls", "us", "+-",
+               "reaches", "ceiling");
+  }
+  void add(const OpCall& c, const Spread& s) {
+    double bound = std::numeric_limits<double>::quiet_NaN();
+    if (ceilings) {
+      const CallBound b = call_bound(c, *ceilings, ceilings_know_attention(c));
+      bound = std::max(b.products, b.called);
+    }
+    const double all = static_cast<double>(c.calls) * s.median;
+    measured[static_cast<size_t>(c.cost.kind)] += all;
+    fmt::print("{:<20} {:<24} {:<40} {:>6} {:>11.1f} {:>6} {:>16} {:>8}\n", c.op, c.what, shape_text(c.args), c.calls,
+               1e6 * s.median, percent(s.mad / s.median),
+               c.cost.flops > 0 ? flops_text(c.cost.flops / s.median)
+                                : fmt::format("{:.1f} GB/s", c.cost.bytes / s.median * 1e-9),
+               percent(bound / s.median));
+    std::fflush(stdout);
+  }
+  void classes(const RankRoofline* roof, bool products_only) const {
+    fmt::print("\n{:<14} {:>14} {:>16} {:>14}\n", "class", "ms, measured", "ms, at ceilings", "ms, fused");
+    double all = 0;
+    for (size_t k = 0; k < measured.size(); ++k) {
+      if (measured[k] == 0) continue;
+      all += measured[k];
+      fmt::print("{:<14} {:>14.3f} {:>16} {:>14}\n", name_of(static_cast<OpClass>(k)), 1e3 * measured[k],
+                 roof != nullptr ? fmt::format("{:.3f}", 1e3 * roof->called_seconds[k]) : "-",
+                 roof != nullptr ? fmt::format("{:.3f}", 1e3 * roof->fused_seconds[k]) : "-");
+    }
+    if (products_only) return;
+    const auto ms = [](double s) { return std::isnan(s) ? std::string("-") : fmt::format("{:.3f}", 1e3 * s); };
+    fmt::print("{:<14} {:>14.3f} {:>16} {:>14}\n", "all ops", 1e3 * all, roof != nullptr ? ms(roof->called) : "-",
+               roof != nullptr ? ms(roof->r) : "-");
+  }
+
+ private:
+  bool ceilings_know_attention(const OpCall& c) const {
+    return c.cost.kind != OpClass::kAttention || !std::isnan(call_bound(c, *ceilings, true).products);
+  }
+  std::optional<Ceilings> ceilings;
+  SecondsByClass measured{};
+};
+
+Exit time_ops(const Command& command, bool products_only) {
+  const Config& config = command.loaded.config;
+  SelfFactory alone;
+  RankDevice device(config, alone);
+  const Backend& backend = device.backend();
+  const MeshShape shape = mesh_shape(config);
+  const int threads = threads_per_rank(config, 1);
+  set_cpu_may_spin(ranks_may_spin(config, 1, threads));
+  const EngineOptions options = engine_options(config, threads);
+  const std::string name = backend.device->describe(device.index());
+  const auto ceilings = load_ceilings(name, options.precision.linear());
+  std::optional<StepRoofline> roof;
+  if (ceilings) roof = step_roofline(options, shape, *ceilings);
+  fmt::print("{}, {} thread(s); a step of {} microbatches of {} x {} tokens{}\n", name, threads, options.microbatches,
+             options.micro_batch, options.model.seq,
+             shape.world() > 1 ? fmt::format(", rank 0 of tp {} pp {} dp {}", shape.tp, shape.pp, shape.dp) : "");
+  fmt::print("ceilings  {}\n\n",
+             ceilings ? ceilings_text(*ceilings, config.model.hidden / config.model.heads, config.model.seq)
+                      : "not measured on this device in this type: gpttrain bench ceilings with this config does it");
+  const DeviceBench bench(backend, device.index(), threads);
+  OpsReport report(ceilings);
+  for (const OpCall& c : by_class(step_ops(options, shape, 0)))
+    if (!products_only || c.cost.kind == OpClass::kGemm) report.add(c, time_call(c, bench, options.model.vocab));
+  report.classes(roof ? &roof->ranks[0] : nullptr, products_only);
+  return Exit::kOk;
+}
+
+}  // namespace
+
+Exit run_bench_ops(const Command& command) { return time_ops(command, false); }
+Exit run_bench_gemm(const Command& command) { return time_ops(command, true); }
+
+}  // namespace gt

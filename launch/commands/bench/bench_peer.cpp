@@ -1,0 +1,237 @@
+// gpttrain bench peer: this program and another trainer in turn, A B A B, each a fresh process, and the ratio of their
+// speeds. Machines drift; what one pair says about a ratio, the other pairs have to confirm.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "kernels/core/text.h"
+#include "launch/commands/bench/bench_record.h"
+#include "launch/commands/bench/bench_stats.h"
+#include "launch/commands/bench/peer_output.h"
+#include "launch/commands/verbs.h"
+#include "launch/observe/conditions.h"
+#include "launch/observe/sinks/console.h"
+#include "launch/observe/sinks/progress.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  std::string out;
+  int status = 0;
+};
+// Standard output and error together, by the shell.
+Ran run_shell(const std::string& command) {
+  Ran r;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  GT_REQUIRE(pipe != nullptr, Exit::kIo, command, ": cannot be started");
+  char piece[4096];
+  for (size_t n = 0; (n = std::fread(piece, 1, sizeof piece, pipe)) > 0;) r.out.append(piece, n);
+  const int status = ::pclose(pipe);
+  r.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return r;
+}
+
+std::string tail(const std::string& text) {
+  return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
+}
+
+// Share of this machine's processors that is idle, over a short while; NaN where that cannot be read.
+double idle_share() {
+  const auto read = [](double* idle, double* all) {
+    std::ifstream in("/proc/stat");
+    std::string cpu;
+    in >> cpu;
+    *idle = *all = 0;
+    for (int k = 0; k < 8; ++k) {
+      double t = 0;
+      in >> t;
+      *all += t;
+      if (k == 3 || k == 4) *idle += t;
+    }
+    return static_cast<bool>(in);
+  };
+  double idle[2], all[2];
+  if (!read(&idle[0], &all[0])) return std::numeric_limits<double>::quiet_NaN();
+  ::usleep(500'000);
+  read(&idle[1], &all[1]);
+  return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
+}
+
+// The CUDA backend, or nullptr. Loading it sets variables that suit this program (kernels/cuda/table.cpp): here they
+// are taken back, for the peer is to find what the user gave it.
+const Backend* cuda_in_this_environment() {
+  std::set<std::string> before;
+  const auto names = [](auto take) {
+    for (char** v = environ; *v != nullptr; ++v) take(std::string(*v, std::strcspn(*v, "=")));
+  };
+  names([&](const std::string& name) { before.insert(name); });
+  const Backend* cuda = cuda_backend(nullptr);
+  std::vector<std::string> added;
+  names([&](const std::string& name) {
+    if (!before.count(name)) added.push_back(name);
+  });
+  for (const std::string& name : added) ::unsetenv(name.c_str());
+  return cuda;
+}
+
+// The devices that either side computes on, as far as that is known from here: those that one of our ranks takes.
+class Watches {
+ public:
+  explicit Watches(const Config& c) {
+    const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_in_this_environment();
+    const Backend& backend = cuda != nullptr ? *cuda : cpu_backend();
+    const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
+    for (int k = 0; k < devices; ++k) watches_.push_back(std::make_unique<ConditionsWatch>(backend, k));
+  }
+  // While `run` computes: a run also starts, loads and ends, with the device idle.
+  template <class Run>
+  auto during(Run run) {
+    for (const auto& w : watches_) w->start();
+    auto result = run();
+    seen_.clear();
+    for (const auto& w : watches_) {
+      w->stop();
+      seen_.push_back(summary_of(w->seen(), true));
+    }
+    return result;
+  }
+  const std::vector<ConditionsSummary>& seen() const { return seen_; }
+  nlohmann::ordered_json json() const {
+    return nlohmann::ordered_json::parse(conditions_json(seen_, watches_.front()->why(), "device"));
+  }
+
+ private:
+  std::vector<std::unique_ptr<ConditionsWatch>> watches_;
+  std::vector<ConditionsSummary> seen_;
+};
+
+// Under a pair's line; nothing where nothing is known.
+std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& seen) {
+  std::string text = conditions_text(seen, "device");
+  if (text.empty()) return "";
+  if (const std::string limits = limits_text(seen, "device"); !limits.empty()) text += "\nheld down: " + limits;
+  return block({{fmt::format("  {:<6}", side), text}});
+}
+
+class Duel {
+ public:
+  Duel(const Command& command, const PeerArgs& args)
+      : args_(args), config_(command.loaded.config), watches_(command.loaded.config) {
+    record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
+    own_ = shell_word(fs::read_symlink("/proc/self/exe").string()) + " bench";
+    if (!command.config_file.empty()) own_ += " --config " + shell_word(command.config_file);
+    for (const std::string& flag : command.config_flags) own_ += " " + shell_word(flag);
+    own_ += fmt::format(" --steps {} --warmup {} --out {}", args.steps, args.warmup, shell_word(record_));
+    formats_ = peer_formats();
+    if (!args.pattern.empty()) {
+      using Unit = PeerFormat::Unit;
+      formats_ = {{"--pattern", args.pattern,
+                   args.unit == "s"    ? Unit::kSeconds
+                   : args.unit == "ms" ? Unit::kMilliseconds
+                                       : Unit::kRate}};
+    }
+  }
+  ~Duel() {
+    std::error_code ec;
+    fs::remove(record_, ec);
+  }
+  Duel(const Duel&) = delete;
+  Duel& operator=(const Duel&) = delete;
+
+  // Tokens a second, medians of the steps.
+  double own() {
+    const Ran r = watches_.during([&] { return run_shell(own_); });
+    GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
+    last_ = nlohmann::json::parse(std::ifstream(record_));
+    return last_.at("tokens_per_second").get<double>();
+  }
+  double peer() {
+    const Ran r = watches_.during([&] { return run_shell(args_.run); });
+    GT_REQUIRE(r.status == 0, Exit::kUsage, args_.run, ": ended with ", r.status, ":\n", tail(r.out));
+    const double tokens = args_.tokens > 0 ? static_cast<double>(args_.tokens)
+                                           : static_cast<double>(config_.train.global_batch * config_.model.seq);
+    std::vector<double> rates = peer_rates(r.out, formats_, tokens, &format_);
+    GT_REQUIRE(!rates.empty(), Exit::kUsage, args_.run,
+               ": no line of its output tells of a step; --pattern takes a regular expression with the number as its "
+               "group. The output ends:\n",
+               tail(r.out));
+    const auto skip = static_cast<ptrdiff_t>(std::min<size_t>(rates.size() - 1, static_cast<size_t>(args_.skip)));
+    rates.erase(rates.begin(), rates.begin() + skip);
+    steps_ = rates.size();
+    return quantile(rates, 0.5);
+  }
+  const std::string& own_command() const { return own_; }
+  const std::string& format() const { return format_; }
+  size_t steps() const { return steps_; }  // of the peer's last run
+  const nlohmann::json& last() const { return last_; }
+  const Watches& watches() const { return watches_; }  // of the last run
+
+ private:
+  const PeerArgs& args_;
+  const Config& config_;
+  Watches watches_;
+  std::string own_, record_, format_;
+  std::vector<PeerFormat> formats_;
+  size_t steps_ = 0;
+  nlohmann::json last_;
+};
+
+}  // namespace
+
+Exit run_bench_peer(const Command& command) {
+  const auto& args = command.get<PeerArgs>();
+  constexpr double kQuiet = 0.96;
+  if (!args.out.empty()) require_writable(args.out);
+  Duel duel(command, args);
+  fmt::print("ours      {}\npeer      {}{}\n", duel.own_command(), args.run,
+             args.note.empty() ? "" : cat("\n          ", args.note));
+  std::vector<double> ratios;
+  nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
+  for (int64_t k = 0; k < args.pairs; ++k) {
+    const double idle = idle_share();
+    const bool busy = idle < kQuiet;
+    const double ours = duel.own();
+    std::string conditions = conditions_lines("ours", duel.watches().seen());
+    const nlohmann::ordered_json our_conditions = duel.watches().json();
+    const double theirs = duel.peer();
+    conditions += conditions_lines("peer", duel.watches().seen());
+    ratios.push_back(ours / theirs);
+    pairs.push_back({{"ours", ours},
+                     {"peer", theirs},
+                     {"ratio", ratios.back()},
+                     {"busy", busy},
+                     {"conditions", {{"ours", our_conditions}, {"peer", duel.watches().json()}}}});
+    fmt::print("pair {:<4} ours {} tokens/s   peer {} tokens/s ({} steps, {})   ratio {:.3f}{}\n", k + 1,
+               format_count(ours), format_count(theirs), duel.steps(), duel.format(), ratios.back(),
+               busy ? fmt::format("   busy: {:.0f} % idle before it", 100 * idle) : "");
+    fmt::print("{}", conditions);
+    std::fflush(stdout);
+  }
+  const double low = quantile(ratios, 0.25), middle = quantile(ratios, 0.5), high = quantile(ratios, 0.75);
+  fmt::print("ratio     median {:.3f}   quartiles {:.3f} to {:.3f}: {}\n", middle, low, high,
+             low > 1    ? "ours is faster"
+             : high < 1 ? "the peer is faster"
+                        : "no difference is shown");
+  if (!args.out.empty()) {
+    const nlohmann::ordered_json j{{"ours", duel.own_command()}, {"peer", args.run},   {"note", args.note},
+                                   {"format", duel.format()},    {"pairs", pairs},     {"median", middle},
+                                   {"quartiles", {low, high}},   {"last", duel.last()}};
+    write_bench_record(j.dump(), args.out);
+  }
+  return Exit::kOk;
+}
+
+}  // namespace gt

@@ -1,0 +1,76 @@
+// gpttrain bench roofline: the least time that a step of the config can take, op by op. Needs no device: the ops come
+// from a step on the null backend, the rates from gpttrain bench ceilings, a file, or planning constants.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "launch/commands/verbs.h"
+#include "launch/config/config_precision.h"
+#include "launch/engine/engine_options.h"
+#include "launch/observe/roofline.h"
+#include "launch/observe/sinks/progress.h"
+
+namespace gt {
+namespace {
+
+// Of the device that the config would run on, where its ceilings are kept.
+std::optional<Ceilings> kept_ceilings(const Config& c, DType t) {
+  std::string why;
+  if (c.device.kind != "cpu")
+    if (const Backend* cuda = cuda_backend(&why)) return load_ceilings(cuda->device->describe(0), t);
+  if (c.device.kind == "cuda") return {};
+  set_cpu_isa(c.device.isa);
+  return load_ceilings(cpu_backend().device->describe(0), t);
+}
+
+Ceilings choose_ceilings(const Config& c, const std::string& wanted, DType t) {
+  if (wanted != "auto" && wanted != "planning") return read_ceilings(wanted, t);
+  if (wanted == "auto")
+    if (auto kept = kept_ceilings(c, t)) return *kept;
+  return planning_ceilings(t);
+}
+
+std::string milliseconds(double seconds) {
+  return std::isnan(seconds) ? "n/a" : fmt::format("{:.4g} ms", 1e3 * seconds);
+}
+
+}  // namespace
+
+Exit run_bench_roofline(const Command& command) {
+  const auto& args = command.get<RooflineArgs>();
+  Config c = command.loaded.config;
+  const Ceilings ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
+  if (ceilings.planned) c.device.kind = "cuda";  // the step that a GPU would do
+  const EngineOptions o = engine_options(c, 1);
+  const MeshShape shape = mesh_shape(c);
+  const StepRoofline roof = step_roofline(o, shape, ceilings);
+  const RankRoofline& rank = roof.ranks[roof.slowest];
+  const double tokens = static_cast<double>(c.train.global_batch * c.model.seq);
+
+  fmt::print("{} parameters, tp {} pp {} dp {}, a step of {} sequences of {} tokens, {} at once\n",
+             format_thousands(o.model.parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch, c.model.seq,
+             c.train.micro_batch);
+  fmt::print("ceilings  {}\n\n", ceilings_text(ceilings, c.model.hidden / c.model.heads, c.model.seq));
+  if (shape.pp > 1) fmt::print("pipeline rank {}, the slowest:\n", roof.slowest);
+  fmt::print("{}\n", roofline_table(rank, ceilings));
+  for (size_t k = 0; shape.pp > 1 && k < roof.ranks.size(); ++k)
+    fmt::print("pipeline rank {}: R {}, R0 {}, as called {}\n", k, milliseconds(roof.ranks[k].r),
+               milliseconds(roof.ranks[k].r0), milliseconds(roof.ranks[k].called));
+  if (std::isnan(roof.r))
+    fmt::print("R         n/a: {}\n", std::isnan(roof.r0) ? "products of 8 bits have no ceiling here"
+                                                          : "attention of this shape has no ceiling: gpttrain bench "
+                                                            "ceilings with this config measures it");
+  else
+    fmt::print("R         {}, {} tokens/s; products : attention : memory {}\n", milliseconds(roof.r),
+               format_count(tokens / roof.r), shares_text(rank.fused_seconds));
+  if (!std::isnan(roof.r0))
+    fmt::print("R0        {}, {} tokens/s, with attention at the rate of products\n", milliseconds(roof.r0),
+               format_count(tokens / roof.r0));
+  if (!std::isnan(roof.called))
+    fmt::print("as called {}, {} tokens/s: the ops as they are, at the same rates\n", milliseconds(roof.called),
+               format_count(tokens / roof.called));
+  if (shape.world() > 1) fmt::print("communication and the pipeline's bubble are in none of these\n");
+  return Exit::kOk;
+}
+
+}  // namespace gt

@@ -1,0 +1,39 @@
+#include "launch/commands/bench/bench_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gt {
+namespace {
+
+double at(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<double> v) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  if (v.empty()) return {kNan, kNan, kNan, kNan};
+  std::sort(v.begin(), v.end());
+  Spread s{at(v, 0.5), at(v, 0.1), at(v, 0.9), 0};
+  for (double& x : v) x = std::abs(x - s.median);
+  std::sort(v.begin(), v.end());
+  s.mad = at(v, 0.5);
+  return s;
+}
+
+double quantile(std::vector<double> v, double share) {
+  std::sort(v.begin(), v.end());
+  const double place = share * static_cast<double>(v.size() - 1), low = std::floor(place);
+  const auto i = static_cast<size_t>(low);
+  return i + 1 < v.size() ? v[i] + (place - low) * (v[i + 1] - v[i]) : v[i];
+}
+
+double slowest(ProcessGroup& world, double seconds) {
+  world.all_reduce({reinterpret_cast<std::byte*>(&seconds), {1}, DType::kF64, {}}, ReduceOp::kMax, {}).wait({});
+  return seconds;
+}
+
+}  // namespace gt

@@ -1,0 +1,137 @@
+#include "launch/commands/bench/op_replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "autograd/parameter.h"
+#include "kernels/core/fields.h"
+#include "kernels/core/rng.h"
+
+namespace gt {
+namespace {
+
+const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
+
+// Values of tensors for which normal numbers would be none that training has.
+class Values {
+ public:
+  explicit Values(const DeviceBench& bench) : bench_(bench) {}
+
+  void put(const Tensor& t, const std::vector<float>& v) const {
+    if (!t || t.dtype != DType::kF32) return;
+    std::vector<float> host(static_cast<size_t>(t.numel()));
+    for (size_t i = 0; i < host.size(); ++i) host[i] = v[i % v.size()];
+    copy(t, host.data());
+  }
+  void ids(const Tensor& t, int64_t vocab) const {
+    std::vector<int32_t> host(static_cast<size_t>(t.numel()));
+    for (size_t i = 0; i < host.size(); ++i) {
+      const double u = static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-53;
+      host[i] = static_cast<int32_t>(std::pow(static_cast<double>(vocab), u) - 1);
+    }
+    copy(t, host.data());
+  }
+  void zero(const Tensor& t) const { bench_.backend().device->zero(t.data, t.bytes(), bench_.stream()); }
+
+ private:
+  void copy(const Tensor& t, const void* host) const {
+    bench_.backend().device->copy(t.data, host, t.bytes(), bench_.stream());
+    bench_.backend().device->synchronize(bench_.stream());
+  }
+  const DeviceBench& bench_;
+};
+
+// Of any op, by the names that members have in kernels/ops.h.
+template <class Args>
+void settle(Args& a, const Values& v) {
+  if constexpr (requires { a.scalars; })  // rate, beta1, two corrections, gradient's factor, not skipped, ..., beta2
+    v.put(a.scalars, {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0});
+  if constexpr (requires { a.rstd; }) v.put(a.rstd, {1});
+  if constexpr (requires { a.lse; }) v.put(a.lse, {7});
+  if constexpr (requires { a.stats; }) v.put(a.stats, {1});
+  if constexpr (requires { a.seed; }) v.put(a.seed, {1e-4f});
+  if constexpr (requires { a.amax; }) v.put(a.amax, {5});
+  if constexpr (requires { a.limits; }) v.put(a.limits, {4});
+  if constexpr (requires { a.a_scale; }) v.put(a.a_scale, {1}), v.put(a.b_scale, {1});
+  if constexpr (requires { a.b_version; }) a.b_version = a.b_version > 0 ? fresh_version() : 0;
+}
+
+Kernel<std::monostate> entry(const OpTable&, std::monostate) { return nullptr; }
+#define X(name, Args, amp) \
+  Kernel<Args> entry(const OpTable& t, const Args&) { return t.name; }
+GT_OPS(X)
+#undef X
+
+uintptr_t number(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) >> 40; }
+int64_t offset(const Tensor& t) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data) & 0xff); }
+
+}  // namespace
+
+OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) : bench_(bench), args_(call.args) {
+  const Values values(bench);
+  std::visit(
+      [&](auto& args) {
+        if constexpr (!std::is_same_v<std::decay_t<decltype(args)>, std::monostate>) {
+          std::map<uintptr_t, int64_t> room;
+          fields::each_tensor(args, [&](const Tensor& t) {
+            if (t) room[number(t)] = std::max(room[number(t)], offset(t) + t.bytes());
+          });
+          std::map<uintptr_t, size_t> place;
+          for (const auto& [which, bytes] : room) {
+            place[which] = held_.size();
+            held_.emplace_back(bytes, bench.stream().device, *bench.backend().device);
+          }
+          fields::each_tensor(args, [&](Tensor& t) {
+            if (!t) return;
+            t.data = held_[place[number(t)]].data() + offset(t);
+            t.device = bench.stream().device;
+            if (t.dtype == DType::kI32)
+              values.ids(t, vocab);
+            else if (t.dtype == DType::kF32 || size_of(t.dtype) == 2)
+              bench.fill_normal(t);
+            else
+              values.zero(t);
+          });
+          if constexpr (OverSegments<std::decay_t<decltype(args)>>) args.table = table_for(args.table, call.segments);
+          settle(args, values);
+        }
+      },
+      args_);
+  bench.backend().device->synchronize(bench.stream());
+}
+
+// Segments like those of the step, every tensor of theirs on memory of its own.
+SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments) {
+  const Values values(bench_);
+  const auto give = [&](auto*& p, int64_t count, DType type, bool positive) {
+    if (p == nullptr) return;
+    const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) & 0xff);
+    held_.emplace_back(offset + count * size_of(type), bench_.stream().device, *bench_.backend().device);
+    const Tensor t = held_.back().tensor({count}, type, offset);
+    bench_.fill_normal(t);
+    if (positive) values.put(t, kSecondMoments);
+    p = reinterpret_cast<std::decay_t<decltype(p)>>(t.data);
+  };
+  tables_.open(like.master, like.grad, like.value);
+  for (Segment& s : segments) {
+    give(s.master, s.count, like.master, false);
+    give(s.grad, s.count, like.grad, false);
+    give(s.m, s.count, DType::kF32, false);
+    give(s.v, s.count, DType::kF32, true);
+    give(s.value, s.count, like.value, false);
+    tables_.add(s);
+  }
+  tables_.upload(static_cast<int64_t>(segments.size()), bench_.stream(), *bench_.backend().device);
+  return tables_.tables().front();
+}
+
+void OpReplay::operator()() const {
+  std::visit(
+      [&](const auto& args) {
+        if (const auto kernel = entry(bench_.ops(), args)) kernel(args, bench_.stream());
+      },
+      args_);
+}
+
+}  // namespace gt

@@ -1,0 +1,437 @@
+#include "launch/commands/cli.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "launch/commands/verb_keys.h"
+#include "launch/config/config_alias.h"
+#include "launch/config/translate/deepspeed_flags.h"
+#include "launch/config/translate/megatron_flags.h"
+#include "launch/options/version.h"
+
+namespace gt {
+namespace {
+
+enum class ConfigFlags { kNone, kNow, kLater };  // kLater: collected, checked by whoever loads the config
+
+struct VerbSpec {
+  const char* name;
+  Verb verb;
+  const char* meaning;
+  const char* plain = nullptr;  // the field that takes a word without a flag
+  ConfigFlags config = ConfigFlags::kNone;
+  const char* example = nullptr;  // what follows "gpttrain VERB"
+};
+
+constexpr VerbSpec kVerbs[] = {
+    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"launch", Verb::kTrain,
+     "train with a parent that starts the job again after failures that may pass; launch FLAGS -- TRAIN FLAGS", nullptr,
+     ConfigFlags::kNow, "--max-restarts 10 --config configs/demo.json --tp 2 --pp 2 --dp 2"},
+    {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
+     "--input books/ --vocab 8192 --output tok.model"},
+    {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
+     ConfigFlags::kNone, "--tokenizer tok.model --pieces < text.txt"},
+    {"tokenizer decode", Verb::kTokenizerDecode, "token numbers to text", nullptr, ConfigFlags::kNone,
+     "--tokenizer tok.model < ids.txt"},
+    {"data prepare", Verb::kDataPrepare, "text or JSON lines to token files", nullptr, ConfigFlags::kNone,
+     "--input corpus.jsonl.gz --tokenizer tok.model --output data/corpus"},
+    {"data inspect", Verb::kDataInspect, "what a token file holds", "path", ConfigFlags::kNone,
+     "data/corpus --tokenizer tok.model --doc 0"},
+    {"eval", Verb::kEval, "loss and perplexity of a checkpoint", nullptr, ConfigFlags::kLater, "--load runs/demo"},
+    {"generate", Verb::kGenerate, "text from a checkpoint", nullptr, ConfigFlags::kLater,
+     "--load runs/demo --prompt \"Once upon a time\" --max-tokens 64 --top-k 40"},
+    {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations", nullptr,
+     ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
+    {"lr", Verb::kLr, "draw the learning-rate curve of a config before it runs", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --schedule.type one_cycle_torch"},
+    {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
+    {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
+    {"ckpt verify", Verb::kCkptVerify, "read checkpoints to the last byte and say what is wrong", "dir",
+     ConfigFlags::kNone, "runs/demo --all"},
+    {"ckpt diff", Verb::kCkptDiff, "compare two checkpoints tensor by tensor, whatever layouts wrote them",
+     "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
+    {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
+     "runs/demo --keep 2 --dry-run"},
+    {"export", Verb::kExport, "weights of a checkpoint as a Hugging Face folder or an HDF5 file", nullptr,
+     ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
+    {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
+     ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
+    {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
+     ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
+    {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
+    {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention",
+     nullptr, ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
+    {"bench step", Verb::kBench, "the same as bench alone: whole steps", nullptr, ConfigFlags::kNow,
+     "--config configs/tiny.json --steps 20"},
+    {"bench ops", Verb::kBenchOps, "time every op of a step alone, beside its ceilings", nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2"},
+    {"bench gemm", Verb::kBenchGemm, "time the matrix products of a step alone", nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2"},
+    {"bench peer", Verb::kBenchPeer, "this program and another trainer in turn, and the ratio of their speeds", nullptr,
+     ConfigFlags::kNow, "--run \"python3 tests/bench/torch_gpt2.py 4 64\" --config configs/gpt2-124m.json"},
+    {"bench roofline", Verb::kBenchRoofline, "the least time that a step can take, op by op; no device is needed",
+     nullptr, ConfigFlags::kNow,
+     "--config configs/gpt2-124m.json --amp O2 --train.micro_batch 64 --train.global_batch 64"},
+    {"bench comm", Verb::kBenchComm, "time what the groups of a layout send each other, by size", nullptr,
+     ConfigFlags::kNow, "--config configs/tiny.json --tp 2 --dp 4"},
+    {"bench data", Verb::kBenchData, "time what brings the tokens of a step to the devices", nullptr, ConfigFlags::kNow,
+     "--config configs/demo.json --dp 2"},
+};
+
+constexpr const char* kLaterVerbs[] = {"plan", "report", "bench cpu"};
+
+constexpr const char* kShortHelp =
+    "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
+    "  ./launch/demo.sh                        fetch text, make tokens, train, write a story: start here\n"
+    "  gpttrain --config configs/demo.json --tp 2 --pp 4 --dp 2\n"
+    "  gpttrain --help                         all verbs\n"
+    "  gpttrain train --help                   all options of a training run\n";
+
+std::string overview() {
+  std::string out = "usage: gpttrain [verb] [flags]\n\nverbs (gpttrain VERB --help):\n";
+  for (const VerbSpec& v : kVerbs) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  return out + "\n  --version          versions of the program and its libraries\n";
+}
+
+// "tokenizer", "data", "ckpt": what begins several verbs; empty when `name` is no such word.
+std::string group_help(const std::string& name) {
+  std::string out;
+  for (const VerbSpec& v : kVerbs)
+    if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  return out.empty() ? out
+                     : fmt::format("usage: gpttrain {} verb [flags]\n\nverbs (gpttrain VERB --help):\n{}", name, out);
+}
+
+std::vector<std::string> verb_names() {
+  std::vector<std::string> out;
+  for (const VerbSpec& v : kVerbs) out.emplace_back(v.name);
+  return out;
+}
+
+// Fills args with the verb's struct and lists its options, which point into it.
+std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
+  std::vector<Option> out;
+  const auto use = [&](auto fresh) {
+    using T = decltype(fresh);
+    OptionCollector collect{out, ""};
+    args.emplace<T>().fields(collect);
+  };
+  switch (verb) {
+    case Verb::kShowText: break;
+    case Verb::kTrain: use(TrainArgs()); break;
+    case Verb::kTokenizerTrain: use(TokenizerTrainArgs()); break;
+    case Verb::kTokenizerEncode: use(TokenizerEncodeArgs()); break;
+    case Verb::kTokenizerDecode: use(TokenizerDecodeArgs()); break;
+    case Verb::kDataPrepare: use(DataPrepareArgs()); break;
+    case Verb::kDataInspect: use(DataInspectArgs()); break;
+    case Verb::kEval: use(EvalArgs()); break;
+    case Verb::kGenerate: use(GenerateArgs()); break;
+    case Verb::kSchedule: use(ScheduleArgs()); break;
+    case Verb::kLr: use(LrArgs()); break;
+    case Verb::kCkptLs: use(CkptArgs()); break;
+    case Verb::kCkptInspect: use(CkptInspectArgs()); break;
+    case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
+    case Verb::kCkptDiff: use(CkptDiffArgs()); break;
+    case Verb::kCkptPrune: use(CkptPruneArgs()); break;
+    case Verb::kExport: use(ExportArgs()); break;
+    case Verb::kImport: use(ImportArgs()); break;
+    case Verb::kBench: use(BenchArgs()); break;
+    case Verb::kBenchCeilings: use(CeilingsArgs()); break;
+    case Verb::kBenchOps:
+    case Verb::kBenchGemm: use(OpsArgs()); break;
+    case Verb::kBenchPeer: use(PeerArgs()); break;
+    case Verb::kBenchRoofline: use(RooflineArgs()); break;
+    case Verb::kBenchComm: use(CommArgs()); break;
+    case Verb::kBenchData: use(DataBenchArgs()); break;
+    case Verb::kVerify: use(VerifyArgs()); break;
+  }
+  return out;
+}
+
+std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) {
+  std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
+                                spec.plain ? fmt::format(" [{}]", spec.plain) : "");
+  out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
+  for (const VerbSpec& v : kVerbs)  // of a verb that begins others too
+    if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
+      out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
+  if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
+  if (spec.config == ConfigFlags::kNone) return out;
+  const std::vector<std::string> keys = keys_of_verb(spec.name);
+  if (spec.config == ConfigFlags::kNow) {
+    out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+    out += deepspeed_help();
+  } else {
+    out += "\nThe rest is the checkpoint's; of it these may be given, and win:\n";
+  }
+  out += config_help(keys);
+  out += "\nother spellings:\n" + alias_help(keys);
+  return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
+}
+
+const VerbSpec* find_verb(const std::string& name) {
+  for (const VerbSpec& v : kVerbs)
+    if (name == v.name) return &v;
+  return nullptr;
+}
+
+[[noreturn]] void unknown_verb(const std::string& name, bool group) {
+  std::string text =
+      group ? fmt::format("gpttrain {}: expected one of:", name) : fmt::format("gpttrain {}: unknown verb;", name);
+  if (group) {
+    for (const std::string& v : verb_names())
+      if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
+    throw Error(text, Exit::kUsage);
+  }
+  std::vector<std::string> names = verb_names();
+  for (const VerbSpec& v : kVerbs)  // "tokenizer" of "tokenizer train"
+    if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
+      names.emplace_back(n.substr(0, n.find(' ')));
+  const std::string guess = did_you_mean(name, names);
+  throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
+}
+
+[[noreturn]] void refuse_later(const std::string& name) {
+  const std::string group = name.substr(0, name.find(' '));
+  std::string built;
+  for (const std::string& v : verb_names())
+    if (name != group && (v == group || v.rfind(group + " ", 0) == 0)) built += (built.empty() ? "" : ", ") + v;
+  throw Error(fmt::format("gpttrain {}: not built yet in this version; {}", name,
+                          built.empty() ? "see gpttrain --help" : "there are " + built),
+              Exit::kUsage);
+}
+
+// The verb at the front of `words`, taken off. Flags first means train.
+const VerbSpec& take_verb(std::vector<std::string>& words) {
+  if (words.empty() || words[0].empty() || words[0][0] == '-') return kVerbs[0];
+  std::string name = words[0];
+  bool group = false;
+  for (const std::string& v : verb_names()) group = group || v.rfind(name + " ", 0) == 0;
+  const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
+  if (two) name += " " + words[1];
+  for (const char* later : kLaterVerbs)
+    if (name == later) refuse_later(name);
+  const VerbSpec* spec = find_verb(name);
+  if (!spec) unknown_verb(name, group && !two);
+  words.erase(words.begin(), words.begin() + (two ? 2 : 1));
+  return *spec;
+}
+
+// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on both sides.
+void join_launch_flags(std::vector<std::string>& words) {
+  if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
+    if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
+}
+
+bool wants_help(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
+}
+
+// `ckpt verify --deep DIR`: a word after a flag that does not say true or false is the verb's plain one, not the
+// flag's. Takes such flags off; CLI11 would give them the word.
+std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vector<std::string>& words) {
+  std::vector<size_t> found;
+  for (size_t i = 0; i < options.size(); ++i)
+    for (size_t k = 0; is_flag(options[i]) && k + 1 < words.size(); ++k) {
+      if (words[k] != "--" + options[i].name || words[k + 1][0] == '-' || says_true_or_false(words[k + 1])) continue;
+      words.erase(words.begin() + static_cast<ptrdiff_t>(k));
+      found.push_back(i);
+    }
+  return found;
+}
+
+// The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
+std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options,
+                                     std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
+                                     std::string* config_file) {
+  CLI::App app{"", "gpttrain"};
+  app.set_help_flag();
+  app.allow_extras();
+  given.assign(options.size(), {});
+  for (size_t i = 0; i < options.size(); ++i) {
+    CLI::Option* o = app.add_option("--" + options[i].name, given[i]);
+    if (is_flag(options[i]))
+      o->expected(0, 1)->default_str("true");
+    else if (takes_list(options[i]))
+      o->expected(1, 1 << 20);
+    else
+      o->expected(1);
+  }
+  if (config_file) app.add_option("--config", *config_file);
+  const auto lone = spec.plain ? take_lone_flags(options, words) : std::vector<size_t>();
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& e) {
+    fail(Exit::kUsage, "gpttrain ", spec.name, ": ", e.what(), "; see gpttrain ", spec.name, " --help");
+  }
+  for (size_t i = 0; i < options.size(); ++i)  // "--quiet" alone
+    if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty()))
+      given[i] = {"true"};
+  for (const size_t i : lone) given[i] = {"true"};
+  return app.remaining();
+}
+
+// What CLI11 did not know, taken apart: unknown flags, and words that no flag takes.
+struct Extras {
+  struct Unknown {
+    std::string word;
+    std::string guess;  // own flag that was meant; "": none is near
+  };
+  std::vector<Unknown> flags;
+  std::vector<std::string> words;
+  bool may_hold_words = false;  // an unknown flag without a guess took a word for its value
+  bool meant(const std::string& name) const {
+    return std::any_of(flags.begin(), flags.end(), [&](const Unknown& u) { return u.guess == name; });
+  }
+};
+
+// A word behind an unknown flag is its value, unless the flag that was meant takes none: one typo is one problem.
+Extras take_apart(const std::vector<Option>& options, const std::vector<std::string>& extras) {
+  std::vector<std::string> names;
+  for (const Option& o : options) names.push_back(o.name);
+  Extras out;
+  int values = 0;  // that the last unknown flag still takes
+  for (const std::string& w : extras) {
+    if (w.rfind('-', 0) != 0) {
+      if (values == 0) {
+        out.words.push_back(w);
+      } else {
+        --values;
+      }
+      continue;
+    }
+    const std::string name = w.substr(w.find_first_not_of('-') == std::string::npos ? 0 : w.find_first_not_of('-'));
+    const std::string guess = did_you_mean(name.substr(0, name.find('=')), names);
+    out.flags.push_back({w, guess});
+    const auto option = std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.name == guess; });
+    const bool attached = w.find('=') != std::string::npos;
+    values = attached || (option != options.end() && is_flag(*option)) ? 0
+             : option != options.end() && takes_list(*option)          ? 1 << 20
+                                                                       : 1;
+    out.may_hold_words |= option == options.end() && values > 0;
+  }
+  return out;
+}
+
+void store_own(const VerbSpec& spec, const std::vector<Option>& options,
+               const std::vector<std::vector<std::string>>& given, const Extras& extras, Problems& problems) {
+  for (size_t i = 0; i < options.size(); ++i) {
+    const std::string flag = "--" + options[i].name;
+    const bool plain = spec.plain && options[i].name == spec.plain;
+    if (!given[i].empty()) {
+      if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty())
+        problems.add(flag, options[i].name, bad);
+    } else if (options[i].domain.rfind("required", 0) == 0 && !extras.meant(options[i].name) &&
+               !(plain && extras.may_hold_words)) {
+      problems.add(flag, options[i].name, "missing: " + options[i].meaning,
+                   fmt::format("see gpttrain {} --help", spec.name));
+    }
+  }
+}
+
+void refuse_extras(const VerbSpec& spec, const Extras& extras, Problems& problems) {
+  const std::string help = fmt::format("see gpttrain {} --help", spec.name);
+  for (const Extras::Unknown& u : extras.flags)
+    problems.add(u.word, u.word, "unknown flag", u.guess.empty() ? help : "did you mean --" + u.guess + "?");
+  for (const std::string& w : extras.words) problems.add("", w, "unexpected word", help);
+}
+
+// The own flags that unknown ones of a subcommand with config flags were meant to be.
+Extras misspelt_own(const std::vector<Option>& options, std::vector<std::string> extras) {
+  std::erase_if(extras, [](const std::string& w) {
+    return w.rfind("--", 0) != 0 || is_config_flag(w.substr(2, w.find('=') - 2));
+  });
+  return take_apart(options, extras);
+}
+
+}  // namespace
+
+Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
+  Command command;
+  command.words = all;
+  command.env = env;
+  const auto show = [&](std::string text) {
+    command.text = std::move(text);
+    return command;
+  };
+  if (all.empty()) return show(kShortHelp);
+  if (all[0] == "--version") return show(version_text());
+  std::vector<std::string> words = all;
+  if (words[0] == "help" && words.size() > 1) {  // gpttrain help data prepare
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
+  if (words.size() > 1 && wants_help({words[1]}) && find_verb(words[0]) == nullptr)
+    if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
+  if (words[0] == "launch") join_launch_flags(words);
+  const VerbSpec& spec = take_verb(words);
+  command.name = spec.name;
+  const std::vector<Option> options = bind(spec.verb, command.args);
+  if (wants_help(words)) return show(verb_help(spec, options));
+  command.verb = spec.verb;
+
+  std::vector<std::vector<std::string>> given;
+  const bool config = spec.config != ConfigFlags::kNone;
+  Problems problems;
+  DsFlags deepspeed;
+  std::vector<std::string> megatron;  // a line a flag
+  if (spec.config == ConfigFlags::kNow) {
+    deepspeed = take_deepspeed_flags(words, env, problems);
+    megatron = take_megatron_flags(words, problems);
+    inline_standard_input(deepspeed, command.words);
+  }
+  std::vector<std::string> extras =
+      split_flags(spec, options, words, given, spec.config == ConfigFlags::kNow ? &command.config_file : nullptr);
+  Extras unknown = config ? misspelt_own(options, extras) : take_apart(options, extras);
+  for (size_t i = 0; i < options.size(); ++i)
+    if (spec.plain && options[i].name == spec.plain && given[i].empty())
+      while (!unknown.words.empty() && (given[i].empty() || takes_list(options[i])))
+        given[i].push_back(unknown.words[0]), unknown.words.erase(unknown.words.begin());
+  store_own(spec, options, given, unknown, problems);
+  if (!config)
+    refuse_extras(spec, unknown, problems);
+  else
+    command.config_flags = extras;
+  std::vector<std::string> own{"config", "help"};
+  for (const Option& o : options) own.push_back(o.name);
+
+  if (spec.config == ConfigFlags::kLater)
+    problems = check_flags({.flags = extras,
+                            .other_flags = own,
+                            .command = spec.name,
+                            .keys = keys_of_verb(spec.name),
+                            .problems = problems});
+  if (spec.config == ConfigFlags::kNow) {
+    for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
+      own.insert(own.end(), names.begin(), names.end());
+    command.loaded = load_config({.file = command.config_file,
+                                  .flags = extras,
+                                  .external_world = env.launched() ? env.world : 0,
+                                  .needs_data = spec.verb == Verb::kTrain || spec.verb == Verb::kBenchData,
+                                  .deepspeed = deepspeed.config,
+                                  .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                  .world_source = env.source,
+                                  .other_flags = own,
+                                  .command = spec.name,
+                                  .keys = keys_of_verb(spec.name),
+                                  .problems = problems});
+    auto& notes = command.loaded.notes;
+    notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());
+    notes.insert(notes.end(), megatron.begin(), megatron.end());
+  }
+  problems.throw_if_any();
+  return command;
+}
+
+Command parse_command(int argc, const char* const* argv) {
+  return parse_command(std::vector<std::string>(argv + std::min(argc, 1), argv + argc), find_rank_env());
+}
+
+}  // namespace gt

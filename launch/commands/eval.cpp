@@ -1,0 +1,91 @@
+// gpttrain eval: loss and perplexity of a checkpoint on a split, on any layout, by the definition of training's own
+// evaluation (Trainer::evaluate): the same samples, targets, order of sums.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "data/loader.h"
+#include "launch/commands/checkpoint_config.h"
+#include "launch/commands/loaded_model.h"
+#include "launch/commands/verbs.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/options/near_path.h"
+#include "launch/ranks/agree.h"
+#include "launch/ranks/ranks.h"
+#include "launch/train/training_data.h"
+
+namespace gt {
+namespace {
+
+std::unique_ptr<Dataset> open_split(DatasetOptions o, const Config& c, const std::string& split) {
+  if (split == "valid") return open_validation_data(o, c);
+  o.order = SampleOrder::kSequential;
+  if (split == "test") o.whole = false, o.part = 2;
+  return open_dataset(o);
+}
+
+struct Sum {
+  double loss = 0;
+  int64_t tokens = 0;
+};
+
+// Losses are added up as training does: of a global batch first, then over these.
+Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch) {
+  Sum sum;
+  double of_batch = 0;
+  int64_t done = 0;
+  for (auto batch = loader.next(); !batch.empty(); batch = loader.next()) {
+    of_batch += m.engine->evaluate(batch);
+    sum.tokens += target_tokens(*m.mesh, loader);
+    if (loader.consumed() / global_batch == done) continue;
+    done = loader.consumed() / global_batch;
+    sum.loss += of_batch, of_batch = 0;
+  }
+  sum.loss += of_batch;
+  return sum;
+}
+
+Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& factory) {
+  const auto m = load_model(source, factory);
+  const Config& c = m->config;
+  std::unique_ptr<Dataset> data;
+  const std::vector<DataSource>& sources = args.split == "valid" && !c.data.valid.empty() ? c.data.valid : c.data.train;
+  std::unique_ptr<Loader> loader;
+  agree(m->mesh->world(), [&] {
+    GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.", args.split == "valid" ? "valid" : "train", " PREFIX");
+    DatasetOptions options = training_data(c, factory.local_rank() == 0);
+    options.cut_tokens = true;  // as in a run that evaluates
+    data = open_split(options, c, args.split);
+    LoaderConfig l = training_loader(c, *m->mesh);
+    l.total_samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
+    loader = std::make_unique<Loader>(*data, l, m->stream.device(), *m->backend->device, m->stream);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  const Sum sum = evaluate(*m, *loader, source.global_batch);
+  if (m->mesh->rank() != 0) return Exit::kOk;
+  const double loss = sum.loss / static_cast<double>(std::max<int64_t>(sum.tokens, 1));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::string batches =
+      args.steps > 0 ? fmt::format("{} global batches of {}", args.steps, source.global_batch) : "the whole split";
+  fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {})\n", args.split,
+             sources.front().path, batches, m->step_dir, loss, std::exp(std::min(20.0, loss)),
+             format_thousands(sum.tokens), format_duration(seconds));
+  return Exit::kOk;
+}
+
+}  // namespace
+
+Exit run_eval(const Command& command) {
+  const auto& args = command.get<EvalArgs>();
+  Command c = command;
+  require_path("--load", args.load);
+  Vfs vfs;
+  const std::vector<std::string> flags =
+      flags_with_data(StepReader(vfs, resolve_step(args.load)), command.config_flags, command.words);
+  const ModelSource source = find_model(args.load, flags, Products::kAsTrained, command.env);
+  c.loaded = source.loaded;
+  return run_ranks(c, [&](GroupFactory& factory) { return eval_rank(source, args, factory); });
+}
+
+}  // namespace gt

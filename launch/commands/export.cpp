@@ -1,0 +1,275 @@
+// gpttrain export: a checkpoint as FP32 (or rounded) weights in one HDF5 file or a Hugging Face folder, tensor by
+// tensor. What is written depends on the weights, the model and the tokenizer alone.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/int8_rows.h"
+#include "checkpoint/step_reader.h"
+#include "checkpoint/weights.h"
+#include "data/hf_tokenizer.h"
+#include "data/tokenizer.h"
+#include "launch/commands/checkpoint_config.h"
+#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/verbs.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/options/near_path.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kGpt2Vocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
+// What a folder may hold beside model*.safetensors.
+constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",           "generation_config.json",
+                                                         "tokenizer.model",       "tokenizer.json",
+                                                         "tokenizer_config.json", "special_tokens_map.json"};
+
+std::string step_to_export(const ExportArgs& args) {
+  require_path("--load", args.load);
+  if (args.step < 0) return resolve_step(args.load);
+  for (const std::string& dir : {args.load, args.load + "/checkpoints"})
+    for (const auto& [n, path] : list_steps(dir))
+      if (n == args.step) return path;
+  fail(Exit::kUsage, args.load, ": holds no step ", args.step, "; gpttrain ckpt ls ", args.load, " lists them");
+}
+
+int64_t bytes_from(const std::string& text) {
+  const std::pair<const char*, double> units[] = {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}};
+  for (const auto& [unit, factor] : units) {
+    const std::string end = unit;
+    double n = 0;
+    if (text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0 &&
+        parse_double(text.substr(0, text.size() - end.size()), n) && n * factor >= 1 && n < 1e9)
+      return static_cast<int64_t>(n * factor);
+  }
+  fail(Exit::kUsage, "--max-shard: expected a size as in 500MB or 5GB, found \"", text, "\"");
+}
+
+// A step with the model it belongs to.
+class Source {
+ public:
+  explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
+    model_ = checkpoint_config(reader_, {}).model;
+    GT_REQUIRE(model_.arch == "gpt2", Exit::kUsage, reader_.path(), ": model.arch ", model_.arch,
+               " cannot be exported yet");
+    weights_ = gpt2_weights(model_);
+  }
+  const std::string& path() const { return reader_.path(); }
+  const ModelConfig& model() const { return model_; }
+  const std::vector<Gpt2Weight>& weights() const { return weights_; }
+  Vfs& vfs() { return vfs_; }
+  std::vector<float> read(const std::string& native) { return reader_.read(*stored_weight(reader_, native)); }
+
+ private:
+  Vfs vfs_;
+  StepReader reader_;
+  ModelConfig model_;
+  std::vector<Gpt2Weight> weights_;
+};
+
+// What a reader of the native form needs beside the tensors.
+Notes native_notes(const ModelConfig& m) {
+  nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
+                               {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
+  if (m.kv_heads != m.heads) model["kv_heads"] = m.kv_heads;
+  Notes notes{{"model", model.dump()}};
+  if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
+  return notes;
+}
+
+// The tokenizer that the run kept beside the weights, or none.
+std::optional<Tokenizer> tokenizer_of(const Source& source) {
+  std::string model = read_aux(source.path(), "tokenizer.model");
+  if (model.empty()) return std::nullopt;
+  return Tokenizer::from_bytes(std::move(model), source.path() + "/tokenizer.model");
+}
+
+int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokenizer) {
+  if (tokenizer) return tokenizer->eod();
+  const std::string origin = read_aux(source.path(), "hf-config.json");
+  if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json").end_of_text;
+  return source.model().vocab == kGpt2Vocab ? kGpt2Vocab - 1 : -1;
+}
+
+// Only what an export could have made is ever replaced.
+void require_replaceable(const std::string& path, bool folder, bool force) {
+  std::error_code ec;
+  if (!fs::exists(fs::symlink_status(path, ec))) return;
+  GT_REQUIRE(force, Exit::kUsage, path, ": exists; give another --output, or --force to replace it");
+  GT_REQUIRE(fs::is_directory(path, ec) == folder, Exit::kUsage, path, ": is ", folder ? "no folder" : "a folder",
+             "; give another --output");
+  if (!folder) return;
+  for (const auto& e : fs::directory_iterator(path)) {
+    const std::string name = e.path().filename().string();
+    const bool ours =
+        std::find(kSmallFiles.begin(), kSmallFiles.end(), name) != kSmallFiles.end() || name.rfind("model", 0) == 0;
+    GT_REQUIRE(ours && e.is_regular_file(), Exit::kUsage, path, ": holds ", name,
+               ", which no export wrote; give another --output");
+  }
+}
+
+// Written beside, synced, then renamed into place: nobody sees half an export.
+void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bool folder) {
+  std::error_code ec;
+  const std::string parent = fs::path(path).parent_path().string();
+  const std::string old = cat(path, ".old-", ::getpid());
+  const bool replaces = folder && fs::exists(fs::symlink_status(path, ec));
+  if (replaces) rename_file(vfs, path, old);
+  rename_file(vfs, temp, path);
+  sync_directory(vfs, parent.empty() ? "." : parent);
+  if (replaces) remove_tree(vfs, old);
+}
+
+// How one stored tensor comes out of a weight: as it is, or as one half of its int8 form.
+enum class Part { kValues, kInt8, kScale };
+
+struct Exported {
+  const Gpt2Weight* weight = nullptr;
+  Part part = Part::kValues;
+  OutTensor out;
+};
+
+constexpr const char* kScaleSuffix = ".scale";
+
+// What is written of the model, by name: matrices of an int8 export as <name> and <name>.scale, vectors in FP32.
+std::vector<Exported> plan_export(const std::vector<Gpt2Weight>& weights, bool hf, DType dtype) {
+  std::vector<Exported> plan;
+  for (const Gpt2Weight& w : weights) {
+    const std::string name = hf ? w.hf : w.native;
+    const std::vector<int64_t> shape = hf ? w.hf_shape() : w.shape;
+    if (dtype != DType::kI8) {
+      plan.push_back({&w, Part::kValues, {name, shape, dtype}});
+    } else if (w.shape.size() != 2) {
+      plan.push_back({&w, Part::kValues, {name, shape, DType::kF32}});
+    } else {
+      plan.push_back({&w, Part::kInt8, {name, shape, DType::kI8}});
+      plan.push_back({&w, Part::kScale, {name + kScaleSuffix, {shape[0]}, DType::kF32}});
+    }
+  }
+  std::sort(plan.begin(), plan.end(), [](const auto& a, const auto& b) { return a.out.name < b.out.name; });
+  return plan;
+}
+
+std::vector<OutTensor> tensors_of(const std::vector<Exported>& plan) {
+  std::vector<OutTensor> out;
+  for (const Exported& e : plan) out.push_back(e.out);
+  return out;
+}
+
+std::vector<float> values_of(Source& source, const Exported& e) {
+  std::vector<float> values = source.read(e.weight->native);
+  if (e.part == Part::kValues) return values;
+  Int8Rows q = quantize_rows(values, e.weight->shape[0]);
+  return std::move(e.part == Part::kInt8 ? q.values : q.scale);
+}
+
+int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
+  GT_REQUIRE(args.naming == "native", Exit::kUsage,
+             "--naming hf: an HDF5 file has native names; use --naming native, "
+             "or --format safetensors");
+  const std::vector<Exported> plan = plan_export(source.weights(), false, dtype);
+  write_h5(source.vfs(), temp, tensors_of(plan), native_notes(source.model()),
+           [&](size_t k) { return values_of(source, plan[k]); });
+  return static_cast<int64_t>(plan.size());
+}
+
+// A folder without tokenizer.json would make transformers guess a tokenizer, which is wrong without a word. The class
+// that this names does not exist, so AutoTokenizer refuses.
+constexpr const char* kNoTokenizer = "{\n  \"tokenizer_class\": \"UseSentencePieceWithTokenizerModel\"\n}\n";
+
+void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std::string& folder) {
+  const std::string obstacle = hf_tokenizer_obstacle(t);
+  if (!obstacle.empty()) {
+    fmt::print(stderr, "warning: {}\n",
+               cat(t.name(), ": no tokenizer.json can give its ids on every text: ", obstacle,
+                   "; AutoTokenizer will refuse the folder; read tokenizer.model with sentencepiece instead"));
+    write_synced(vfs, folder + "/tokenizer_config.json", kNoTokenizer);
+    return;
+  }
+  write_synced(vfs, folder + "/tokenizer.json", hf_tokenizer_json(t));
+  write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(t, context));
+  write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
+}
+
+// What transformers wants beside the weights: the model's shape, the end of text, the tokenizer.
+void write_hf_files(Source& source, DType dtype, const std::string& folder) {
+  Vfs& vfs = source.vfs();
+  const auto tokenizer = tokenizer_of(source);
+  const int64_t end = end_of_text(source, tokenizer);
+  const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+  write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
+  nlohmann::json generation = nlohmann::json::object();
+  if (end >= 0)
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) generation[key] = end;
+  write_synced(vfs, folder + "/generation_config.json", generation.dump(2) + "\n");
+  if (tokenizer) write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
+}
+
+int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
+  const bool hf = args.naming == "hf";
+  GT_REQUIRE(!hf || source.model().kv_heads == source.model().heads, Exit::kUsage, "--naming hf: ", source.path(),
+             " has ", source.model().kv_heads, " key and value heads for ", source.model().heads,
+             " query heads, and Hugging Face's GPT-2 has as many of each; use --naming native, or --format hdf5");
+  GT_REQUIRE(!hf || dtype != DType::kI8, Exit::kUsage,
+             "--naming hf: transformers reads no int8 weights with scales; use --naming native");
+  const std::vector<Exported> plan = plan_export(source.weights(), hf, dtype);
+  make_directory(source.vfs(), temp);
+  write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
+                    bytes_from(args.max_shard), [&](size_t k) {
+                      const Gpt2Weight& w = *plan[k].weight;
+                      auto values = values_of(source, plan[k]);
+                      if (hf && w.transposed) return transpose(values, w.shape[0], w.shape[1]);
+                      return values;
+                    });
+  const std::string sentencepiece = read_aux(source.path(), "tokenizer.model");
+  if (!sentencepiece.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", sentencepiece);
+  if (hf) write_hf_files(source, dtype, temp);
+  sync_directory(source.vfs(), temp);
+  return static_cast<int64_t>(plan.size());
+}
+
+DType dtype_from(const std::string& name) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    if (name == name_of(t)) return t;
+  return DType::kI8;
+}
+
+}  // namespace
+
+Exit run_export(const Command& command) {
+  auto args = command.get<ExportArgs>();
+  const bool folder = args.format == "safetensors";
+  const DType dtype = dtype_from(args.dtype);
+  if (args.naming.empty()) args.naming = folder && dtype != DType::kI8 ? "hf" : "native";
+  while (args.output.size() > 1 && args.output.back() == '/') args.output.pop_back();
+  require_replaceable(args.output, folder, args.force);
+  Source source(args);
+  const std::string temp = cat(args.output, ".tmp-", ::getpid());
+  int64_t tensors = 0;
+  try {
+    tensors = folder ? export_safetensors(source, args, dtype, temp) : export_hdf5(source, args, dtype, temp);
+    put_in_place(source.vfs(), temp, args.output, folder);
+  } catch (...) {
+    std::error_code ec;
+    fs::remove_all(temp, ec);
+    throw;
+  }
+  fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
+  if (folder && args.naming == "hf")
+    fmt::print("load it with transformers 4.45 or later: AutoModelForCausalLM.from_pretrained(\"{0}\"){1}\n",
+               args.output,
+               fs::exists(args.output + "/tokenizer.json")
+                   ? fmt::format(", AutoTokenizer.from_pretrained(\"{}\")", args.output)
+                   : "");
+  return Exit::kOk;
+}
+
+}  // namespace gt

@@ -1,0 +1,247 @@
+// gpttrain generate: texts from a checkpoint, on any layout. Every rank of a tp x pp group makes the same texts; the
+// one that has the logits draws the tokens and passes them on. Data-parallel replicas share out the texts.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoint/world.h"
+#include "data/text_stream.h"
+#include "kernels/core/rng.h"
+#include "launch/commands/generate/decoder.h"
+#include "launch/commands/generate/prompts.h"
+#include "launch/commands/generate/sampler.h"
+#include "launch/commands/generate/stop_strings.h"
+#include "launch/commands/output.h"
+#include "launch/commands/verbs.h"
+#include "launch/ranks/agree.h"
+#include "launch/ranks/ranks.h"
+#include "launch/ranks/signals.h"
+
+namespace gt {
+namespace {
+
+Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
+  if (!given.empty()) return Tokenizer::load(given);
+  const std::string copy = read_aux(model.step_dir, "tokenizer.model");
+  GT_REQUIRE(!copy.empty(), Exit::kUsage, model.step_dir,
+             ": holds no tokenizer; give the SentencePiece model of the run with --tokenizer");
+  return Tokenizer::from_bytes(copy, model.step_dir + "/tokenizer.model");
+}
+
+// A text on its way.
+struct Writing {
+  size_t index;  // of the job's texts
+  const std::string& prompt;
+  Sequence sequence;
+  TextStream stream;
+  StopStrings stop;
+  std::string text = {};  // behind the prompt, as far as it is final
+  int64_t tokens = 0;
+  const char* ended = nullptr;  // why: eod, stop, length, interrupted
+
+  Writing(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops)
+      : index(i), prompt(p), stream(t), stop(stops) {
+    sequence.slot = slot;
+    sequence.ids = t.encode(p);
+    for (const int32_t id : sequence.ids) stream.push(id);
+    stream.finish();
+    if (sequence.ids.empty()) sequence.ids.push_back(t.eod());  // a document begins after the end of another
+  }
+
+  // Returns the text that became final.
+  std::string add(int32_t id, const Tokenizer& t, int64_t most) {
+    std::string shown;
+    if (id == t.eod()) {
+      ended = "eod";
+    } else {
+      sequence.ids.push_back(id);
+      shown = stop.push(stream.push(id));
+      ended = stop.found() ? "stop" : ++tokens == most ? "length" : nullptr;
+    }
+    text += shown;
+    return shown;
+  }
+  std::string finish(const char* why) {
+    ended = ended == nullptr ? why : ended;
+    const std::string rest = stop.push(stream.finish()) + stop.finish();
+    text += rest;
+    return rest;
+  }
+};
+
+// What is printed: texts in their order, a lone one as it grows.
+class Printer {
+ public:
+  Printer(const GenerateArgs& args, size_t texts) : json_(args.json), samples_(args.num_samples), texts_(texts) {}
+  bool streams() const { return texts_ == 1 && !json_; }
+
+  std::string complete(const Writing& w) const {
+    if (!json_) {
+      std::string out = texts_ > 1 ? fmt::format("== {} of {}\n", w.index + 1, texts_) : "";
+      return out + w.prompt + w.text + "\n";
+    }
+    const auto n = static_cast<size_t>(samples_);
+    const nlohmann::ordered_json line{{"prompt_index", w.index / n}, {"sample", w.index % n},
+                                      {"prompt", w.prompt},          {"text", w.text},
+                                      {"tokens", w.tokens},          {"ended", w.ended}};
+    return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
+
+ private:
+  bool json_;
+  int64_t samples_;
+  size_t texts_;
+};
+
+void show(const std::string& text) {
+  write_out(text);
+  flush_out();
+}
+
+// The texts of one replica.
+class Writer {
+ public:
+  Writer(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
+      : m_(m),
+        tokenizer_(tokenizer),
+        args_(args),
+        prompts_(std::move(prompts)),
+        total_(prompts_.size() * static_cast<size_t>(args.num_samples)),
+        replica_(static_cast<size_t>(m.mesh->coord(Axis::kDp))),
+        replicas_(static_cast<size_t>(m.mesh->size(Axis::kDp))),
+        batch_(std::min<int64_t>(args.batch, static_cast<int64_t>((total_ + replicas_ - 1) / replicas_))),
+        key_(stream_key(static_cast<uint64_t>(args.seed), "generate")),
+        printer_(args, total_),
+        decoder_(m, batch_, !args.no_cache),
+        done_(total_) {}
+
+  // Returns true when all texts were written, false after an interruption.
+  bool run() {
+    next_ = replica_;
+    for (int64_t slot = batch_; slot-- > 0;) free_.push_back(slot);
+    while (!interrupted_ && (start_texts() || !writing_.empty())) step();
+    for (auto& w : writing_) end(*w, "interrupted");
+    if (printer_.streams() && speaks()) show("\n");
+    if (replicas_ > 1) print_all();
+    return !interrupted_;
+  }
+
+ private:
+  bool speaks() const { return m_.mesh->rank() == 0; }
+
+  bool start_texts() {
+    for (; !free_.empty() && next_ < total_; next_ += replicas_) {
+      const std::string& prompt = prompts_[next_ / static_cast<size_t>(args_.num_samples)];
+      writing_.push_back(std::make_unique<Writing>(next_, prompt, free_.back(), tokenizer_, args_.stop));
+      free_.pop_back();
+      if (printer_.streams() && speaks()) show(prompt);
+    }
+    return !writing_.empty();
+  }
+
+  void step() {
+    std::vector<Sequence*> sequences;
+    for (auto& w : writing_) sequences.push_back(&w->sequence);
+    decoder_.run(sequences);
+    const std::vector<int32_t> ids = draw();
+    interrupted_ = ids.back() != 0;
+    for (size_t i = 0; i < writing_.size(); ++i) {
+      Writing& w = *writing_[i];
+      const std::string text = w.add(ids[i], tokenizer_, args_.max_tokens);
+      if (printer_.streams() && speaks() && !text.empty()) show(text);
+      if (w.ended == nullptr) continue;
+      free_.push_back(w.sequence.slot);
+      end(w, nullptr);
+    }
+    std::erase_if(writing_, [](const auto& w) { return w->ended != nullptr; });
+  }
+
+  // A token for each text, the same on every rank of the replica, and whether somebody asked for a stop.
+  std::vector<int32_t> draw() {
+    std::vector<int32_t> ids(writing_.size() + 1);
+    ProcessGroup &tp = m_.mesh->group(Axis::kTp), &pp = m_.mesh->group(Axis::kPp);
+    const Tensor all{reinterpret_cast<std::byte*>(ids.data()), {static_cast<int64_t>(ids.size())}, DType::kI32, {}};
+    if (m_.mesh->last_stage()) {
+      const SamplerOptions options{.temperature = args_.temperature, .top_k = args_.top_k, .top_p = args_.top_p};
+      for (size_t i = 0; tp.rank() == 0 && i < writing_.size(); ++i) {
+        const Writing& w = *writing_[i];
+        const double u = philox(key_, static_cast<uint64_t>(w.tokens), w.index)[0] * 0x1p-32;
+        const auto pieces =
+            static_cast<size_t>(tokenizer_.vocab());  // padding of the vocabulary behind them has no text
+        ids[i] = sample_token(decoder_.logits(i).first(pieces), options, u);
+      }
+      ids.back() = stop_requested() ? 1 : 0;
+      if (tp.size() > 1) tp.broadcast(all, 0, {}).wait({});
+    }
+    if (pp.size() > 1) pp.broadcast(all, pp.size() - 1, {}).wait({});
+    return ids;
+  }
+
+  // The text is complete. Without replicas it is printed once all before it are.
+  void end(Writing& w, const char* why) {
+    const std::string rest = w.finish(why);
+    if (printer_.streams()) {
+      if (speaks()) show(rest);
+      return;
+    }
+    done_[w.index] = printer_.complete(w);
+    if (replicas_ > 1 || !speaks()) return;
+    for (; printed_ < total_ && done_[printed_]; ++printed_) show(*done_[printed_]), done_[printed_]->clear();
+  }
+
+  // Texts of all replicas, by the first rank.
+  void print_all() {
+    if (!m_.mesh->first_stage() || m_.mesh->coord(Axis::kTp) != 0) return;
+    ProcessGroup& dp = m_.mesh->group(Axis::kDp);
+    for (size_t i = 0; i < total_; ++i) {
+      const std::string text = broadcast_bytes(dp, done_[i].value_or(""), static_cast<int>(i % replicas_));
+      if (speaks()) show(text);
+    }
+  }
+
+  LoadedModel& m_;
+  const Tokenizer& tokenizer_;
+  const GenerateArgs& args_;
+  const std::vector<std::string> prompts_;
+  const size_t total_, replica_, replicas_;
+  const int64_t batch_;
+  const uint64_t key_;
+  const Printer printer_;
+  Decoder decoder_;
+  std::vector<std::optional<std::string>> done_;  // printed form of complete texts
+  std::vector<std::unique_ptr<Writing>> writing_;
+  std::vector<int64_t> free_;  // slots of the cache
+  size_t next_ = 0, printed_ = 0;
+  bool interrupted_ = false;
+};
+
+Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFactory& factory) {
+  install_stop_signals();
+  const auto model = load_model(source, factory);
+  ProcessGroup& world = model->mesh->world();
+  std::optional<Tokenizer> tokenizer;
+  std::string prompts;
+  agree(world, [&] {
+    tokenizer = load_tokenizer(args.tokenizer, *model);
+    GT_REQUIRE(tokenizer->vocab() <= model->config.model.vocab, Exit::kUsage, "the tokenizer has ", tokenizer->vocab(),
+               " pieces, the model ", model->config.model.vocab, ": give the tokenizer that the run was trained with");
+    if (model->mesh->rank() == 0) prompts = pack_prompts(read_prompts(args));
+  });
+  Writer writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
+  return writer.run() ? Exit::kOk : static_cast<Exit>(128 + stop_signal());
+}
+
+}  // namespace
+
+Exit run_generate(const Command& command) {
+  Command c = command;
+  const ModelSource source = find_model(c.get<GenerateArgs>().load, command.config_flags, Products::kHalf, command.env);
+  c.loaded = source.loaded;
+  take_standard_input(c);
+  const GenerateArgs args = c.get<GenerateArgs>();
+  return run_ranks(c, [&](GroupFactory& factory) { return generate_rank(source, args, factory); });
+}
+
+}  // namespace gt

@@ -1,0 +1,330 @@
+// gpttrain import: weights of others, or our own export, as a committed step 0 that train, generate and export take.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/dir_lock.h"
+#include "checkpoint/int8_rows.h"
+#include "checkpoint/steps.h"
+#include "checkpoint/weights.h"
+#include "data/tokenizer.h"
+#include "kernels/backend.h"
+#include "kernels/core/files.h"
+#include "kernels/core/text.h"
+#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/verbs.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/options/version.h"
+#include "parallel/comm/self_group.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where weights come from, with what is said about their model.
+struct Origin {
+  std::unique_ptr<WeightFile> file;
+  ModelConfig model;
+  bool hf = false;  // Hugging Face's names and orientation
+  std::vector<AuxFile> aux;
+  std::vector<std::string> warnings;
+};
+
+// "layers.7.attn.qkv.weight" without what containers put in front of it.
+std::string bare(const std::string& name, const Origin& o) {
+  const std::string prefix = o.hf ? "transformer." : "model/";
+  return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
+}
+
+// Buffers that old versions of transformers saved: masks, no weights.
+bool is_buffer(const std::string& name) {
+  const auto ends = [&](const std::string& end) {
+    return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+  };
+  return ends(".attn.bias") || ends(".attn.masked_bias") || ends(".rotary_emb.inv_freq");
+}
+
+ModelConfig model_from_note(const std::string& text, const std::string& where) {
+  Config c;
+  c.model.ffn = 0;
+  JsonValue json;
+  try {
+    json = parse_json(text, where + ", its note on the model");
+  } catch (const Error& e) { throw Error(e.what(), Exit::kDamaged); }
+  for (const Option& o : list_options(c)) {
+    const JsonValue* v = o.section == "model" ? json.find(o.name) : nullptr;
+    if (v == nullptr) continue;
+    const std::string bad = set_from_json(o, *v);
+    GT_REQUIRE(bad.empty(), Exit::kDamaged, where, ": note on the model, ", o.name, ": ", bad);
+  }
+  return c.model;
+}
+
+// The shape of a GPT-2 from the shapes of its tensors; only the number of heads leaves no trace in them.
+ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string& where) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const WeightInfo& w : o.file->list()) shapes[bare(w.name, o)] = w.shape;
+  const auto dim = [&](const std::string& name, size_t d) {
+    const auto it = shapes.find(name);
+    GT_REQUIRE(it != shapes.end() && it->second.size() == 2, Exit::kDamaged, where, ": holds no matrix ", name,
+               ": no GPT-2 with our names");
+    return it->second[d];
+  };
+  GT_REQUIRE(heads > 0, Exit::kUsage, where, ": does not say how many attention heads the model has; give --heads");
+  ModelConfig m;
+  m.vocab = dim("embed.weight", 0);
+  m.hidden = dim("embed.weight", 1);
+  m.seq = dim("pos_embed.weight", 0);
+  m.ffn = dim("layers.0.mlp.up.weight", 0);
+  m.heads = heads;
+  // What is not the queries' of the fused projection: a key and a value of head_dim for each group.
+  const int64_t rest = dim("layers.0.attn.qkv.weight", 0) - m.hidden, each = 2 * (m.hidden / heads);
+  if (each > 0 && rest > 0 && rest % each == 0) m.kv_heads = rest / each;
+  m.layers = 0;
+  while (shapes.count(fmt::format("layers.{}.norm1.weight", m.layers))) ++m.layers;
+  m.tied = shapes.count("head.weight") == 0;
+  return m;
+}
+
+Origin open_folder(Vfs& vfs, const std::string& path) {
+  Origin o;
+  o.file = open_safetensors(vfs, path);
+  std::error_code ec;
+  if (const std::string note = o.file->note("model"); !note.empty()) {
+    o.model = model_from_note(note, path);
+  } else {
+    GT_REQUIRE(fs::exists(path + "/config.json", ec), Exit::kUsage, path,
+               ": holds no config.json; give the whole Hugging Face folder");
+    const std::string text = read_whole_file(path + "/config.json", kMaxJsonBytes);
+    HfConfig c = parse_hf_config(text, path + "/config.json");
+    o.model = c.model;
+    o.hf = true;
+    o.warnings = c.warnings;
+    o.aux.push_back({.name = "hf-config.json", .path = "", .text = text});
+  }
+  if (fs::exists(path + "/tokenizer.model", ec))
+    o.aux.push_back({.name = "tokenizer.model", .path = path + "/tokenizer.model", .text = ""});
+  return o;
+}
+
+Origin open_origin(Vfs& vfs, const ImportArgs& args) {
+  std::error_code ec;
+  GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
+  if (fs::is_directory(args.from, ec)) return open_folder(vfs, args.from);
+  GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
+  std::ifstream in(args.from, std::ios::binary);
+  char head[8] = {};
+  in.read(head, sizeof head);
+  int32_t magic = 0;
+  std::memcpy(&magic, head, sizeof magic);
+  Origin o;
+  if (std::memcmp(head, "\x89HDF\r\n\x1a\n", 8) == 0)
+    o.file = open_h5(vfs, args.from);
+  else if (magic == 20240326)
+    o.file = open_llmc(vfs, args.from);
+  else
+    fail(Exit::kDamaged, args.from,
+         ": is neither HDF5 nor an llm.c GPT-2 (.bin, magic 20240326); a Hugging Face model is given as its folder");
+  const std::string note = o.file->note("model");
+  o.model = note.empty() ? model_from_shapes(o, args.heads, args.from) : model_from_note(note, args.from);
+  return o;
+}
+
+// Where a weight lies in the file. Int8 has its scales beside it.
+struct Place {
+  size_t values = 0;
+  std::optional<size_t> scale;
+};
+
+// "" or why this tensor cannot be the weight; finds the scales of int8 and takes them off the list.
+std::string place_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
+                     const std::vector<int64_t>& expected, Place& place) {
+  const auto it = found.find(name);
+  if (it == found.end()) return "missing";
+  const WeightInfo& info = file.list()[place.values = it->second];
+  found.erase(it);
+  if (info.shape != expected) return fmt::format("{}, expected {}", to_string(info.shape), to_string(expected));
+  if (info.dtype == "f32" || info.dtype == "bf16" || info.dtype == "f16") return "";
+  if (info.dtype != "i8" || info.shape.size() != 2)
+    return fmt::format("{}, expected f32, bf16 or f16, or a matrix of i8", info.dtype);
+  const auto scale = found.find(name + ".scale");
+  if (scale == found.end()) return "i8 without " + name + ".scale";
+  const WeightInfo& s = file.list()[*(place.scale = scale->second)];
+  found.erase(scale);
+  if (s.dtype == "f32" && s.shape == std::vector<int64_t>{info.shape[0]}) return "";
+  return fmt::format("its scale is {} {}, expected f32 [{}]", s.dtype, to_string(s.shape), info.shape[0]);
+}
+
+// Which tensor of the file is which of the model; everything that does not match is listed at once.
+std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights, const std::string& where,
+                         std::optional<size_t>& tied_head) {
+  std::map<std::string, size_t> found;
+  std::vector<std::string> problems;
+  for (size_t k = 0; k < o.file->list().size(); ++k) {
+    const std::string name = bare(o.file->list()[k].name, o);
+    if (o.hf && is_buffer(name)) continue;
+    if (!found.emplace(name, k).second) problems.push_back(name + ": is there twice, with and without its prefix");
+  }
+  std::vector<Place> out(weights.size());
+  for (size_t k = 0; k < weights.size(); ++k) {
+    const Gpt2Weight& w = weights[k];
+    const std::string bad =
+        place_of(*o.file, found, o.hf ? bare(w.hf, o) : w.native, o.hf ? w.hf_shape() : w.shape, out[k]);
+    if (!bad.empty()) problems.push_back(fmt::format("{}: {}", o.hf ? w.hf : w.native, bad));
+  }
+  const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
+  if (o.model.tied && head != found.end()) {  // a second copy of the embedding, to be compared with it
+    const WeightInfo& info = o.file->list()[head->second];
+    if (info.shape == weights[0].shape)
+      tied_head = head->second;
+    else
+      problems.push_back(
+          fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(weights[0].shape)));
+    found.erase(head);
+  }
+  for (const auto& [name, k] : found) problems.push_back(o.file->list()[k].name + ": unknown");
+  constexpr size_t kShown = 40;
+  const size_t all = problems.size();
+  if (all > kShown) problems.resize(kShown), problems.push_back(fmt::format("… and {} more", all - kShown));
+  GT_REQUIRE(all == 0, Exit::kDamaged, where,
+             ": does not fit the model that it describes:", fmt::format("\n  {}", fmt::join(problems, "\n  ")));
+  return out;
+}
+
+// The weights one at a time, as ours: checked, turned where the file has in x out.
+class WeightStream {
+ public:
+  WeightStream(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args)
+      : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, tied_head_)) {
+    for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
+  }
+
+  std::vector<ShardView> views() const {
+    std::vector<ShardView> out;
+    for (const Gpt2Weight& w : weights_) {
+      ShardView v;
+      v.name = "master/" + w.native;
+      for (int64_t d : w.shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
+      v.local = v.full;
+      v.shard = w.blocks > 1 ? ShardSpec::split(0, w.blocks) : ShardSpec::replicate();
+      v.data = {nullptr, {v.full.numel()}, DType::kF32, {}};
+      out.push_back(v);
+    }
+    return out;
+  }
+
+  std::vector<float> read(const std::string& name) {
+    try {
+      return checked(name);
+    } catch (const Error& e) {
+      failure_ = e;
+      throw;
+    }
+  }
+  // What read() threw, if anything.
+  const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  std::vector<float> checked(const std::string& name) {
+    const size_t k = by_name_.at(name);
+    const Gpt2Weight& w = weights_[k];
+    std::vector<float> v = origin_.file->read(places_[k].values);
+    if (places_[k].scale) v = restore_rows({std::move(v), origin_.file->read(*places_[k].scale)});
+    const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
+    GT_REQUIRE(bad == v.end() || args_.allow_nonfinite, Exit::kDamaged, args_.from, ": ", w.native, ", element ",
+               bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");
+    if (k == 0 && tied_head_)
+      GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
+                 ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
+    if (origin_.hf && w.transposed) return transpose(v, w.shape[1], w.shape[0]);
+    return v;
+  }
+
+  Origin& origin_;
+  const ImportArgs& args_;
+  const std::vector<Gpt2Weight>& weights_;
+  std::optional<size_t> tied_head_;
+  std::vector<Place> places_;
+  std::map<std::string, size_t> by_name_;
+  std::optional<Error> failure_;
+};
+
+std::string random_uuid() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+}  // namespace
+
+Exit run_import(const Command& command) {
+  const auto& args = command.get<ImportArgs>();
+  const auto there = list_steps(args.output);
+  GT_REQUIRE(there.empty(), Exit::kUsage, args.output, ": holds step ", there.empty() ? 0 : there.front().first,
+             " of a run already; give another --output");
+  const DirLock lock(args.output);
+  Vfs vfs;
+  Origin origin = open_origin(vfs, args);
+  Config config;
+  try {
+    config = load_config({.flags = model_flags(origin.model)}).config;
+  } catch (const Error& e) {  // the shape of the model, as the file says it
+    throw Error(args.from + ": " + e.what(), Exit::kDamaged);
+  }
+  const std::vector<Gpt2Weight> weights = gpt2_weights(config.model);
+  WeightStream stream(origin, weights, args);
+
+  std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
+  if (!args.tokenizer.empty()) std::erase_if(origin.aux, [](const AuxFile& a) { return a.name == "tokenizer.model"; });
+  aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
+  if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
+  for (const AuxFile& a : aux)
+    if (a.name == "tokenizer.model") Tokenizer::load(a.path);  // refused here rather than by all who read the checkpoint
+  TrainState state;
+  state.origin = "import";
+  state.run_uuid = random_uuid();
+  SaveOptions options;
+  options.retention.keep = 0;
+  options.require_finite = !args.allow_nonfinite;
+  options.git = git_hash();
+  if (config.model.tied) options.ties = {{"master/head.weight", "master/embed.weight"}};
+  SelfFactory factory;
+  const Mesh mesh(MeshShape{}, factory);
+  const std::vector<ShardView> views = stream.views();
+  SaveReport report;
+  try {
+    report = save_streamed(
+        args.output, state, views, [&](const std::string& name) { return stream.read(name); }, aux, options, mesh,
+        *cpu_backend().device);
+  } catch (const Error&) {
+    if (stream.failure()) throw Error(*stream.failure());  // not as a failed save: the file is to blame
+    throw;
+  }
+  for (const auto& list : {origin.warnings, report.warnings})
+    for (const std::string& w : list) fmt::print(stderr, "warning: {}\n", w);
+  int64_t elements = 0;
+  for (const ShardView& v : views) elements += v.full.numel();
+  fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
+             format_bytes(static_cast<double>(report.bytes)));
+  const bool tokenizer = aux.size() > 1 && aux.back().name == "tokenizer.model";
+  fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
+             shell_word(report.path + "/config.json"), shell_word(args.output),
+             tokenizer ? " --data.tokenizer " + shell_word(report.path + "/tokenizer.model") : "");
+  if (tokenizer)
+    fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
+  else
+    fmt::print(
+        "no SentencePiece model came with it, and no other kind of tokenizer can be read (no tokenizer.json, no "
+        "vocab.json + merges.txt):\nPREFIX are tokens that other tools made, as .bin + .idx of Megatron or .bin of "
+        "llm.c; text is written by transformers, from gpttrain export\n");
+  return Exit::kOk;
+}
+
+}  // namespace gt

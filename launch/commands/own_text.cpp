@@ -1,0 +1,110 @@
+#include "launch/commands/own_text.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "data/files.h"
+#include "data/tokenizer.h"
+#include "kernels/core/check.h"
+#include "kernels/core/sha256.h"
+#include "launch/config/config_check.h"
+#include "launch/observe/sinks/progress.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string prefix_for(const std::string& text, const Config& c, const Tokenizer& tokenizer) {
+  const std::string hash = sha256_hex(cat("1 ", xxh3_128_file(text), ' ', tokenizer.sha256())).substr(0, 16);
+  return cat(c.run_dir(), "/data/", fs::path(text).stem().string(), "-", hash);
+}
+
+// A file of numbers taken for text would train without a word. Gzip is unpacked.
+void require_text(const std::string& path) {
+  std::string head(4096, '\0');
+  const Fd file = open_file(path, O_RDONLY);
+  const ssize_t n = ::read(file.get(), head.data(), head.size());
+  GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));
+  head.resize(static_cast<size_t>(n));
+  GT_REQUIRE(
+      head.find('\0') == std::string::npos || head.starts_with("\x1f\x8b"), Exit::kUsage, path,
+      ": neither text nor token files: it holds zero bytes; give text, JSON lines, or the prefix that gpttrain data "
+      "prepare wrote");
+}
+
+void prepare_one(const std::string& text, const std::string& prefix, const Config& c) {
+  require_text(text);
+  std::error_code ec;
+  fs::create_directories(c.run_dir() + "/data", ec);
+  const Fd lock = open_file(c.run_dir() + "/data/.lock", O_RDWR | O_CREAT);
+  GT_REQUIRE(::flock(lock.get(), LOCK_EX) == 0, Exit::kIo, c.run_dir(),
+             "/data/.lock: cannot be locked: ", std::strerror(errno));
+  if (fs::exists(prefix + ".idx", ec)) return;  // another process was faster
+  fmt::print("prepare   {} with {}, once, as {}\n", text, c.data.tokenizer, prefix);
+  std::fflush(stdout);
+  PrepareOptions o;
+  o.inputs = {text};
+  o.tokenizer = c.data.tokenizer;
+  o.output = prefix;
+  o.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 14U));
+  WorkLine line;
+  o.progress_seconds = line.seconds();
+  prepare_data(o, [&](const PrepareProgress& p) { show_progress(p, line); });
+}
+
+template <class F>
+void for_each_text(Config& c, F&& act) {
+  for (auto* list : {&c.data.train, &c.data.valid})
+    for (DataSource& s : *list)
+      if (names_text(s.path)) act(s);
+}
+
+}  // namespace
+
+void prepare_own_text(Config& c) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  for_each_text(c, [&](DataSource& s) {
+    if (!tokenizer) tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(c.data.tokenizer));
+    GT_REQUIRE(tokenizer->vocab() <= c.model.vocab, Exit::kUsage, "model.vocab: ", c.data.tokenizer, " has ",
+               tokenizer->vocab(), " pieces, the model's vocabulary is ", c.model.vocab, "; give --model.vocab ",
+               tokenizer->vocab(), " or more");
+    const std::string prefix = prefix_for(s.path, c, *tokenizer);
+    std::error_code ec;
+    if (!fs::exists(prefix + ".idx", ec)) prepare_one(s.path, prefix, c);
+    s.path = prefix;
+  });
+}
+
+bool forget_own_text(Config& c) {
+  bool any = false;
+  for_each_text(c, [&](DataSource&) { any = true; });
+  if (!any) return false;
+  c.data.train = {{.path = "mock"}};
+  c.data.valid.clear();
+  return true;
+}
+
+void show_progress(const PrepareProgress& p, WorkLine& line) {
+  const auto done = static_cast<double>(p.input_done), all = static_cast<double>(p.input_bytes);
+  const double seconds = std::max(p.seconds, 1e-9);
+  std::vector<std::string> parts{format_bytes(static_cast<double>(p.text_bytes) / seconds) + "/s"};
+  if (done > 0 && done < all) parts.push_back("eta " + format_duration(seconds * (all - done) / done));
+  if (p.bad > 0) parts.push_back(format_thousands(p.bad) + " bad");
+  parts.push_back(format_count(static_cast<double>(p.tokens)) + " tokens");
+  parts.push_back(format_count(static_cast<double>(p.tokens) / seconds) + " tok/s");
+  parts.push_back(format_thousands(p.documents) + (p.documents == 1 ? " document" : " documents"));
+  const std::string size = format_bytes(static_cast<double>(p.text_bytes));
+  if (line.terminal() && all > 0) return line.show(progress_bar(done / all, line.width(), size, parts));
+  line.show(fmt::format("{}{}  {}", size, all > 0 ? fmt::format("  {:.0f} %", 100 * done / all) : "",
+                        fmt::join(parts, "  ")));
+}
+
+}  // namespace gt

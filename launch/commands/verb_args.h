@@ -1,0 +1,370 @@
+// What each verb is told: one struct a verb, listed like the sections of the config, so that one list serves flags,
+// --help and "did you mean" (launch/options/options.h). Values only; what they mean is the business of verb_*.cpp. A
+// flag
+// --max-tokens is the field "max-tokens"; a domain that begins with "required" must be given.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gt {
+
+struct TrainArgs {
+  bool force = false, quiet = false, dry_run = false, lr_range_test = false;
+  template <class V>
+  void fields(V& v) {
+    v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
+    v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
+    v("dry-run", dry_run, "", "print the start block and whether the run fits: one process, nothing is started or "
+      "written; 0 either way");
+    v("lr_range_test", lr_range_test, "",
+      "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
+      "peak; saves no checkpoint");
+  }
+};
+
+struct TokenizerTrainArgs {
+  std::vector<std::string> input, special;
+  std::string type = "bpe", output;
+  int64_t vocab = 8192, seed = 1234, threads = 0;
+  double sample_mb = 20, coverage = 0.9995;
+  template <class V>
+  void fields(V& v) {
+    v("input", input, "required", "text: files, folders, patterns, - for standard input; gzip is unpacked");
+    v("vocab", vocab, "16..1000000 tokens", "size of the vocabulary");
+    v("type", type, "bpe|unigram", "model");
+    v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
+    v("sample-mb", sample_mb, ">0..10000 MB", "how much of the text the trainer sees, drawn by lines");
+    v("coverage", coverage, "0.98..1", "share of characters that get pieces; the others are spelled in bytes");
+    v("special", special, "", "further symbols that are never cut, after <|endoftext|> and newline");
+    v("seed", seed, "0..", "which lines are drawn");
+    v("threads", threads, "0..1024 threads", "that read the inputs; 0: all cores");
+  }
+};
+
+struct TokenizerEncodeArgs {
+  std::vector<std::string> text, input;
+  std::string tokenizer, ids_binary;
+  bool pieces = false;
+  int64_t threads = 0;
+  template <class V>
+  void fields(V& v) {
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("text", text, "", "text to encode, a line each");
+    v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
+    v("pieces", pieces, "", "print pieces instead of numbers");
+    v("ids-binary", ids_binary, "u16|i32", "write little-endian numbers without lines; newlines are encoded too");
+    v("threads", threads, "0..1024 threads", "0: all cores");
+  }
+};
+
+struct TokenizerDecodeArgs {
+  std::vector<std::string> ids, input;
+  std::string tokenizer, ids_binary;
+  bool pieces = false;
+  template <class V>
+  void fields(V& v) {
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("ids", ids, "", "token numbers, or pieces with --pieces");
+    v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
+    v("pieces", pieces, "", "read pieces instead of numbers");
+    v("ids-binary", ids_binary, "u16|i32", "read little-endian numbers without lines");
+  }
+};
+
+struct DataPrepareArgs {
+  std::vector<std::string> input;
+  std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail", separator;
+  int64_t threads = 0, memory_mb = 512, max_doc_mb = 64;
+  bool no_eod = false, strict_utf8 = false, check_cache = false, force = false;
+  template <class V>
+  void fields(V& v) {
+    v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
+    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
+    v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
+    v("json-key", json_key, "", "JSON lines: the field that holds the text");
+    v("split-docs", split_docs, "file|blank-line|line|sep", "text: what ends a document; sep: a line that is --separator");
+    v("separator", separator, "", "--split-docs sep: the line between documents, such as % or <|endoftext|>");
+    v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
+    v("threads", threads, "0..1024 threads", "that encode; 0: all cores, as far as memory-mb allows");
+    v("memory-mb", memory_mb, "1..1048576 MB", "bound of the memory used; the output does not depend on it");
+    v("on-bad", on_bad, "fail|skip", "broken JSON, a missing key, a line above max-doc-mb");
+    v("strict-utf8", strict_utf8, "", "invalid UTF-8 is bad too; else its bytes become U+FFFD and are counted");
+    v("max-doc-mb", max_doc_mb, "1..4096 MB", "longest line");
+    v("check-cache", check_cache, "", "encode every 1024th document a second time without the word cache");
+    v("force", force, "", "start over, whatever is there");
+  }
+};
+
+struct DataInspectArgs {
+  std::string path, tokenizer, split = "all", shares = "969,30,1", data_order = "epoch";
+  int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234, dp = 1, micro_batch = 1;
+  bool order = false, full = false;
+  template <class V>
+  void fields(V& v) {
+    v("path", path, "required", "PREFIX of the token files, or llm.c's .bin or a pattern of them; also as plain word");
+    v("tokenizer", tokenizer, "", "print text too; must be the one that made the tokens");
+    v("doc", doc, "0..", "print this document");
+    v("full", full, "", "--doc: all of it; without it the first 256 tokens");
+    v("sample", sample, "0..", "print this sample of seq + 1 tokens");
+    v("order", order, "", "print where samples begin, as CSV");
+    v("samples", samples, "1..", "--order: how many; data.order megatron: of the whole run");
+    v("seq", seq, "1.. tokens", "--sample, --order: length of a sample");
+    v("seed", seed, "0..", "--sample, --order: train.seed of the run");
+    v("data.order", data_order, "epoch|megatron|sequential|llmc|llmc_shuffled", "--sample, --order: as in the run");
+    v("dp", dp, "1..1048576", "--data.order llmc, llmc_shuffled: parallel.dp of the run");
+    v("micro-batch", micro_batch, "1..1048576", "--data.order llmc, llmc_shuffled: train.micro_batch of the run");
+    v("split", split, "all|train|valid|test", "--sample, --order: a share of the file, or all as with data.valid");
+    v("data.split", shares, "", "--split: the shares");
+  }
+};
+
+struct EvalArgs {
+  std::string load, split = "valid";
+  int64_t steps = 0;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("split", split, "train|valid|test", "which part of the data");
+    v("steps", steps, "0.. batches",
+      "global batches of the run (train.global_batch), as its train.eval_steps; 0: the whole split, once");
+  }
+};
+
+struct GenerateArgs {
+  std::string load, prompt, prompt_file, tokenizer;
+  std::vector<std::string> stop;
+  int64_t max_tokens = 64, top_k = 0, seed = 1, num_samples = 1, batch = 8;
+  double temperature = 0.8, top_p = 1;
+  bool json = false, no_cache = false;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("prompt", prompt, "", "the beginning; -: standard input; empty: a new document");
+    v("prompt-file", prompt_file, "FILE", "a prompt a line, or of X.jsonl the \"prompt\" or \"text\" of a line; -: standard input");
+    v("num-samples", num_samples, "1..1000000", "texts for each prompt");
+    v("max-tokens", max_tokens, "1..1048576 tokens", "length of a text at most");
+    v("stop", stop, "", "strings that end a text; they are not shown");
+    v("temperature", temperature, "0..100", "0: always the likeliest token");
+    v("top-k", top_k, "0.. tokens", "choose among the k likeliest; 0: all");
+    v("top-p", top_p, ">0..1", "choose among the likeliest that make up this probability");
+    v("seed", seed, "0..", "random numbers");
+    v("batch", batch, "1..4096 texts", "written at the same time, by each data-parallel replica");
+    v("tokenizer", tokenizer, "", "SentencePiece model; empty: the one of the run");
+    v("json", json, "", "print a JSON object a line for each text, when it is complete");
+    v("no-cache", no_cache, "", "compute all keys and values again for every token; on a CPU the same texts, slowly");
+  }
+};
+
+struct ScheduleArgs {
+  int64_t pp = 0, vpp = 0, microbatches = 0;
+  std::string schedule = "1f1b", check, trace;
+  std::vector<double> cost = {1, 2};
+  bool tied = false;
+  template <class V>
+  void fields(V& v) {
+    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|forward|FILE", "a pipeline schedule, or file:PATH");
+    v("pp", pp, "0..256 stages", "pipeline ranks; 0: 4, or what the file says");
+    v("vpp", vpp, "0..64 chunks", "model chunks a rank; 0: 1 (interleaved: 2), or what the file says");
+    v("microbatches", microbatches, "0..4096", "microbatches a step; 0: 2 pp, or what the file says");
+    v("cost", cost, ">0..", "time of a forward and of a backward");
+    v("tied", tied, "", "first and last stage share their embedding: adds T");
+    v("check", check, "", "a text schedule: say whether a run would accept it, print nothing else");
+    v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
+  }
+};
+
+struct LrArgs {
+  std::string csv;
+  template <class V>
+  void fields(V& v) {
+    v("csv", csv, "", "write step,lr[,beta1,beta2] of every step to this file; -: to standard output, nothing else");
+  }
+};
+
+struct CkptArgs {
+  std::string dir;
+  bool json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptInspectArgs {
+  std::string dir, tensor;
+  bool stats = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder, a step of it, or run directory; also as plain word");
+    v("tensor", tensor, "", "only this tensor, for example master/embed.weight");
+    v("stats", stats, "", "read the tensors: smallest, largest, mean, rms, how many are not finite");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptVerifyArgs {
+  std::string dir;
+  bool all = false, deep = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also as plain word");
+    v("all", all, "", "every step of the folder");
+    v("deep", deep, "", "also open the shards with libhdf5, in a child process, and compare what it sees");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptDiffArgs {
+  std::vector<std::string> checkpoints;
+  double tol = 0;
+  int64_t show = 10;
+  bool json = false;
+  template <class V>
+  void fields(V& v) {
+    v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also as plain words");
+    v("tol", tol, "0..1e9", "largest difference that counts as equal, relative to the tensor's largest magnitude");
+    v("show", show, "1.. tensors", "how many of the worst tensors are printed");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct CkptPruneArgs {
+  std::string dir;
+  int64_t keep = 3, keep_every = 0, keep_best = 1;
+  bool dry_run = false, json = false;
+  template <class V>
+  void fields(V& v) {
+    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("keep", keep, "1..100000", "newest steps kept");
+    v("keep-every", keep_every, "0.. steps", "and every step that this divides; 0: none");
+    v("keep-best", keep_best, "0..1000, or true or false", "and the steps of so many best validation losses; true: 1");
+    v("dry-run", dry_run, "", "say what would be removed, and why; remove nothing");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct ExportArgs {
+  std::string load, format = "safetensors", dtype = "f32", naming, output, max_shard = "5GB";
+  int64_t step = -1;
+  bool force = false;
+  template <class V>
+  void fields(V& v) {
+    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
+    v("step", step, "0..", "this step of the folder; without it the newest good one");
+    v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
+    v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
+    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
+    v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
+    v("output", output, "required", "folder (safetensors) or file (hdf5)");
+    v("force", force, "", "replace what is there");
+  }
+};
+
+struct ImportArgs {
+  std::string from, output, tokenizer;
+  int64_t heads = 0;
+  bool allow_nonfinite = false;
+  template <class V>
+  void fields(V& v) {
+    v("from", from, "required", "Hugging Face GPT-2 folder (safetensors), our HDF5 export, or llm.c GPT-2 .bin");
+    v("output", output, "required", "checkpoint folder; step-000000000 is written there");
+    v("tokenizer", tokenizer, "", "SentencePiece model to keep with the weights");
+    v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");
+    v("allow-nonfinite", allow_nonfinite, "", "take weights that hold NaN or infinity");
+  }
+};
+
+struct BenchArgs {
+  int64_t warmup = -1, steps = 0;
+  std::string out, history;
+  template <class V>
+  void fields(V& v) {
+    v("warmup", warmup, "-1..1000000 steps", "steps before the clock starts; -1: 20, on a CPU 5");
+    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 50, on a CPU 10, and at least 20 seconds");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+    v("history", history, "FILE", "add it there as a line, and say its ratio to the last one like it");
+  }
+};
+
+struct OpsArgs {
+  template <class V>
+  void fields(V&) {}
+};
+
+struct CeilingsArgs {
+  std::string output;
+  template <class V>
+  void fields(V& v) {
+    v("output", output, "FILE", "where the figures go; empty: the user's cache folder, where training looks for them");
+  }
+};
+
+struct PeerArgs {
+  std::string run, pattern, unit = "ms", note, out;
+  int64_t tokens = 0, skip = 5, pairs = 5, steps = 0, warmup = -1;
+  template <class V>
+  void fields(V& v) {
+    v("run", run, "required", "the peer's command line, for the shell; its output is read for lines of steps");
+    v("pattern", pattern, "REGEX",
+      "of a line of the peer that tells of a step, its first group the number; empty: llm.c, llmq, or N tokens/s");
+    v("unit", unit, "ms|s|tokens/s", "of that number");
+    v("tokens", tokens, "0.. tokens", "of a step of the peer; 0: as many as ours");
+    v("skip", skip, "0..1000000 steps", "of the peer that do not count, at its start");
+    v("pairs", pairs, "1..1000", "of runs, one of ours and one of the peer's");
+    v("steps", steps, "0..1000000 steps", "of ours, as in gpttrain bench");
+    v("warmup", warmup, "-1..1000000 steps", "of ours, as in gpttrain bench");
+    v("note", note, "", "kept with the result: the peer's commit, precision, bytes of optimizer state");
+    v("out", out, "FILE", "the result as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct RooflineArgs {
+  std::string ceilings = "auto";
+  template <class V>
+  void fields(V& v) {
+    v("ceilings", ceilings, "auto|planning|FILE",
+      "auto: what bench ceilings kept of this machine's device, else planning; planning: what the performance plan "
+      "assumes of an H200; or a file of bench ceilings --output");
+  }
+};
+
+struct CommArgs {
+  int64_t most = 16;
+  std::string out;
+  template <class V>
+  void fields(V& v) {
+    v("most", most, "1..4096 MiB", "the largest tensor; the smallest has 4 KiB, each other four times the one before");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct DataBenchArgs {
+  int64_t steps = 0;
+  std::string out;
+  template <class V>
+  void fields(V& v) {
+    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 20, and at least 2 seconds");
+    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct VerifyArgs {
+  std::string on = "threads";
+  int64_t steps = 3, ranks = 8, sample = 0;
+  bool matrix = false;
+  template <class V>
+  void fields(V& v) {
+    v("on", on, "threads|here",
+      "ranks as threads of this process, or as this command line would train: processes, device");
+    v("steps", steps, "1..100 steps", "optimizer steps compared");
+    v("matrix", matrix, "", "every legal layout instead of the given one, at every level of mixed "
+      "precision unless --amp names one");
+    v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
+    v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");
+  }
+};
+
+}  // namespace gt

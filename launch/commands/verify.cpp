@@ -1,0 +1,217 @@
+// gpttrain verify: proves a layout. The user's model is made small, trained for a few steps by one rank and by the
+// layout, and everything that must be equal is compared.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "kernels/core/rng.h"
+#include "launch/commands/output.h"
+#include "launch/commands/verbs.h"
+#include "launch/engine/engine_options.h"
+#include "launch/engine/rank_device.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/ranks/device_groups.h"
+#include "launch/ranks/ranks.h"
+#include "launch/verify/layouts.h"
+#include "launch/verify/report.h"
+#include "launch/verify/shrink.h"
+
+namespace gt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+// The small model, with everything derived. A rule that it breaks would be broken by the given one too.
+Config small_config(const Config& given, const ShrinkGoal& goal, std::vector<std::string>& notes) {
+  const CheckedLayout small = check_layout(shrink(given, goal, notes), {});
+  Problems all;
+  for (const Problem& p : small.problems)
+    all.add(p.where, p.key, p.reason + " (of the model as verify shrinks it)", p.fix);
+  all.throw_if_any();
+  return small.config;
+}
+
+std::string heading(const Config& c, const std::vector<std::string>& notes, int steps) {
+  std::string out;
+  if (!notes.empty()) out += fmt::format("made small: {}\n", fmt::join(notes, ", "));
+  out += fmt::format(
+      "model: {} blocks of width {}, {} heads{}, ffn {}, vocabulary {}, {} tokens, {}; {} steps of {} sequences\n",
+      c.model.layers, c.model.hidden, c.model.heads,
+      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} of keys and values)", c.model.kv_heads), c.model.ffn,
+      c.model.vocab, c.model.seq,
+      c.model.tied ? "tied" : "untied", steps, c.train.global_batch);
+  return out;
+}
+
+std::string layout_block(const Config& c, const char* where) {
+  std::string out = fmt::format("layout: {}, {} ranks ({})\n", layout_text(c), c.world(), where);
+  if (c.parallel.pp == 1) return out;
+  const Schedule s = train_schedule(engine_options(c, 1), static_cast<int>(c.parallel.pp));
+  for (size_t k = 0; k < s.program.size(); ++k) out += fmt::format("  r{} {}\n", k, to_string(s.program[k]));
+  return out;
+}
+
+Exit tell(const Config& c, const Verdict& v) {
+  write_out(report(c, v));
+  flush_out();
+  return v.bad() == nullptr ? Exit::kOk : Exit::kNumerical;
+}
+
+Verdict of_device(Verdict v) {
+  v.exact.clear();
+  v.bits = false;
+  return v;
+}
+
+// Layouts on the device that training would use, one for all ranks of this process; what they are held against comes
+// from the CPU.
+class OnDevice {
+ public:
+  explicit OnDevice(const Config& c) : backend_(choose_backend(c)) {
+    hooks_.backend = &backend_;
+    hooks_.wrap = [this, c](GroupFactory& threads) {
+      return device_groups(c, threads, backend_, 0, threads.world_size()).factory;
+    };
+  }
+  Verdict check(Verifier& verifier, const Config& c) const {
+    if (backend_.kind == DeviceKind::kCpu) return verifier.check(c);
+    Verdict v = verifier.check(c, &hooks_);
+    return of_device(std::move(v));
+  }
+
+ private:
+  const Backend& backend_;
+  MeshHooks hooks_;
+};
+
+Exit verify_threads(const Config& c, const VerifyArgs& args) {
+  Verifier verifier({static_cast<int>(args.steps)});
+  return tell(c, OnDevice(c).check(verifier, c));
+}
+
+// The ranks that a launcher started train; rank 0 knows what is right and says so, and all leave with its verdict.
+Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory) {
+  GT_REQUIRE(c.device.gemm_tune != "auto", Exit::kUsage, "device.gemm_tune: auto: verify times nothing when ranks are ",
+             "processes. Give it the table of a run, RUN/gemm-plans-1.txt, with --device.gemm_plans");
+  RankDevice device(c, factory);
+  const Backend& backend = device.backend();
+  Verifier verifier({static_cast<int>(args.steps)});
+  const MeshResult run = run_mesh_here(verifier.run_of(c), device.groups(), backend, device.index());
+  std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
+  for (size_t r = 0; r < everyone.size(); ++r) everyone[r] = static_cast<int>(r);
+  const auto world = factory.make(everyone);
+  int32_t code = 0;
+  if (factory.world_rank() == 0) {
+    Verdict v = verifier.judge(c, run);
+    if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
+    code = static_cast<int32_t>(tell(c, v));
+  }
+  world->broadcast({reinterpret_cast<std::byte*>(&code), {1}, DType::kI32, {}}, 0, {}).wait({});
+  return static_cast<Exit>(code);
+}
+
+// `n` of them, drawn by the seed, in their order.
+std::vector<Config> sample_of(std::vector<Config> all, int64_t n, uint64_t seed) {
+  const auto total = static_cast<int64_t>(all.size());
+  if (n == 0 || n >= total) return all;
+  std::vector<Config> out;
+  const uint64_t key = stream_key(seed, "verify/sample");
+  for (int64_t i = 0, left = n; i < total; ++i)
+    if (static_cast<int64_t>(philox(key, static_cast<uint64_t>(i), 0)[0] % static_cast<uint64_t>(total - i)) < left)
+      out.push_back(std::move(all[static_cast<size_t>(i)])), --left;
+  return out;
+}
+
+struct MatrixSum {
+  size_t done = 0, wrong = 0;
+  double gradient = 0, loss = 0;
+  std::string gradient_at;
+  void add(const Config& c, const Verdict& v) {
+    ++done;
+    wrong += v.bad() != nullptr;
+    for (const Difference& d : v.close) {
+      if (d.seen == Seen::kLoss && d.step == 1) loss = std::max(loss, d.error);
+      if (d.seen != Seen::kGradient || d.error <= gradient) continue;
+      gradient = d.error;
+      gradient_at = fmt::format("{} of {}", d.name, layout_text(c));
+    }
+  }
+};
+
+Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) {
+  const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
+  const std::vector<Config> layouts = sample_of(legal, args.sample, static_cast<uint64_t>(base.train.seed));
+  write_out(
+      fmt::format("{} legal layouts of up to {} ranks, {} of them to run\n", legal.size(), args.ranks, layouts.size()));
+  flush_out();
+  Verifier verifier({static_cast<int>(args.steps)});
+  const OnDevice device(base);
+  WorkLine line;
+  MatrixSum sum;
+  const auto begin = Clock::now();
+  double shown = line.terminal() ? -1 : 0;
+  for (const Config& c : layouts) {
+    if (const double now = since(begin); now - shown >= line.seconds()) {
+      const double rest =
+          sum.done ? now / static_cast<double>(sum.done) * static_cast<double>(layouts.size() - sum.done) : 0;
+      line.show(fmt::format("{}/{}  {} wrong  {}  eta {}", sum.done, layouts.size(), sum.wrong, layout_text(c),
+                            sum.done ? format_duration(rest) : "n/a"));
+      shown = now;
+    }
+    std::string failure;
+    try {
+      const Verdict v = device.check(verifier, c);
+      sum.add(c, v);
+      if (const Difference* d = v.bad()) failure = describe(*d, mesh_shape(c));
+    } catch (const Error& e) {
+      ++sum.done, ++sum.wrong;
+      failure = e.what();
+    }
+    if (failure.empty()) continue;
+    line.erase();
+    write_out(fmt::format("DIFFERENT  {}: {}\n", layout_text(c), failure));
+    flush_out();
+  }
+  line.erase();
+  write_out(fmt::format("{} layouts in {}, {} runs they were held against: {} equal, {} different\n", sum.done,
+                        format_duration(since(begin)), verifier.reference_runs(), sum.done - sum.wrong, sum.wrong));
+  write_out(fmt::format("largest relative errors: loss of the first step {:.1e}, gradient {:.1e} ({})\n", sum.loss,
+                        sum.gradient, sum.gradient_at.empty() ? "none" : sum.gradient_at));
+  flush_out();
+  return sum.wrong == 0 ? Exit::kOk : Exit::kNumerical;
+}
+
+}  // namespace
+
+Exit run_verify(const Command& command) {
+  const auto& args = command.get<VerifyArgs>();
+  const Config& given = command.loaded.config;
+  const bool here = args.on == "here", speaks = !here || !command.env.launched() || command.env.rank == 0;
+  GT_REQUIRE(here || !command.env.launched(), Exit::kUsage,
+             "gpttrain verify --on threads runs all ranks in one process, ", "but a launcher started this one as rank ",
+             command.env.rank, "; use --on here, or start it alone");
+  GT_REQUIRE(!(here && args.matrix), Exit::kUsage, "--matrix runs many layouts, --on here has the ranks of one; ",
+             "use --on threads");
+  GT_REQUIRE(args.matrix || args.sample == 0, Exit::kUsage, "--sample ", args.sample, " belongs to --matrix");
+  ShrinkGoal goal = args.matrix ? goal_of(given, args.ranks) : goal_of(given);
+  goal.steps = static_cast<int>(args.steps);
+  std::vector<std::string> notes;
+  Config base = given;
+  if (args.matrix) base.parallel = ParallelConfig(), base.parallel.dp = 1;
+  const Config small = small_config(base, goal, notes);
+  // A parent that is about to start ranks leaves the talking to rank 0.
+  const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != "threads";
+  if (speaks && !starts) write_out(heading(small, notes, goal.steps));
+  set_cpu_may_spin(false);  // more threads than cores are the rule here
+  const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
+  if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
+  if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));
+  if (speaks && !starts) flush_out();
+  if (!here) return verify_threads(small, args);
+  return run_ranks(command, [&](GroupFactory& factory) { return verify_here(small, args, factory); });
+}
+
+}  // namespace gt

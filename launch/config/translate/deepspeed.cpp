@@ -1,0 +1,251 @@
+#include "launch/config/translate/deepspeed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/core/check.h"
+#include "launch/config/translate/deepspeed_translation.h"
+
+namespace gt {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+constexpr const char* kArrow = " ->";
+
+// A block that is off, or a value that is DeepSpeed's default, asks for nothing.
+bool asks_for_nothing(const DsValue& v) {
+  if (const JsonValue* enabled = v.value.find("enabled"); enabled && enabled->kind == Kind::kBool)
+    return !enabled->boolean;
+  if (v.key->type == DsType::kOpaque && v.value.kind == Kind::kBool) return !v.value.boolean;
+  double x, y;
+  const std::string found = shown(v.value), standard(v.key->standard);
+  return !standard.empty() && (found == standard || (parse_double(found, x) && parse_double(standard, y) && x == y));
+}
+
+// Rows without rules of their own: what is refused, what has no effect, what is one of our keys under another name.
+void plain_rows(DsTranslation& t, const DsFile& file) {
+  for (const DsValue& v : file.values) {
+    const DsKey& k = *v.key;
+    const std::string native(k.native);
+    if (v.is_auto && !native.empty())
+      t.report(k.path, "the native value of " + native);
+    else if (k.status == DsStatus::kRefused && !asks_for_nothing(v))
+      t.refuse(k.path, fmt::format("{} is refused: {}", shown(v.value), k.why));
+    else if (k.status == DsStatus::kRefused)
+      t.report(k.path, "off, as it is here");
+    else if (k.status == DsStatus::kIgnored && !asks_for_nothing(v))
+      t.report(k.path, fmt::format("no effect: {}", k.why));
+    else if (!native.empty())
+      t.set(k.path, native, shown(v.value));
+    else if (k.status == DsStatus::kHonoured && !k.why.empty())
+      t.report(k.path, std::string(k.why));
+  }
+}
+
+// No key goes by without a word: those of a block that is off, and those that rules took up beside another.
+void the_rest(DsTranslation& t, const DsFile& file) {
+  for (const DsValue& v : file.values) {
+    if (v.key->type == DsType::kBlock || t.reported(v.key->path)) continue;
+    std::string enabled;  // of its block, or of the block around that
+    bool off = false;
+    for (std::string_view p = v.key->path; !off && p.find('.') != std::string_view::npos;) {
+      p = p.substr(0, p.rfind('.'));
+      enabled = std::string(p) + ".enabled";
+      off = find_deepspeed_key(enabled) && !t.flag(enabled, false);
+    }
+    t.report(v.key->path, off ? "no effect: " + enabled + " is not true" : "honoured");
+  }
+}
+
+void say_vocabulary(DsTranslation& t) {
+  if (!t.given("vocabulary_size")) return;
+  t.out.vocabulary = t.integer("vocabulary_size", 0);
+  t.report("vocabulary_size", t.out.vocabulary % 8 == 0
+                                  ? "compared with model.vocab"
+                                  : "compared with model.vocab; no multiple of 8, which half-precision products like");
+}
+
+void require_types(DsTranslation& t, const DsFile& file, const char* block) {
+  if (t.has(block) && !t.has(std::string(block) + ".type")) t.refuse(block, "has no type", "add \"type\"");
+  const std::string params = std::string(block) + ".params.";
+  std::string type = t.text(std::string(block) + ".type", "");
+  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const DsValue& v : file.values) {
+    const std::string list(v.key->of);
+    if (v.key->path.substr(0, params.size()) != params || list.empty() || type.empty()) continue;
+    if (("|" + list + "|").find("|" + type + "|") == std::string::npos)
+      t.refuse(v.key->path, fmt::format("is no parameter of {}", t.text(std::string(block) + ".type", "")),
+               fmt::format("it belongs to {}", list));
+  }
+}
+
+}  // namespace
+
+const DsValue* DsTranslation::given(std::string_view path) const {
+  const DsValue* v = file_.find(path);
+  return v && !v->is_auto ? v : nullptr;
+}
+
+bool DsTranslation::is_auto(std::string_view path) const {
+  const DsValue* v = file_.find(path);
+  return v && v->is_auto;
+}
+
+bool DsTranslation::flag(std::string_view path, bool standard) const {
+  const DsValue* v = given(path);
+  return v ? v->value.boolean : standard;
+}
+
+double DsTranslation::number(std::string_view path, double standard) const {
+  const DsValue* v = given(path);
+  double x;
+  return v && parse_double(v->value.text, x) ? x : standard;
+}
+
+int64_t DsTranslation::integer(std::string_view path, int64_t standard) const {
+  const DsValue* v = given(path);
+  int64_t x;
+  return v && parse_int(v->value.text, x) ? x : standard;
+}
+
+std::string DsTranslation::text(std::string_view path, const std::string& standard) const {
+  const DsValue* v = given(path);
+  return v ? v->value.text : standard;
+}
+
+std::string DsTranslation::where(std::string_view path) const {
+  for (std::string_view p = path;; p = p.substr(0, p.rfind('.'))) {
+    if (const DsValue* v = file_.find(p)) return v->where;
+    if (p.find('.') == std::string_view::npos) return file_.name;
+  }
+}
+
+void DsTranslation::set(std::string_view path, const std::string& native, const std::string& word,
+                        const std::string& comment) {
+  set(path, native, std::vector<std::string>{word}, comment);
+}
+
+void DsTranslation::set(std::string_view path, const std::string& native, const std::vector<std::string>& words,
+                        const std::string& comment) {
+  quietly(path, native, words);
+  report(path, fmt::format("-> {} {}{}", native, fmt::join(words, ","), comment.empty() ? "" : " (" + comment + ")"));
+}
+
+void DsTranslation::quietly(std::string_view path, const std::string& native, const std::vector<std::string>& words) {
+  out.settings.push_back({native, words, origin(path)});
+}
+
+void DsTranslation::report(std::string_view path, const std::string& what) {
+  const DsValue* v = file_.find(path);
+  const std::string value = v && v->key->type != DsType::kBlock ? " " + shown(v->value) : "";
+  const std::ptrdiff_t place = v ? v - file_.values.data() : -1;
+  report_.emplace_back(place, fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
+}
+
+bool DsTranslation::reported(std::string_view path) const {
+  const std::ptrdiff_t place = file_.find(path) - file_.values.data();
+  return std::any_of(report_.begin(), report_.end(), [&](const auto& r) { return r.first == place; });
+}
+
+std::vector<std::string> DsTranslation::sorted_report() {
+  std::stable_sort(report_.begin(), report_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> lines;
+  for (auto& [place, line] : report_) lines.push_back(std::move(line));
+  return lines;
+}
+
+void DsTranslation::refuse(std::string_view path, const std::string& reason, const std::string& fix) {
+  add_deepspeed_problem(problems_, where(path), path, reason, fix);
+}
+
+DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
+  DsTranslation t(file, problems);
+  t.out.name = file.name;
+  plain_rows(t, file);
+  require_types(t, file, "optimizer");
+  require_types(t, file, "scheduler");
+  translate_optimizer(t);
+  translate_scheduler(t);
+  translate_precision(t);
+  translate_zero(t);
+  translate_layout(t);
+  translate_logs(t);
+  translate_training(t);
+  say_vocabulary(t);
+  for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
+    if (t.given(key)) t.out.replaced = {"train.global_batch", "train.micro_batch", "train.grad_accum"};
+  if (t.out.has_optimizer)
+    for (const char* key :
+         {"type", "lr", "betas", "eps", "weight_decay", "bias_correction", "momentum", "dampening", "nesterov",
+          "lamb_variant", "lamb_min_norm", "lamb_max_norm", "lamb_min_coeff", "lamb_max_coeff", "lamb_eps_inside_sqrt",
+          "lamb_grad_averaging", "lamb_adam_w_mode", "lamb_nvlamb"})
+      t.out.replaced.push_back(std::string("optim.") + key);
+  if (t.out.has_scheduler) t.out.replaced.push_back("schedule.");
+  if (t.out.has_precision) t.out.replaced.push_back("precision.");
+  // "auto" leaves a key of a replaced block to --config.
+  constexpr std::pair<const char*, const char*> kLeft[] = {
+      {"train_batch_size", "train.global_batch"},
+      {"train_micro_batch_size_per_gpu", "train.micro_batch"},
+      {"gradient_accumulation_steps", "train.grad_accum"},
+      {"optimizer.params.lr", "optim.lr"},
+      {"optimizer.params.betas", "optim.betas"},
+      {"optimizer.params.eps", "optim.eps"},
+      {"optimizer.params.weight_decay", "optim.weight_decay"},
+      {"scheduler.params.warmup_min_lr", "schedule.start_lr"},
+      {"scheduler.params.warmup_num_steps", "schedule.warmup_steps"},
+      {"scheduler.params.total_num_steps", "schedule.total_steps"}};
+  for (const auto& [theirs, ours] : kLeft)
+    if (t.is_auto(theirs)) t.out.left.emplace_back(ours);
+  the_rest(t, file);
+  t.out.report = t.sorted_report();
+  for (size_t k = 0; k < std::min(file.unknown.size(), Problems::kListed); ++k)
+    t.out.report.push_back(file.unknown[k] + ": unknown key, ignored (--allow_unknown_keys)");
+  if (file.unknown.size() > Problems::kListed)
+    t.out.report.push_back(fmt::format("… and {} more unknown keys, ignored", file.unknown.size() - Problems::kListed));
+  return std::move(t.out);
+}
+
+void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::string>& origin,
+                      std::vector<std::string>& notes) {
+  const auto unset_section = [&](const std::string& prefix) {
+    const auto it = origin.lower_bound(prefix);
+    return it == origin.end() || it->first.rfind(prefix, 0) != 0;
+  };
+  if (!ds.has_scheduler && unset_section("schedule.")) {
+    c.schedule.type = "constant";
+    notes.push_back("deepspeed: no scheduler: the learning rate is constant");
+  } else if (!ds.has_scheduler) {
+    notes.push_back("deepspeed: no scheduler: schedule.type " + c.schedule.type + " of our own config stays");
+  }
+  const std::string& s = c.schedule.type;
+  if (!origin.count("schedule.ds_exact"))
+    c.schedule.ds_exact = s == "one_cycle" || s == "lr_range_test" || s.rfind("warmup", 0) == 0;
+  if (!ds.has_clipping && !origin.count("optim.grad_clip"))
+    notes.push_back(
+        fmt::format("deepspeed: gradient_clipping is absent: {:g}, as in DeepSpeed 0.19.6; 0.16.5 does not "
+                    "clip (gradient_clipping 0)",
+                    c.optim.grad_clip));
+  if (ds.vocabulary != 0 && ds.vocabulary != c.model.vocab)
+    notes.push_back(
+        fmt::format("deepspeed: vocabulary_size {} is not model.vocab {}, which counts", ds.vocabulary, c.model.vocab));
+  if (ds.prefetch_numel >= 0 && !origin.count("zero.prefetch")) {
+    // Whole blocks until the size is covered: attention 4 h^2, MLP 2 h ffn, and what is linear in h.
+    const int64_t h = c.model.hidden, ffn = c.model.ffn > 0 ? c.model.ffn : 4 * h;
+    const int64_t block = 4 * h * h + 2 * h * ffn + 9 * h + ffn;
+    c.zero.prefetch = std::min<int64_t>(64, (ds.prefetch_numel + block - 1) / block);
+    origin["zero.prefetch"] = ds.prefetch_origin;
+    notes.push_back(
+        fmt::format("deepspeed: zero_optimization.stage3_prefetch_bucket_size {} -> zero.prefetch {} "
+                    "(blocks of {} elements)",
+                    ds.prefetch_numel, c.zero.prefetch, block));
+  }
+}
+
+bool from_deepspeed(const std::string& origin) {
+  const std::string arrow = kArrow;
+  return origin.size() > arrow.size() && origin.compare(origin.size() - arrow.size(), arrow.size(), arrow) == 0;
+}
+
+}  // namespace gt

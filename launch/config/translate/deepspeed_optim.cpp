@@ -1,0 +1,221 @@
+// Optimizer and learning-rate schedule of a DeepSpeed file. Its formulas: optim/README.md (lamb_variant deepspeed,
+// schedule.ds_exact).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launch/config/translate/deepspeed_translation.h"
+
+namespace gt {
+namespace {
+
+constexpr const char* kOptimizer = "optimizer.type";
+constexpr const char* kScheduler = "scheduler.type";
+
+std::string lower(std::string s) {
+  std::transform(s.begin(), s.end(), s.begin(), [](unsigned char c) { return std::tolower(c); });
+  return s;
+}
+
+std::string param(const std::string& block, const char* name) { return block + ".params." + name; }
+
+// A parameter of the block, or DeepSpeed's default for it.
+struct Param {
+  const char *name, *native, *standard;  // standard nullptr: nothing is set
+};
+
+void set_params(DsTranslation& t, const std::string& block, std::initializer_list<Param> params) {
+  for (const Param& p : params) {
+    const std::string path = param(block, p.name), native = p.native;
+    if (const DsValue* v = t.given(path)) {
+      std::vector<std::string> words;
+      for (const JsonValue& x : v->value.items) words.push_back(x.text);
+      if (words.empty()) words = {shown(v->value)};
+      t.set(path, native, words);
+    } else if (t.is_auto(path)) {
+      t.report(path, "the native value of " + native);
+    } else if (p.standard && std::string(p.standard).find(',') != std::string::npos) {
+      const std::string pair = p.standard;
+      const size_t comma = pair.find(',');
+      t.quietly(path, native, {pair.substr(0, comma), pair.substr(comma + 1)});
+    } else if (p.standard) {
+      t.quietly(path, native, {p.standard});
+    }
+  }
+}
+
+constexpr Param kLr{"lr", "optim.lr", "0.001"}, kDecay{"weight_decay", "optim.weight_decay", "0"},
+    kEps{"eps", "optim.eps", "1e-8"}, kBetas{"betas", "optim.betas", "0.9,0.999"},
+    kBiasCorrection{"bias_correction", "optim.bias_correction", "true"};
+
+void adam(DsTranslation& t, bool decoupled) {
+  const std::string mode = "optimizer.params.adam_w_mode";
+  if (decoupled) {
+    t.set(kOptimizer, "optim.type", "adamw");
+    if (!t.flag(mode, true)) t.report(mode, "no effect: AdamW is AdamW, as in DeepSpeed");
+  } else if (t.flag(mode, true)) {
+    t.set(kOptimizer, "optim.type", "adamw", "adam_w_mode defaults to true");
+  } else {
+    t.set(kOptimizer, "optim.type", "adam", "adam_w_mode false");
+  }
+  set_params(t, "optimizer", {kLr, kBetas, kEps, kDecay, kBiasCorrection});
+}
+
+void lamb(DsTranslation& t) {
+  t.set(kOptimizer, "optim.type", "lamb", "lamb_variant deepspeed");
+  t.quietly(kOptimizer, "optim.lamb_variant", {"deepspeed"});
+  set_params(t, "optimizer",
+             {kLr,
+              kBetas,
+              kEps,
+              kDecay,
+              kBiasCorrection,
+              {"max_coeff", "optim.lamb_max_coeff", "10"},
+              {"min_coeff", "optim.lamb_min_coeff", "0.01"},
+              {"eps_inside_sqrt", "optim.lamb_eps_inside_sqrt", "false"}});
+}
+
+// Optimizers that DeepSpeed knows and we do not have, with the nearest that we do.
+constexpr struct {
+  const char *name, *nearest;
+} kMissing[] = {{"adagrad", "Adam"},    {"muon", "AdamW"},  {"onebitadam", "Adam"}, {"zerooneadam", "Adam"},
+                {"onebitlamb", "Lamb"}, {"muadam", "Adam"}, {"muadamw", "AdamW"},   {"musgd", "SGD"}};
+
+void refuse_optimizer(DsTranslation& t, const std::string& type) {
+  for (const auto& m : kMissing)
+    if (lower(type) == m.name)
+      return t.refuse(kOptimizer, fmt::format("{} is not built yet in this version", type),
+                      fmt::format("the nearest that is: {}", m.nearest));
+  const std::vector<std::string> known{"Adam", "AdamW", "Lamb", "SGD", "Lion"};
+  const std::string guess = did_you_mean(type, known);
+  t.refuse(kOptimizer, fmt::format("unknown optimizer \"{}\"", type.substr(0, 60)),
+           guess.empty() ? "there are Adam, AdamW, Lamb, SGD, Lion" : "did you mean " + guess + "?");
+}
+
+void scheduler_of(DsTranslation& t, const char* type) {
+  t.set(kScheduler, "schedule.type", type, "exact form; schedule.ds_exact=false removes DeepSpeed's defects");
+  t.quietly(kScheduler, "schedule.ds_exact", {"true"});
+}
+
+void require_param(DsTranslation& t, const char* name) {
+  if (!t.has(param("scheduler", name)))
+    t.refuse(param("scheduler", name), fmt::format("missing: {} requires it", t.text(kScheduler, "")), "add it");
+}
+
+// The peak is optim.lr: a schedule's own replaces that of the optimizer.
+void set_peak(DsTranslation& t, const char* name, const char* standard) {
+  const std::string path = param("scheduler", name);
+  if (t.is_auto(path)) return t.report(path, "the native value of optim.lr");
+  if (!t.given(path) && !standard) return;
+  const bool optimizers = t.given("optimizer.params.lr") != nullptr;
+  const std::string comment = optimizers ? "optimizer.params.lr has no effect: the schedule sets it" : "";
+  if (t.given(path))
+    t.set(path, "optim.lr", t.text(path, ""), comment);
+  else if (!t.is_auto("optimizer.params.lr"))
+    t.set(path, "optim.lr", standard, comment.empty() ? "DeepSpeed's default" : comment);
+}
+
+void warmup(DsTranslation& t, const char* type, const char* peak) {
+  scheduler_of(t, type);
+  set_peak(t, "warmup_max_lr", peak);
+  set_params(t, "scheduler",
+             {{"warmup_min_lr", "schedule.start_lr", "0"},
+              {"warmup_num_steps", "schedule.warmup_steps", "1000"},
+              {"warmup_type", "schedule.warmup_type", "log"}});
+}
+
+void total_steps(DsTranslation& t) {
+  require_param(t, "total_num_steps");
+  set_params(t, "scheduler", {{"total_num_steps", "schedule.total_steps", nullptr}});
+}
+
+void one_cycle(DsTranslation& t) {
+  scheduler_of(t, "one_cycle");
+  require_param(t, "cycle_min_lr");
+  require_param(t, "cycle_max_lr");
+  set_peak(t, "cycle_max_lr", nullptr);
+  set_params(t, "scheduler",
+             {{"cycle_min_lr", "schedule.min_lr", nullptr},
+              {"decay_lr_rate", "schedule.decay_lr_rate", "0"},
+              {"cycle_first_step_size", "schedule.first_steps", "2000"},
+              {"cycle_second_step_size", "schedule.second_steps", "-1"},
+              {"cycle_first_stair_count", "schedule.first_stairs", "0"},
+              {"cycle_second_stair_count", "schedule.second_stairs", "-1"},
+              {"decay_step_size", "schedule.decay_step_size", "0"},
+              {"cycle_min_mom", "schedule.min_momentum", "0.8"},
+              {"cycle_max_mom", "schedule.max_momentum", "0.9"},
+              {"decay_mom_rate", "schedule.decay_mom_rate", "0"}});
+  const bool sgd = lower(t.text(kOptimizer, "")) == "sgd";
+  const std::string cycle = param("scheduler", "cycle_momentum");
+  if (sgd)
+    t.set(cycle, "schedule.cycle_momentum", "false", "DeepSpeed moves beta1 alone, which SGD has not");
+  else
+    set_params(t, "scheduler", {{"cycle_momentum", "schedule.cycle_momentum", "true"}});
+}
+
+void range_test(DsTranslation& t) {
+  scheduler_of(t, "lr_range_test");
+  set_params(t, "scheduler",
+             {{"lr_range_test_min_lr", "schedule.start_lr", "0.001"},
+              {"lr_range_test_step_size", "schedule.range_steps", "2000"},
+              {"lr_range_test_step_rate", "schedule.range_rate", "1"},
+              {"lr_range_test_staircase", "schedule.range_staircase", "false"}});
+}
+
+}  // namespace
+
+void translate_optimizer(DsTranslation& t) {
+  t.out.has_clipping = t.has("gradient_clipping");
+  const std::string type = t.text(kOptimizer, ""), name = lower(type);
+  if (name.empty()) return;
+  t.out.has_optimizer = true;
+  if (name == "adam" || name == "adamw")
+    adam(t, name == "adamw");
+  else if (name == "lamb")
+    lamb(t);
+  else if (name == "sgd") {
+    t.set(kOptimizer, "optim.type", "sgd");
+    set_params(t, "optimizer",
+               {kLr,
+                kDecay,
+                {"momentum", "optim.momentum", "0"},
+                {"dampening", "optim.dampening", "0"},
+                {"nesterov", "optim.nesterov", "false"}});
+  } else if (name == "lion") {
+    t.set(kOptimizer, "optim.type", "lion");
+    set_params(t, "optimizer", {kLr, {"betas", "optim.betas", "0.9,0.99"}, kDecay});
+  } else {
+    refuse_optimizer(t, type);
+  }
+}
+
+void translate_scheduler(DsTranslation& t) {
+  const std::string type = t.text(kScheduler, ""), name = lower(type);
+  if (name.empty()) return;
+  t.out.has_scheduler = true;
+  if (name == "warmuplr") {
+    warmup(t, "warmup", nullptr);
+  } else if (name == "warmupdecaylr") {
+    warmup(t, "warmup_decay", "0.001");
+    total_steps(t);
+  } else if (name == "warmupcosinelr") {
+    scheduler_of(t, "warmup_cosine");
+    total_steps(t);
+    set_params(t, "scheduler",
+               {{"warmup_num_steps", "schedule.warmup_steps", "1000"},
+                {"warmup_type", "schedule.warmup_type", "log"},
+                {"warmup_min_ratio", "schedule.warmup_min_ratio", "0"},
+                {"cos_min_ratio", "schedule.cos_min_ratio", "0.0001"}});
+  } else if (name == "onecycle") {
+    one_cycle(t);
+  } else if (name == "lrrangetest") {
+    range_test(t);
+  } else {
+    const std::vector<std::string> known{"LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    const std::string guess = did_you_mean(type, known);
+    t.refuse(kScheduler, fmt::format("unknown scheduler \"{}\"", type.substr(0, 60)),
+             guess.empty() ? fmt::format("there are {}", fmt::join(known, ", ")) : "did you mean " + guess + "?");
+  }
+}
+
+}  // namespace gt

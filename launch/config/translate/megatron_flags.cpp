@@ -1,0 +1,419 @@
+#include "launch/config/translate/megatron_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/core/check.h"
+#include "launch/options/json_text.h"
+
+namespace gt {
+namespace {
+
+using enum MegatronStatus;
+
+constexpr std::string_view kNotGpt2 = "the model here is GPT-2's block",
+                           kFiles = "token files hold numbers; model.vocab says how many there are",
+                           kLogs = "logs are files here: log.jsonl, TensorBoard",
+                           kFused = "kernels are chosen by the device",
+                           kTimers = "log.jsonl holds the times of every step";
+
+constexpr MegatronFlag kFlags[] = {
+    // Precision.
+    {"bf16", kTranslated, 0, "bf16 weights with FP32 masters", "--precision.amp O2 --precision.dtype bf16"},
+    {"fp16", kTranslated, 0, "fp16 weights with FP32 masters, Megatron's loss scaling",
+     "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_profile megatron"},
+    {"fp8-format", kTranslated, 1},
+    {"grad-reduce-in-bf16", kTranslated, 0, "gradients travel in bf16", "--precision.reduce_dtype bf16"},
+    {"accumulate-allreduce-grads-in-fp32", kSame, 0, "gradients are added up in FP32"},
+    {"attention-softmax-in-fp32", kSame, 0, "softmax is FP32"},
+    {"no-query-key-layer-scaling", kSame, 0, "there is none"},
+    {"apply-query-key-layer-scaling", kRefused, 0, "scores are not scaled by layer; leave it out"},
+    // Model.
+    {"max-position-embeddings", kTranslated, 1},
+    {"make-vocab-size-divisible-by", kNoEffect, 1, "the vocabulary is padded inside for tensor parallelism"},
+    {"padded-vocab-size", kNoEffect, 1, "the vocabulary is padded inside for tensor parallelism"},
+    {"position-embedding-type", kSame, 1, "positions are learned and absolute", "learned_absolute"},
+    {"normalization", kSame, 1, "norms are LayerNorm", "LayerNorm"},
+    {"norm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
+    {"layernorm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
+    {"group-query-attention", kNoEffect, 0, "--num-query-groups says it"},
+    {"use-rotary-position-embeddings", kRefused, 0, kNotGpt2},
+    {"swiglu", kRefused, 0, kNotGpt2},
+    {"squared-relu", kRefused, 0, kNotGpt2},
+    {"disable-bias-linear", kRefused, 0, kNotGpt2},
+    {"qk-layernorm", kRefused, 0, kNotGpt2},
+    {"apply-layernorm-1p", kRefused, 0, kNotGpt2},
+    {"num-experts", kRefused, 1, kNotGpt2},
+    {"multi-latent-attention", kRefused, 0, kNotGpt2},
+    // Layout.
+    {"num-layers-per-virtual-pipeline-stage", kTranslated, 1},
+    {"num-virtual-stages-per-pipeline-rank", kTranslated, 1, "interleaved 1F1B",
+     "--parallel.schedule interleaved --parallel.vpp"},
+    {"data-parallel-sharding-strategy", kTranslated, 1},
+    {"overlap-param-gather", kNoEffect, 0,
+     "ZeRO 3 gathers ahead (zero.prefetch); below it parameters are gathered once a step"},
+    {"no-async-tensor-model-parallel-allreduce", kNoEffect, 0, kFused},
+    {"tp-comm-overlap", kNoEffect, 0, kFused},
+    {"distributed-backend", kNoEffect, 1, "comm.backend says what GPUs talk over; CPUs talk over MPI"},
+    {"distributed-timeout-minutes", kTranslated, 1},
+    {"recompute-activations", kTranslated, 0, "selective recomputation", "--parallel.recompute selective"},
+    {"recompute-method", kTranslated, 1},
+    // Training.
+    {"optimizer", kTranslated, 1},
+    {"adam-beta1", kTranslated, 1},
+    {"adam-beta2", kTranslated, 1},
+    {"sgd-momentum", kTranslated, 1, "", "--optim.momentum"},
+    {"lr-decay-iters", kTranslated, 1, "length of the curve", "--schedule.total_steps"},
+    {"lr-decay-style", kTranslated, 1},
+    {"lr-warmup-fraction", kTranslated, 1},
+    {"lr-warmup-init", kTranslated, 1, "", "--schedule.start_lr"},
+    {"lr-wsd-decay-iters", kTranslated, 1, "", "--schedule.decay_steps"},
+    {"lr-wsd-decay-style", kTranslated, 1, "", "--schedule.decay_shape"},
+    {"train-samples", kTranslated, 1},
+    {"weight-decay-incr-style", kSame, 1, "weight decay is constant", "constant"},
+    {"start-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
+    {"end-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
+    {"rampup-batch-size", kRefused, 3,
+     "the batch does not grow within a run; leave it out, or train in parts that resume with "
+     "another --global-batch-size"},
+    {"exit-interval", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
+    {"exit-duration-in-mins", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
+    {"exit-signal-handler", kSame, 0, "SIGTERM, SIGINT and SIGUSR1 save and end the run"},
+    {"deterministic-mode", kSame, 0, "the same command gives the same bits"},
+    {"override-opt_param-scheduler", kTranslated, 0, "", "--checkpoint.allow_change schedule optim.lr"},
+    {"use-checkpoint-opt_param-scheduler", kRefused, 0,
+     "the command line says the schedule; resume with the same flags"},
+    // Data.
+    {"mock-data", kTranslated, 0, "", "--data.train mock"},
+    {"eod-mask-loss", kTranslated, 0, "", "--data.eod_mask_loss true"},
+    {"reset-position-ids", kRefused, 0, "samples go over ends of documents; leave it out"},
+    {"reset-attention-mask", kRefused, 0, "samples go over ends of documents; leave it out"},
+    {"vocab-file", kNoEffect, 1, kFiles},
+    {"merge-file", kNoEffect, 1, kFiles},
+    {"tokenizer-type", kNoEffect, 1, kFiles},
+    {"data-impl", kSame, 1, "token files are mapped", "mmap"},
+    {"data-cache-path", kNoEffect, 1, "the order of samples is computed, not stored"},
+    {"dataloader-type", kSame, 1, "samples come in the order of data.order", "single"},
+    {"num-workers", kNoEffect, 1, "one thread reads ahead"},
+    {"no-create-attention-mask-in-dataloader", kSame, 0, "no mask is made"},
+    // Checkpoints.
+    {"save", kTranslated, 1},
+    {"load", kTranslated, 1},
+    {"ckpt-format", kNoEffect, 1, "checkpoints belong to the model, not to the layout (HDF5)"},
+    {"use-dist-ckpt", kNoEffect, 0, "checkpoints belong to the model, not to the layout (HDF5)"},
+    {"dist-ckpt-format", kNoEffect, 1, "checkpoints belong to the model, not to the layout (HDF5)"},
+    {"no-save-optim", kRefused, 0, "checkpoints hold the optimizer; gpttrain export writes weights alone"},
+    {"no-save-rng", kSame, 0, "randomness is a function of seed and step"},
+    {"no-load-rng", kSame, 0, "randomness is a function of seed and step"},
+    {"no-load-optim", kTranslated, 0, "", "--checkpoint.load weights"},
+    // Kernels and logs.
+    {"use-flash-attn", kSame, 0, "attention never stores its scores; device.attention says who computes it on a GPU"},
+    {"attention-backend", kNoEffect, 1, "device.attention says who computes it on a GPU"},
+    {"transformer-impl", kNoEffect, 1, kFused},
+    {"use-mcore-models", kNoEffect, 0, kFused},
+    {"use-legacy-models", kNoEffect, 0, kFused},
+    {"no-masked-softmax-fusion", kNoEffect, 0, kFused},
+    {"no-bias-gelu-fusion", kNoEffect, 0, kFused},
+    {"no-bias-dropout-fusion", kNoEffect, 0, kFused},
+    {"no-gradient-accumulation-fusion", kNoEffect, 0, kFused},
+    {"no-persist-layer-norm", kNoEffect, 0, kFused},
+    {"use-cpu-initialization", kNoEffect, 0, "weights are a function of seed and name, whatever the device"},
+    {"manual-gc", kNoEffect, 0, "there is no garbage collector"},
+    {"manual-gc-interval", kNoEffect, 1, "there is no garbage collector"},
+    {"tensorboard-dir", kTranslated, 1},
+    {"tensorboard-queue-size", kNoEffect, 1, kLogs},
+    {"tensorboard-log-interval", kNoEffect, 1, "log.every counts for every log"},
+    {"log-throughput", kSame, 0, "tokens per second are in every line"},
+    {"log-params-norm", kNoEffect, 0, kLogs},
+    {"log-num-zeros-in-grad", kNoEffect, 0, kLogs},
+    {"log-timers-to-tensorboard", kNoEffect, 0, kTimers},
+    {"log-memory-to-tensorboard", kNoEffect, 0, kTimers},
+    {"log-batch-size-to-tensorboard", kNoEffect, 0, kTimers},
+    {"log-world-size-to-tensorboard", kNoEffect, 0, kTimers},
+    {"log-validation-ppl-to-tensorboard", kNoEffect, 0, kTimers},
+    {"log-progress", kNoEffect, 0, kLogs},
+    {"timing-log-level", kNoEffect, 1, kTimers},
+    {"timing-log-option", kNoEffect, 1, kTimers},
+    {"wandb-project", kNoEffect, 1, kLogs},
+    {"wandb-exp-name", kNoEffect, 1, kLogs},
+    {"wandb-save-dir", kNoEffect, 1, kLogs},
+};
+
+// Megatron's defaults that are not ours. Layout, files and what merely reports are left out.
+constexpr struct {
+  const char *flag, *there, *key, *here;
+} kDefaults[] = {
+    {"hidden-dropout", "0.1", "model.dropout", "0"},         {"attention-dropout", "0.1", "model.attn_dropout", "0"},
+    {"weight-decay", "0.01", "optim.weight_decay", "0.1"},   {"adam-beta2", "0.999", "optim.betas", "0.9,0.95"},
+    {"lr-decay-style", "linear", "schedule.type", "cosine"},
+};
+
+struct Given {
+  const MegatronFlag* flag;
+  std::vector<std::string> values;
+};
+
+const MegatronFlag* find(std::string_view name) {
+  for (const MegatronFlag& f : kFlags)
+    if (f.name == name) return &f;
+  return nullptr;
+}
+
+std::vector<std::string> split(std::string_view text, char by) {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.find(by, i), text.size());
+    out.emplace_back(text.substr(i, end - i));
+    i = end + 1;
+  }
+  return out;
+}
+
+// One command line: what was taken off it, and the words that take its place.
+class Translation {
+ public:
+  Translation(std::vector<std::string>& words, Problems& problems) : words_(words), problems_(problems) { take(); }
+
+  std::vector<std::string> run() {
+    for (const Given& g : given_) one(g);
+    name_defaults();
+    words_.insert(words_.end(), added_.begin(), added_.end());
+    return std::move(report_);
+  }
+
+ private:
+  // Those flags that the table has; values are the words up to the next flag, at most as many as the flag takes.
+  void take() {
+    std::vector<std::string> rest;
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const size_t eq = words_[i].find('=');
+      const bool dashes = words_[i].rfind("--", 0) == 0;
+      const MegatronFlag* flag = dashes ? find(std::string_view(words_[i]).substr(2, eq - 2)) : nullptr;
+      if (flag == nullptr) {
+        rest.push_back(words_[i]);
+        continue;
+      }
+      Given g{flag, {}};
+      if (eq != std::string::npos) g.values.push_back(words_[i].substr(eq + 1));
+      while (static_cast<int>(g.values.size()) < flag->values && i + 1 < words_.size() &&
+             words_[i + 1].rfind("--", 0) != 0)
+        g.values.push_back(words_[++i]);
+      if (static_cast<int>(g.values.size()) != flag->values)
+        problems_.add(
+            name_of(g), "",
+            fmt::format("expected {} value{}, found {}", flag->values, flag->values == 1 ? "" : "s", g.values.size()));
+      else
+        given_.push_back(std::move(g));
+    }
+    words_ = std::move(rest);
+  }
+
+  static std::string name_of(const Given& g) { return fmt::format("--{}", g.flag->name); }
+
+  void refuse(const Given& g, const std::string& why, const std::string& fix = "") {
+    problems_.add(name_of(g), "", why, fix);
+  }
+
+  void report(const Given& g, std::string_view what) {
+    report_.push_back(
+        fmt::format("megatron: {}{}{}: {}", name_of(g), g.values.empty() ? "" : " ", fmt::join(g.values, " "), what));
+  }
+
+  // Ours in its place, with a line for the report.
+  void becomes(const Given& g, const std::vector<std::string>& ours, std::string_view why = {}) {
+    added_.insert(added_.end(), ours.begin(), ours.end());
+    report(g, fmt::format("{}{}{}", fmt::join(ours, " "), why.empty() ? "" : ", ", why));
+  }
+
+  // The value of a flag of this command line, the table's or an alias; "" when it is not given.
+  std::string value(std::string_view name) const {
+    for (auto it = given_.rbegin(); it != given_.rend(); ++it)
+      if (it->flag->name == name && !it->values.empty()) return it->values[0];
+    const std::string flag = fmt::format("--{}", name);
+    for (size_t i = words_.size(); i-- > 0;) {
+      if (words_[i] == flag && i + 1 < words_.size()) return words_[i + 1];
+      if (words_[i].rfind(flag + "=", 0) == 0) return words_[i].substr(flag.size() + 1);
+    }
+    return "";
+  }
+
+  std::optional<int64_t> number(std::string_view name) const {
+    int64_t n = 0;
+    return parse_int(value(name), n) && n > 0 ? std::optional(n) : std::nullopt;
+  }
+
+  void one(const Given& g) {
+    const MegatronFlag& f = *g.flag;
+    const std::vector<std::string> legal = split(f.accepts, '|');
+    switch (f.status) {
+      case kRefused: return refuse(g, fmt::format("is refused: {}", f.why));
+      case kNoEffect: return report(g, fmt::format("no effect: {}", f.why));
+      case kSame:
+        if (!legal.empty() && std::find(legal.begin(), legal.end(), g.values[0]) == legal.end())
+          return refuse(g, fmt::format("{} is refused: {}", g.values[0], f.why));
+        return report(g, fmt::format("always so here: {}", f.why));
+      case kTranslated: break;
+    }
+    if (f.accepts.empty()) return by_rule(g);
+    std::vector<std::string> ours = split(f.accepts, ' ');
+    ours.insert(ours.end(), g.values.begin(), g.values.end());
+    becomes(g, ours, f.why);
+  }
+
+  // One of a table of words; others are refused with the list.
+  void choice(const Given& g, const std::string& flag,
+              std::initializer_list<std::pair<std::string_view, std::string_view>> words) {
+    std::string list;
+    for (const auto& [theirs, ours] : words) {
+      if (g.values[0] == theirs) return becomes(g, {flag, std::string(ours)});
+      list += fmt::format("{}{}", list.empty() ? "" : ", ", theirs);
+    }
+    refuse(g, fmt::format("{} is refused: expected one of {}", g.values[0], list));
+  }
+
+  void by_rule(const Given& g) {
+    const std::string_view name = g.flag->name;
+    if (name == "optimizer")  // Megatron's adam decouples weight decay
+      return choice(g, "--optim.type",
+                    {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}, {"lion", "lion"}, {"lamb", "lamb"}});
+    if (name == "lr-decay-style")
+      return choice(g, "--schedule.type",
+                    {{"constant", "constant"},
+                     {"linear", "linear"},
+                     {"cosine", "cosine"},
+                     {"inverse-square-root", "inverse_sqrt"},
+                     {"WSD", "wsd"}});
+    if (name == "data-parallel-sharding-strategy")
+      return choice(g, "--zero.stage",
+                    {{"no_shard", "0"}, {"optim", "1"}, {"optim_grads", "2"}, {"optim_grads_params", "3"}});
+    if (name == "fp8-format") return choice(g, "--precision.fp8", {{"hybrid", "delayed"}});
+    if (name == "adam-beta1" || name == "adam-beta2") return betas(g);
+    if (name == "max-position-embeddings") return positions(g);
+    if (name == "num-layers-per-virtual-pipeline-stage") return virtual_stages(g);
+    if (name == "lr-warmup-fraction") return warmup(g);
+    if (name == "train-samples") return samples(g);
+    if (name == "recompute-method") return recompute(g);
+    if (name == "distributed-timeout-minutes") return timeout(g);
+    if (name == "save") return becomes(g, {"--checkpoint.dir", g.values[0]});
+    if (name == "load") return load(g);
+    if (name == "tensorboard-dir")
+      return becomes(g, {"--log.tensorboard", "true"}, "event files lie in the run's folder, log.dir/log.name");
+    GT_CHECK(false, "no rule for --", name);
+  }
+
+  void betas(const Given& g) {  // Megatron's defaults for the one that is not given
+    const std::string one = value("adam-beta1"), two = value("adam-beta2");
+    if (g.flag->name == "adam-beta2" && !one.empty()) return report(g, "the second of --optim.betas");
+    becomes(g, {"--optim.betas", fmt::format("{},{}", one.empty() ? "0.9" : one, two.empty() ? "0.999" : two)});
+  }
+
+  void positions(const Given& g) {
+    const auto rows = number("max-position-embeddings"), seq = number("seq-length");
+    if (!rows) return refuse(g, fmt::format("expected a whole number 1.., found {}", g.values[0]));
+    if (seq && *rows < *seq) return refuse(g, fmt::format("{} is less than --seq-length {}", *rows, *seq));
+    if (!seq) return becomes(g, {"--model.seq", g.values[0]});
+    report(g, *rows == *seq ? "always so here: there are as many positions as --seq-length"
+                            : "no effect: positions beyond --seq-length are never read; there are none here");
+  }
+
+  void virtual_stages(const Given& g) {
+    const auto layers = number("num-layers"), pp = number("pipeline-model-parallel-size"), each = number(g.flag->name);
+    if (!layers || !pp || !each || *layers % (*pp * *each) != 0)
+      return refuse(
+          g,
+          fmt::format("expected layers that divide --num-layers {} / --pipeline-model-parallel-size {}, found {}",
+                      layers.value_or(0), pp.value_or(0), g.values[0]),
+          "or give --parallel.vpp and --parallel.schedule interleaved");
+    becomes(g, {"--parallel.schedule", "interleaved", "--parallel.vpp", std::to_string(*layers / (*pp * *each))});
+  }
+
+  void warmup(const Given& g) {
+    const auto steps = number("lr-decay-iters"), all = number("train-iters");
+    double share = 0;
+    if (!parse_double(g.values[0], share) || share < 0 || share > 1)
+      return refuse(g, fmt::format("expected a number 0..1, found {}", g.values[0]));
+    if (!steps && !all) return refuse(g, "is a share of --lr-decay-iters or --train-iters, and neither is given");
+    const double of = static_cast<double>(steps ? *steps : *all);
+    becomes(g, {"--schedule.warmup_steps", std::to_string(static_cast<int64_t>(share * of))});
+  }
+
+  void samples(const Given& g) {
+    const auto n = number("train-samples"), batch = number("global-batch-size");
+    if (!n || !batch || *n / *batch < 1)
+      return refuse(g, "becomes --train.steps with --global-batch-size: expected both as whole numbers",
+                    "give --train-iters");
+    becomes(g, {"--train.steps", std::to_string(*n / *batch)});
+  }
+
+  void recompute(const Given& g) {
+    if (g.values[0] == "block") return report(g, "always so here: the first --recompute-num-layers of a stage");
+    if (g.values[0] != "uniform")
+      return refuse(g, fmt::format("{} is refused: expected uniform or block", g.values[0]));
+    // Chunks of several layers keep less there; here every block is recomputed by itself, and all of them are.
+    becomes(g, {"--parallel.recompute_layers", "0"}, "every block");
+  }
+
+  void timeout(const Given& g) {
+    const auto minutes = number(g.flag->name);
+    if (!minutes) return refuse(g, fmt::format("expected a whole number 1.., found {}", g.values[0]));
+    becomes(g, {"--comm.stall_abort_s", std::to_string(*minutes * 60)});
+  }
+
+  void load(const Given& g) {
+    if (g.values[0] == value("save")) return report(g, "always so here: a run resumes from its own checkpoints");
+    becomes(g, {"--checkpoint.load_from", g.values[0]});
+  }
+
+  // Where several of Megatron's own spellings make the command line one of Megatron's.
+  void name_defaults() {
+    constexpr std::string_view kSigns[] = {"num-layers",       "hidden-size",       "num-attention-heads",
+                                           "micro-batch-size", "global-batch-size", "train-iters"};
+    const auto signs =
+        std::count_if(std::begin(kSigns), std::end(kSigns), [&](std::string_view s) { return !value(s).empty(); });
+    std::string list;
+    for (const auto& d : kDefaults)
+      if (value(d.flag).empty() && value(d.key).empty())
+        list += fmt::format("{}--{} {} (here {})", list.empty() ? "" : ", ", d.flag, d.there, d.here);
+    if (signs >= 4 && !list.empty())
+      report_.push_back(
+          fmt::format("megatron: not given, and another default there: {}; give them to train alike", list));
+  }
+
+  std::vector<std::string>& words_;
+  Problems& problems_;
+  std::vector<Given> given_;
+  std::vector<std::string> added_, report_;
+};
+
+}  // namespace
+
+std::span<const MegatronFlag> megatron_flags() { return kFlags; }
+
+std::vector<std::string> megatron_flag_names() {
+  std::vector<std::string> out;
+  for (const MegatronFlag& f : kFlags) out.emplace_back(f.name);
+  return out;
+}
+
+std::string megatron_help() {
+  std::string translated, other;
+  for (const MegatronFlag& f : kFlags) {
+    if (f.status == kRefused) continue;
+    std::string& list = f.status == kTranslated ? translated : other;
+    const size_t begin = list.rfind('\n') + 1;
+    if (list.size() - begin + f.name.size() > 100) list += "\n   ";
+    list += fmt::format(" --{}", f.name);
+  }
+  return fmt::format(
+      "\nof Megatron's command line also, reported at the start:\n  translated\n   {}\n"
+      "  always so here, or without effect\n   {}\n",
+      translated, other);
+}
+
+std::vector<std::string> take_megatron_flags(std::vector<std::string>& words, Problems& problems) {
+  return Translation(words, problems).run();
+}
+
+}  // namespace gt

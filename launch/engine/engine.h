@@ -1,0 +1,269 @@
+// One rank's training machine without files, logs or configuration: model stages, parameter store, optimizer, pipeline
+// executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
+// it.
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/precision.h"
+#include "kernels/backend.h"
+#include "kernels/core/batch.h"
+#include "kernels/core/host_array.h"
+#include "kernels/core/stream_clock.h"
+#include "kernels/replay.h"
+#include "launch/engine/fp8_ranges.h"
+#include "launch/engine/quant_ranges.h"
+#include "launch/engine/step_guard.h"
+#include "launch/engine/step_times.h"
+#include "model/gpt.h"
+#include "model/layer_drop.h"
+#include "optim/loss_scaler.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "parallel/mesh.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+struct EngineOptions {
+  GptConfig model;
+  ZeroOptions zero;
+  OptimizerOptions optim;
+  LrOptions lr;
+  LossScaleOptions loss_scale;
+  Precision precision;
+  std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
+  std::string partition = "flops";
+  int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
+  bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
+  int64_t micro_batch = 1;            // sequences
+  int microbatches = 1;               // a step and data-parallel rank
+  float grad_clip = 1;                // 0: off
+  bool mean_of_microbatches = false;  // the loss is the mean of the microbatches' means, not of all tokens
+  bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
+  double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
+  LayerDrop layer_drop;               // blocks that training leaves out; it goes by applied steps
+  std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
+  uint64_t seed = 1234;
+  bool torch_init = false;      // matrices begin as llm.c's do (torch_init.h), whatever the seed
+  int threads = 1;              // host threads of this rank
+  bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
+  std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
+  bool evaluates = true;        // evaluate() will be called: memory is kept for it
+  // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
+#ifdef NDEBUG
+  int64_t compare_copies_every = 0;
+#else
+  int64_t compare_copies_every = 100;
+#endif
+};
+
+// Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
+struct MemoryReport {
+  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
+  int64_t copies = 0;      // of weights, in layouts that the backend reads faster
+  int64_t workspaces = 0;  // of the backend's libraries and ops; planned: as far as that is known beforehand
+  int64_t graphs = 0;      // of the device; planned by their calls, measured by its free memory
+  int64_t total() const {
+    return weights + gradients + optimizer + activations + buffers + copies + workspaces + graphs;
+  }
+};
+
+// What one rank sends in an optimizer step, by the group it sends to.
+struct StepTraffic {
+  CommCounters tensor_parallel, pipeline, data_parallel;
+  CommCounters key_value;  // gradients of key heads that several TP ranks hold
+  CommCounters embedding;  // gradients of a tied table between the first and the last stage
+};
+
+// What the executors and the parameter store of one rank need, from a dry run.
+struct EnginePlan {
+  ExecutorMemory train, eval;
+  ZeroMemory zero;
+  MemoryReport memory;
+  int slots = 0;               // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  // From a dry run only.
+  StepTraffic sent;
+  int64_t snapshot_bytes = 0;           // that this rank writes into a checkpoint
+  std::vector<int64_t> no_decay_found;  // Engine::no_decay_found
+};
+
+struct StepResult {
+  double loss = 0;       // mean over the unmasked targets of the global batch, or of means; equal on every rank
+  double grad_norm = 0;  // before clipping
+  double clip = 1;       // factor that clipping applied
+  double lr = 0;
+  double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
+  double loss_scale = 1;                      // of this step's backward
+  int blocks = 0;                             // of the model, that ran: not what layer_drop left out
+  double theta = 1;                           // of layer_drop
+  bool skipped = false;                       // nothing was written
+  bool overflow = false;                      // because gradients are not finite; else the step was judged bad
+  bool stop = false;                          // some rank asked for a stop
+  int save_ready = 0;                         // ranks that said so
+  bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
+  double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
+  double stream_seconds = 0;                  // of this rank's stream for the last step that is over; 0: none yet
+  StepTimes times;                            // of all ranks; see step_times.h for of which step
+};
+
+class Engine {
+ public:
+  Engine(const EngineOptions&, const Mesh&, const Backend&, Stream compute, const EnginePlan&);
+  ~Engine();
+
+  // Masters and ranges were written from outside, by a checkpoint or a test: what is made of them follows. Collective.
+  void adopt() {
+    fp8_ranges_->adopt();
+    store_->adopt_masters();
+  }
+  void init_weights();
+
+  // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
+  // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
+  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. `save_due`: its wish for the
+  // next one; any rank's is everybody's result. microbatches:
+  // options.microbatches of them.
+  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
+                  bool save_ready = false, bool save_due = false);
+
+  // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
+  double evaluate(std::span<const MicroBatch> microbatches);
+
+  // Asked at the beginning of every step, on every rank alike: what its loss and its gradient norm before clipping are
+  // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so that
+  // it finds the update queued behind the norms.
+  void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
+  // What this rank waited for the microbatches of the next step, for its StepTimes.
+  void set_data_wait(double seconds) { own_times_[kDataTime] = seconds; }
+  // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
+  void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
+  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
+  std::span<const double> microbatch_losses() const;
+
+  // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
+  // GptStage::keep_blocks takes them. For memory plans and tests.
+  void fix_blocks(std::span<const double> keep);
+  std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: all, always
+
+  int64_t applied_steps() const { return applied_; }
+  int64_t schedule_steps() const { return applied_ + schedule_ahead_; }  // t of the learning rate
+  int64_t applied_samples() const {  // of the schedule's steps: what a schedule over samples goes by
+    return lr_options_.samples_before + (schedule_steps() - lr_options_.steps_before) * samples_per_step();
+  }
+  // As after a resume. samples: of the schedule's steps, when their batch was another one; -1: it was this one.
+  // schedule: t of the learning rate; -1: it is t.
+  void set_applied_steps(int64_t t, int64_t samples = -1, int64_t schedule = -1);
+  LossScaler& loss_scaler() { return scaler_; }
+
+  std::vector<ShardView> checkpoint_views() const;  // model_views() and optimizer state
+  std::vector<ShardView> model_views() const;       // values, and ranges of quantization-aware training
+  ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
+  PipelineExecutor& executor() { return *train_; }
+  std::vector<GptStage*> stages();
+  const Mesh& mesh() const { return mesh_; }
+  const EngineOptions& options() const { return options_; }
+  const LrSchedule& lr_schedule() const { return *lr_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  // [k]: parameters of this rank that options().no_decay[k] found.
+  const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
+  const std::vector<int>& boundaries() const { return boundaries_; }
+  PhaseEnds phases();  // of the last step, on this rank; waits for its update where the device is behind
+  // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
+  ReplayCounts replays() const;
+  EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
+
+ private:
+  void prepare_scalars(int64_t target_tokens);
+  void choose_blocks();
+  void prepare_seeds(std::span<const MicroBatch>);
+  void judge(Tensor norm);
+  void queue_fetch();
+  void await_results();
+  double loss_of_step(int64_t target_tokens) const;
+  void put_wishes(bool stop, bool save_ready, bool save_due);
+  void put_stage_times(double* out);
+  void measure_pipeline();
+  void measure_update(StepResult&);
+  void share(Tensor losses);
+  void end_phase(Phase);
+  template <class Work>
+  void queue_update(Work);
+  void abandon(const std::exception&);
+  StepResult read_back(int64_t target_tokens);
+  int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
+  // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
+  int64_t losses_at() const { return options_.model.total_scopes() + 1; }
+  const EngineOptions options_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  Stream compute_;
+  std::vector<int64_t> no_decay_found_;
+  std::vector<int> boundaries_;                    // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
+  std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<LrSchedule> lr_;
+  std::unique_ptr<QuantRanges> ranges_;
+  std::unique_ptr<Fp8Ranges> fp8_ranges_;
+  LossScaler scaler_;
+  std::unique_ptr<PipelineExecutor> train_, eval_;
+  std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
+  double update_scale_ = 0;            // that it was recorded with
+  ReplayCounts replays_;               // of it
+  Buffer scalars_, sums_, losses_, limits_;
+  Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
+  HostArray<float> host_seeds_, host_scalars_;  // written for the device
+  HostArray<double> said_;                      // likewise, of sums_ what is behind the norms
+  HostArray<double> host_limits_;               // likewise, by StepLimit
+  HostArray<double> host_sums_;                 // read from the device
+  HostArray<float> read_scalars_;               // likewise: scalars and norm
+  Event read_;                                  // both are those of the step
+  std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
+  std::vector<MicroBatch> seeded_;
+  enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
+  double own_times_[kNumStageTimes] = {};
+  // Marks of the phases of this step and of the one before, whose update ends behind the host's back.
+  struct PhaseClock {
+    StreamClock clock;
+    std::array<size_t, kNumPhases + 1> marks{};
+    bool complete = false;
+    double length(Phase p) const {
+      const auto at = static_cast<size_t>(p);
+      return clock.at(marks[at + 1]) - clock.at(marks[at]);
+    }
+  };
+  PhaseClock clocks_[2];
+  size_t step_ = 0;  // of this engine
+  PhaseClock& clock_of(size_t step) { return clocks_[step % 2]; }
+  std::function<StepLimits()> limits_of_step_;
+  std::function<void()> probe_;
+  std::vector<double> keep_;     // by block of the model: GptStage::keep_blocks; empty: all, always
+  std::vector<uint8_t> unused_;  // by scope of the model: ParamStore::begin_step
+  bool fixed_blocks_ = false;
+  int64_t applied_ = 0, schedule_ahead_ = 0;
+  LrOptions lr_options_;  // with where this start begins
+};
+
+// Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
+// `target`: where the engine will really run.
+EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
+
+// Whether training microbatches make the same calls in every step, so that graphs of them are of use: not where each
+// step leaves out other blocks.
+inline bool replays_microbatches(const EngineOptions& o) { return !o.layer_drop; }
+
+// Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
+std::vector<int> stage_boundaries(const EngineOptions&, int pp);
+
+// The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
+// a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
+Schedule train_schedule(const EngineOptions&, int pp);
+
+}  // namespace gt

@@ -1,0 +1,166 @@
+#include "launch/engine/engine_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "kernels/replay.h"
+#include "launch/hosts/rank_env.h"
+#include "launch/config/config_curriculum.h"
+#include "launch/config/config_optim.h"
+#include "launch/config/config_precision.h"
+#include "launch/ranks/start/spawn.h"
+
+namespace gt {
+
+GptConfig gpt_config(const Config& c) {
+  GptConfig m;
+  m.layers = c.model.layers;
+  m.hidden = c.model.hidden;
+  m.heads = c.model.heads;
+  m.kv_heads = c.model.kv_heads;
+  m.ffn = c.model.ffn;
+  m.vocab = c.model.vocab;
+  m.seq = c.model.seq;
+  m.tied = c.model.tied;
+  m.init_std = static_cast<float>(c.model.init_std);
+  m.dropout = c.model.dropout;
+  m.attn_dropout = c.model.attn_dropout;
+  m.loss_chunk = c.model.loss_chunk;
+  if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
+  if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
+  m.recompute_layers = c.parallel.recompute_layers;
+  return m;
+}
+
+MeshShape mesh_shape(const Config& c) {
+  MeshShape s;
+  s.pp = static_cast<int>(c.parallel.pp);
+  s.dp = static_cast<int>(c.parallel.dp);
+  s.tp = static_cast<int>(c.parallel.tp);
+  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
+  return s;
+}
+
+namespace {
+ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t dp) {
+  ZeroOptions z;
+  z.scale_before = 1 / (c.prescale ? static_cast<double>(dp) : c.predivide_factor);
+  z.stage = static_cast<int>(c.stage);
+  z.bucket_bytes = c.bucket_bytes;
+  z.overlap = c.overlap;
+  if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
+  z.prefetch = static_cast<int>(c.prefetch);
+  z.persist_numel = c.persist_numel;
+  if (p.reduce_dtype != "fp32") z.reduce = p.reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
+  if (p.grad_dtype == "bf16") z.grad = DType::kBF16;
+  z.allow_unused = c.allow_unused;
+  return z;
+}
+
+bool may_use_gpu(const Config& c) {
+  std::string why;
+  return c.device.kind == "cuda" || (c.device.kind != "cpu" && cuda_backend(&why) != nullptr);
+}
+}  // namespace
+
+int64_t large_loss_chunk(const GptConfig& m, const Precision& p, int tp) {
+  constexpr int64_t kLogitBytes = int64_t{1} << 30;
+  const int64_t row = padded_vocab(m.vocab, tp) / tp * size_of(p.linear());
+  int64_t rows = 64;
+  while (2 * rows * row <= kLogitBytes) rows *= 2;
+  return rows;
+}
+
+EngineOptions engine_options(const Config& c, int threads) {
+  EngineOptions o;
+  o.model = gpt_config(c);
+  o.zero = zero_options(c.zero, c.precision, c.parallel.dp);
+  o.optim = optimizer_options(c);
+  o.lr = lr_options(c);
+  o.loss_scale = loss_scale_options(c);
+  o.precision = precision_of(c);
+  if (o.model.loss_chunk == 0 && may_use_gpu(c))
+    o.model.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
+  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
+  if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
+  o.no_decay = c.optim.no_decay;
+  o.schedule = c.parallel.schedule;
+  o.partition = c.parallel.partition;
+  o.vpp = static_cast<int>(c.parallel.vpp);
+  o.sequence_parallel = c.sequence_parallel();
+  o.dynamic_shapes = c.parallel.dynamic_shapes;
+  if (const Curriculum curriculum = curriculum_of(c)) o.lengths = curriculum.all_lengths();
+  o.micro_batch = c.train.micro_batch;
+  o.microbatches = static_cast<int>(c.train.grad_accum);
+  o.grad_clip = static_cast<float>(c.optim.grad_clip);
+  o.grad_sum = c.zero.grad_op == "sum";
+  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
+  o.seed = static_cast<uint64_t>(c.train.seed);
+  if (c.train.pld) o.layer_drop = {c.train.pld_theta, c.train.pld_gamma};
+  o.torch_init = c.model.init == "torch42";
+  o.threads = threads;
+  o.evaluates = c.train.eval_every > 0;
+  return o;
+}
+
+namespace {
+
+// Ranks on the cores of this process: with launch.bind_cores each has its own.
+int cores_shared_by(const Config& c, int local_ranks) {
+  const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == "processes";
+  return own ? 1 : std::max(1, local_ranks);
+}
+
+}  // namespace
+
+int threads_per_rank(const Config& c, int local_ranks) {
+  if (c.device.threads > 0) return static_cast<int>(c.device.threads);
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::max(1, cores / cores_shared_by(c, local_ranks));
+}
+
+bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
+  return cores_shared_by(c, local_ranks) * threads <= static_cast<int>(std::thread::hardware_concurrency());
+}
+
+const Backend& choose_backend(const Config& c) {
+  set_cpu_isa(c.device.isa);
+  const auto on_cpu = [&]() -> const Backend& {
+    GT_REQUIRE(c.device.attention != "cudnn", Exit::kUsage,
+               "device.attention: cudnn was asked for, but this run computes on the CPU. Use auto");
+    return cpu_backend();
+  };
+  if (c.device.kind == "cpu") return on_cpu();
+  std::string why;
+  const Backend* cuda = cuda_backend(&why);
+  if (cuda != nullptr) {
+    GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
+               " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+    if (c.precision.fp8 != "off" && cuda->fp8_obstacle != nullptr) {
+      const std::string obstacle = cuda->fp8_obstacle(0);
+      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8,
+                 " needs other hardware: ", obstacle, "; use precision.fp8 off");
+    }
+    if (cuda->tune_gemm != nullptr) {
+      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto",
+                                                .file = c.device.gemm_plans,
+                                                .tf32 = c.precision.tf32,
+                                                .fp8_fast_accum = c.precision.fp8_fast_accum});
+      if (!note.empty()) fmt::print(stderr, "warning: {}\n", note);
+    }
+    if (cuda->tune_attention != nullptr)
+      cuda->tune_attention({.by = c.device.attention, .deterministic = c.train.deterministic});
+    return c.device.graphs == "off" || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
+  }
+  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
+             ". Use --device.kind cpu, or auto to take what there is");
+  GT_REQUIRE(!c.precision.tf32, Exit::kUsage, "precision.tf32: there is no GPU here (", why,
+             "), and CPUs multiply f32 as it is. Leave it out");
+  GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was asked for, but there is no GPU here: ", why,
+             ". Use auto, which takes graphs where there is one");
+  return on_cpu();
+}
+
+}  // namespace gt

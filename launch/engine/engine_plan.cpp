@@ -1,0 +1,165 @@
+// The memory plan of a rank: its engine's steps on the null backend, with groups that do nothing.
+#include <algorithm>
+
+#include "checkpoint/save.h"
+#include "kernels/null/product_log.h"
+#include "launch/engine/engine.h"
+#include "parallel/comm/null_group.h"
+
+namespace gt {
+namespace {
+
+// Memory of steps that leave blocks out. Blocks of a stage are alike, but for those that are recomputed and those that
+// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The branches
+// of those that run are scaled, which takes memory too.
+void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
+  constexpr int64_t kMost = 64;
+  const GptConfig& model = engine.options().model;
+  int64_t most = 0;  // blocks of a stage here
+  for (const GptStage* s : engine.stages()) most = std::max(most, static_cast<int64_t>(s->blocks()));
+  const int64_t again = model.recompute == Recompute::kNone ? 0 : std::min(most, model.recompute_layers);
+  const int64_t pairs = (again + 1) * (most - again + 1), stride = (pairs + kMost - 1) / kMost;
+  std::vector<double> keep(static_cast<size_t>(model.layers));
+  for (int64_t k = pairs - 1; k >= 0; k -= stride) {
+    const int64_t first = k % (again + 1), rest = k / (again + 1);  // so many of each kind run
+    std::fill(keep.begin(), keep.end(), 0.);
+    for (const GptStage* s : engine.stages())
+      for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
+        keep[static_cast<size_t>(s->first_block() + i)] = (i < again ? i < first : i - again < rest) ? 0.5 : 0;
+    engine.fix_blocks(keep);
+    engine.step(batch, batch.front().batch * batch.front().seq);
+  }
+}
+
+// Shorter sequences need less of everything, but what is cut in chunks of fixed size may lie elsewhere.
+void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
+  constexpr size_t kMost = 128;
+  const std::vector<int64_t>& lengths = engine.options().lengths;
+  for (size_t k = 0; k < lengths.size(); k += (lengths.size() + kMost - 1) / kMost) {
+    std::vector<MicroBatch> shorter(batch.begin(), batch.end());
+    for (MicroBatch& mb : shorter) {
+      mb.seq = lengths[k];
+      mb.tokens.shape = mb.targets.shape = {mb.batch, mb.seq};
+    }
+    engine.step(shorter, shorter.front().batch * lengths[k]);
+  }
+}
+
+// Once delayed scales are known, norms hand gradients on as codes. A block that the first steps leave out learns its own
+// later: then some blocks do and some do not.
+template <class Steps>
+void run_with_known_scales(Engine& engine, Steps steps) {
+  const auto known = [&](auto of_block) {
+    for (GptStage* stage : engine.stages()) {
+      const std::vector<Fp8Range*> ranges = stage->fp8_ranges();
+      const size_t blocks = std::max<size_t>(1, stage->blocks());
+      for (size_t i = 0; i < ranges.size(); ++i) ranges[i]->scale.known = of_block(i * blocks / ranges.size());
+    }
+    steps();
+  };
+  if (engine.options().layer_drop) {
+    known([](size_t block) { return block % 2 == 0; });
+    known([](size_t block) { return block % 2 != 0; });
+  }
+  known([](size_t) { return true; });
+}
+
+// Op calls of this thread on the null backend.
+struct CallCount {
+  static inline thread_local int64_t calls = 0;
+  template <class A>
+  static void before(const char*, const A&) {
+    ++calls;
+  }
+};
+
+// Device memory of the graphs that a run will hold: an allowance for each kernel in them, which the measured figure of
+// the run stands beside. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768), a call of ours two
+// kernels (the emulated device counts 1.9 in a GPT's microbatch). Kinds of microbatches: the first and a later one of
+// each slot, and the last.
+class GraphPlan {
+ public:
+  static constexpr int64_t kKernelBytes = 10240;
+  void update_begins() { update_ = CallCount::calls; }
+  void evaluation_begins() { evaluation_ = CallCount::calls; }
+  int64_t bytes(const EngineOptions& o, int slots) const {
+    const int64_t m = o.microbatches, kinds = std::min<int64_t>(m, 2 * slots + 1);
+    int64_t calls = evaluation_ - update_;
+    if (replays_microbatches(o)) calls += (update_ - begin_) / m * kinds;
+    if (o.evaluates) calls += (CallCount::calls - evaluation_) / m * std::min<int64_t>(m, std::max(2, slots));
+    return 2 * calls * kKernelBytes;
+  }
+
+ private:
+  const int64_t begin_ = CallCount::calls;
+  int64_t update_ = 0, evaluation_ = 0;
+};
+
+// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
+                   ZeroMemory zero) {
+  constexpr int64_t kPlenty = int64_t{1} << 47;  // addresses, not memory
+  static const OpTable& counted = decorate<CallCount>(*null_backend().ops);
+  Backend backend = null_backend();
+  backend.ops = &counted;
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const Stream stream = backend.device->open_stream(0, 1);
+  EnginePlan endless;
+  endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {zero.gathered > 0 ? zero.gathered : kPlenty, kPlenty};
+  EnginePlan plan;
+  {
+    Engine engine(options, mesh, backend, stream, endless);
+    const Shape s{options.micro_batch, options.model.seq};
+    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
+    MicroBatch mb;
+    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
+    mb.batch = options.micro_batch;
+    mb.seq = options.model.seq;
+    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+    const null::ProductLog log;
+    GraphPlan graphs;
+    engine.set_probe([&] { graphs.update_begins(); });
+    engine.step(batch, options.micro_batch * options.model.seq);
+    engine.set_probe({});
+    graphs.evaluation_begins();
+    const StepTraffic sent{.tensor_parallel = mesh.group(Axis::kTp).counters(),
+                           .pipeline = mesh.group(Axis::kPp).counters(),
+                           .data_parallel = mesh.group(Axis::kDp).counters(),
+                           .key_value = mesh.kv().counters(),
+                           .embedding = mesh.ends().counters()};
+    if (options.evaluates) engine.evaluate(batch);
+    const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.executor().slots()) : 0;
+    const auto at_every_size = [&] {
+      if (!options.lengths.empty()) run_at_every_length(engine, batch);
+      if (options.layer_drop) run_with_fewer_blocks(engine, batch);
+    };
+    at_every_size();
+    if (options.precision.fp8_delayed)
+      run_with_known_scales(engine, [&] {
+        engine.step(batch, options.micro_batch * options.model.seq);
+        at_every_size();
+      });
+    plan = engine.measured_plan();
+    plan.sent = sent;
+    plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
+    plan.no_decay_found = engine.no_decay_found();
+    plan.memory.graphs = graph_bytes;
+    if (target.weight_copy_bytes != nullptr)
+      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
+    if (target.workspace_bytes != nullptr) plan.memory.workspaces = target.workspace_bytes(log.attention());
+  }
+  backend.device->close_stream(stream);
+  return plan;
+}
+
+}  // namespace
+
+EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
+  EnginePlan plan = dry_run(options, shape, rank, target, {});
+  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
+  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
+}
+
+}  // namespace gt

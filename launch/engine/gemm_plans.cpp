@@ -1,0 +1,97 @@
+#include "launch/engine/gemm_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "checkpoint/world.h"
+#include "launch/engine/product_kinds.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+namespace {
+
+std::string bytes_of(const std::vector<ProductKind>& kinds) {
+  return {reinterpret_cast<const char*>(kinds.data()), kinds.size() * sizeof(ProductKind)};
+}
+
+// What each rank sent, each kind once, in the order of their bytes.
+std::vector<ProductKind> together(const std::vector<std::string>& lists) {
+  std::set<ProductKind> all;
+  for (const std::string& list : lists)
+    for (size_t at = 0; at + sizeof(ProductKind) <= list.size(); at += sizeof(ProductKind)) {
+      ProductKind k;
+      std::memcpy(&k, list.data() + at, sizeof k);
+      all.insert(k);
+    }
+  return {all.begin(), all.end()};
+}
+
+std::string read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// Aside and then renamed. A run goes on without its copy.
+void write(const std::string& path, const std::string& text) {
+  std::error_code ec;
+  const std::string aside = path + ".new";
+  std::ofstream out(aside);
+  out << text;
+  out.close();
+  if (out.good()) fs::rename(aside, path, ec);
+  if (!out.good() || ec)
+    fmt::print(stderr, "warning: {}: cannot write; when the run is resumed it may take other algorithms\n", path);
+}
+
+int64_t entries(const std::string& table) { return std::count(table.begin(), table.end(), '|'); }
+
+// On the rank that times for its type of GPU: the table.
+std::string time_all(const std::vector<ProductKind>& kinds, const Backend& backend, Stream stream,
+                     const std::string& own) {
+  const std::string kept = own.empty() ? "" : read(own);
+  const std::string why = backend.take_gemm_plans(kept.empty() ? backend.gemm_plans() : kept, false);
+  if (!why.empty()) fmt::print(stderr, "warning: {} is not used: {}\n", own, why);
+  const int64_t before = entries(backend.gemm_plans());
+  const auto begin = std::chrono::steady_clock::now();
+  run_products(kinds, backend, stream);
+  std::string table = backend.gemm_plans();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (entries(table) > before)
+    fmt::print(stderr, "device.gemm_tune: {} kinds of products timed in {:.1f} s\n", entries(table) - before, seconds);
+  if (!own.empty() && table != kept) write(own, table);
+  return table;
+}
+
+}  // namespace
+
+void settle_gemm_plans(const Config& c, const EngineOptions& options, const Mesh& mesh, const Backend& backend,
+                       int device, Stream stream, const std::string& run_folder) {
+  if (c.device.gemm_tune != "auto" || backend.take_gemm_plans == nullptr) return;
+  ProcessGroup& world = mesh.world();
+  // Replicas and ranks of a tensor-parallel group multiply the same kinds.
+  const bool speaks = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;
+  const std::vector<ProductKind> kinds = together(
+      gather_bytes(world, speaks ? bytes_of(product_kinds(options, mesh.shape(), mesh.rank())) : std::string()));
+  const std::string mine = backend.gemm_identity(device);
+  const std::vector<std::string> identities = gather_bytes(world, mine);
+  std::set<std::string> settled;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& type = identities[static_cast<size_t>(rank)];
+    if (!settled.insert(type).second) continue;
+    const std::string own = run_folder.empty() ? "" : fmt::format("{}/gemm-plans-{}.txt", run_folder, settled.size());
+    std::string table;
+    if (rank == world.rank()) table = time_all(kinds, backend, stream, own);
+    table = broadcast_bytes(world, table, rank);
+    if (type == mine) backend.take_gemm_plans(table, true);
+  }
+}
+
+}  // namespace gt

@@ -1,0 +1,32 @@
+// Injects the faults of launch/config/fault_spec.h into a rank: its steps, saves, ops and tensors.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "launch/config/fault_spec.h"
+#include "parallel/zero/shard_view.h"
+
+namespace gt {
+
+class Injector {
+ public:
+  Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
+  bool wants(const char* site, int64_t step) const;  // on some rank
+  std::vector<std::string> params() const;           // every tensor that a fault names
+  void at_step(int64_t step) const;  // may not return
+  void at_save(int64_t step) const;
+  // Flips a bit of a value of two bytes.
+  void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;
+  std::vector<Injection> in_ops(int64_t step) const;  // what op_watch.h is to plant
+  // `views`: of the site's tensors.
+  void at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend&, Stream) const;
+
+ private:
+  bool due(const Injection&, const char* site, int64_t step) const;
+  bool hits(const Injection&, const char* site, int64_t step) const;
+  std::vector<Injection> faults_;
+  int rank_;
+};
+
+}  // namespace gt

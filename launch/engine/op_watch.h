@@ -1,0 +1,70 @@
+// The ops of one rank under observation: which is the first whose result is not finite? A step is run again with every
+// result looked at (too slow for every step); between observations ops are called as without it. Also plants values
+// that are not finite in the result of an op, for tests.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "launch/engine/inject.h"
+#include "launch/engine/module_timer.h"
+#include "parallel/comm/rank_status.h"
+#include "parallel/zero/param_store.h"
+
+namespace gt {
+
+struct BadOp {
+  std::string
+      text;  // "gemm with layers.1.mlp.up.weight: out, element 17 of [64, 128], is inf; its operands are finite"
+  bool made_here = false;     // its operands were finite
+  uint64_t where = kNowhere;  // stage and microbatch
+  int64_t time = 0;           // steady_ns
+};
+
+class OpWatch {
+ public:
+  explicit OpWatch(const Backend& real)
+      : real_(*real.ops), table_(*real.ops), backend_(real), replays_(real.replays) {
+    backend_.ops = &table_;
+  }
+  OpWatch(const OpWatch&) = delete;
+  OpWatch& operator=(const OpWatch&) = delete;
+
+  // The same backend, whose ops can be observed. Lives as long as this object.
+  const Backend& backend() const { return backend_; }
+
+  // Observes the ops that this thread calls from now on. `plants`: of sites forward and backward. `look`: for values
+  // that are not finite.
+  void begin(const ParamStore&, const RankStatus&, std::vector<Injection> plants, bool look);
+  // Times the ops that this thread calls from now on, each to its end, into `to`.
+  void begin_timing(const ParamStore&, ModuleTimer& to);
+  void end();
+  const std::optional<BadOp>& first_bad() const { return found_; }  // of the last observation
+
+ private:
+  struct Hook;
+  template <class Args>
+  void call(Kernel<Args> kernel, const char* entry, const Args&, Stream);
+  const Parameter* parameter_at(const std::byte*, bool gradient) const;
+  const Parameter* parameter_of(const struct Operands&) const;
+  std::string with(const struct Operands&) const;
+  void plant(const struct Operands&, Stream);
+  void watch_thread();
+  int64_t first_bad_element(const Tensor&, Stream, float* value);
+
+  const OpTable real_;
+  OpTable table_;
+  Backend backend_;
+  const bool replays_;  // while nobody watches
+  std::vector<Parameter*> parameters_;
+  const RankStatus* status_ = nullptr;
+  std::vector<Injection> plants_;
+  std::vector<bool> planted_;
+  bool look_ = false;
+  ModuleTimer* timer_ = nullptr;
+  std::optional<BadOp> found_;
+  std::vector<std::byte> host_;
+};
+
+}  // namespace gt

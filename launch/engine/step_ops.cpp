@@ -1,0 +1,202 @@
+#include "launch/engine/step_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/core/fields.h"
+#include "kernels/core/open_stream.h"
+#include "parallel/comm/null_group.h"
+
+namespace gt {
+namespace {
+
+// What changes from call to call, or from block to block, and no work with it.
+void forget(DropMask& m) { m.key = 0, m.first_sample = 0, m.first_sample_at = nullptr; }
+template <class Args>
+void forget(Args& a) {
+  if constexpr (requires { a.drop.mask; }) forget(a.drop.mask);
+  if constexpr (requires { a.b_version; }) a.b_version = a.b_version > 0;
+  if constexpr (std::is_same_v<Args, StochasticRound>) a.key = 0, a.base = a.first = 0;
+  if constexpr (OverSegments<Args>) a.table.device = {}, a.table.host = nullptr;
+}
+
+template <class Args>
+std::vector<Segment> segments_of(const Args& a) {
+  std::vector<Segment> out;
+  if constexpr (OverSegments<Args>) out.assign(a.table.segments().begin(), a.table.segments().end());
+  const auto forget_place = [](auto*& p) {
+    if (p != nullptr) p = reinterpret_cast<std::decay_t<decltype(p)>>(0x100 | (reinterpret_cast<uintptr_t>(p) & 0xff));
+  };
+  for (Segment& s : out)
+    forget_place(s.master), forget_place(s.grad), forget_place(s.m), forget_place(s.v), forget_place(s.value);
+  return out;
+}
+bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits<Segment>);
+}
+
+// Addresses become numbers of tensors.
+template <class Args>
+Args without_places(Args a) {
+  std::map<std::byte*, uintptr_t> seen;
+  fields::each_tensor(a, [&](Tensor& t) {
+    if (!t) return;
+    const uintptr_t number = seen.try_emplace(t.data, seen.size() + 1).first->second;
+    t.data = reinterpret_cast<std::byte*>((number << 40) | (reinterpret_cast<uintptr_t>(t.data) & 0xff));
+  });
+  forget(a);
+  return a;
+}
+
+// "layers.3.attn.qkv.weight" -> "attn.qkv".
+std::string module_of(const std::string& parameter) {
+  const std::string module = parameter.substr(0, parameter.rfind('.'));
+  return module.rfind("layers.", 0) == 0 ? module.substr(module.find('.', 7) + 1) : module;
+}
+
+bool lies_in(const Tensor& t, const std::byte* p) { return t && p >= t.data && p < t.data + t.bytes(); }
+
+class Recorder;
+thread_local Recorder* recorder = nullptr;
+
+class Recorder {
+ public:
+  explicit Recorder(const ParamStore& store) : parameters_(store.parameters()) { recorder = this; }
+  ~Recorder() { recorder = nullptr; }
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  template <class Args>
+  void add(const char* op, const Args& args) {
+    const Args plain = without_places(args);
+    std::vector<Segment> segments = segments_of(args);
+    std::string what = name(args);
+    const auto same = [&](const OpCall& c) {
+      const Args* other = std::get_if<Args>(&c.args);
+      return other != nullptr && c.what == what && same_bits(*other, plain) && same_segments(c.segments, segments);
+    };
+    auto it = std::find_if(calls_.begin(), calls_.end(), same);
+    if (it == calls_.end())
+      it = calls_.insert(calls_.end(), {op, std::move(what), plain, std::move(segments), op_cost(args), 0});
+    ++it->calls;
+  }
+  std::vector<OpCall> take() { return std::move(calls_); }
+
+ private:
+  // The module whose weight or gradient a call touches, and for products which of the three it is.
+  template <class Args>
+  std::string name(const Args& args) const {
+    if (op_cost(args).kind == OpClass::kOptimizer) return "";
+    std::string module;
+    bool gradient = false;
+    fields::each_tensor(args, [&](const Tensor& t) {
+      for (const Parameter* p : parameters_) {
+        if (!module.empty() || !t) return;
+        gradient = lies_in(p->grad, t.data);
+        if (gradient || lies_in(p->value, t.data) || lies_in(p->codes.rows, t.data) ||
+            lies_in(p->codes.columns, t.data))
+          module = module_of(p->name);
+      }
+    });
+    if constexpr (std::is_same_v<Args, Gemm> || std::is_same_v<Args, GemmFp8>) {
+      if (module.empty()) return "";
+      return module + (gradient ? " weight gradient" : forward(args) ? " forward" : " input gradient");
+    }
+    return module;
+  }
+  // A forward multiplies with the transposed weight; codes of a gradient are of the other type.
+  static bool forward(const Gemm& g) { return g.trans_b; }
+  static bool forward(const GemmFp8& g) { return g.a.dtype == DType::kF8E4M3; }
+
+  std::vector<Parameter*> parameters_;
+  std::vector<OpCall> calls_;
+};
+
+struct RecordOps {
+  template <class Args>
+  static void before(const char* op, const Args& args) {
+    if (recorder != nullptr) recorder->add(op, args);
+  }
+};
+
+std::string types(std::initializer_list<Tensor> list) {
+  std::string out;
+  for (const Tensor& t : list) out += cat(out.empty() ? "" : " ", name_of(t.dtype));
+  return out;
+}
+
+template <class Args>
+std::string product_text(const Args& g, int64_t inner) {
+  return fmt::format("{} x {} x {}{}{}", g.out.shape.rows(), g.out.shape.cols(), inner, g.bias ? ", bias" : "",
+                     g.accumulate ? ", added" : "");
+}
+std::string text_of(const Gemm& g) {
+  std::string out = product_text(g, g.trans_a ? g.a.shape.rows() : g.a.shape.cols());
+  if (g.epilogue != Epilogue::kNone) out += g.epilogue == Epilogue::kGelu ? ", gelu" : ", gelu'";
+  if (g.dbias) out += ", bias gradient";
+  return cat(out, ", ", types({g.a, g.out}));
+}
+std::string text_of(const GemmFp8& g) { return cat(product_text(g, g.a.shape.cols()), ", ", types({g.a, g.b, g.out})); }
+std::string text_of(std::monostate) { return ""; }
+template <class Args>
+std::string text_of(const Args& args) {
+  std::string out;
+  if constexpr (OverSegments<Args>)
+    return fmt::format("[{}] in {} {}, {}", args.table.elements, args.table.count,
+                       args.table.count == 1 ? "segment" : "segments", name_of(args.table.grad));
+  fields::each_tensor(args, [&](const Tensor& t) {
+    if (out.empty() && t) out = cat(to_string(t.shape), " ", name_of(t.dtype));
+  });
+  return out;
+}
+
+}  // namespace
+
+std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shape, int rank) {
+  Backend backend = null_backend();
+  backend.ops = &decorate<RecordOps>(*null_backend().ops);
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const OpenStream stream(*backend.device, 0, 1);
+  EngineOptions quiet = options;
+  quiet.evaluates = false;
+  Engine engine(quiet, mesh, backend, stream, plan_memory(quiet, shape, rank));
+  const Shape s{options.micro_batch, options.model.seq};
+  const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device(), *backend.device);
+  MicroBatch mb;
+  mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
+  mb.batch = options.micro_batch;
+  mb.seq = options.model.seq;
+  const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
+  engine.adopt();  // codes of weights are there from the first step on
+  if (options.precision.fp8_delayed)
+    for (GptStage* stage : engine.stages())
+      for (Fp8Range* range : stage->fp8_ranges()) range->scale.known = true;
+  Recorder record(engine.store());
+  engine.step(batch, options.micro_batch * options.model.seq);
+  return record.take();
+}
+
+std::vector<OpCall> by_class(std::vector<OpCall> calls) {
+  std::vector<OpCall> out;
+  std::map<std::string, size_t> seen;
+  for (OpCall& c : calls) {
+    const std::string look =
+        cat(c.op, "|", c.what, "|", shape_text(c.args), "|", c.cost.bytes, "|", c.cost.fused_bytes);
+    const auto [it, fresh] = seen.try_emplace(look, out.size());
+    if (fresh)
+      out.push_back(std::move(c));
+    else
+      out[it->second].calls += c.calls;
+  }
+  std::stable_sort(out.begin(), out.end(), [](const OpCall& a, const OpCall& b) { return a.cost.kind < b.cost.kind; });
+  return out;
+}
+
+std::string shape_text(const OpArgs& args) {
+  return std::visit([](const auto& a) { return text_of(a); }, args);
+}
+
+}  // namespace gt

@@ -1,0 +1,99 @@
+#include "launch/engine/step_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gt {
+
+double StepTimes::busy(int stage) const {
+  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) +
+         at(stage, kWeightGradTime) + at(stage, kMicrobatchTime);
+}
+
+Timers StepTimes::mean() const {
+  Timers out{};
+  for (int k = 0; k < stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t) out[static_cast<size_t>(t)] += at(k, static_cast<StageTime>(t)) / stages();
+  return out;
+}
+
+Timers StepTimes::longest() const {
+  Timers out{};
+  for (int k = 0; k < stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t)
+      out[static_cast<size_t>(t)] = std::max(out[static_cast<size_t>(t)], at(k, static_cast<StageTime>(t)));
+  return out;
+}
+
+double StepTimes::mean_busy() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += busy(k) + at(k, kOptimizerTime);
+  return stages() > 0 ? sum / stages() : 0;
+}
+
+double StepTimes::pipeline_seconds() const {
+  double most = 0;
+  for (int k = 0; k < stages(); ++k) most = std::max(most, at(k, kPipelineTime));
+  return most;
+}
+
+double StepTimes::pipeline_bubble() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += busy(k) + at(k, kTpTime);
+  const double whole = pipeline_seconds() * stages();
+  return whole > 0 ? 1 - sum / whole : 0;
+}
+
+double StepTimes::mean_exposed() const {
+  double sum = 0;
+  for (int k = 0; k < stages(); ++k) sum += at(k, kTpTime) + at(k, kReduceTime) + at(k, kGatherTime);
+  return stages() > 0 ? sum / stages() : 0;
+}
+
+namespace {
+bool of_update(int t) { return t >= kReduceTime && t <= kGatherTime; }  // travels with the next step's times
+}  // namespace
+
+void StepBreakdown::add(const StepTimes& times, double step_seconds) {
+  const auto entries = static_cast<size_t>(times.stages() * kNumStageTimes);
+  const auto value = [&](size_t i) {
+    return times.at(static_cast<int>(i) / kNumStageTimes, static_cast<StageTime>(i % kNumStageTimes));
+  };
+  if (!last_.empty() && steps_++ >= left_out_) {
+    sums_.resize(entries);
+    for (size_t i = 0; i < entries; ++i) sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
+    seconds_ += last_seconds_;
+  }
+  last_.resize(entries);
+  for (size_t i = 0; i < entries; ++i) last_[i] = value(i);
+  last_seconds_ = step_seconds;
+}
+
+std::string StepBreakdown::table() const {
+  if (sums_.empty()) return "";
+  const StepTimes sums(sums_);
+  const double to_ms = 1e3 / static_cast<double>(steps_ - left_out_);
+  std::vector<double> parts(static_cast<size_t>(sums.stages()));
+  std::string out = fmt::format("{:<18}", "ms a step");
+  for (int k = 0; k < sums.stages(); ++k) out += fmt::format("{:>9}", fmt::format("stage{}", k));
+  for (int t = 0; t < kNumStageTimes; ++t) {
+    double all = 0;
+    for (int k = 0; k < sums.stages(); ++k) all += sums.at(k, static_cast<StageTime>(t));
+    if (kTimerNames[t] == nullptr || all == 0) continue;
+    out += fmt::format("\n{:<18}", kTimerNames[t]);
+    for (int k = 0; k < sums.stages(); ++k) {
+      const double x = sums.at(k, static_cast<StageTime>(t));
+      parts[static_cast<size_t>(k)] += x;
+      out += fmt::format("{:9.1f}", x * to_ms);
+    }
+  }
+  // Rank 0's clock says how long a step is; another rank's parts may be longer by what it lagged behind.
+  out += fmt::format("\n{:<18}", "other");
+  for (double x : parts) out += fmt::format("{:9.1f}", std::max(0., seconds_ - x) * to_ms);
+  out += fmt::format("\n{:<18}", "step");
+  for (double x : parts) out += fmt::format("{:9.1f}", std::max(seconds_, x) * to_ms);
+  return out;
+}
+
+}  // namespace gt

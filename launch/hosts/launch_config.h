@@ -1,0 +1,35 @@
+// The options of section launch: which hosts and slots ranks start on, and how.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace gt {
+
+struct LaunchConfig {
+  std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
+  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
+  double start_timeout_s = 0;
+  bool bind_cores = false;
+  template <class V>
+  void fields(V& v) {
+    v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
+    v("hostfile", hostfile, "FILE",
+      "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
+    v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
+    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
+    v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
+    v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
+    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
+    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program, in one word: --launcher_args \"--mca x y\"");
+    v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
+    v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
+    v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
+    v("max_restarts", max_restarts, "0..1000000",
+      "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
+    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
+    v("start_timeout_s", start_timeout_s, "0..86400 seconds",
+      "ranks that have not started by then end the job; 0: 600, on one machine 120 and 2 more a rank");
+  }
+};
+
+}  // namespace gt

@@ -1,0 +1,178 @@
+// What a run tells about itself: one record a step, evaluation, save or event, made on rank 0 and handed by a writer
+// thread to sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring: no allocation, no system
+// call, no waiting for a disk. Knows nothing of engines and ranks.
+#pragma once
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "launch/engine/step_times.h"
+#include "launch/options/console_text.h"
+
+namespace gt {
+
+constexpr double kUnknown =
+    std::numeric_limits<double>::quiet_NaN();  // printed n/a, null in log.jsonl, no point on a curve
+
+double wall_seconds();  // since 1970
+
+// Values of one optimizer step. `loss` and `grad_norm` may be NaN or Inf because they are; every other NaN means "not
+// known".
+struct StepRecord {
+  int64_t step = 0, total_steps = 0;
+  double time = 0;      // wall_seconds() at the end of the step
+  int64_t tokens = 0;   // target tokens, cumulative
+  int64_t samples = 0;  // sequences, cumulative
+  int64_t global_batch = 0, seq = 0;
+  int64_t epoch = 0;
+  double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0, momentum = kUnknown;
+  double loss_scale = kUnknown;
+  int64_t skipped = 0;  // steps skipped so far
+  double step_seconds = kUnknown, tokens_per_second = kUnknown;
+  double mfu = kUnknown, mfu_full = kUnknown, hfu = kUnknown, tflops_per_device = kUnknown;  // fractions; TFLOP/s
+  double mfu_fp8 = kUnknown;     // of what the device does in products of 8 bits, where the run has some
+  double of_ceiling = kUnknown;  // the same FLOPs over the rate of products that was measured on such a device
+  double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
+  double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
+  int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
+  Timers timers{};   // seconds of the step, a mean over the ranks; all 0: not known
+  Timers longest{};  // the same of the slowest pipeline rank, timer by timer
+};
+
+struct EvalRecord {
+  int64_t step = 0;
+  double time = 0, loss = 0, seconds = 0;
+  int64_t tokens = 0;
+};
+
+struct SavedRecord {
+  int64_t step = 0;
+  double time = 0, stall_seconds = 0, write_seconds = kUnknown;
+  int64_t bytes = 0;
+};
+
+// One number of many of its kind, such as a trust ratio: a point of the curve `tag`, which is cut to fit.
+struct ScalarRecord {
+  int64_t step = 0;
+  double time = 0, value = 0;
+  std::array<char, 160> tag{};
+};
+ScalarRecord make_scalar(int64_t step, const std::string& tag, double value);
+
+// Anything worth a line: a warning, a rolled-back step, a signal. The text is cut to fit.
+struct EventRecord {
+  int64_t step = 0;
+  double time = 0;
+  bool warning = false;
+  std::array<char, 480> text{};
+};
+EventRecord make_event(int64_t step, const std::string& text, bool warning = false);
+
+struct StartInfo {
+  std::string command, config_json, run_dir;
+  int64_t first_step = 1;  // the first that this process will write
+  int64_t total_steps = 0;
+  int64_t resumed_from = -1;               // step of the checkpoint; -1: a fresh run
+  int64_t eval_every = 0, save_every = 0;  // for the ETA; 0: never
+  int world = 1;
+  std::string layout, environment;  // one or more lines each: who holds what; host, device, libraries
+  Rows rows;                        // the start block
+};
+
+struct EndInfo {
+  std::string reason;  // "finished", "interrupted by SIGTERM", ...
+  int exit_code = 0;
+  int64_t step = 0, tokens = 0;
+  double seconds = 0;
+  double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
+  Rows rows;                      // the end block
+  std::string comm_json;          // of log.comm; "": was off
+  std::vector<std::string> next;  // commands to try next
+};
+
+// Where records go. Called by the writer thread alone. A sink that throws is switched off; what ends by itself, such as a
+// full disk, is a notice instead.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual const char* name() const = 0;
+  virtual void start(const StartInfo&) {}
+  virtual void step(const StepRecord&) {}
+  virtual void eval(const EvalRecord&) {}
+  virtual void saved(const SavedRecord&) {}
+  virtual void event(const EventRecord&) {}
+  virtual void scalar(const ScalarRecord&) {}
+  virtual void end(const EndInfo&) {}
+  virtual void flush() {}  // called once a second and after eval, save, end
+  virtual std::vector<std::string> notices() { return {}; }  // warnings of its own since the last call; after flush()
+};
+
+// The writer thread and its queue. Any thread may push.
+class MetricsWriter {
+ public:
+  static constexpr size_t kCapacity = 4096;
+
+  explicit MetricsWriter(std::vector<std::unique_ptr<Sink>> sinks);
+  ~MetricsWriter();  // drains and joins
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  void start(const StartInfo& info);  // waits until it is written
+  // No allocation, never waits for a sink. When the queue is 7/8 full, steps that are no multiple of 10 are dropped and
+  // counted; when it is full, everything is.
+  void push(const StepRecord& r) { put(r, r.step % 10 != 0); }
+  void push(const EvalRecord& r) { put(r, false); }
+  void push(const SavedRecord& r) { put(r, false); }
+  void push(const EventRecord& r) { put(r, false); }
+  void push(const ScalarRecord& r) { put(r, true); }
+  // Waits until the sinks have flushed everything pushed so far, `limit` at most; false: they have not. Any thread.
+  bool flush(std::chrono::seconds limit = std::chrono::hours(24));
+  void end(const EndInfo& info);  // likewise, and writes the end block with what was dropped and which sinks failed
+
+  // Of warnings of one `key` (by default the text) the first goes out; all are counted for the end block. Any thread.
+  void warn(int64_t step, const std::string& text, const std::string& key = "");
+  void forget(const std::string& key);  // its cause is gone: the next warning of that key goes out again
+
+  int64_t dropped() const;
+  std::vector<std::string> failures() const;  // "tensorboard: reason", one for each sink switched off
+
+ private:
+  using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord, ScalarRecord>;
+  void put(const Record& record, bool droppable);
+  void run();
+  void deliver(const Record& record);
+  void each_sink(const std::function<void(Sink&)>& call);
+  void flush_sinks();
+  void drain(std::unique_lock<std::mutex>& lock);
+
+  std::vector<std::unique_ptr<Sink>> sinks_;  // a null entry: switched off. Guarded by sink_mutex_
+  mutable std::mutex sink_mutex_;
+  std::vector<std::string> failures_;
+  std::vector<Record> ring_;  // [kCapacity], guarded by mutex_ like all below
+  size_t head_ = 0, size_ = 0;
+  int64_t dropped_ = 0;
+  bool busy_ = false, stop_ = false;
+  int64_t pushed_ = 0, delivered_ = 0;  // records
+  int64_t flushed_ = 0, asked_ = 0;     // records that sinks have flushed; that flush() waits for
+  struct Warning {
+    std::string key, text;
+    int64_t count = 0;
+    bool quiet = false;
+  };
+  std::vector<Warning> warnings_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::thread thread_;
+};
+
+}  // namespace gt

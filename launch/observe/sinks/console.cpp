@@ -1,0 +1,151 @@
+#include "launch/observe/sinks/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/core/text.h"
+#include "launch/options/json_text.h"
+
+namespace gt {
+namespace {
+
+std::string fixed(const char* pattern, double x) {
+  if (std::isnan(x)) return "nan";
+  if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
+  return fmt::format(fmt::runtime(pattern), x);
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Of a device that no data sheet is known of, its own measured ceiling is what there is.
+std::string utilization(const StepRecord& r) {
+  if (!std::isnan(r.mfu)) return fmt::format("{:.1f}%", r.mfu * 100);
+  return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of its ceiling)", r.of_ceiling * 100);
+}
+
+constexpr double kLeastRedraw = 0.1;  // seconds
+
+}  // namespace
+
+std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous) {
+  std::string line =
+      fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}  eta {}", r.step, r.total_steps,
+                  fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr, format_count(r.tokens_per_second),
+                  utilization(r), format_duration(r.step_seconds),
+                  format_duration(eta_seconds));
+  if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);
+  if (r.skipped > (previous ? previous->skipped : 0)) line += fmt::format("  skipped {}", r.skipped);
+  if (previous && r.seq != previous->seq) line += fmt::format("  seq {}", r.seq);
+  if (r.data_wait >= 0.01) line += fmt::format("  wait {:.1f}%", r.data_wait * 100);
+  if (previous && r.epoch != previous->epoch) line += fmt::format("  epoch {}", r.epoch);
+  return line;
+}
+
+std::string eval_line(const EvalRecord& r) {
+  return fmt::format("eval step {}  loss {}  ppl {}  ({} tokens, {:.1f} s)", r.step, fixed("{:.4f}", r.loss),
+                     fixed("{:.1f}", std::exp(std::min(20.0, r.loss))), format_thousands(r.tokens), r.seconds);
+}
+
+std::string saved_line(const SavedRecord& r) {
+  return fmt::format("saved step-{:09}  {}  stall {:.2f} s", r.step, format_bytes(static_cast<double>(r.bytes)),
+                     r.stall_seconds);
+}
+
+bool use_progress_bar(const std::string& log_progress) {
+  const char* term = std::getenv("TERM");
+  const bool dumb = !term || std::strcmp(term, "dumb") == 0;
+  return log_progress == "on" || (log_progress == "auto" && terminal_width() > 0 && !dumb);
+}
+
+ConsoleSink::ConsoleSink(ConsoleOptions options) : options_(std::move(options)) {
+  if (!options_.write)
+    options_.write = [](std::string_view s) {
+      std::fwrite(s.data(), 1, s.size(), stdout);
+      std::fflush(stdout);
+    };
+}
+
+void ConsoleSink::start(const StartInfo& info) {
+  eta_ = Eta(info.total_steps, info.eval_every, info.save_every);
+  if (!options_.quiet && !info.rows.empty()) print(block(info.rows) + '\n');
+}
+
+// The bar is erased by overwriting it with spaces: no escape codes, so NO_COLOR and simple terminals are served as
+// well.
+void ConsoleSink::erase() {
+  if (bar_columns_ == 0) return;
+  options_.write('\r' + std::string(bar_columns_, ' ') + '\r');
+  bar_columns_ = 0;
+}
+
+void ConsoleSink::print(const std::string& text) {
+  const bool redraw = bar_columns_ > 0;
+  erase();
+  options_.write(printable_lines(text));  // names of files and what a checkpoint says are others' text
+  if (redraw) draw(last_);
+}
+
+void ConsoleSink::draw(const StepRecord& r) {
+  const int columns = options_.width();
+  const int width = std::max((columns > 0 ? columns : 80) - 1, 10);  // the last column would wrap on some terminals
+  const std::string line =
+      progress_bar(r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0, width,
+                   fmt::format("step {}/{}", r.step, r.total_steps),
+                   {"loss " + fixed("{:.4f}", r.loss), "eta " + format_duration(eta_.remaining(r.step)),
+                    format_count(r.tokens_per_second) + " tok/s"});
+  const size_t pad = bar_columns_ > line.size() ? bar_columns_ - line.size() : 0;
+  options_.write('\r' + line + std::string(pad, ' ') + std::string(pad, '\b'));
+  bar_columns_ = line.size();
+  drawn_ = steady_seconds();
+}
+
+void ConsoleSink::step(const StepRecord& r) {
+  eta_.step(r.step_seconds);
+  last_ = r;
+  const bool final_step = r.step == r.total_steps;
+  if (options_.bar && !options_.quiet) {
+    if (final_step || steady_seconds() - drawn_ >= kLeastRedraw) draw(r);
+    return;
+  }
+  if (options_.quiet ? printed_any_ : (r.step % options_.every != 0 && !final_step)) return;
+  print(step_line(r, eta_.remaining(r.step), printed_any_ ? &last_printed_ : nullptr) + '\n');
+  last_printed_ = r;
+  printed_any_ = true;
+}
+
+void ConsoleSink::eval(const EvalRecord& r) {
+  eta_.eval(r.seconds);
+  print(eval_line(r) + '\n');
+}
+
+void ConsoleSink::saved(const SavedRecord& r) {
+  eta_.saved(r.stall_seconds);
+  if (!options_.quiet) print(saved_line(r) + '\n');
+}
+
+void ConsoleSink::event(const EventRecord& r) {
+  print(fmt::format("{}{}\n", r.warning ? "warning: " : "", r.text.data()));
+}
+
+void ConsoleSink::end(const EndInfo& info) {
+  if (bar_columns_ > 0) {
+    draw(last_);
+    options_.write("\n");
+    bar_columns_ = 0;
+  }
+  Rows rows{{"end", fmt::format("{} (exit code {})", info.reason, info.exit_code)}};
+  rows.insert(rows.end(), info.rows.begin(), info.rows.end());
+  std::string next;
+  for (const std::string& command : info.next) next += (next.empty() ? "" : "\n") + command;
+  if (!next.empty()) rows.emplace_back("next", next);
+  print('\n' + block(rows));
+}
+
+}  // namespace gt

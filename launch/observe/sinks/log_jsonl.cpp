@@ -1,0 +1,190 @@
+#include "launch/observe/sinks/log_jsonl.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/check.h"
+#include "launch/options/json_text.h"
+
+namespace gt {
+namespace {
+
+// Builds {"type": "step", ...} key by key.
+class Line {
+ public:
+  explicit Line(const char* type, double time) : out_("{\"type\": \"" + std::string(type) + "\"") {
+    number("time", time);
+  }
+  Line& number(const char* key, double x) { return raw(key, json_number(x)); }  // NaN: it is NaN
+  Line& maybe(const char* key, double x) {
+    return raw(key, std::isnan(x) ? "null" : json_number(x));
+  }  // NaN: not known
+  Line& integer(const char* key, int64_t x) { return raw(key, std::to_string(x)); }
+  Line& index(const char* key, int64_t x) { return raw(key, x < 0 ? "null" : std::to_string(x)); }
+  Line& text(const char* key, std::string_view s) {
+    std::string quoted;
+    append_json_string(quoted, s);
+    return raw(key, quoted);
+  }
+  Line& raw(const char* key, const std::string& json) {
+    out_ += ", \"";
+    out_ += key;
+    out_ += "\": " + json;
+    return *this;
+  }
+  std::string close() { return out_ + "}"; }
+
+ private:
+  std::string out_;
+};
+
+// Newlines in JSON text are outside strings (inside they are escaped), so they and the indentation after them can go.
+std::string on_one_line(const std::string& json) {
+  std::string out;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json[i] != '\n') {
+      out += json[i];
+      continue;
+    }
+    while (i + 1 < json.size() && json[i + 1] == ' ') ++i;
+    if (i + 1 < json.size() && json[i + 1] != '}' && !out.empty() && out.back() != '{') out += ' ';
+  }
+  return out;
+}
+
+// What the step's seconds were spent on; "other" is what is left.
+std::string timers_json(const StepRecord& r) {
+  double sum = 0;
+  std::string out = "{";
+  const auto add = [&](const char* name, double x) {
+    out += cat(out.size() > 1 ? ", \"" : "\"", name, "\": ", std::isnan(x) ? "null" : json_number(x));
+    sum += x;
+  };
+  for (size_t t = 0; t < r.timers.size(); ++t)
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) add(kTimerNames[t], r.timers[t]);
+  if (sum == 0) return "{}";
+  if (!std::isnan(r.data_wait)) add("data_wait", r.data_wait * r.step_seconds);
+  add("other", r.step_seconds - sum);
+  return out + "}";
+}
+
+}  // namespace
+
+std::string json_line(const StartInfo& s, double time) {
+  return Line("start", time)
+      .text("command", s.command)
+      .integer("first_step", s.first_step)
+      .integer("total_steps", s.total_steps)
+      .index("resumed_from", s.resumed_from)
+      .integer("world", s.world)
+      .text("layout", s.layout)
+      .text("environment", s.environment)
+      .text("mfu_formula", "6*n*N_mm + 6*L*q*s*n (causal attention counted half) over the device's peak")
+      .text("mfu_full_formula", "6*n*N_mm + 12*L*q*s*n over the device's peak")
+      .text("mfu_fp8_formula", "mfu's FLOPs over the device's peak in products of 8 bits, of runs that have some")
+      .raw("config", s.config_json.empty() ? "null" : on_one_line(s.config_json))
+      .close();
+}
+
+std::string json_line(const StepRecord& r) {
+  return Line("step", r.time)
+      .integer("step", r.step)
+      .integer("tokens", r.tokens)
+      .integer("samples", r.samples)
+      .integer("seq", r.seq)
+      .integer("epoch", r.epoch)
+      .number("loss", r.loss)
+      .number("grad_norm", r.grad_norm)
+      .maybe("clip_coef", r.clip_coef)
+      .number("lr", r.lr)
+      .maybe("loss_scale", r.loss_scale)
+      .integer("skipped", r.skipped)
+      .maybe("step_seconds", r.step_seconds)
+      .maybe("tokens_per_second", r.tokens_per_second)
+      .maybe("mfu", r.mfu)
+      .maybe("mfu_full", r.mfu_full)
+      .maybe("mfu_fp8", r.mfu_fp8)
+      .maybe("hfu", r.hfu)
+      .maybe("of_ceiling", r.of_ceiling)
+      .maybe("tflops_per_device", r.tflops_per_device)
+      .maybe("bubble", r.bubble)
+      .maybe("pipeline_bubble", r.pipeline_bubble)
+      .maybe("bubble_predicted", r.bubble_predicted)
+      .maybe("exposed_comm", r.exposed_comm)
+      .maybe("data_wait", r.data_wait)
+      .index("slowest_rank", r.slowest_rank)
+      .index("peak_bytes", r.peak_bytes)
+      .raw("timers", timers_json(r))
+      .close();
+}
+
+std::string json_line(const EvalRecord& r) {
+  return Line("eval", r.time)
+      .integer("step", r.step)
+      .number("loss", r.loss)
+      .number("perplexity", std::exp(std::min(20.0, r.loss)))
+      .integer("tokens", r.tokens)
+      .number("seconds", r.seconds)
+      .close();
+}
+
+std::string json_line(const SavedRecord& r) {
+  return Line("checkpoint", r.time)
+      .integer("step", r.step)
+      .integer("bytes", r.bytes)
+      .number("stall_seconds", r.stall_seconds)
+      .maybe("write_seconds", r.write_seconds)
+      .close();
+}
+
+std::string json_line(const EventRecord& r) {
+  return Line("event", r.time)
+      .integer("step", r.step)
+      .text("level", r.warning ? "warning" : "info")
+      .text("text", r.text.data())
+      .close();
+}
+
+std::string json_line(const ScalarRecord& r) {
+  return Line("scalar", r.time).integer("step", r.step).text("tag", r.tag.data()).number("value", r.value).close();
+}
+
+std::string json_line(const EndInfo& e, double time) {
+  Rows merged;  // a label is a key: there may be several warnings
+  for (const auto& [label, value] : e.rows) {
+    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
+    if (same != merged.end())
+      same->second += "\n" + value;
+    else
+      merged.emplace_back(label, value);
+  }
+  std::string rows = "{";
+  for (const auto& [label, value] : merged) {
+    if (rows.size() > 1) rows += ", ";
+    append_json_string(rows, label);
+    rows += ": ";
+    append_json_string(rows, value);
+  }
+  Line line("end", time);
+  if (!e.comm_json.empty()) line.raw("comm", e.comm_json);
+  return line.text("reason", e.reason)
+      .integer("exit_code", e.exit_code)
+      .integer("step", e.step)
+      .integer("tokens", e.tokens)
+      .number("seconds", e.seconds)
+      .maybe("last_loss", e.last_loss)
+      .maybe("best_loss", e.best_loss)
+      .maybe("median_tokens_per_second", e.median_tokens_per_second)
+      .maybe("median_mfu", e.median_mfu)
+      .raw("summary", rows + "}")
+      .close();
+}
+
+// A file that is made again begins like one of a new run.
+void JsonlSink::start(const StartInfo& info) {
+  const std::string line = json_line(info, wall_seconds());
+  file_ = std::make_unique<LogFile>(info.run_dir + "/log.jsonl", line + '\n', LogFile::Form::kLines);
+  if (!file_->began_empty()) add(line);
+}
+
+}  // namespace gt

@@ -1,0 +1,42 @@
+// log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step.
+// Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/observe/metrics.h"
+#include "launch/observe/sinks/log_file.h"
+
+namespace gt {
+
+// One line each, without the newline.
+std::string json_line(const StartInfo& info, double time);
+std::string json_line(const StepRecord& r);
+std::string json_line(const EvalRecord& r);
+std::string json_line(const SavedRecord& r);
+std::string json_line(const EventRecord& r);
+std::string json_line(const ScalarRecord& r);
+std::string json_line(const EndInfo& info, double time);
+
+class JsonlSink : public Sink {
+ public:
+  const char* name() const override { return "log.jsonl"; }
+  void start(const StartInfo& info) override;  // opens run_dir/log.jsonl
+  void step(const StepRecord& r) override { add(json_line(r)); }
+  void eval(const EvalRecord& r) override { add(json_line(r)); }
+  void saved(const SavedRecord& r) override { add(json_line(r)); }
+  void event(const EventRecord& r) override { add(json_line(r)); }
+  void scalar(const ScalarRecord& r) override { add(json_line(r)); }
+  void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
+  void flush() override {
+    if (file_) file_->flush();
+  }
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+
+ private:
+  void add(const std::string& line) { file_->add(line + '\n'); }
+  std::unique_ptr<LogFile> file_;
+};
+
+}  // namespace gt

@@ -1,0 +1,206 @@
+#include "launch/observe/sinks/samples_sink.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "kernels/core/check.h"
+#include "launch/observe/sinks/points.h"
+#include "launch/observe/sinks/tensorboard.h"
+#include "launch/options/json_text.h"
+
+namespace gt {
+namespace {
+
+void make_folder(const std::string& folder) {
+  std::error_code ec;
+  std::filesystem::create_directories(folder, ec);
+  GT_REQUIRE(!ec, Exit::kIo, folder, ": cannot be made: ", ec.message());
+}
+
+class TensorBoardCurves : public Curves {
+ public:
+  TensorBoardCurves(const std::string& folder, const SampleAxis& axis) : folder_(folder), first_(axis.samples + 1) {}
+  const char* name() const override { return "log.samples_tensorboard"; }
+  void point(const std::string& tag, double value, int64_t samples, double wall) override {
+    if (!file_) {
+      make_folder(folder_);
+      file_ = std::make_unique<TensorBoardFile>(folder_, first_, wall);
+    }
+    if (samples < newest_) file_->start_again(samples, wall);
+    newest_ = samples;
+    file_->scalar(tag, value, samples, wall);
+  }
+  void flush() override {
+    if (file_) file_->flush();
+  }
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+
+ private:
+  const std::string folder_;
+  const int64_t first_;
+  int64_t newest_ = -1;  // samples of the last point
+  std::unique_ptr<TensorBoardFile> file_;
+};
+
+// Samples of a line "samples,value"; -1: no such line (the header).
+int64_t samples_of(std::string_view line) {
+  int64_t x;
+  return parse_int(line.substr(0, line.find(',')), x) ? x : -1;
+}
+
+// A curve in a file. Lines ascend in samples: what a start of the run, or a step back within it, goes over again is cut
+// off first, as is half a line of a run that was killed.
+class CsvFile {
+ public:
+  // Of what the file holds already, lines from `first` on go.
+  CsvFile(std::string path, const std::string& value, int64_t first)
+      : path_(std::move(path)), head_("step," + value + '\n') {
+    std::error_code ec;
+    if (std::filesystem::exists(path_, ec)) cut(first);
+    open();
+  }
+
+  void point(int64_t samples, const std::string& value) {
+    if (samples <= last_) {
+      close();
+      cut(samples);
+      open();
+    }
+    file_->add(fmt::format("{},{}\n", samples, value));
+    last_ = samples;
+  }
+
+  void flush() { file_->flush(); }
+  void take_notices(std::vector<std::string>& out) {
+    for (std::string& text : file_->notices()) out.push_back(std::move(text));
+    out.insert(out.end(), notices_.begin(), notices_.end());
+    notices_.clear();
+  }
+
+ private:
+  void open() { file_ = std::make_unique<LogFile>(path_, head_, LogFile::Form::kLines); }
+  void close() {
+    file_->flush();
+    notices_ = file_->notices();
+    file_.reset();
+  }
+
+  // Drops everything from the first line of `first` samples or more on.
+  void cut(int64_t first) {
+    std::ifstream in(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    GT_REQUIRE(in.good() || in.eof(), Exit::kIo, path_, ": cannot be read: ", std::strerror(errno));
+    size_t keep = 0;
+    last_ = -1;
+    for (size_t end; (end = text.find('\n', keep)) != std::string::npos; keep = end + 1) {
+      const int64_t samples = samples_of(std::string_view(text).substr(keep, end - keep));
+      if (samples >= first) break;
+      last_ = std::max(last_, samples);
+    }
+    std::error_code ec;
+    if (keep < text.size()) std::filesystem::resize_file(path_, keep, ec);
+    GT_REQUIRE(!ec, Exit::kIo, path_, ": cannot be cut: ", ec.message());
+  }
+
+  const std::string path_, head_;
+  std::unique_ptr<LogFile> file_;
+  std::vector<std::string> notices_;  // of files that were closed
+  int64_t last_ = -1;                 // samples of the last line
+};
+
+class CsvCurves : public Curves {
+ public:
+  CsvCurves(std::string folder, const SampleAxis& axis)
+      : folder_(std::move(folder)), first_(axis.samples + 1), fresh_(axis.step == 0) {}
+  const char* name() const override { return "log.samples_csv"; }
+
+  void point(const std::string& tag, double value, int64_t samples, double) override {
+    std::unique_ptr<CsvFile>& file = files_[tag];
+    if (!file) file = open(tag);
+    std::string number = json_number(value);
+    std::erase(number, '"');
+    file->point(samples, number);
+  }
+
+  void flush() override {
+    for (auto& [tag, file] : files_) file->flush();
+  }
+  std::vector<std::string> notices() override {
+    std::vector<std::string> out;
+    for (auto& [tag, file] : files_) file->take_notices(out);
+    return out;
+  }
+
+ private:
+  std::unique_ptr<CsvFile> open(const std::string& tag) const {
+    make_folder(folder_);
+    std::string name = tag;
+    for (char& c : name)
+      if (c == '/' || c == ' ') c = '_';
+    const std::string path = folder_ + "/" + name + ".csv";
+    std::error_code ec;  // without a file, or with one that stays, there is nothing to put aside
+    if (fresh_) std::filesystem::rename(path, path + ".old", ec);
+    return std::make_unique<CsvFile>(path, tag.substr(tag.rfind('/') + 1), first_);
+  }
+
+  const std::string folder_;
+  const int64_t first_;  // no line of an earlier start may have so many samples or more
+  const bool fresh_;     // it begins at step 1: what is there belongs to another run
+  std::map<std::string, std::unique_ptr<CsvFile>> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<Curves> tensorboard_curves(const std::string& folder, const SampleAxis& axis) {
+  return std::make_unique<TensorBoardCurves>(folder, axis);
+}
+
+std::unique_ptr<Curves> csv_curves(const std::string& folder, const SampleAxis& axis) {
+  return std::make_unique<CsvCurves>(folder, axis);
+}
+
+void SamplesSink::step(const StepRecord& r) {
+  const std::string group = "Train/Samples/";
+  const Points p{
+      [&](std::string_view tag, double y) { curves_->point(group + std::string(tag), y, axis_.at(r.step), r.time); }};
+  p.always("train_loss", r.loss);
+  p.always("lr", r.lr);
+  p.known("loss_scale", r.loss_scale);
+  p.always("grad_norm", r.grad_norm);
+  p.known("tokens_per_sec", r.tokens_per_second);
+  p.known("mfu", r.mfu);
+  p.always("skipped_steps", static_cast<double>(r.skipped));
+  if (times_) {
+    const Timers& t = r.longest;
+    const double inner = t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime];
+    if (t[kMicrobatchTime] == 0) {  // else nobody knows where the forward ends
+      p.always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
+      p.always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
+      p.always("elapsed_time_ms_backward_inner", 1e3 * inner);
+    }
+    p.always("elapsed_time_ms_backward_allreduce", 1e3 * t[kReduceTime]);
+    p.always("elapsed_time_ms_step", 1e3 * (t[kNormsTime] + t[kOptimizerTime] + t[kGatherTime]));
+  }
+  curves_->flush();
+}
+
+void SamplesSink::eval(const EvalRecord& r) {
+  curves_->point("Train/Samples/eval_loss", r.loss, axis_.at(r.step), r.time);
+}
+
+// Of the scalars of a run DeepSpeed has the trust ratios.
+void SamplesSink::scalar(const ScalarRecord& r) {
+  constexpr std::string_view kOurs = "train/lamb_coeff/";
+  const std::string_view tag = r.tag.data();
+  if (tag.substr(0, kOurs.size()) == kOurs)
+    curves_->point("Train/Lamb/coeff_" + std::string(tag.substr(kOurs.size())), r.value, axis_.at(r.step), r.time);
+}
+
+}  // namespace gt

@@ -1,0 +1,81 @@
+#include "launch/observe/sinks/tensorboard_sink.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "launch/observe/sinks/points.h"
+
+namespace gt {
+namespace {
+constexpr double kLookSeconds = 1;
+}
+
+void TensorBoardSink::start(const StartInfo& info) {
+  const double now = wall_seconds();
+  file_ = std::make_unique<TensorBoardFile>(info.run_dir, info.first_step, now);
+  const int64_t step = info.first_step - 1;
+  file_->text("run/command", info.command, step, now);
+  file_->text("run/config", "```json\n" + info.config_json + "```", step, now);
+  if (!info.layout.empty()) file_->text("run/layout", "```\n" + info.layout + "\n```", step, now);
+  if (!info.environment.empty()) file_->text("run/environment", "```\n" + info.environment + "\n```", step, now);
+}
+
+void TensorBoardSink::step(const StepRecord& r) {
+  if (r.step <= newest_) file_->start_again(r.step, r.time);  // a rollback
+  newest_ = r.step;
+  if (r.step % every_ != 0 && r.step != r.total_steps) return;
+  const Points p{[&](std::string_view tag, double y) { file_->scalar(tag, y, r.step, r.time); }};
+  p.always("train/loss", r.loss);
+  p.always("train/grad_norm", r.grad_norm);
+  p.always("train/lr", r.lr);
+  p.known("train/momentum", r.momentum);
+  p.known("train/clip_coef", r.clip_coef);
+  p.known("train/loss_scale", r.loss_scale);
+  p.always("train/skipped_steps", static_cast<double>(r.skipped));
+  p.always("train/samples", static_cast<double>(r.samples));
+  p.always("train/tokens", static_cast<double>(r.tokens));
+  p.always("train/global_batch", static_cast<double>(r.global_batch));
+  p.always("train/seq", static_cast<double>(r.seq));
+  p.always("train/epoch", static_cast<double>(r.epoch));
+  p.known("perf/step_seconds", r.step_seconds);
+  p.known("perf/tokens_per_second", r.tokens_per_second);
+  p.known("perf/tflops_per_device", r.tflops_per_device);
+  p.known("perf/mfu", r.mfu);
+  p.known("perf/mfu_full", r.mfu_full);
+  p.known("perf/mfu_fp8", r.mfu_fp8);
+  p.known("perf/hfu", r.hfu);
+  p.known("perf/of_ceiling", r.of_ceiling);
+  p.known("perf/bubble", r.bubble);
+  p.known("perf/pipeline_bubble", r.pipeline_bubble);
+  p.known("perf/bubble_predicted", r.bubble_predicted);
+  p.known("perf/exposed_comm", r.exposed_comm);
+  p.known("perf/data_wait", r.data_wait);
+  for (size_t t = 0; t < r.timers.size(); ++t)
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
+  if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
+  if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
+  if (!look_ || r.time < looked_ + kLookSeconds) return;
+  looked_ = r.time;
+  const DeviceConditions c = look_();
+  p.known("sys/gpu_util", c.busy);
+  p.known("sys/gpu_power_w", c.watts);
+  p.known("sys/gpu_temp_c", c.celsius);
+  p.known("sys/gpu_sm_mhz", c.clock_mhz);
+}
+
+void TensorBoardSink::eval(const EvalRecord& r) {
+  file_->scalar("eval/loss", r.loss, r.step, r.time);
+  file_->scalar("eval/perplexity", std::exp(std::min(20.0, r.loss)), r.step, r.time);
+  file_->scalar("eval/seconds", r.seconds, r.step, r.time);
+}
+
+void TensorBoardSink::saved(const SavedRecord& r) {
+  file_->scalar("time/checkpoint_stall", r.stall_seconds, r.step, r.time);
+  if (!std::isnan(r.write_seconds)) file_->scalar("time/checkpoint_write", r.write_seconds, r.step, r.time);
+}
+
+void TensorBoardSink::flush() {
+  if (file_) file_->flush();
+}
+
+}  // namespace gt

@@ -1,0 +1,36 @@
+// Curves and texts of a run as TensorBoard events: which record becomes which tag.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/core/conditions.h"
+#include "launch/observe/metrics.h"
+#include "launch/observe/sinks/tensorboard.h"
+
+namespace gt {
+
+class TensorBoardSink : public Sink {
+ public:
+  // log_every: steps between two points of a curve. `look`: what rank 0's GPU is like now, asked at most once a second
+  // and by the writer's thread; empty: there is none.
+  explicit TensorBoardSink(int64_t log_every, std::function<DeviceConditions()> look = {})
+      : every_(log_every), look_(std::move(look)) {}
+  const char* name() const override { return "tensorboard"; }
+  void start(const StartInfo& info) override;
+  void step(const StepRecord& r) override;
+  void scalar(const ScalarRecord& r) override { file_->scalar(r.tag.data(), r.value, r.step, r.time); }
+  void eval(const EvalRecord& r) override;
+  void saved(const SavedRecord& r) override;
+  void flush() override;
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+
+ private:
+  int64_t every_, newest_ = -1;  // newest_: step of the last record
+  std::function<DeviceConditions()> look_;
+  double looked_ = 0;  // when: time of a record
+  std::unique_ptr<TensorBoardFile> file_;
+};
+
+}  // namespace gt

@@ -1,0 +1,81 @@
+#include "launch/observe/utilization.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+
+double peak_bf16_flops(std::string_view device) {
+  struct Known {
+    std::string_view name;
+    double teraflops;
+  };
+  // The first whose words are in the device's name: special editions before what they are editions of.
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  static constexpr Known kDevices[] = {{"H200 NVL", kNan},        {"H200", 989.4},    {"H100 NVL", kNan},
+                                       {"H100 PCIe", 756},        {"H100", 989.4},    {"A100", 312},
+                                       {"GB200", kNan},           {"B200", 2250},     {"RTX 4090 D", kNan},
+                                       {"RTX 4090 Laptop", kNan}, {"RTX 4090", 165.2}};
+  for (const Known& k : kDevices)
+    if (device.find(k.name) != std::string_view::npos) return k.teraflops * 1e12;
+  return kNan;
+}
+
+double peak_fp8_flops(std::string_view device) {
+  const bool none = device.find("A100") != std::string_view::npos;
+  return none ? std::numeric_limits<double>::quiet_NaN() : 2 * peak_bf16_flops(device);
+}
+
+namespace {
+
+// Blocks that are computed twice: the first recompute_layers of every virtual stage, or all.
+double recomputed_blocks(const EngineOptions& o, int pp) {
+  if (o.model.recompute != Recompute::kFull) return 0;
+  if (o.model.recompute_layers == 0) return static_cast<double>(o.model.layers);
+  const auto layers = o.model.layer_costs();
+  const std::vector<int> bounds = stage_boundaries(o, pp);
+  int64_t again = 0;
+  for (size_t k = 0; k + 1 < bounds.size(); ++k) {
+    int64_t blocks = 0;
+    for (int i = bounds[k]; i < bounds[k + 1]; ++i) blocks += layers[static_cast<size_t>(i)].type == "block";
+    again += std::min(blocks, o.model.recompute_layers);
+  }
+  return static_cast<double>(again);
+}
+
+}  // namespace
+
+StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t length, double blocks) {
+  const GptConfig& m = o.model;
+  const double n = static_cast<double>(tokens), layers = blocks < 0 ? static_cast<double>(m.layers) : blocks;
+  const auto width = static_cast<double>(m.hidden);
+  // One causal attention forward, and the linears' weights, of a block.
+  const double attention = 2 * width * static_cast<double>(length) * n;
+  const double weights = width * static_cast<double>(m.qkv_width() + m.hidden + 2 * m.ffn);
+  const double head = static_cast<double>(m.matmul_parameters()) - static_cast<double>(m.layers) * weights;
+  StepFlops f;
+  f.causal = 6 * n * (layers * weights + head) + 3 * layers * attention;
+  f.full = f.causal + 3 * layers * attention;
+  const double again = recomputed_blocks(o, pp) * layers / static_cast<double>(m.layers);
+  f.hardware = f.causal + again * (2 * n * weights + attention);
+  return f;
+}
+
+std::string flops_text(double rate) {
+  return rate < 1e12 ? fmt::format("{:.1f} GFLOP/s", rate * 1e-9) : fmt::format("{:.2f} TFLOP/s", rate * 1e-12);
+}
+
+std::string mfu_line(double peak_flops, const std::optional<Ceilings>& c) {
+  const std::string text = std::isnan(peak_flops)
+                               ? "n/a: no data sheet of this device is known here"
+                               : cat("of ", flops_text(peak_flops), ", dense bf16 by the data sheet");
+  if (!c) return text + "; gpttrain bench ceilings measures what it does";
+  return cat(text, "; its ceiling as measured: products at ", flops_text(c->gemm), " in ", c->dtype);
+}
+
+}  // namespace gt

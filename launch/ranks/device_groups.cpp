@@ -1,0 +1,145 @@
+#include "launch/ranks/device_groups.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launch/ranks/agree.h"
+#include "parallel/comm/nccl_group.h"
+#include "parallel/comm/side_channel.h"
+#include "parallel/comm/staged_group.h"
+
+namespace gt {
+namespace {
+
+// Eight GPUs that meet over a library that is loaded for the first time may take most of a minute; ranks that share a
+// GPU may wait for each other for ever.
+constexpr auto kTrialLimit = std::chrono::seconds(120), kSharedTrialLimit = std::chrono::seconds(20);
+
+int32_t largest(ProcessGroup& world, int32_t mine) {
+  world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}}, ReduceOp::kMax, {}).wait({});
+  return mine;
+}
+
+// Of the lowest rank that has something to say; "" when none has.
+std::string first_reason(ProcessGroup& world, const std::string& mine) {
+  const int32_t speaker = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
+  if (speaker == world.size()) return "";
+  char text[512] = {};
+  if (world.rank() == speaker) mine.copy(text, sizeof text - 1);
+  world.broadcast({reinterpret_cast<std::byte*>(text), {sizeof text}, DType::kByte, {}}, speaker, {}).wait({});
+  return text;
+}
+
+// Why this library cannot serve a world in which so many ranks share a GPU.
+std::string obstacle(const nccl::Api& api, int sharers) {
+  if (sharers == 1 || api.version >= nccl::kSharedDeviceVersion) return "";
+  return cat(api.describe(), " serves one rank a GPU; ", sharers, " share one here, for which ",
+             nccl::version_text(nccl::kSharedDeviceVersion), " or later is needed");
+}
+
+// Whether collectives become parts of graphs, and what the start of the run says of it. The same on all ranks.
+bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
+              std::string* said) {
+  const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
+  const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
+  const bool mixed = given.backend() == "thread" && largest(world, index) > 0;
+  const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
+  if (!backend.replays) return false;
+  const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
+  *said += why.empty() ? "; collectives are parts of graphs" : cat("; collectives are not parts of graphs: ", why);
+  return why.empty();
+}
+
+// A factory that has passed its trial, or nullptr with the reason in *why, the same on all ranks.
+std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, ProcessGroup& world, const Backend& backend,
+                                      int index, int sharers, std::string* why, std::string* name) {
+  const int most = largest(world, sharers);
+  nccl::set_environment({c.train.deterministic, most});
+  std::string mine;
+  std::shared_ptr<const nccl::Api> api;
+  if (backend.raw_stream == nullptr)
+    mine = "this device has no streams that NCCL knows";
+  else
+    api = nccl::load(c.comm.nccl_library, &mine);
+  if (api) mine = obstacle(*api, most);
+  const int newest = largest(world, api ? api->version : 0);
+  if (api && mine.empty() && api->version != newest)
+    mine = cat("ranks have NCCL ", nccl::version_text(api->version), " and ", nccl::version_text(newest));
+  *why = first_reason(world, mine);
+  if (!why->empty()) return nullptr;
+  *name = api->describe();
+  const bool in_graphs = captures(given, world, backend, index, *api, name);
+  auto factory = std::make_unique<NcclFactory>(given, api, *backend.device, index, backend.raw_stream,
+                                               NcclOptions{.deadline = wait_deadline(c), .captures = in_graphs});
+  *why = first_reason(world, factory->probe(most == 1 ? kTrialLimit : kSharedTrialLimit));
+  if (!why->empty()) return nullptr;
+  return factory;
+}
+
+// Groups of ranks that share this GPU's memory, or nullptr with the reason in *why, the same on all ranks.
+std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index,
+                                         std::string* why) {
+  auto* side = dynamic_cast<SideChannel*>(&given);
+  auto factory = side != nullptr ? side->direct(*backend.device, index) : nullptr;
+  const bool several = largest(world, index) != -largest(world, -index);
+  if (factory == nullptr)
+    *why = "ranks are processes, which do not see each other's tensors (launch.ranks threads)";
+  else if (backend.device->combine == nullptr)
+    *why = "this device does not add for several ranks";
+  else if (several)
+    *why = "ranks use several GPUs";
+  else if (world.size() > Combine::kMost)
+    *why = cat(world.size(), " ranks share the GPU; at most ", Combine::kMost, " may");
+  else
+    return factory;
+  return nullptr;
+}
+
+[[noreturn]] void refuse(const std::string& wanted, const std::string& why) {
+  fail(Exit::kUsage, "comm.backend: ", wanted, " was asked for, but ", why,
+       ". Use comm.backend staged, or auto to take what there is");
+}
+
+}  // namespace
+
+std::string obstacle_to_graphs(int nccl_version, bool several_machines, bool several_devices) {
+  if (several_devices) return "ranks are threads of one process on several GPUs, whose graphs can wait for each other";
+  if (!several_machines || nccl_version >= nccl::kNodesInGraphsVersion) return "";
+  return cat("between machines that takes NCCL ", nccl::version_text(nccl::kNodesInGraphsVersion), " or later");
+}
+
+std::chrono::milliseconds wait_deadline(const Config& config) {
+  const double s = config.comm.stall_abort_s;
+  if (s == 0) return std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(static_cast<int64_t>((std::max(s, 600.0) + 60) * 1e3));
+}
+
+DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& backend, int index, int sharers) {
+  DeviceGroups out;
+  if (given.world_size() > 1 && c.comm.backend != "staged") {
+    std::vector<int> everyone(static_cast<size_t>(given.world_size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    const auto world = given.make(everyone);
+    std::string why;
+    if (c.comm.backend != "nccl") {
+      out.factory = try_direct(given, *world, backend, index, &why);
+      out.transport = "threads in the GPU that they share";
+      if (out.factory) return out;
+      if (c.comm.backend == "direct") agree(*world, [&] { refuse("direct", why); });
+    }
+    out.factory = try_nccl(c, given, *world, backend, index, sharers, &why, &out.transport);
+    if (out.factory) return out;
+    if (c.comm.backend == "nccl") agree(*world, [&] { refuse("nccl", why); });
+    out.transport = why;
+  }
+  out.factory = std::make_unique<StagedFactory>(given, *backend.device, index);
+  if (given.world_size() > 1)
+    out.transport = cat(out.factory->backend(), out.transport.empty() ? "" : ": ", out.transport);
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,63 @@
+#include "launch/ranks/start/host_blame.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+bool digit(std::string_view s, size_t at) { return at < s.size() && std::isdigit(static_cast<unsigned char>(s[at])); }
+
+// Numbers with or without brackets behind them, between commas, from `at` on.
+std::vector<int> numbers_at(std::string_view s, size_t at) {
+  std::vector<int> out;
+  while (digit(s, at)) {
+    int n = 0;
+    for (; digit(s, at) && n < 10000000; ++at) n = 10 * n + (s[at] - '0');
+    out.push_back(n);
+    if (s.substr(at, 2) == " (") at = std::min(s.find(')', at), s.size() - 1) + 1;
+    if (s.substr(at, 2) != ", ") break;
+    at += 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<int> blamed_ranks(std::string_view verdict) {
+  if (verdict.rfind("stalled: ", 0) == 0 && verdict.rfind("stalled: not arrived: ", 0) != 0) return {};
+  for (size_t at = verdict.find("rank"); at != std::string_view::npos; at = verdict.find("rank", at + 1)) {
+    const size_t number = at + (verdict.substr(at, 6) == "ranks " ? 6 : 5);
+    if (verdict.substr(at, 5) != "rank " && verdict.substr(at, 6) != "ranks ") continue;
+    if (digit(verdict, number)) return numbers_at(verdict, number);
+  }
+  return {};
+}
+
+std::string host_of_rank(const std::vector<HostSlots>& hosts, int rank) {
+  for (const HostSlots& h : hosts) {
+    if (rank < static_cast<int>(h.slots.size())) return h.host;
+    rank -= static_cast<int>(h.slots.size());
+  }
+  return "";
+}
+
+std::string HostBlame::after(int code, const std::string& verdict, const std::vector<HostSlots>& hosts, int world) {
+  std::string host;
+  for (const int rank : blamed_ranks(verdict)) {
+    const std::string of = host_of_rank(hosts, rank);
+    if (!host.empty() && of != host) return "";  // several machines: none of them alone
+    host = of;
+  }
+  if (host.empty()) return "";
+  const int times = ++named_[host];
+  if (times < 2 && code != static_cast<int>(Exit::kHardware)) return "";
+  int left = 0;
+  for (const HostSlots& h : hosts)
+    if (h.host != host) left += static_cast<int>(h.slots.size());
+  return left >= world ? host : "";
+}
+
+}  // namespace gt

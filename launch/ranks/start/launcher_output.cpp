@@ -1,0 +1,225 @@
+#include "launch/ranks/start/launcher_output.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host.h"
+#include "parallel/comm/comm_board.h"
+
+namespace gt {
+namespace {
+
+constexpr const char* kMark =
+    "\x1e"
+    "gpttrain-start ";                   // a control character: in nobody's text by accident
+constexpr char kNewline = '\x1f';        // in a report, which is one line
+constexpr size_t kLongestReport = 3000;  // mpirun passes on 4096 bytes at a time
+constexpr size_t kLongestBlock = 8192;   // of mpirun: some hundred bytes
+
+void write_all(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // nobody listens
+    done += static_cast<size_t>(n);
+  }
+}
+
+bool dashes(const std::string& line) { return line.size() >= 60 && line.find_first_not_of('-') == std::string::npos; }
+
+// The word behind `label`, "" when it is not there.
+std::string word_after(const std::string& text, const std::string& label) {
+  const size_t at = text.find(label);
+  if (at == std::string::npos) return "";
+  std::istringstream in(text.substr(at + label.size()));
+  std::string word;
+  in >> word;
+  return word;
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+void report_begun(int rank) {
+  if (std::getenv(kStartReports) == nullptr) return;
+  write_all(STDERR_FILENO, cat(kMark, rank, " ", getpid(), " ", pid_space(), " ", host_name(), "\n"));
+}
+
+void report_started() {
+  if (std::getenv(kStartReports) != nullptr) write_all(STDERR_FILENO, cat(kMark, "all\n"));
+}
+
+bool report_failed(int rank, const std::string& what) {
+  if (std::getenv(kStartReports) == nullptr) return false;
+  std::string line = what.substr(0, kLongestReport);
+  std::replace(line.begin(), line.end(), '\n', kNewline);
+  write_all(STDERR_FILENO, cat(kMark, "failed ", rank, " ", host_name(), " ", line, "\n"));
+  return true;
+}
+
+LauncherBlock read_block(const std::string& text) {
+  for (const char* ours : {"mpirun noticed that process rank", "mpirun detected that one or more processes exited",
+                           "MPI_ABORT was invoked on rank", "Primary job  terminated normally, but",
+                           "Primary job terminated normally, but", "mpirun has exited due to process rank",
+                           "ORTE does not know how to route a message"})
+    if (has(text, ours)) return {};
+  const std::string node = word_after(text, "Node:");
+  if (has(text, "could not access") && has(text, "execut"))
+    return {{cat(node, ": ", word_after(text, "Executable:"),
+                 " is not there or may not be run; the program has to lie ", "under the same path on every machine"),
+             true}};
+  if (has(text, "unable to reliably start one or more daemons") || has(text, "ORTE daemon has unexpectedly failed") ||
+      has(text, "ORTE was unable to reliably start"))
+    return {
+        {"the daemon of Open MPI (orted) did not come up on one of the machines: ssh's message above says why; every "
+         "machine needs the same Open MPI in the same place, and ssh to it without a password",
+         false}};
+  return {{}, true};
+}
+
+LauncherOutput::LauncherOutput() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  if (pipe2(wake_, O_CLOEXEC) != 0) {
+    close(ends[0]);
+    close(ends[1]);
+    return;
+  }
+  read_ = ends[0];
+  write_ = ends[1];
+}
+
+LauncherOutput::~LauncherOutput() {
+  finish();
+  for (const int fd : {read_, write_, wake_[0], wake_[1]})
+    if (fd >= 0) close(fd);
+}
+
+void LauncherOutput::take_in_child() const {
+  if (write_ >= 0) dup2(write_, STDERR_FILENO);
+}
+
+void LauncherOutput::start() {
+  if (read_ < 0) return;
+  close(write_);
+  write_ = -1;
+  thread_ = std::thread([this] { run(); });
+}
+
+void LauncherOutput::finish() {
+  if (!thread_.joinable()) return;
+  if (write(wake_[1], "", 1) < 0) return;
+  thread_.join();
+}
+
+void LauncherOutput::run() {
+  sigset_t all;
+  sigfillset(&all);  // signals are for the thread that waits for them; a reader that is gone is no reason to end
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  fcntl(read_, F_SETFL, O_NONBLOCK);
+  std::string line;
+  for (bool last = false;;) {
+    pollfd p[2] = {{read_, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    if (!last) poll(p, 2, -1);
+    last = last || p[1].revents != 0;
+    char buffer[4096];
+    const ssize_t n = read(read_, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0 || (n < 0 && (errno != EAGAIN || last))) break;
+    for (ssize_t i = 0; i < n; ++i) {
+      line += buffer[i];
+      if (buffer[i] == '\n') take_line(line), line.clear();
+    }
+    // Half a line is passed on unless it may become one of those that stay here.
+    if (!line.empty() && !in_block_ && line.find(kMark[0]) == std::string::npos &&
+        std::string("-[m").find(line[0]) == std::string::npos)
+      pass_on(line), line.clear();
+  }
+  if (!line.empty()) take_line(line);
+  pass_on(block_);
+  print_failures();
+}
+
+void LauncherOutput::take_line(const std::string& line) {
+  if (const size_t mark = line.find(kMark); mark != std::string::npos) {
+    const std::string before = line.substr(0, mark);
+    if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // a tag of mpirun
+    return take_report(line.substr(mark + std::char_traits<char>::length(kMark)));
+  }
+  for (const char* noise : {"mpirun: Forwarding signal", "has sent help message", "have sent help message",
+                            "orte_base_help_aggregate"})  // the latter of parts that are left out too
+    if (has(line, noise)) return;
+  const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
+  if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return pass_on(line);
+  block_ += line;
+  if (!edge && block_.size() < kLongestBlock) return;
+  if (edge && !in_block_) {
+    in_block_ = true;
+    return;
+  }
+  LauncherBlock read = read_block(block_);
+  if (read.shown) pass_on(block_);
+  if (!read.trouble.text.empty()) {
+    const std::lock_guard lock(mutex_);
+    if (trouble_.text.empty()) trouble_ = std::move(read.trouble);
+  }
+  block_.clear();
+  in_block_ = false;
+}
+
+void LauncherOutput::take_report(const std::string& line) {
+  std::istringstream in(line);
+  std::string first;
+  in >> first;
+  const std::lock_guard lock(mutex_);
+  if (first == "all") {
+    started_ = true;
+  } else if (first == "failed") {
+    int rank = 0;
+    std::string host, text;
+    in >> rank >> host;
+    std::getline(in >> std::ws, text);
+    std::replace(text.begin(), text.end(), kNewline, '\n');
+    failed_[{host, text}].push_back(rank);
+  } else {
+    BegunRank r;
+    in >> r.pid >> r.pid_space >> r.host;
+    if (in) begun_[std::atoi(first.c_str())] = r;
+  }
+}
+
+void LauncherOutput::print_failures() const {
+  for (const auto& [what, ranks] : failed_) {
+    std::string list;
+    for (const int rank : ranks) list += cat(list.empty() ? "" : ", ", rank);
+    pass_on(cat("gpttrain: ", what.first, ranks.size() > 1 ? ", ranks " : ", rank ", list, ": ", what.second, "\n"));
+  }
+}
+
+void LauncherOutput::pass_on(const std::string& text) const { write_all(STDERR_FILENO, text); }
+
+std::map<int, BegunRank> LauncherOutput::begun() const {
+  const std::lock_guard lock(mutex_);
+  return begun_;
+}
+
+bool LauncherOutput::started() const {
+  const std::lock_guard lock(mutex_);
+  return started_;
+}
+
+LauncherTrouble LauncherOutput::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+}  // namespace gt

@@ -1,0 +1,463 @@
+#include "launch/ranks/start/spawn.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host.h"
+#include "kernels/core/text.h"
+#include "launch/config/config.h"
+#include "launch/hosts/network.h"
+#include "launch/hosts/rank_slots.h"
+#include "launch/options/console_text.h"
+#include "launch/ranks/signals.h"
+#include "launch/ranks/start/bundle.h"
+#include "launch/ranks/start/host_probe.h"
+#include "launch/ranks/start/job_folder.h"
+#include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/start_limits.h"
+#include "parallel/comm/comm_board.h"
+
+namespace gt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string find_in_path(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  const std::string_view all = path ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (size_t i = 0; i <= all.size();) {
+    const size_t end = std::min(all.find(':', i), all.size());
+    const std::string file = std::string(end > i ? all.substr(i, end - i) : ".") + "/" + name;
+    if (access(file.c_str(), X_OK) == 0) return file;
+    i = end + 1;
+  }
+  return "";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// Whether one process may read another's memory: where a container forbids it, Open MPI's shared-memory transport
+// complains at every large message unless it is told not to try.
+bool may_read_other_processes() {
+  char from = 1, to = 0;
+  const iovec local{&to, 1}, remote{&from, 1};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+[[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const LauncherOutput& output,
+                            const sigset_t& mask, pid_t parent) {
+  setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
+  sigset_t blocked = mask;                        // a rank of ours unblocks them when it can handle them
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+    if (job.here) sigaddset(&blocked, n);
+  sigprocmask(SIG_SETMASK, &blocked, nullptr);
+  signal(SIGUSR2, SIG_IGN);  // asks what the ranks do; one that is not far enough to answer must not die of it
+  if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
+  if (!job.here) {
+    output.take_in_child();
+    if (output.reads()) setenv(kStartReports, "1", 1);
+  }
+  for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
+  for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
+  if (job.local_mpi && !folder.empty())
+    for (const char* name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_orte_tmpdir_base"})
+      setenv(name, folder.c_str(), 0);
+  std::vector<char*> argv;
+  for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  constexpr char kText[] = "gpttrain: mpirun could not be started\n";
+  if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(127);
+  _exit(127);
+}
+
+void append_words(std::vector<std::string>& command, const std::string& text) {
+  std::istringstream in(text);
+  for (std::string word; in >> word;) command.push_back(word);
+}
+
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+// Code of a job that was ended because of what its ranks wrote there.
+int code_of_verdict(const std::string& file) {
+  std::string word;
+  std::ifstream(file) >> word;
+  return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
+}
+
+double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+// Ranks that run as children of mpirun on this machine.
+std::map<int, BegunRank> rank_processes(pid_t mpirun) {
+  std::map<int, BegunRank> out;
+  std::ifstream list(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
+  for (pid_t pid; list >> pid;) {
+    std::ifstream in(cat("/proc/", pid, "/environ"), std::ios::binary);
+    constexpr std::string_view kRank = "OMPI_COMM_WORLD_RANK=";
+    for (std::string variable; std::getline(in, variable, '\0');)
+      if (variable.rfind(kRank, 0) == 0)
+        out[std::atoi(variable.c_str() + kRank.size())] = {host_name(), pid, pid_space()};
+  }
+  return out;
+}
+
+// The parent's time with its child: signals are passed on, and a child that has to end is ended.
+class Attendance {
+ public:
+  Attendance(pid_t child, const JobCommand& job, const LauncherOutput& output, int grace_s)
+      : child_(child),
+        job_(job),
+        output_(output),
+        grace_s_(grace_s),
+        watch_(job.limits),
+        alone_{{0, {host_name(), child, pid_space()}}} {}
+
+  JobEnd until_end(const SignalGate& gate) {
+    for (;;) {
+      int status;
+      const pid_t done = waitpid(child_, &status, WNOHANG);
+      if (done == child_) return end_of(exit_code_of(status));
+      if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
+      take_signal(gate.wait(0.2));
+      look_at_ranks();
+      look_at_verdict();
+      if (Clock::now() > deadline_) end_now();
+    }
+  }
+  // The code is not the child's.
+  bool ours() const { return ours_; }
+
+ private:
+  JobEnd end_of(int code) {
+    ours_ = ending_;
+    // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost.
+    if (first_ != 0 && !ending_ && code == 128 + SIGUSR1)
+      return ours_ = true, JobEnd{static_cast<int>(Exit::kInterrupted), first_};
+    if (late_) return {late_->code, first_};
+    if (ending_ && judged_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
+    return {ending_ && first_ != 0 ? 128 + first_ : code, first_};
+  }
+
+  void take_signal(int n) {
+    if (n == SIGHUP) drop_dead_terminal();
+    if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
+      if (first_ == 0) {
+        first_ = n;
+        kill(child_, SIGUSR1);
+        repeat_ = Clock::now() + std::chrono::seconds(1);
+        deadline_ = Clock::now() + std::chrono::seconds(grace_s_);
+      } else if (n == SIGINT || n == SIGTERM) {  // a closing terminal may send more than one SIGHUP
+        end_now();
+      }
+    } else if (n == SIGUSR2) {
+      kill(child_, SIGUSR2);
+    }
+    // mpirun drops what comes before it has ranks to pass it on to; to a rank that has heard it a second one says
+    // nothing.
+    if (!ending_ && Clock::now() > repeat_) {
+      kill(child_, SIGUSR1);
+      repeat_ = Clock::now() + std::chrono::seconds(1);
+    }
+  }
+
+  void look_at_ranks() {
+    if (ending_ || (!job_.here && !output_.reads())) return;
+    const bool started = job_.here || output_.started();
+    std::map<int, BegunRank> begun = job_.here ? alone_ : output_.begun();
+    // One that stopped before it could report.
+    if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
+    if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets are there when its ranks are
+      close_to_strangers(child_);
+      closed_ = true;
+    }
+    late_ = watch_.look(begun, started, seconds_now());
+    if (!late_) return;
+    fmt::print(stderr, "gpttrain: {}\n", late_->why);
+    if (!job_.verdict_file.empty()) std::ofstream(job_.verdict_file) << late_->why << "\n";
+    end_now();
+  }
+
+  void look_at_verdict() {
+    if (judged_ || job_.verdict_file.empty() || access(job_.verdict_file.c_str(), F_OK) != 0) return;
+    judged_ = true;
+    deadline_ = std::min(deadline_, Clock::now() + std::chrono::seconds(job_.verdict_grace_s));
+  }
+
+  void end_now() {
+    kill(child_, ending_ ? SIGKILL : SIGTERM);
+    ending_ = true;
+    deadline_ = Clock::now() + std::chrono::seconds(3);
+  }
+
+  const pid_t child_;
+  const JobCommand& job_;
+  const LauncherOutput& output_;
+  const int grace_s_;
+  StartWatch watch_;
+  const std::map<int, BegunRank> alone_;
+  std::optional<StartWatch::End> late_;
+  int first_ = 0;  // stop signal
+  bool ending_ = false, judged_ = false, ours_ = false, closed_ = false;
+  Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
+};
+
+std::vector<pid_t> living_children() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream in("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> out;
+  for (pid_t pid; in >> pid;) out.push_back(pid);
+  return out;
+}
+
+// After mpirun: ranks that outlived it (it was killed) have become our children. They get a moment to notice, then they
+// are ended; in a container whose first process reaps nobody they would stay as zombies.
+void end_orphans() {
+  const auto begin = Clock::now();
+  for (bool killed = false;;) {
+    const pid_t done = waitpid(-1, nullptr, WNOHANG);
+    if (done < 0 && errno != EINTR) return;  // none left
+    if (done != 0) continue;
+    const auto waited = Clock::now() - begin;
+    if (waited > std::chrono::seconds(4)) return;
+    if (!killed && waited > std::chrono::seconds(2)) {
+      for (const pid_t pid : living_children()) kill(pid, SIGKILL);
+      killed = true;
+    }
+    const timespec wait{0, 20'000'000};
+    nanosleep(&wait, nullptr);
+  }
+}
+
+// A machine that vanishes without a word (power, cable, a firewall that drops) must not keep mpirun waiting for the
+// quarter of an hour that TCP takes by default: its connections to other machines, and ssh's, end 20 s after the last
+// sign of life, an attempt to reach one after 10. mpirun passes both on to its daemons.
+void append_limits(Variables& environment, int ssh_port) {
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_time", "5");
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
+  environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_probes", "5");
+  environment.emplace_back("OMPI_MCA_plm_rsh_args",
+                           cat("-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3",
+                               ssh_port > 0 ? cat(" -p ", ssh_port) : std::string()));
+}
+
+}  // namespace
+
+std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
+                                        const std::vector<std::string>& args, const SpawnOptions& options) {
+  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
+  // does better.
+  std::vector<std::string> command{mpirun, "--oversubscribe", "--bind-to", "none"};
+  if (!options.hosts.empty()) {
+    std::string list;
+    for (const HostSlots& h : hosts_in_use(options.hosts, world))  // mpirun would go to a spare too, alive or not
+      list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
+    command.insert(command.end(), {"-H", list});
+  }
+  if (!only_here(options.hosts)) {  // ssh brings no environment
+    for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kStartReports})
+      command.insert(command.end(), {"-x", name});
+    if (!options.verdict_file.empty()) command.insert(command.end(), {"-x", kVerdictVariable});
+    for (const auto& [name, value] : options.variables) command.insert(command.end(), {"-x", name});
+  }
+  append_words(command, options.launcher_args);
+  command.insert(command.end(), {"-n", std::to_string(world), program});
+  command.insert(command.end(), args.begin(), args.end());
+  return command;
+}
+
+std::vector<std::string> srun_command(int world, const std::string& srun, const std::string& program,
+                                      const std::vector<std::string>& args, const SpawnOptions& options) {
+  std::vector<std::string> command{srun, "--ntasks=" + std::to_string(world), "--mpi=pmix", "--kill-on-bad-exit=1"};
+  if (!options.hosts.empty()) {
+    std::string list;
+    for (const HostSlots& h : options.hosts) {
+      list += (list.empty() ? "" : ",") + h.host;
+      GT_REQUIRE(h.slots.size() == options.hosts[0].slots.size(), Exit::kUsage, "launch.launcher: slurm gives every ",
+                 "machine as many ranks, but ", options.hosts[0].host, " has ", options.hosts[0].slots.size(),
+                 " chosen slots and ", h.host, " ", h.slots.size(), "; choose as many, or use openmpi");
+    }
+    command.insert(command.end(),
+                   {"--nodes=" + std::to_string(options.hosts.size()), "--nodelist=" + list,
+                    "--ntasks-per-node=" + std::to_string(options.hosts[0].slots.size()), "--distribution=block"});
+  }
+  // Slurm's own way is to fill one machine first, which may tear a tensor-parallel group apart.
+  if (const char* nodes = std::getenv("SLURM_JOB_NUM_NODES"); nodes != nullptr && options.hosts.empty())
+    if (const int n = std::atoi(nodes); n > 0 && world % n == 0)
+      command.push_back("--ntasks-per-node=" + std::to_string(world / n));
+  append_words(command, options.launcher_args);
+  command.push_back(program);
+  command.insert(command.end(), args.begin(), args.end());
+  return command;
+}
+
+std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns) {
+  std::vector<std::pair<std::string, std::string>> env{
+      {"GPTTRAIN_LAUNCHED", "1"},
+      {"GPTTRAIN_COLUMNS", std::to_string(columns)},
+      {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+      {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+      {"PMIX_MCA_pcompress_base_silence_warning", "1"},
+  };
+  if (world > cores) env.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+  if (!may_read_other_processes()) env.emplace_back("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  return env;
+}
+
+SpawnOptions spawn_options(const Config& config) {
+  const LaunchConfig& launch = config.launch;
+  SpawnOptions o;
+  o.interface = config.comm.interface;
+  o.start_timeout_s = launch.start_timeout_s;
+  o.stall_abort_s = config.comm.stall_abort_s;
+  o.threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
+  o.grace_s = static_cast<int>(launch.grace_s);
+  o.hosts = chosen_hosts(launch);
+  o.slurm = launch.launcher == "slurm";
+  o.launcher_args = launch.launcher_args;
+  o.ssh_port = static_cast<int>(launch.ssh_port);
+  o.variables = read_env_files().variables;
+  return o;
+}
+
+namespace {
+
+StartLimits start_limits(int world, const SpawnOptions& options) {
+  StartLimits limits{.world = world, .start_s = options.start_timeout_s, .hosts = options.hosts};
+  const bool one_machine = !options.slurm && only_here(options.hosts);
+  if (limits.start_s <= 0) limits.start_s = one_machine ? 120 + 2.0 * world : 600;
+  limits.frozen_abort_s = options.stall_abort_s;
+  // Lines that ranks write do not reach us when a word of the user's sends their output elsewhere.
+  if (options.launcher_args.find("output") != std::string::npos || options.launcher_args.find("--error") == 0 ||
+      options.launcher_args.find("xterm") != std::string::npos)
+    limits.start_s = 0;
+  return limits;
+}
+
+}  // namespace
+
+JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
+  JobCommand job;
+  job.variables = options.variables;
+  job.threads = options.threads;
+  job.verdict_file = options.verdict_file;
+  std::string program = options.program;
+  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+  job.here = here;
+  job.limits = start_limits(world, options);
+  if (here) {
+    job.words = {program};
+    job.words.insert(job.words.end(), args.begin(), args.end());
+    job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
+    if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
+    return job;
+  }
+  job.local_mpi = !options.slurm && only_here(options.hosts);
+  const char* starter = options.slurm ? "srun" : "mpirun";
+  const std::string bundle = options.slurm ? "" : bundle_folder();
+  std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
+  if (path.empty() && options.only_shown) path = starter;
+  GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
+             options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
+                           : "install it (Debian: apt-get install openmpi-bin)",
+             ", or run all ranks in one process with --launch.ranks threads");
+  job.words = (options.slurm ? srun_command : mpirun_command)(world, path, program, args, options);
+  job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  // Slurm orders machines as it likes and hands out their GPUs itself.
+  if (!options.hosts.empty() && !options.slurm) job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
+  if (job.local_mpi) job.environment.emplace_back("OMPI_MCA_plm", "isolated");  // others: by ssh, or by Slurm
+  for (auto& variable : job.local_mpi ? local_network() : remote_network(options.interface))
+    job.environment.push_back(variable);
+  if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
+  if (!options.slurm && !only_here(options.hosts)) append_limits(job.environment, options.ssh_port);
+  return job;
+}
+
+std::string command_line(const JobCommand& job) {
+  std::string out;
+  for (const std::string& word : job.words) out += (out.empty() ? "" : " ") + shell_word(word);
+  return out;
+}
+
+SignalGate::SignalGate() {
+  sigemptyset(&signals_);
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    struct sigaction now {};
+    sigaction(n, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&signals_, n);  // nohup ignores SIGHUP; a blocked one would come through
+  }
+  GT_CHECK(sigprocmask(SIG_BLOCK, &signals_, &before_) == 0);
+  prctl(PR_GET_CHILD_SUBREAPER, &was_reaper_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+SignalGate::~SignalGate() {
+  prctl(PR_SET_CHILD_SUBREAPER, was_reaper_);
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+int SignalGate::wait(double seconds) const {
+  const auto whole = static_cast<time_t>(seconds);
+  const timespec limit{whole, static_cast<long>((seconds - static_cast<double>(whole)) * 1e9)};
+  const int n = sigtimedwait(&signals_, nullptr, &limit);
+  return n > 0 ? n : 0;
+}
+
+JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
+  if (job.local_mpi) require_limits(job.limits.world, job.threads);
+  const JobFolder folder;
+  LauncherOutput output;
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) run_child(job, folder.path(), output, gate.before(), parent);
+  GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
+  setpgid(child, child);  // both sides do it: whoever is first
+  if (!job.here) output.start();
+  Attendance done(child, job, output, grace_s);
+  JobEnd end = done.until_end(gate);
+  end_orphans();
+  output.finish();
+  end.started = job.here || output.started();
+  if (!done.ours() && !job.here) {
+    const LauncherEnd known = code_of_launcher(end.code, output.started(), output.trouble());
+    if (!known.text.empty()) fmt::print(stderr, "gpttrain: {}\n", known.text);
+    end.code = known.code;
+  }
+  return end;
+}
+
+int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
+  GT_CHECK(world > 1 || !only_here(options.hosts), "one rank of this machine needs no launcher");
+  const JobCommand job = job_command(world, false, args, options);
+  const SignalGate gate;
+  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
+  const JobEnd end = run_job(job, gate, options.grace_s);
+  if (!end.started && end.stopped == 0 && end.code == static_cast<int>(Exit::kIo) && !options.slurm)
+    for (const auto& [host, why] : unreachable_hosts(options.hosts, options.ssh_port))
+      fmt::print(stderr, "gpttrain: {} does not answer ssh: {}\n", host, why);
+  return end.code;
+}
+
+}  // namespace gt

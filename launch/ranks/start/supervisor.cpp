@@ -1,0 +1,371 @@
+#include "launch/ranks/start/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "checkpoint/steps.h"
+#include "kernels/core/check.h"
+#include "launch/ranks/ranks.h"
+#include "launch/ranks/run_file.h"
+#include "launch/ranks/signals.h"
+#include "launch/ranks/start/host_blame.h"
+#include "launch/ranks/start/host_probe.h"
+#include "launch/ranks/start/spawn.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+std::string code_text(int code) {
+  return code > 128 && code < 128 + 65 ? fmt::format("{} ({})", code, signal_name(code - 128)) : std::to_string(code);
+}
+
+// A committed step: a directory keeps its inode, another commit of the same number has another.
+struct Commit {
+  int64_t step = -1;
+  ino_t inode = 0;
+  time_t time = 0;
+};
+
+Exit stopped_while_waiting() {
+  fmt::print(stderr, "gpttrain: stopped while waiting; the same command again goes on from the newest checkpoint\n");
+  return Exit::kInterrupted;
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const JobRequest& command)
+      : command_(command), config_(command.loaded.config), policy_(config_.launch.max_restarts) {}
+  int run();
+
+ private:
+  JobCommand job() const;
+  bool asks_hosts() const;  // machines are reached by ssh
+  std::vector<HostSlots> hosts() const;
+  std::vector<HostSlots> hosts_at_hand() const;
+  int world() const { return static_cast<int>(config_.world()); }
+  void look_at_hosts();  // sets those aside that do not answer
+  std::string away_text() const;
+  std::string lost_machines(const std::vector<HostSlots>& used) const;
+  void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
+  // Returns when the machines that answer have slots for all ranks; with an exit code where it came to nothing.
+  std::optional<Exit> await_hosts(const SignalGate&);
+  std::vector<Commit> commits() const;  // newest first
+  Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
+  int64_t last_logged_step() const;
+  std::string take_verdict() const;
+  void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
+            const Commit& after, double lost) const;
+  bool pause(const SignalGate&, double seconds) const;  // false: somebody wants it to stop
+  // One an attempt: a rank of an earlier one, cut off on a machine of its own, may write its verdict much later.
+  std::string verdict_file() const { return fmt::format("{}/.verdict-{}-{}", config_.run_dir(), getpid(), attempt_); }
+  void remove_verdicts() const;
+
+  const JobRequest& command_;
+  const Config& config_;
+  RestartPolicy policy_;
+  HostBlame blame_;
+  std::vector<std::string> left_out_;  // machines
+  std::vector<UnreachableHost> away_;  // set aside for the next start
+  Clock::time_point looked_;           // when that was found out
+  std::optional<int64_t> resume_;  // of the next attempt: a step; nothing: auto
+  int64_t attempt_ = 0;
+  bool again_ = false, committed_ = false;
+};
+
+// The newest step of this run's folder, unless nothing of this job is in it and the user wanted something else.
+JobCommand Supervisor::job() const {
+  std::vector<std::string> words = command_.words;
+  const std::string& asked = config_.checkpoint.resume;
+  if (again_ && resume_) {
+    words.insert(words.end(), {"--checkpoint.resume", std::to_string(*resume_)});
+  } else if (again_ && committed_) {
+    words.insert(words.end(), {"--checkpoint.resume", "auto"});
+  } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
+    words.emplace_back("--force");  // what it finds in the folder is its own
+  }
+  SpawnOptions options = spawn_options(config_);
+  options.hosts = hosts_at_hand();
+  options.stall_abort_s = stall_abort_seconds(command_);
+  options.verdict_file = fs::absolute(verdict_file()).string();
+  const bool alone = config_.world() == 1 && only_here(options.hosts);
+  return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
+}
+
+// Those of the config, less those left out.
+std::vector<HostSlots> Supervisor::hosts() const {
+  std::vector<HostSlots> out = chosen_hosts(config_.launch);
+  std::erase_if(out, [&](const HostSlots& h) {
+    return std::find(left_out_.begin(), left_out_.end(), h.host) != left_out_.end();
+  });
+  return out;
+}
+
+// Those, less the ones that do not answer now.
+std::vector<HostSlots> Supervisor::hosts_at_hand() const {
+  std::vector<HostSlots> out = hosts();
+  std::erase_if(out, [&](const HostSlots& h) {
+    return std::any_of(away_.begin(), away_.end(), [&](const UnreachableHost& u) { return u.host == h.host; });
+  });
+  return out;
+}
+
+bool Supervisor::asks_hosts() const {
+  return config_.launch.launcher == "openmpi" && config_.launch.ranks == "processes" && !only_here(hosts());
+}
+
+void Supervisor::look_at_hosts() {
+  away_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port));
+  looked_ = Clock::now();
+}
+
+std::string Supervisor::away_text() const {
+  std::string out;
+  for (const UnreachableHost& u : away_) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", u.host, u.why);
+  return out;
+}
+
+// Machines that an attempt had ranks on and that do not answer any more; "": none.
+std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const {
+  std::string out;
+  for (const UnreachableHost& u : away_) {
+    const std::string who = host_with_ranks(used, u.host, world());
+    if (who != u.host) out += fmt::format("{}lost: {} does not answer: {}", out.empty() ? "" : "; ", who, u.why);
+  }
+  return out;
+}
+
+std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
+  constexpr double kPatienceSeconds = 1800, kLongestPause = 15;
+  const auto begin = Clock::now();
+  for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
+    if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
+    int slots = total_slots(hosts_at_hand());
+    if (slots < world() && !left_out_.empty()) {  // better than none
+      fmt::print(stderr, "gpttrain: used again, for want of others: {}\n", fmt::join(left_out_, ", "));
+      left_out_.clear();
+      look_at_hosts();
+      slots = total_slots(hosts_at_hand());
+    }
+    if (away_.empty() || slots >= world()) {
+      if (!away_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
+      return std::nullopt;
+    }
+    if (wait == 1)
+      fmt::print(stderr, "gpttrain: {} of {} slots can be reached; waiting up to {:.0f} min for {}\n", slots, world(),
+                 kPatienceSeconds / 60, away_text());
+    if (seconds_since(begin) > kPatienceSeconds) {
+      fmt::print(stderr, "gpttrain: still not there: {}; add machines to launch.hostfile, or start with fewer ranks\n",
+                 away_text());
+      return Exit::kIo;
+    }
+    if (!pause(gate, wait)) return stopped_while_waiting();
+  }
+}
+
+std::vector<Commit> Supervisor::commits() const {
+  std::vector<Commit> out;
+  try {
+    for (const auto& [step, path] : list_steps(config_.checkpoint_dir())) {
+      struct stat s {};
+      if (stat(path.c_str(), &s) == 0) out.push_back({step, s.st_ino, s.st_mtime});
+    }
+  } catch (const Error&) {  // cannot be read now: no progress that we know of
+  }
+  return out;
+}
+
+int64_t Supervisor::last_logged_step() const {
+  std::ifstream in(config_.run_dir() + "/log.jsonl", std::ios::binary | std::ios::ate);
+  const auto size = static_cast<int64_t>(in ? static_cast<std::streamoff>(in.tellg()) : 0);
+  in.seekg(std::max<int64_t>(0, size - (64 << 10)));
+  int64_t last = -1;
+  for (std::string line; std::getline(in, line);) {
+    const auto j = nlohmann::json::parse(line, nullptr, false);
+    if (j.is_object() && j.value("type", "") == "step") last = j.value("step", last);
+  }
+  return last;
+}
+
+std::string Supervisor::take_verdict() const {
+  std::ifstream in(verdict_file());
+  std::string line;
+  std::getline(in, line);
+  remove_verdicts();
+  return line;
+}
+
+void Supervisor::remove_verdicts() const {
+  std::error_code ec;
+  std::vector<fs::path> found;
+  for (const auto& e : fs::directory_iterator(config_.run_dir(), ec))
+    if (e.path().filename().string().rfind(".verdict-", 0) == 0) found.push_back(e.path());
+  for (const fs::path& p : found) fs::remove(p, ec);
+}
+
+void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std::string& suspect, const Commit& before,
+                      const Commit& after, double lost) const {
+  std::error_code ec;
+  fs::create_directories(config_.run_dir(), ec);
+  using Json = nlohmann::ordered_json;
+  const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
+  const Json record{{"time", std::time(nullptr)},
+              {"code", end.code},
+              {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
+              {"step_before", step(before.step)},
+              {"step_after", step(after.step)},
+              {"step_reached", step(end.reached)},
+              {"seconds", end.seconds},
+              {"seconds_lost", lost},
+              {"action", d.restart ? "restart" : "stop"},
+              {"delay", d.delay_s},
+              {"resume", resume_ ? step(*resume_) : Json("auto")},
+              {"left_out", left_out_}};
+  try {
+    append_run_file(config_.run_dir() + "/restarts.jsonl", record.dump() + "\n");
+  } catch (const Error& e) { fmt::print(stderr, "gpttrain: {}\n", e.what()); }
+}
+
+bool Supervisor::pause(const SignalGate& gate, double seconds) const {
+  const auto begin = Clock::now();
+  for (double left = seconds; left > 0; left = seconds - seconds_since(begin)) {
+    const int n = gate.wait(left);
+    if (n == SIGUSR2) fmt::print(stderr, "gpttrain: waiting another {:.0f} s before the next start\n", left);
+    if (n != 0 && n != SIGUSR2 && n != SIGCHLD) return false;
+  }
+  return true;
+}
+
+// A machine that does not answer any more is to blame, and comes back when it does; else whom the verdict names.
+void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
+  if (asks_hosts()) look_at_hosts();
+  if (const std::string lost = lost_machines(used); !lost.empty()) {
+    suspect = lost;
+    end.machine_lost = true;
+    return;
+  }
+  const std::string bad_host = blame_.after(end.code, suspect, used, world());
+  end.elsewhere = !bad_host.empty();
+  if (!end.elsewhere) return;
+  left_out_.push_back(bad_host);
+  fmt::print(stderr, "gpttrain: {} is left out from now on\n", bad_host);
+}
+
+int Supervisor::run() {
+  const SignalGate gate;
+  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
+  const Commit at_start = newest();
+  std::optional<int64_t> highest;  // step that this job had reached with a checkpoint; made again, it is no progress
+  for (int64_t restarts = 0;; ++restarts) {
+    const Commit before = newest();
+    const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;
+    if (!highest) highest = from;
+    if (const auto code = asks_hosts() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
+    const std::vector<HostSlots> used = hosts_at_hand();
+    ++attempt_;
+    const auto begin = Clock::now();
+    const time_t begun = std::time(nullptr);
+    const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
+    std::string suspect = take_verdict();
+    const Commit after = newest();
+    const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
+    committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));
+    AttemptEnd end{.code = job_end.code,
+                   .asked_to_stop = job_end.stopped != 0,
+                   .progressed = newer && after.step > *highest,
+                   .seconds = seconds_since(begin),
+                   .resumed_from = after.step,
+                   .reached = last_logged_step()};
+    if (newer) highest = std::max(*highest, after.step);
+    const bool failed = end.code != 0 && !end.asked_to_stop;
+    if (!failed) return end.code;
+    blame_machines(end, suspect, used);
+    const RestartDecision d = policy_.after(end);
+    if (newer || !end.machine_lost) resume_.reset();
+    if (const auto all = commits(); d.older_step && all.size() > 1) resume_ = all[1].step;
+    const double lost =
+        static_cast<double>(std::time(nullptr) - std::max(begun, newer ? after.time : begun)) + d.delay_s;
+    note(end, d, suspect, before, after, lost);
+    const std::string what = fmt::format("the run ended with {}{}", code_text(end.code),
+                                         suspect.empty() ? "" : fmt::format(": {}", suspect));
+    if (!d.restart) {
+      fmt::print(stderr, "gpttrain: {}; {}\n", what, d.why);
+      return end.code;
+    }
+    again_ = true;
+    fmt::print(stderr, "gpttrain: {}; restart {} of {} in {:.0f} s, from {} ({}/restarts.jsonl)\n", what, restarts + 1,
+               config_.launch.max_restarts, d.delay_s,
+               resume_ ? fmt::format("step {}, the one before the newest: it failed twice at one step", *resume_)
+               : after.step < 0 ? std::string("the beginning")
+                                : fmt::format("step {}", after.step),
+               config_.run_dir());
+    if (!pause(gate, d.delay_s)) return static_cast<int>(stopped_while_waiting());
+  }
+}
+
+}  // namespace
+
+RestartDecision RestartPolicy::after(const AttemptEnd& end) {
+  RestartDecision d;
+  if (end.code == 0 || end.asked_to_stop) return d;
+  for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
+    if (end.code == static_cast<int>(never) && !end.machine_lost && !(never == Exit::kHardware && end.elsewhere)) {
+      d.why = never == Exit::kHardware ? "it must go on elsewhere: there is no other machine to start it on"
+                                       : "a restart would end the same way";
+      return d;
+    }
+  if (end.progressed && end.seconds >= 600) delays_ = 0;
+  if (end.machine_lost) return restart(d);
+  failures_ = end.progressed ? 0 : failures_ + 1;
+  const bool same =
+      !end.progressed && end.reached >= 0 && end.reached == last_reached_ && end.resumed_from == last_from_;
+  last_reached_ = end.reached;
+  last_from_ = end.resumed_from;
+  if (failures_ >= kFailuresWithoutProgress && left_ > 0) {
+    d.why = fmt::format("{} attempts in a row committed no newer checkpoint: it is not started again", failures_);
+    return d;
+  }
+  d = restart(d);
+  d.older_step = d.restart && same;
+  return d;
+}
+
+RestartDecision RestartPolicy::restart(RestartDecision d) {
+  if (left_ <= 0) {
+    d.why = "no restart is left (launch.max_restarts)";
+    return d;
+  }
+  --left_;
+  d.restart = true;
+  d.delay_s = delays_ == 0 ? 0 : std::min(60.0, static_cast<double>(int64_t{1} << std::min(delays_ - 1, 6)));
+  ++delays_;
+  return d;
+}
+
+bool wants_supervisor(const JobRequest& command) {
+  const bool restarts = command.loaded.config.launch.max_restarts > 0;
+  if (started_by_launch_ranks() || (!restarts && command.name != "launch")) return false;
+  GT_REQUIRE(!command.env.launched(), Exit::kUsage,
+             "launch.max_restarts: these ranks were started by another launcher (", command.env.source,
+             "), which is the one to restart them; start one gpttrain process without it");
+  return true;
+}
+
+int supervise(const JobRequest& command) { return Supervisor(command).run(); }
+
+}  // namespace gt

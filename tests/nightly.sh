@@ -190,6 +190,12 @@ goal coverage 'parsers have' covered
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed
+# The emulated CUDA device: kernels, layouts, graphs, timed products, races, errors, all of each.
+emulation() {
+  [ -x "$build/emulated/gpttrain" ] || { echo "SKIPPED: this build has no CUDA backend"; return 77; }
+  env GPT_TEST_FULL=1 ctest --test-dir "$build" -R '^cuda: '
+}
+goal emulation 'tests passed|SKIPPED' emulation
 goal hosts 'events, next step|SKIPPED' tests/hosts/punish.sh "$gpttrain" "${GPT_PUNISH_MINUTES:-30}" "$seed"
 # Faults planted in a copy of the tree (build/mutation): each is found by a test.
 goal mutation 'faults caught' tests/mutation/run.py --limit-s "${GPT_MUTATION_LIMIT_S:-7200}"

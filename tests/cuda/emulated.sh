@@ -30,18 +30,18 @@ train() {  # NAME FLAG...
 grep -q "emulated device" < <("$program" --version) || fail "$program does not load the emulated library"
 verify --tp 1
 verify --tp 2 --pp 2 --dp 2 --zero 3
-verify --tp 2 --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --steps 1
+! full_size || verify --tp 2 --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --steps 1
 verify --dp 2 --device.graphs off  # kernels read the samples where verify has put them
 verify --dp 2 --zero 2 --model.dropout 0.1 --parallel.recompute full
-verify --tp 2 --pp 2 --dp 2 --zero 2 --comm.backend staged
+! full_size || verify --tp 2 --pp 2 --dp 2 --zero 2 --comm.backend staged
 verify --tp 2 --dp 2 --precision.amp O1 --precision.dtype bf16
 verify --pp 2 --dp 2 --zero 1 --precision.amp O2 --precision.dtype fp16
-verify --tp 2 --precision.amp O3 --precision.dtype bf16
-verify --tp 2 --dp 2 --precision.tf32 true
+! full_size || verify --tp 2 --precision.amp O3 --precision.dtype bf16
+! full_size || verify --tp 2 --dp 2 --precision.tf32 true
 verify --dp 2 --precision.qat int8
 verify --tp 2 --dp 2 --zero 3 --precision.amp O2 --precision.fp8 delayed --model.hidden 64 --model.heads 4 --model.seq 16
-verify --tp 2 --optim.type lamb
-verify --tp 2 --dp 2 --zero 3 --precision.grad_dtype bf16
+! full_size || verify --tp 2 --optim.type lamb
+! full_size || verify --tp 2 --dp 2 --zero 3 --precision.grad_dtype bf16
 verify --dp 2 --pp 2 --precision.amp O2 --precision.dtype fp16 --precision.grad_dtype bf16 --optim.type lamb
 GPTTRAIN_EMULATED_GUARD=1 verify --dp 2 --zero 3 --precision.amp O2 --steps 1
 

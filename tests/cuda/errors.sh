@@ -29,7 +29,9 @@ fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | hea
 four="--tp 2 --dp 2 --zero 2 --launch.ranks threads"
 
 # Kernels of the start, of steps noted and replayed, of evaluations, of saves.
-for kernel in 2 40 150 300 420 700; do
+moments="2 150 420"
+! full_size || moments="2 40 150 300 420 700"
+for kernel in $moments; do
   # shellcheck disable=SC2086
   {
     breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training
@@ -46,7 +48,9 @@ echo "training and benchmarks end with the device's error"
 
 # shellcheck disable=SC2086
 "$program" $small --log.name whole --train.steps 2 >whole.txt 2>&1 || { cat whole.txt; fail "training"; }
-for kernel in 2 40 90; do
+moments=40
+! full_size || moments="2 40 90"
+for kernel in $moments; do
   # shellcheck disable=SC2086
   {
     breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --device.kind cuda

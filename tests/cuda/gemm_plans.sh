@@ -51,34 +51,36 @@ ran
 [ "$first $second $third" = "0 $((kinds + products)) 0" ] || fail "with a file, timed again: $(cat ran)"
 cmp -s "$plans" before || fail "the file changed"
 
-# Where the library is slow at sums on the way, they are made behind; the file says so to whoever takes it.
-GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
-[ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
-train behind --device.gemm_plans sums.txt
-paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
-  { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
-echo "sums of bias gradients on the way or behind, what is faster"
+if full_size; then
+  # Where the library is slow at sums on the way, they are made behind; the file says so to whoever takes it.
+  GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
+  [ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
+  train behind --device.gemm_plans sums.txt
+  paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
+    { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
+  echo "sums of bias gradients on the way or behind, what is faster"
 
-# GELU likewise, of halves: forward (3) a product with its bias (1), backward (6) the slope on the way (4) or nothing (0).
-forms() {  # NAME FORWARD BACKWARD: lines of the file that say so, of those with these epilogues
-  local n
-  n=$(grep -c ' epilogue [36] .* form | ' "$1")
-  [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
-    { cat "$1"; fail "$1: not forms $2 and $3"; }
-}
-train halves --amp O2 --device.gemm_tune auto --device.gemm_plans halves.plans
-forms halves.plans 3 6
-GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train halves2 --amp O2 --device.gemm_tune auto --device.gemm_plans sums.plans
-forms sums.plans 3 4
-GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
-forms gelu.plans 1 0
-train halves4 --amp O2 --device.gemm_plans gelu.plans
-cmp -s halves3.losses halves4.losses || fail "forms of a file have other losses than when they were timed"
-cmp -s halves.losses halves3.losses && fail "a GELU of its own, whose input was rounded, has the same losses"
-paste halves.losses halves2.losses halves3.losses |
-  awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
-  { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are far"; }
-echo "GELU and its slope on the way or behind, what is faster"
+  # GELU likewise, of halves: forward (3) a product with its bias (1), backward (6) the slope on the way (4) or nothing (0).
+  forms() {  # NAME FORWARD BACKWARD: lines of the file that say so, of those with these epilogues
+    local n
+    n=$(grep -c ' epilogue [36] .* form | ' "$1")
+    [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
+      { cat "$1"; fail "$1: not forms $2 and $3"; }
+  }
+  train halves --amp O2 --device.gemm_tune auto --device.gemm_plans halves.plans
+  forms halves.plans 3 6
+  GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train halves2 --amp O2 --device.gemm_tune auto --device.gemm_plans sums.plans
+  forms sums.plans 3 4
+  GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
+  forms gelu.plans 1 0
+  train halves4 --amp O2 --device.gemm_plans gelu.plans
+  cmp -s halves3.losses halves4.losses || fail "forms of a file have other losses than when they were timed"
+  cmp -s halves.losses halves3.losses && fail "a GELU of its own, whose input was rounded, has the same losses"
+  paste halves.losses halves2.losses halves3.losses |
+    awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
+    { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are far"; }
+  echo "GELU and its slope on the way or behind, what is faster"
+fi
 
 # What is suggested and then refused is left out of the choice; a form that is refused whole is done in pieces.
 GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
@@ -86,33 +88,38 @@ GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_
   { cat without.plans; fail "an algorithm that is refused spoils the choice"; }
 ran
 [ "$first $second" = "$((13 * keys)) 0" ] || fail "what is refused ran: $(cat ran)"
-GPTTRAIN_EMULATED_EPILOGUES=none train pieces
-GPTTRAIN_EMULATED_EPILOGUES=refused train refused
-GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
-grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
-  { cat refused.plans; fail "forms that were refused are in the file"; }
-for name in refused refused2; do
-  cmp pieces.losses $name.losses || fail "refused when it runs, other losses than never offered"
-done
+if full_size; then
+  GPTTRAIN_EMULATED_EPILOGUES=none train pieces
+  GPTTRAIN_EMULATED_EPILOGUES=refused train refused
+  GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
+  grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
+    { cat refused.plans; fail "forms that were refused are in the file"; }
+  for name in refused refused2; do
+    cmp pieces.losses $name.losses || fail "refused when it runs, other losses than never offered"
+  done
+fi
+
 GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 \
   --data.train mock --log.tensorboard false --train.steps 1 --train.global_batch 1 --launch.ranks threads --device.kind cuda \
   >nothing.txt 2>&1 && fail "a run without products"
 grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "not told what cuBLASLt said"; }
 echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
 
-# Fast sums (half the time, here): of the forward pass' products of 8 bits (type 28 alone), unless told otherwise.
-fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
-# shellcheck disable=SC2086
-train fast $fp8 --device.gemm_plans fast.plans
-# shellcheck disable=SC2086
-train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
-forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
-[ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
-  [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast sums"; }
-[ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "slow sums"; }
-grep -q "no fast sums" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
-cmp fast.losses exact.losses || fail "an emulation whose sums are exact has other losses"
-echo "fast sums of products of 8 bits, forward alone, and none where they are not wanted"
+if full_size; then
+  # Fast sums (half the time, here): of the forward pass' products of 8 bits (type 28 alone), unless told otherwise.
+  fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
+  # shellcheck disable=SC2086
+  train fast $fp8 --device.gemm_plans fast.plans
+  # shellcheck disable=SC2086
+  train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
+  forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
+  [ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
+    [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast sums"; }
+  [ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "slow sums"; }
+  grep -q "no fast sums" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
+  cmp fast.losses exact.losses || fail "an emulation whose sums are exact has other losses"
+  echo "fast sums of products of 8 bits, forward alone, and none where they are not wanted"
+fi
 
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
 train fixed --device.gemm_plans plans.txt --dp 2
@@ -149,20 +156,22 @@ bad() {  # NAME TEXT: plans.txt as it is now is left aside, with and without tim
   [ "$first $second $third" = "$products 0 0" ] || fail "$1: $(cat ran)"
 }
 cp plans.txt good.txt
-head -n -1 good.txt >plans.txt
-bad endless "its end is missing"
+if full_size; then
+  head -n -1 good.txt >plans.txt
+  bad endless "its end is missing"
+  echo "my diary" >plans.txt
+  bad diary "its first line"
+  rm plans.txt
+  bad absent "there is no such file"
+fi
 sed '4s/.$/x/' good.txt >plans.txt
 bad torn "line 4 is broken"
 sed '2s/emulated device/NVIDIA H200/' good.txt >plans.txt
-bad foreign "it was made for NVIDIA H200"
+! full_size || bad foreign "it was made for NVIDIA H200"
 cp plans.txt kept
 train foreign2 --device.gemm_plans plans.txt --device.gemm_tune auto
 noted foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
 cmp -s plans.txt kept || fail "another device's file was overwritten"
-echo "my diary" >plans.txt
-bad diary "its first line"
-rm plans.txt
-bad absent "there is no such file"
 # An algorithm that this library does not know, as after an update that kept its version: its first suggestion instead.
 sed 's/656d756c61746564/0000000000000000/' good.txt >plans.txt
 train unknown --device.gemm_plans plans.txt
@@ -170,24 +179,26 @@ ran
 [ "$first $second $third" = "$products 0 0" ] || fail "unknown algorithms: $(cat ran)"
 echo "files that are broken, foreign, unknown or gone are left aside, with a warning"
 
-for name in timed again endless foreign2 unknown; do
+for name in timed again torn foreign2 unknown; do
   cmp -s first.losses $name.losses || fail "$name has other losses"
 done
 
-# TF32 by name alone: other losses, near; its algorithms are timed apart; halves do not change.
-train tf32 --precision.tf32 true
-cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
-paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
-  { paste first.losses tf32.losses; fail "losses of TF32 are far"; }
-grep -q "products of FP32 in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
-train aside --precision.tf32 true --device.gemm_plans "$plans"
-noted aside "it was made for"
-train half --amp O2
-train halftf32 --amp O2 --precision.tf32 true
-cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of halves"
-"$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
-grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
-echo "TF32 is taken where it was asked for, and nowhere else"
+if full_size; then
+  # TF32 by name alone: other losses, near; its algorithms are timed apart; halves do not change.
+  train tf32 --precision.tf32 true
+  cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
+  paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
+    { paste first.losses tf32.losses; fail "losses of TF32 are far"; }
+  grep -q "products of FP32 in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
+  train aside --precision.tf32 true --device.gemm_plans "$plans"
+  noted aside "it was made for"
+  train half --amp O2
+  train halftf32 --amp O2 --precision.tf32 true
+  cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of halves"
+  "$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
+  grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
+  echo "TF32 is taken where it was asked for, and nowhere else"
+fi
 
 "$program" verify --on here --device.gemm_tune auto --tp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
 grep -q "verify times nothing" refused.txt || { cat refused.txt; fail "the refusal says something else"; }

@@ -23,17 +23,17 @@ ordered() {
 }
 nccl="--comm.backend nccl --comm.nccl_library $fake"
 ordered eager --train.global_batch 4 --device.graphs off
-ordered graphs --train.global_batch 4 --amp O2
+! full_size || ordered graphs --train.global_batch 4 --amp O2
 ordered direct --tp 2 --pp 2 --dp 2 --train.global_batch 8 --comm.backend direct
 # shellcheck disable=SC2086
-ordered nccl --tp 2 --dp 2 --zero 2 --train.global_batch 4 --device.graphs off $nccl
+! full_size || ordered nccl --tp 2 --dp 2 --zero 2 --train.global_batch 4 --device.graphs off $nccl
 # shellcheck disable=SC2086
 ordered stages --pp 2 --dp 2 --zero 3 --train.global_batch 8 --amp O2 $nccl
-ordered staged --tp 2 --dp 2 --zero 1 --train.global_batch 8 --comm.backend staged
-ordered evaluation --train.global_batch 2 --data.valid mock --train.eval_every 1 --train.eval_steps 2 --device.graphs off
-ordered recompute --pp 2 --train.global_batch 4 --model.dropout 0.1 --parallel.recompute full --device.graphs off
+! full_size || ordered staged --tp 2 --dp 2 --zero 1 --train.global_batch 8 --comm.backend staged
+! full_size || ordered evaluation --train.global_batch 2 --data.valid mock --train.eval_every 1 --train.eval_steps 2 --device.graphs off
+! full_size || ordered recompute --pp 2 --train.global_batch 4 --model.dropout 0.1 --parallel.recompute full --device.graphs off
 ordered fp8 --amp O2 --precision.fp8 delayed --model.hidden 64 --train.global_batch 4 --device.graphs off
-ordered lamb --optim.type lamb --train.global_batch 4 --dp 2 --zero 2 --device.graphs off
+! full_size || ordered lamb --optim.type lamb --train.global_batch 4 --dp 2 --zero 2 --device.graphs off
 echo "no race in steps of one rank and of eight, over direct, NCCL's and staged groups"
 
 found() {  # NAME WHAT: the run of NAME ended by a race of two of WHAT

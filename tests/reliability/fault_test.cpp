@@ -112,7 +112,7 @@ TEST_CASE("a rank that crashes says where and in what, with its stack, and ends 
 TEST_CASE("whichever way a rank dies, the job is down soon, its place is named and nothing is left", "[R11]") {
   const std::vector<std::pair<int, const char*>> ways = {
       {SIGKILL, "died: "}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}};
-  const int deaths = goal_size(kSanitized ? 1 : 10, 100);
+  const int deaths = goal_size(kSanitized ? 1 : 4, 100);
   double longest = 0, sum = 0;
   int named = 0;
   for (int k = 0; k < deaths; ++k) {
@@ -145,7 +145,7 @@ TEST_CASE("whichever way a rank dies, the job is down soon, its place is named a
 }
 
 TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
-  const int hangs = goal_size(kSanitized ? 1 : 6, 100);  // and four above
+  const int hangs = goal_size(kSanitized ? 1 : 2, 100);  // and four above
   double longest = 0;
   int right = 0;
   for (int k = 0; k < hangs; ++k) {
@@ -289,13 +289,13 @@ TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
 TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
   TempDir dir;
   // One rank stands still inside a save for longer than a step may take; a stop ends the run. Sanitized: in short.
-  const int pause = kSanitized ? 6 : 20, minutes = goal_size(3, 30);
+  const int pause = kSanitized ? 6 : 20, seconds_long = goal_size(40, 1800);
   const std::string run = cat(kRun, "--tp 2 --pp 2 --dp 2 --checkpoint.every 20 --fault.inject ",
                               "delay@save:rank=3,step=20,ms=", 1000 * pause);
   const auto begin = std::chrono::steady_clock::now();
   const Outcome r = kSanitized ? gpttrain(run + " --comm.stall_warn_s 4 --train.steps 40", dir.path(), 280)
-                               : gpttrain(run, dir.path(), 60 * minutes + 600, [&](int pid) {
-                                   for (int s = 0; s < 60 * minutes; ++s) sleep(1);
+                               : gpttrain(run, dir.path(), seconds_long + 600, [&](int pid) {
+                                   for (int s = 0; s < seconds_long; ++s) sleep(1);
                                    kill(pid, SIGINT);
                                  });
   INFO(r.out);

@@ -14,7 +14,7 @@
 #include "checkpoint/steps.h"
 #include "checkpoint/verify.h"
 #include "kernels/core/text.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/config/config.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"

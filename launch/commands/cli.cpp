@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "launch/commands/verb_keys.h"
+#include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/translate/deepspeed_flags.h"
 #include "launch/config/translate/megatron_flags.h"
@@ -14,74 +14,6 @@
 
 namespace gt {
 namespace {
-
-enum class ConfigFlags { kNone, kNow, kLater };  // kLater: collected, checked by whoever loads the config
-
-struct VerbSpec {
-  const char* name;
-  Verb verb;
-  const char* meaning;
-  const char* plain = nullptr;  // the field that takes a word without a flag
-  ConfigFlags config = ConfigFlags::kNone;
-  const char* example = nullptr;  // what follows "gpttrain VERB"
-};
-
-constexpr VerbSpec kVerbs[] = {
-    {"train", Verb::kTrain, "train; the verb that is meant when there is none", nullptr, ConfigFlags::kNow,
-     "--config configs/demo.json --tp 2 --pp 2 --dp 2"},
-    {"launch", Verb::kTrain,
-     "train with a parent that starts the job again after failures that may pass; launch FLAGS -- TRAIN FLAGS", nullptr,
-     ConfigFlags::kNow, "--max-restarts 10 --config configs/demo.json --tp 2 --pp 2 --dp 2"},
-    {"tokenizer train", Verb::kTokenizerTrain, "make a SentencePiece model from text", nullptr, ConfigFlags::kNone,
-     "--input books/ --vocab 8192 --output tok.model"},
-    {"tokenizer encode", Verb::kTokenizerEncode, "text to token numbers, a line for a line", nullptr,
-     ConfigFlags::kNone, "--tokenizer tok.model --pieces < text.txt"},
-    {"tokenizer decode", Verb::kTokenizerDecode, "token numbers to text", nullptr, ConfigFlags::kNone,
-     "--tokenizer tok.model < ids.txt"},
-    {"data prepare", Verb::kDataPrepare, "text or JSON lines to token files", nullptr, ConfigFlags::kNone,
-     "--input corpus.jsonl.gz --tokenizer tok.model --output data/corpus"},
-    {"data inspect", Verb::kDataInspect, "what a token file holds", "path", ConfigFlags::kNone,
-     "data/corpus --tokenizer tok.model --doc 0"},
-    {"eval", Verb::kEval, "loss and perplexity of a checkpoint", nullptr, ConfigFlags::kLater, "--load runs/demo"},
-    {"generate", Verb::kGenerate, "text from a checkpoint", nullptr, ConfigFlags::kLater,
-     "--load runs/demo --prompt \"Once upon a time\" --max-tokens 64 --top-k 40"},
-    {"schedule", Verb::kSchedule, "print a pipeline schedule, its timeline, bubble and peak activations", nullptr,
-     ConfigFlags::kNone, "--schedule zb-h1 --pp 4 --microbatches 8"},
-    {"lr", Verb::kLr, "draw the learning-rate curve of a config before it runs", nullptr, ConfigFlags::kNow,
-     "--config configs/demo.json --schedule.type one_cycle_torch"},
-    {"ckpt ls", Verb::kCkptLs, "list checkpoints", "dir", ConfigFlags::kNone, "runs/demo"},
-    {"ckpt inspect", Verb::kCkptInspect, "what a checkpoint holds", "dir", ConfigFlags::kNone, "runs/demo --stats"},
-    {"ckpt verify", Verb::kCkptVerify, "read checkpoints to the last byte and say what is wrong", "dir",
-     ConfigFlags::kNone, "runs/demo --all"},
-    {"ckpt diff", Verb::kCkptDiff, "compare two checkpoints tensor by tensor, whatever layouts wrote them",
-     "checkpoints", ConfigFlags::kNone, "runs/a runs/b --tol 1e-6"},
-    {"ckpt prune", Verb::kCkptPrune, "delete old checkpoints and what crashes left behind", "dir", ConfigFlags::kNone,
-     "runs/demo --keep 2 --dry-run"},
-    {"export", Verb::kExport, "weights of a checkpoint as a Hugging Face folder or an HDF5 file", nullptr,
-     ConfigFlags::kNone, "--load runs/demo --format safetensors --output demo-hf"},
-    {"import", Verb::kImport, "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c", nullptr,
-     ConfigFlags::kNone, "--from gpt2/ --output runs/gpt2/checkpoints"},
-    {"verify", Verb::kVerify, "prove that a layout computes what one rank computes, tensor by tensor", nullptr,
-     ConfigFlags::kNow, "--config configs/gpt2-124m.json --tp 2 --pp 2 --dp 2"},
-    {"bench", Verb::kBench, "measure throughput", nullptr, ConfigFlags::kNow, "--config configs/tiny.json --steps 20"},
-    {"bench ceilings", Verb::kBenchCeilings, "measure what the device does at most: products, copies, attention",
-     nullptr, ConfigFlags::kNow, "--config configs/gpt2-124m.json --amp O2"},
-    {"bench step", Verb::kBench, "the same as bench alone: whole steps", nullptr, ConfigFlags::kNow,
-     "--config configs/tiny.json --steps 20"},
-    {"bench ops", Verb::kBenchOps, "time every op of a step alone, beside its ceilings", nullptr, ConfigFlags::kNow,
-     "--config configs/gpt2-124m.json --amp O2"},
-    {"bench gemm", Verb::kBenchGemm, "time the matrix products of a step alone", nullptr, ConfigFlags::kNow,
-     "--config configs/gpt2-124m.json --amp O2"},
-    {"bench peer", Verb::kBenchPeer, "this program and another trainer in turn, and the ratio of their speeds", nullptr,
-     ConfigFlags::kNow, "--run \"python3 tests/bench/torch_gpt2.py 4 64\" --config configs/gpt2-124m.json"},
-    {"bench roofline", Verb::kBenchRoofline, "the least time that a step can take, op by op; no device is needed",
-     nullptr, ConfigFlags::kNow,
-     "--config configs/gpt2-124m.json --amp O2 --train.micro_batch 64 --train.global_batch 64"},
-    {"bench comm", Verb::kBenchComm, "time what the groups of a layout send each other, by size", nullptr,
-     ConfigFlags::kNow, "--config configs/tiny.json --tp 2 --dp 4"},
-    {"bench data", Verb::kBenchData, "time what brings the tokens of a step to the devices", nullptr, ConfigFlags::kNow,
-     "--config configs/demo.json --dp 2"},
-};
 
 constexpr const char* kLaterVerbs[] = {"plan", "report", "bench cpu"};
 
@@ -94,14 +26,14 @@ constexpr const char* kShortHelp =
 
 std::string overview() {
   std::string out = "usage: gpttrain [verb] [flags]\n\nverbs (gpttrain VERB --help):\n";
-  for (const VerbSpec& v : kVerbs) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  for (const Subcommand& v : subcommands()) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
   return out + "\n  --version          versions of the program and its libraries\n";
 }
 
 // "tokenizer", "data", "ckpt": what begins several verbs; empty when `name` is no such word.
 std::string group_help(const std::string& name) {
   std::string out;
-  for (const VerbSpec& v : kVerbs)
+  for (const Subcommand& v : subcommands())
     if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
   return out.empty() ? out
                      : fmt::format("usage: gpttrain {} verb [flags]\n\nverbs (gpttrain VERB --help):\n{}", name, out);
@@ -109,60 +41,20 @@ std::string group_help(const std::string& name) {
 
 std::vector<std::string> verb_names() {
   std::vector<std::string> out;
-  for (const VerbSpec& v : kVerbs) out.emplace_back(v.name);
+  for (const Subcommand& v : subcommands()) out.emplace_back(v.name);
   return out;
 }
 
-// Fills args with the verb's struct and lists its options, which point into it.
-std::vector<Option> bind(Verb verb, decltype(Command::args)& args) {
-  std::vector<Option> out;
-  const auto use = [&](auto fresh) {
-    using T = decltype(fresh);
-    OptionCollector collect{out, ""};
-    args.emplace<T>().fields(collect);
-  };
-  switch (verb) {
-    case Verb::kShowText: break;
-    case Verb::kTrain: use(TrainArgs()); break;
-    case Verb::kTokenizerTrain: use(TokenizerTrainArgs()); break;
-    case Verb::kTokenizerEncode: use(TokenizerEncodeArgs()); break;
-    case Verb::kTokenizerDecode: use(TokenizerDecodeArgs()); break;
-    case Verb::kDataPrepare: use(DataPrepareArgs()); break;
-    case Verb::kDataInspect: use(DataInspectArgs()); break;
-    case Verb::kEval: use(EvalArgs()); break;
-    case Verb::kGenerate: use(GenerateArgs()); break;
-    case Verb::kSchedule: use(ScheduleArgs()); break;
-    case Verb::kLr: use(LrArgs()); break;
-    case Verb::kCkptLs: use(CkptArgs()); break;
-    case Verb::kCkptInspect: use(CkptInspectArgs()); break;
-    case Verb::kCkptVerify: use(CkptVerifyArgs()); break;
-    case Verb::kCkptDiff: use(CkptDiffArgs()); break;
-    case Verb::kCkptPrune: use(CkptPruneArgs()); break;
-    case Verb::kExport: use(ExportArgs()); break;
-    case Verb::kImport: use(ImportArgs()); break;
-    case Verb::kBench: use(BenchArgs()); break;
-    case Verb::kBenchCeilings: use(CeilingsArgs()); break;
-    case Verb::kBenchOps:
-    case Verb::kBenchGemm: use(OpsArgs()); break;
-    case Verb::kBenchPeer: use(PeerArgs()); break;
-    case Verb::kBenchRoofline: use(RooflineArgs()); break;
-    case Verb::kBenchComm: use(CommArgs()); break;
-    case Verb::kBenchData: use(DataBenchArgs()); break;
-    case Verb::kVerify: use(VerifyArgs()); break;
-  }
-  return out;
-}
-
-std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) {
+std::string verb_help(const Subcommand& spec, const std::vector<Option>& options) {
   std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
                                 spec.plain ? fmt::format(" [{}]", spec.plain) : "");
   out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
-  for (const VerbSpec& v : kVerbs)  // of a verb that begins others too
+  for (const Subcommand& v : subcommands())  // of a verb that begins others too
     if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
       out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
-  const std::vector<std::string> keys = keys_of_verb(spec.name);
+  const std::vector<std::string>& keys = spec.keys;
   if (spec.config == ConfigFlags::kNow) {
     out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
     out += deepspeed_help();
@@ -174,8 +66,8 @@ std::string verb_help(const VerbSpec& spec, const std::vector<Option>& options) 
   return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
-const VerbSpec* find_verb(const std::string& name) {
-  for (const VerbSpec& v : kVerbs)
+const Subcommand* find_verb(const std::string& name) {
+  for (const Subcommand& v : subcommands())
     if (name == v.name) return &v;
   return nullptr;
 }
@@ -189,7 +81,7 @@ const VerbSpec* find_verb(const std::string& name) {
     throw Error(text, Exit::kUsage);
   }
   std::vector<std::string> names = verb_names();
-  for (const VerbSpec& v : kVerbs)  // "tokenizer" of "tokenizer train"
+  for (const Subcommand& v : subcommands())  // "tokenizer" of "tokenizer train"
     if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
       names.emplace_back(n.substr(0, n.find(' ')));
   const std::string guess = did_you_mean(name, names);
@@ -207,8 +99,8 @@ const VerbSpec* find_verb(const std::string& name) {
 }
 
 // The verb at the front of `words`, taken off. Flags first means train.
-const VerbSpec& take_verb(std::vector<std::string>& words) {
-  if (words.empty() || words[0].empty() || words[0][0] == '-') return kVerbs[0];
+const Subcommand& take_verb(std::vector<std::string>& words) {
+  if (words.empty() || words[0].empty() || words[0][0] == '-') return subcommands()[0];
   std::string name = words[0];
   bool group = false;
   for (const std::string& v : verb_names()) group = group || v.rfind(name + " ", 0) == 0;
@@ -216,7 +108,7 @@ const VerbSpec& take_verb(std::vector<std::string>& words) {
   if (two) name += " " + words[1];
   for (const char* later : kLaterVerbs)
     if (name == later) refuse_later(name);
-  const VerbSpec* spec = find_verb(name);
+  const Subcommand* spec = find_verb(name);
   if (!spec) unknown_verb(name, group && !two);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));
   return *spec;
@@ -246,7 +138,7 @@ std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vec
 }
 
 // The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
-std::vector<std::string> split_flags(const VerbSpec& spec, const std::vector<Option>& options,
+std::vector<std::string> split_flags(const Subcommand& spec, const std::vector<Option>& options,
                                      std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
                                      std::string* config_file) {
   CLI::App app{"", "gpttrain"};
@@ -319,7 +211,7 @@ Extras take_apart(const std::vector<Option>& options, const std::vector<std::str
   return out;
 }
 
-void store_own(const VerbSpec& spec, const std::vector<Option>& options,
+void store_own(const Subcommand& spec, const std::vector<Option>& options,
                const std::vector<std::vector<std::string>>& given, const Extras& extras, Problems& problems) {
   for (size_t i = 0; i < options.size(); ++i) {
     const std::string flag = "--" + options[i].name;
@@ -335,7 +227,7 @@ void store_own(const VerbSpec& spec, const std::vector<Option>& options,
   }
 }
 
-void refuse_extras(const VerbSpec& spec, const Extras& extras, Problems& problems) {
+void refuse_extras(const Subcommand& spec, const Extras& extras, Problems& problems) {
   const std::string help = fmt::format("see gpttrain {} --help", spec.name);
   for (const Extras::Unknown& u : extras.flags)
     problems.add(u.word, u.word, "unknown flag", u.guess.empty() ? help : "did you mean --" + u.guess + "?");
@@ -371,11 +263,11 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (words.size() > 1 && wants_help({words[1]}) && find_verb(words[0]) == nullptr)
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   if (words[0] == "launch") join_launch_flags(words);
-  const VerbSpec& spec = take_verb(words);
+  const Subcommand& spec = take_verb(words);
   command.name = spec.name;
-  const std::vector<Option> options = bind(spec.verb, command.args);
+  const std::vector<Option> options = spec.bind(command.args);
   if (wants_help(words)) return show(verb_help(spec, options));
-  command.verb = spec.verb;
+  command.run = spec.run;
 
   std::vector<std::vector<std::string>> given;
   const bool config = spec.config != ConfigFlags::kNone;
@@ -406,7 +298,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     problems = check_flags({.flags = extras,
                             .other_flags = own,
                             .command = spec.name,
-                            .keys = keys_of_verb(spec.name),
+                            .keys = spec.keys,
                             .problems = problems});
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
@@ -414,13 +306,13 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     command.loaded = load_config({.file = command.config_file,
                                   .flags = extras,
                                   .external_world = env.launched() ? env.world : 0,
-                                  .needs_data = spec.verb == Verb::kTrain || spec.verb == Verb::kBenchData,
+                                  .needs_data = spec.needs_data,
                                   .deepspeed = deepspeed.config,
                                   .allow_unknown_keys = deepspeed.allow_unknown_keys,
                                   .world_source = env.source,
                                   .other_flags = own,
                                   .command = spec.name,
-                                  .keys = keys_of_verb(spec.name),
+                                  .keys = spec.keys,
                                   .problems = problems});
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());

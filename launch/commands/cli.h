@@ -1,63 +1,29 @@
-// The command line: which verb, its own flags, and the config flags that it takes. Parsing and checking only; running a
+// The command line: which subcommand, its own flags, and the config flags that it takes. Parsing and checking only; running a
 // subcommand is the business of launch/commands.
 #pragma once
-#include <cstdint>
+#include <any>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "launch/commands/verb_args.h"
+#include "kernels/core/check.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/ranks/ranks.h"
 
 namespace gt {
 
-enum class Verb {
-  kShowText,  // --help, --version, no arguments: print Command::text and end with code 0
-  kTrain,
-  kTokenizerTrain,
-  kTokenizerEncode,
-  kTokenizerDecode,
-  kDataPrepare,
-  kDataInspect,
-  kEval,
-  kGenerate,
-  kSchedule,
-  kLr,
-  kCkptLs,
-  kCkptInspect,
-  kCkptVerify,
-  kCkptDiff,
-  kCkptPrune,
-  kExport,
-  kImport,
-  kBench,
-  kBenchCeilings,
-  kBenchOps,
-  kBenchGemm,
-  kBenchPeer,
-  kBenchRoofline,
-  kBenchComm,
-  kBenchData,
-  kVerify,
-};
-
 // The job's config is that of train, lr, bench and verify. eval and generate leave it at defaults, for the model is the
 // checkpoint's: load that with checkpoint_config() (launch/commands/checkpoint_config.h). Their flags are known to act
-// (launch/commands/verb_keys.h) and to have values of their domains.
+// (Subcommand::keys) and to have values of their domains.
 struct Command : JobRequest {
-  Verb verb = Verb::kShowText;
-  std::string text;  // kShowText
-  std::variant<std::monostate, TrainArgs, TokenizerTrainArgs, TokenizerEncodeArgs, TokenizerDecodeArgs, DataPrepareArgs,
-               DataInspectArgs, EvalArgs, GenerateArgs, ScheduleArgs, LrArgs, CkptArgs, CkptInspectArgs, CkptVerifyArgs,
-               CkptDiffArgs, CkptPruneArgs, ExportArgs, ImportArgs, BenchArgs, CeilingsArgs, OpsArgs, PeerArgs,
-               RooflineArgs, CommArgs, DataBenchArgs, VerifyArgs>
-      args;
+  Exit (*run)(const Command&) = nullptr;  // none: print `text` and end with code 0 (--help, --version, no arguments)
+  std::string text;
+  std::any args;  // of the type in subcommand_args.h
   std::string config_file;                // --config
   std::vector<std::string> config_flags;  // as given
 
   template <class T>
   const T& get() const {
-    return std::get<T>(args);
+    return std::any_cast<const T&>(args);
   }
 };
 

@@ -19,7 +19,7 @@
 #include "launch/commands/inputs.h"
 #include "launch/commands/output.h"
 #include "launch/commands/own_text.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"

@@ -8,7 +8,7 @@
 #include "data/loader.h"
 #include "launch/commands/checkpoint_config.h"
 #include "launch/commands/loaded_model.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/agree.h"

@@ -18,7 +18,7 @@
 #include "data/tokenizer.h"
 #include "launch/commands/checkpoint_config.h"
 #include "launch/commands/gpt2_weights.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
 

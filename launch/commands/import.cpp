@@ -19,7 +19,7 @@
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
 #include "launch/commands/gpt2_weights.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/version.h"
 #include "parallel/comm/self_group.h"

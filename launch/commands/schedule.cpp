@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "launch/commands/output.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/config/schedule_file.h"
 #include "launch/observe/predict.h"
 #include "launch/observe/sinks/console.h"

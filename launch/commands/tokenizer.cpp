@@ -20,7 +20,7 @@
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
 #include "launch/commands/output.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 
 namespace gt {

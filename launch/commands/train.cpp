@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "launch/commands/own_text.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/ranks/alike.h"
 #include "launch/ranks/ranks.h"

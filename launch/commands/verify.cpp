@@ -7,7 +7,7 @@
 
 #include "kernels/core/rng.h"
 #include "launch/commands/output.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/sinks/progress.h"

@@ -5,7 +5,7 @@
 
 #include "launch/commands/checkpoint_config.h"
 #include "launch/commands/loaded_model.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/support/test.h"
 
@@ -30,7 +30,7 @@ void refused_as(Exit code, const std::vector<std::string>& words, const std::str
   INFO(words[0] << ", expected: " << text);
   const Command c = command_of(words);
   try {
-    c.verb == Verb::kGenerate ? run_generate(c) : c.verb == Verb::kEval ? run_eval(c) : run_export(c);
+    c.run(c);
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.code() == code);

@@ -1,5 +1,6 @@
 // Verbs, their flags, and what is said when they are wrong.
 #include "launch/commands/cli.h"
+#include "launch/commands/subcommands.h"
 
 #include <map>
 
@@ -37,7 +38,7 @@ RankEnv env_of(const std::map<std::string, std::string>& variables) {
 TEST_CASE("flags without a verb train") {
   const Command c = parse({"--data.train", "mock", "--tp", "2", "--optim.lr=1e-3", "--quiet", "--model.heads", "12",
                            "--schedule.type", "linear"});
-  CHECK(c.verb == Verb::kTrain);
+  CHECK(c.run == run_train);
   CHECK(c.loaded.config.parallel.tp == 2);
   CHECK(c.loaded.config.optim.lr == 1e-3);
   CHECK(c.loaded.config.schedule.type == "linear");
@@ -50,7 +51,7 @@ TEST_CASE("flags without a verb train") {
 
 TEST_CASE("each verb reads its own flags") {
   const Command t = parse({"tokenizer", "train", "--input", "a.txt", "b.txt", "--vocab", "100", "--output", "m"});
-  CHECK(t.verb == Verb::kTokenizerTrain);
+  CHECK(t.run == run_tokenizer_train);
   CHECK(t.get<TokenizerTrainArgs>().input == std::vector<std::string>{"a.txt", "b.txt"});
   CHECK(t.get<TokenizerTrainArgs>().vocab == 100);
   CHECK(t.get<TokenizerTrainArgs>().type == "bpe");
@@ -64,7 +65,7 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(deep.get<CkptVerifyArgs>().deep);
   CHECK_FALSE(deep.get<CkptVerifyArgs>().all);
   CHECK(parse({"ckpt", "ls", "runs/demo"}).get<CkptArgs>().dir == "runs/demo");
-  CHECK(parse({"ckpt", "inspect", "--dir", "x"}).verb == Verb::kCkptInspect);
+  CHECK(parse({"ckpt", "inspect", "--dir", "x"}).run == run_ckpt_inspect);
   CHECK(parse({"ckpt", "inspect", "x", "--stats"}).get<CkptInspectArgs>().stats);
   const Command i = parse({"data", "inspect", "x", "--order", "--data.order", "megatron", "--doc", "3"});
   CHECK((i.get<DataInspectArgs>().path == "x" && i.get<DataInspectArgs>().data_order == "megatron"));
@@ -78,8 +79,8 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(s.get<ScheduleArgs>().schedule == "zb-h1");
   CHECK(s.get<ScheduleArgs>().cost == std::vector<double>{1, 3});
   CHECK(parse({"bench", "--steps", "3", "--tp", "2"}).loaded.config.parallel.tp == 2);
-  CHECK(parse({"bench", "step"}).verb == Verb::kBench);
-  CHECK(parse({"bench", "gemm", "--tp", "2"}).verb == Verb::kBenchGemm);
+  CHECK(parse({"bench", "step"}).run == run_bench);
+  CHECK(parse({"bench", "gemm", "--tp", "2"}).run == run_bench_gemm);
 }
 
 TEST_CASE("wrong command lines are refused with what was meant") {
@@ -165,7 +166,7 @@ TEST_CASE("help and version show text") {
                                                             Catch::Contains("--split-docs") &&
                                                             Catch::Contains("blank-line") && Catch::Contains("512"));
   CHECK_THAT(parse({"--version"}).text, Catch::StartsWith("gpttrain "));
-  CHECK(parse({"tokenizer", "train", "--help"}).verb == Verb::kShowText);
+  CHECK(parse({"tokenizer", "train", "--help"}).run == nullptr);
 }
 
 TEST_CASE("ranks are found from launchers in order, and contradictions are errors") {

@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/commands/cli.h"
+#include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"
@@ -176,7 +177,7 @@ TEST_CASE("an example command line of Megatron starts as it stands, and a line s
   for (std::string& word : words)
     if (word == "gpt2_text_document") word = dir / word;
   const Command command = parse_command(words, RankEnv{});
-  CHECK(command.verb == Verb::kTrain);
+  CHECK(command.run == run_train);
   const LoadedConfig& c = command.loaded;
   CHECK(c.config.model.layers == 24);
   CHECK(c.config.parallel.vpp == 2);

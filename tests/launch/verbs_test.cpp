@@ -1,5 +1,5 @@
 // The verbs that do not train, called as main calls them: a command line in, exit code and everything printed out.
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -25,20 +25,6 @@ using Catch::Contains;
 using Words = std::vector<std::string>;
 
 namespace {
-
-Exit dispatch(const Command& c) {
-  switch (c.verb) {
-    case Verb::kTokenizerTrain: return run_tokenizer_train(c);
-    case Verb::kTokenizerEncode: return run_tokenizer_encode(c);
-    case Verb::kTokenizerDecode: return run_tokenizer_decode(c);
-    case Verb::kDataPrepare: return run_data_prepare(c);
-    case Verb::kDataInspect: return run_data_inspect(c);
-    case Verb::kSchedule: return run_schedule(c);
-    case Verb::kLr: return run_lr(c);
-    default: FAIL("not a verb of these tests");
-  }
-  return Exit::kInternal;
-}
 
 // A file as a standard stream for as long as it lives.
 class Redirect {
@@ -73,7 +59,9 @@ Said run(const Words& words, const std::string& input = "") {
     const Redirect in(0, dir / "in", O_RDONLY), out(1, dir / "out", O_WRONLY | O_CREAT),
         err(2, dir / "err", O_WRONLY | O_CREAT);
     try {
-      s.code = dispatch(parse_command(words, RankEnv{}));
+      const Command command = parse_command(words, RankEnv{});
+      REQUIRE(command.run != nullptr);
+      s.code = command.run(command);
     } catch (const Error& e) {
       s.code = e.code();
       s.error = e.what();

@@ -10,7 +10,7 @@
 
 #include "launch/commands/cli.h"
 #include "launch/commands/loaded_model.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"

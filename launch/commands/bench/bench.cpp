@@ -12,7 +12,7 @@
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_history.h"
 #include "launch/commands/bench/bench_record.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/gemm_plans.h"
 #include "launch/engine/rank_device.h"

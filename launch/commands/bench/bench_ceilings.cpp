@@ -9,7 +9,7 @@
 
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/device_bench.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/banner.h"

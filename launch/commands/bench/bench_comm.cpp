@@ -13,7 +13,7 @@
 #include "kernels/core/memory.h"
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/banner.h"

@@ -10,7 +10,7 @@
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/sinks/progress.h"

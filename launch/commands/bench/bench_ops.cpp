@@ -10,7 +10,7 @@
 
 #include "launch/commands/bench/bench_stats.h"
 #include "launch/commands/bench/op_replay.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/roofline.h"

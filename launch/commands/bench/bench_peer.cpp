@@ -18,7 +18,7 @@
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"
 #include "launch/commands/bench/peer_output.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/observe/conditions.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/sinks/progress.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/config/config_precision.h"
 #include "launch/engine/engine_options.h"
 #include "launch/observe/roofline.h"

@@ -14,7 +14,7 @@
 #include "launch/commands/generate/sampler.h"
 #include "launch/commands/generate/stop_strings.h"
 #include "launch/commands/output.h"
-#include "launch/commands/verbs.h"
+#include "launch/commands/subcommands.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"

@@ -48,7 +48,7 @@ std::string prompt_of(const std::string& line, const std::string& where) {
 }  // namespace
 
 void take_standard_input(Command& c) {
-  auto& args = std::get<GenerateArgs>(c.args);
+  auto& args = std::any_cast<GenerateArgs&>(c.args);
   const bool processes = !c.env.launched() && c.loaded.config.world() > 1 && c.loaded.config.launch.ranks != "threads";
   GT_REQUIRE(args.prompt.empty() || args.prompt_file.empty(), Exit::kUsage,
              "--prompt and --prompt-file: give one of them");

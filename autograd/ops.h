@@ -50,14 +50,31 @@ Var dropout(Tape&, Var x, const RowDrop&);
 // sum = x + delta (dropout(delta) with `drop`), out = norm(sum): the residual add and the norm that follows it. Without
 // delta sum is x. With a scale the norm writes codes of its result, which itself is not stored: `out` then has a gradient
 // and no value.
+struct NormWeights {
+  Parameter *gamma, *beta;  // kRms: beta is nullptr
+  NormKind kind = NormKind::kLayer;
+  float eps = 1e-5f, gamma_offset = 0;
+};
 struct Normed { Var sum, out; Coded codes = {}; };
-Normed add_norm(Tape&, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep = Keep::kOutputs,
-                const RowDrop& drop = {}, const CodeScale* scale = nullptr);
+Normed add_norm(Tape&, Var x, const Var* delta, const NormWeights&, Keep = Keep::kOutputs, const RowDrop& drop = {},
+                const CodeScale* scale = nullptr);
 // Once the ops that read `out` have run. kInputs: gives its bytes back; the backward makes it, or the transposed codes,
 // again from sum. kCodes: gives them back for good. kOutputs: nothing.
-void discard(Tape&, const Normed&, Parameter& gamma, Parameter& beta, Keep);
+void discard(Tape&, const Normed&, const NormWeights&, Keep);
+
+// Activation of a feed-forward layer; gated: x [n, 2F] is F gates, then F ups (kernels/ops.h, Activate). x feeds nothing
+// else. kInputs: `out` is made again from x; discard it as a norm's.
+struct Activated { Var in, out; Activation kind; bool gated; };
+Activated activate(Tape&, Var x, Activation, bool gated, Keep = Keep::kOutputs);
+void discard(Tape&, const Activated&, Keep);
 
 struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
+// Rotary positions, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i is at
+// MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod seq.
+Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
+// RMSNorm of each query head and each key head, before rope. q_gamma, k_gamma [head_dim] are shared by all heads: a rank
+// of a tensor-parallel layer has a part of their gradients (ShardSpec::partial). In place where nothing is recorded.
+Var qk_norm(Tape&, Var qkv, AttentionShape, Parameter& q_gamma, Parameter& k_gamma, float eps, float gamma_offset = 0);
 Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
 
 // The same for generation (MicroBatch::cache, of this block), which also stores keys and values. Not differentiable.

@@ -103,16 +103,18 @@ Var gelu(Tape& t, Var x) {
 }
 
 namespace {
-struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; Parameter *gamma, *beta; bool has_delta; RowDrop drop; };
+struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; NormWeights weights; bool has_delta; RowDrop drop; };
 
 LayerNormGrad norm_arguments(const NormSaved& s, Backprop& bp) {
-  return {.x = bp.value(s.sum), .gamma = s.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = bp.grad(s.out)};
+  const NormWeights& w = s.weights;
+  return {.x = bp.value(s.sum), .gamma = w.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = bp.grad(s.out),
+          .kind = w.kind, .gamma_offset = w.gamma_offset};
 }
 
 void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
-  const GradDst dgamma = bp.dst(*s.gamma);
+  const GradDst dgamma = bp.dst(*s.weights.gamma);
   args.dgamma = dgamma.tensor;
-  args.dbeta = bp.dst(*s.beta).tensor;
+  if (s.weights.beta != nullptr) args.dbeta = bp.dst(*s.weights.beta).tensor;
   args.accumulate_dw = dgamma.accumulate;
 }
 
@@ -121,14 +123,14 @@ void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
 // to which they had to be added as a whole.
 void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
   if (!codes.scale->known) {
-    codes.looked = args.seen_anew = true;
-    args.seen = codes.largest();
+    codes.looked = args.fp8.seen_anew = true;
+    args.fp8.seen = codes.largest();
     return;
   }
   codes.made = true;
-  args.amax = codes.scale->amax, args.inverse = codes.inverse(), args.seen = codes.scale->seen;
-  if (codes.rows.home >= 0) args.rows = bp.rebuild(codes.rows);
-  args.columns = bp.rebuild(codes.columns);
+  args.fp8 = {.amax = codes.scale->amax, .inverse = codes.inverse(), .seen = codes.scale->seen};
+  if (codes.rows.home >= 0) args.fp8.rows = bp.rebuild(codes.rows);
+  args.fp8.columns = bp.rebuild(codes.columns);
   if (codes.bias == nullptr) return;
   GT_CHECK(!args.dbias, "the sums of ", codes.bias->name, "'s gradient are wanted twice");
   codes.summed = bp.pass() == Pass::kFull && codes.bias->grad && !codes.bias->grad_dirty;
@@ -206,26 +208,36 @@ namespace {
 Coded norm_codes(Tape& t, LayerNorm args, Var out, const CodeScale& scale, Keep keep) {
   const Coded c = code_room(t, out, scale, keep != Keep::kInputs);
   if (scale.known) {
-    args.amax = scale.amax, args.rows = c.rows.value, args.columns = c.columns.value, args.inverse = c.inverse();
-    args.seen = scale.seen;
+    args.fp8 = {.amax = scale.amax,
+                .rows = c.rows.value,
+                .columns = c.columns.value,
+                .inverse = c.inverse(),
+                .seen = scale.seen};
     t.ops().layer_norm(args, t.stream());
     return c;
   }
-  args.seen = c.largest(), args.seen_anew = true;
+  args.fp8 = {.seen = c.largest(), .seen_anew = true};
   t.ops().layer_norm(args, t.stream());
   t.ops().quantize_fp8({.x = out.value,
-                        .amax = c.largest(),
-                        .rows = c.rows.value,
-                        .columns = c.columns.value,
-                        .inverse = c.inverse(),
-                        .seen = scale.seen},
+                        .fp8 = {.amax = c.largest(),
+                                .rows = c.rows.value,
+                                .columns = c.columns.value,
+                                .inverse = c.inverse(),
+                                .seen = scale.seen}},
                        t.stream());
   t.discard(out);
   return c;
 }
 }  // namespace
 
-Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& beta, Keep keep, const RowDrop& drop,
+namespace {
+LayerNorm norm_arguments(Tensor x, const NormWeights& w, Tensor mean, Tensor rstd) {
+  return {.x = x, .gamma = w.gamma->value, .beta = w.beta != nullptr ? w.beta->value : Tensor{}, .mean = mean,
+          .rstd = rstd, .eps = w.eps, .kind = w.kind, .gamma_offset = w.gamma_offset};
+}
+}  // namespace
+
+Normed add_norm(Tape& t, Var x, const Var* delta, const NormWeights& weights, Keep keep, const RowDrop& drop,
                 const CodeScale* scale) {
   GT_CHECK(!drop || delta != nullptr, "dropout acts on the delta of a norm that has none");
   const Shape shape = x.value.shape, rows{shape.rows()};
@@ -235,35 +247,40 @@ Normed add_norm(Tape& t, Var x, const Var* delta, Parameter& gamma, Parameter& b
   const Var out = !stored                                     ? t.output_of({nullptr, shape, type, x.value.device})
                   : scale != nullptr || keep != Keep::kOutputs ? t.transient(shape, type)
                                                                : t.output(shape, type);
-  const Tensor mean = t.scratch(rows, DType::kF32), rstd = t.scratch(rows, DType::kF32);
-  const LayerNorm args{.x = x.value, .delta = delta ? delta->value : Tensor{}, .gamma = gamma.value,
-                       .beta = beta.value, .sum = delta ? sum.value : Tensor{}, .out = stored ? out.value : Tensor{},
-                       .mean = mean, .rstd = rstd, .drop = drop};
+  const Tensor mean = weights.beta != nullptr ? t.scratch(rows, DType::kF32) : Tensor{};
+  const Tensor rstd = t.scratch(rows, DType::kF32);
+  LayerNorm args = norm_arguments(x.value, weights, mean, rstd);
+  if (delta) args.delta = delta->value, args.sum = sum.value;
+  if (stored) args.out = out.value;
+  args.drop = drop;
   Coded codes;
   if (scale != nullptr)
     codes = norm_codes(t, args, out, *scale, keep);
   else
     t.ops().layer_norm(args, t.stream());
-  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, &gamma, &beta, delta != nullptr, drop},
+  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, weights, delta != nullptr, drop},
            Rule<NormSaved>{.input = norm_backward, .weight = norm_weight_gradients});
   return {sum, out, codes};
 }
 
-void discard(Tape& t, const Normed& n, Parameter& gamma, Parameter& beta, Keep keep) {
+void discard(Tape& t, const Normed& n, const NormWeights& weights, Keep keep) {
   if (keep == Keep::kOutputs) return;
   if (!n.codes) t.discard(n.out);
   if (keep == Keep::kCodes) return;
-  struct Saved { Normed n; Parameter *gamma, *beta; };
-  t.record(Saved{n, &gamma, &beta}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  struct Saved { Normed n; NormWeights weights; };
+  t.record(Saved{n, weights}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const Shape rows{s.n.sum.value.shape.rows()};
-    const Tensor mean = bp.scratch(rows, DType::kF32), rstd = bp.scratch(rows, DType::kF32);
-    LayerNorm args{.x = bp.value(s.n.sum), .gamma = s.gamma->value, .beta = s.beta->value, .mean = mean, .rstd = rstd};
+    const bool centred = s.weights.beta != nullptr;
+    const Tensor mean = centred ? bp.scratch(rows, DType::kF32) : Tensor{}, rstd = bp.scratch(rows, DType::kF32);
+    LayerNorm args = norm_arguments(bp.value(s.n.sum), s.weights, mean, rstd);
     if (s.n.codes)
-      args.amax = s.n.codes.amax(), args.columns = bp.rebuild(s.n.codes.columns), args.inverse = s.n.codes.inverse();
+      args.fp8 = {.amax = s.n.codes.amax(),
+                  .columns = bp.rebuild(s.n.codes.columns),
+                  .inverse = s.n.codes.inverse()};
     else
       args.out = bp.rebuild(s.n.out);
     bp.ops().layer_norm(args, bp.stream());
-    bp.free(mean);
+    if (centred) bp.free(mean);
     bp.free(rstd);
   }});
 }

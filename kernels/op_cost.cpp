@@ -87,13 +87,21 @@ OpCost op_cost(const CachedAttention& a) {
 
 OpCost op_cost(const LayerNorm& a) {
   const double read = all({a.x, a.delta, a.gamma, a.beta}) + (a.delta ? of(a.sum) : 0);
-  return moves(OpClass::kNorm, read + all({a.out, a.rows, a.columns, a.mean, a.rstd}));
+  return moves(OpClass::kNorm, read + all({a.out, a.fp8.rows, a.fp8.columns, a.mean, a.rstd}));
 }
 OpCost op_cost(const LayerNormGrad& a) {
   const double bytes = all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
                        result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
                        result(a.dbeta, a.accumulate_dw) + result(a.dbias, a.accumulate_dbias);
-  return moves(OpClass::kNorm, bytes + all({a.rows, a.columns}), bytes);  // codes beside what is stored: QuantizeFp8
+  return moves(OpClass::kNorm, bytes + all({a.fp8.rows, a.fp8.columns}), bytes);  // as QuantizeFp8
+}
+
+OpCost op_cost(const QkNorm& a) {
+  return moves(OpClass::kNorm, all({a.qkv, a.q_gamma, a.k_gamma, a.out, a.rstd}));
+}
+OpCost op_cost(const QkNormGrad& a) {
+  return moves(OpClass::kNorm, all({a.qkv, a.q_gamma, a.k_gamma, a.rstd, a.dout, a.dqkv}) +
+                                   result(a.dq_gamma, a.accumulate_dw) + result(a.dk_gamma, a.accumulate_dw));
 }
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
@@ -138,15 +146,24 @@ OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumul
 // Two codes of 8 bits take the place of the 16 bits that are counted where x is made; unless this is where it is made.
 // Only to look how large x is, is the business of whoever made it.
 OpCost op_cost(const QuantizeFp8& a) {
-  const double codes = all({a.x, a.pre, a.rows, a.columns});
+  const double codes = all({a.x, a.pre, a.fp8.rows, a.fp8.columns});
   const double bytes = codes + result(a.sums, a.accumulate);
-  return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !(a.rows || a.columns) ? 0 : codes);
+  return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !a.fp8.codes() ? 0 : codes);
 }
 OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
 // Alone where it is made again in the backward: a pass of its own in any graph.
 OpCost op_cost(const Gelu& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }
 OpCost op_cost(const GeluGrad& a) {
   return moves(OpClass::kElementwise, all({a.x, a.dout}) + result(a.dx, a.accumulate));
+}
+OpCost op_cost(const Activate& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }
+OpCost op_cost(const ActivateGrad& a) { return moves(OpClass::kElementwise, all({a.x, a.dout, a.dx})); }
+// Of the table a row per position.
+OpCost op_cost(const Rope& a) {
+  const int64_t n = a.x.shape.rows(), positions = a.positions ? n : std::min(n, a.seq);
+  const double turned = static_cast<double>(n * a.heads * a.table.shape.cols() * size_of(a.x.dtype));
+  const double table = static_cast<double>(positions * a.table.shape.cols() * size_of(DType::kF32));
+  return apart(2 * turned + table + of(a.positions));
 }
 OpCost op_cost(const FakeQuant& a) { return moves(OpClass::kElementwise, all({a.x, a.limits, a.out})); }
 OpCost op_cost(const FakeQuantGrad& a) {

@@ -58,21 +58,55 @@ struct Cast { Tensor src, dst; };                                  // between an
 struct Gelu { Tensor x, out; };                                    // out: T or f32; may alias x
 struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
 
+// Of feed-forward layers: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021).
+enum class Activation : uint8_t { kGelu, kSilu, kRelu2, kNumActivations };
+// out [n, F] = act(x), x [n, F]; or, gated (Shazeer 2020, arXiv 2002.05202), act(gate) * up, x [n, 2F]: a row is its F
+// gates, then its F ups. A rank of a tensor-parallel layer has its slice of the gates, then its slice of the ups: the
+// weight [2F, C] that makes x is cut as ShardSpec::split(0, 2). Arithmetic in f32, rounded once.
+struct Activate {
+  Tensor x, out;
+  Activation kind = Activation::kSilu;
+  bool gated = true;
+};
+// dx, laid out like x, is overwritten whole and may alias x. Gated: act'(gate) up dout, then act(gate) dout.
+struct ActivateGrad {
+  Tensor x, dout, dx;
+  Activation kind = Activation::kSilu;
+  bool gated = true;
+};
+
 // out = x * mask (kernels/core/dropout.h): the forward, and with the gradient as x the backward. x, out [n, C]; out may
 // alias x.
 struct Dropout { Tensor x, out; RowDrop drop; };
 
-// sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum) * gamma + beta.
+// FP8 copies of a tensor h that an op makes in the pass that makes h (or reads it). With scale = fp8_scale(amax[0])
+// (kernels/core/fp8.h): rows [r, c] = h * scale in FP8, columns [c, r] the same transposed; both of one F8 type, either
+// may be empty. inverse f32 [1] = 1 / scale. seen f32 [1] = max(seen, max |h|), with seen_anew max |h|; may be empty.
+// Without rows and columns amax and inverse are empty too. h is rounded to its type first, stored or not.
+struct Fp8Out {
+  Tensor amax, rows, columns, inverse, seen;
+  bool seen_anew = false;
+  bool codes() const { return rows || columns; }
+  explicit operator bool() const { return codes() || seen; }
+};
+
+// kLayer: (s - mean) * rstd * gamma + beta (Ba et al. 2016, arXiv 1607.06450).
+// kRms: s * rstd * (gamma_offset + gamma), rstd = 1 / sqrt(mean of s^2 + eps) (Zhang & Sennrich 2019, 1910.07467).
+// beta, dbeta and mean are empty. gamma_offset: 1 where a checkpoint holds weights less 1 (Gemma). Arithmetic is f32 and
+// rounded once.
+enum class NormKind : uint8_t { kLayer, kRms };
+
+// sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum).
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
 // drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. What is normed is the sum as stored.
-// For readers of 8 bits: rows, columns, inverse, seen as QuantizeFp8 makes them of out, in the same pass, of f8e4m3 and
-// with amax; any may be empty, and with one of them out too: then only codes are written.
+// fp8: of out, as f8e4m3; with rows or columns out may be empty.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;
   RowDrop drop;
-  Tensor amax, rows, columns, inverse, seen;
-  bool seen_anew = false;
+  Fp8Out fp8;
+  NormKind kind = NormKind::kLayer;
+  float gamma_offset = 0;
 };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
@@ -81,8 +115,7 @@ struct LayerNorm {
 // With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
 // dbias [C] (+)= sum over rows of delta's gradient as it is stored, of ddelta or else of dx: the gradient of the bias of
 // the layer that made delta. Only with dx; empty: not wanted.
-// For readers of 8 bits: rows, columns, inverse, seen as QuantizeFp8 makes them of delta's gradient as it is stored, in
-// the same pass, of f8e5m2 and with amax. Only with dx; any may be empty.
+// fp8: of delta's gradient, as f8e5m2. Only with dx.
 // gamma: T or f32; dgamma, dbeta, dbias: G; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
@@ -91,8 +124,38 @@ struct LayerNormGrad {
   RowDrop drop;
   Tensor dbias;
   bool accumulate_dbias = false;
-  Tensor amax, rows, columns, inverse, seen;
-  bool seen_anew = false;
+  Fp8Out fp8;
+  NormKind kind = NormKind::kLayer;
+  float gamma_offset = 0;
+};
+
+// RMSNorm of every query head and every key head of packed qkv [n, (heads + 2 kv_heads) * head_dim], laid out as for
+// Attention: of each over its head_dim channels, with q_gamma, k_gamma [head_dim] (T or f32) and gamma_offset as in
+// NormKind::kRms. v is copied. out has the shape of qkv and may alias it; rstd [n, heads + kv_heads] f32.
+struct QkNorm {
+  Tensor qkv, q_gamma, k_gamma, out, rstd;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float eps = 1e-6f, gamma_offset = 0;
+};
+// qkv as it was before the norm. dqkv [n, ...] is overwritten whole; it may alias dout; empty: not wanted. dq_gamma,
+// dk_gamma [head_dim] G (+)= by accumulate_dw; both empty: not wanted.
+struct QkNormGrad {
+  Tensor qkv, q_gamma, k_gamma, rstd, dout, dqkv, dq_gamma, dk_gamma;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  float gamma_offset = 0;
+  bool accumulate_dw = false;
+};
+
+// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
+// x [n, C], C >= heads * head_dim: of packed qkv these are the query and the key heads. Pairs as in Hugging Face's
+// rotate_half: channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d
+// on stay (partial rotary). table [positions, d] f32 (kernels/core/rope.h): of a position cos of d/2 angles, then sin.
+// Row r is at positions[r], i32 [n], or without those at first_position + (first_row + r) mod seq.
+// backward: turns by minus the angle, which is the gradient.
+struct Rope {
+  Tensor x, table, positions;
+  int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;
+  bool backward = false;
 };
 
 // Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,
@@ -275,16 +338,14 @@ struct MaxAbs { Tensor x, out; bool accumulate = false; };
 // What codes are made of: x itself, gelu(x), or x * gelu'(pre), the gradient that comes back through a GELU. Rounded to
 // T first, so that codes are those of the tensor that is not stored.
 enum class CodesOf : uint8_t { kPlain, kGelu, kGeluGrad };
-// Numbers of 8 bits, F8: f8e4m3 or f8e5m2 (kernels/core/fp8.h), of h = x, or what `of` makes of it. With scale =
-// fp8_scale(amax[0]): rows [r, c] = codes of h * scale, columns [c, r] the same transposed; both of one F8, either may be
-// empty. inverse f32 [1] = 1 / scale: what codes are multiplied by. x, pre [r, c] T, amax f32 [1]. seen f32 [1], may be
-// empty: becomes the largest |h| if that is more, or (seen_anew) in any case. Without rows and columns h is only looked
-// at, and there is no amax and no inverse. sums [c] G, may be empty: (+)= sum of h over rows, which is a bias' gradient.
+// FP8 data (Fp8Out) of h = x, or what `of` makes of it, as f8e4m3 or f8e5m2. x, pre [r, c] T. sums [c] G, may be empty:
+// (+)= column sums of h, which is a bias' gradient. At least one of fp8 and sums is wanted.
 struct QuantizeFp8 {
-  Tensor x, amax, rows, columns, inverse, seen;
+  Tensor x;
+  Fp8Out fp8;
   CodesOf of = CodesOf::kPlain;
   Tensor pre, sums;
-  bool seen_anew = false, accumulate = false;
+  bool accumulate = false;
 };
 // out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
 // f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
@@ -306,9 +367,14 @@ struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
   X(cast, Cast, kKeep)                                \
   X(gelu, Gelu, kHigh)                                \
   X(gelu_grad, GeluGrad, kHigh)                       \
+  X(activate, Activate, kHigh)                        \
+  X(activate_grad, ActivateGrad, kHigh)               \
   X(dropout, Dropout, kKeep)                          \
   X(layer_norm, LayerNorm, kHigh)                     \
   X(layer_norm_grad, LayerNormGrad, kHigh)            \
+  X(qk_norm, QkNorm, kHigh)                           \
+  X(qk_norm_grad, QkNormGrad, kHigh)                  \
+  X(rope, Rope, kHigh)                                \
   X(attention, Attention, kLow)                       \
   X(attention_grad, AttentionGrad, kLow)              \
   X(store_kv, StoreKv, kKeep)                         \

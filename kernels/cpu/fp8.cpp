@@ -60,7 +60,7 @@ float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t 
     float* row = h + r * kCodeTile;
     const float* x = values(f, e, p, (r0 + r) * to.width + c0, width, row);
     if (x != row) std::copy_n(x, width, row);
-    if (p.seen) most = std::max(most, f.max_abs(row, width));
+    if (p.fp8.seen) most = std::max(most, f.max_abs(row, width));
   }
   if (to) to.put(h, kCodeTile, r0, c0, height, width);
   static_assert(kCodeTile % kSumBlock == 0);
@@ -97,21 +97,21 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
 
 CodesOut prepare_codes(const char* op, const QuantizeFp8& p) {
   require_same(op, {"x", p.x}, {{"pre", p.pre}});
-  require_codes(op, {{"rows", p.rows}, {"columns", p.columns}});
-  require_f32(op, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
+  require_codes(op, {{"rows", p.fp8.rows}, {"columns", p.fp8.columns}});
+  require_f32(op, {{"amax", p.fp8.amax}, {"inverse", p.fp8.inverse}, {"seen", p.fp8.seen}});
   require_gradient(op, {{"sums", p.sums}});
-  CodesOut to{p.rows, p.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
-  GT_CHECK(to || p.seen || p.sums, op, ": neither codes nor the largest element nor sums are wanted");
-  GT_CHECK(!p.rows || !p.columns || p.rows.dtype == p.columns.dtype, op, ": codes of one format are wanted");
-  GT_CHECK((!p.rows || p.rows.numel() == p.x.numel()) && (!p.columns || p.columns.numel() == p.x.numel()), op, ": x ",
-           to_string(p.x.shape), ", rows ", to_string(p.rows.shape), ", columns ", to_string(p.columns.shape));
+  CodesOut to{p.fp8.rows, p.fp8.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
+  GT_CHECK(p.fp8 || p.sums, op, ": neither codes nor the largest element nor sums are wanted");
+  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, op, ": codes of one format are wanted");
+  GT_CHECK((!to.rows || to.rows.numel() == p.x.numel()) && (!to.columns || to.columns.numel() == p.x.numel()), op,
+           ": x ", to_string(p.x.shape), ", rows ", to_string(to.rows.shape), ", columns ", to_string(to.columns.shape));
   GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), op, ": x ", to_string(p.x.shape), ", pre ",
            to_string(p.pre.shape));
   if (p.sums) require_numel(op, to.width, {{"sums", p.sums}});
   if (!to) return to;
-  require_numel(op, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
-  to.scale = fp8_scale(*p.amax.as<float>(), to.format());
-  *p.inverse.as<float>() = 1 / to.scale;
+  require_numel(op, 1, {{"amax", p.fp8.amax}, {"inverse", p.fp8.inverse}});
+  to.scale = fp8_scale(*p.fp8.amax.as<float>(), to.format());
+  *p.fp8.inverse.as<float>() = 1 / to.scale;
   return to;
 }
 
@@ -123,7 +123,8 @@ float encode_rows(const QuantizeFp8& p, const CodesOut& to, int64_t r0) {
 
 void quantize_fp8(const QuantizeFp8& p, Stream s) {
   const CodesOut to = prepare_codes("quantize_fp8", p);
-  if (p.seen && p.seen_anew) *p.seen.as<float>() = 0;
+  float* seen = p.fp8.seen.as<float>();
+  if (seen != nullptr && p.fp8.seen_anew) *seen = 0;
   if (p.x.numel() == 0) return;
   const int64_t down = (to.height + kCodeTile - 1) / kCodeTile, across = (to.width + kCodeTile - 1) / kCodeTile;
   const int64_t blocks = (to.height + kSumBlock - 1) / kSumBlock;
@@ -133,7 +134,7 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
     for (int64_t i = begin; i < end; ++i)
       most[i] = encode_tile(p, to, i / across * kCodeTile, i % across * kCodeTile, sums);
   });
-  if (p.seen) *p.seen.as<float>() = std::max(*p.seen.as<float>(), *std::max_element(most, most + down * across));
+  if (seen != nullptr) *seen = std::max(*seen, *std::max_element(most, most + down * across));
   if (sums == nullptr) return;
   // The sums of this tensor, and then those onto what is there: also where they are made here and added by another op.
   const Simd& f = simd();

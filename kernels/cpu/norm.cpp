@@ -1,4 +1,4 @@
-// Layer normalisation and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by
+// Layer norm, RMSNorm and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by
 // blocks of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is
 // normed as it is stored.
 #include <algorithm>
@@ -60,28 +60,44 @@ enum NormRoom { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kNormRooms };
 
 void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm";
+  const bool rms = p.kind == NormKind::kRms;
+  const Fp8Out& fp8 = p.fp8;
   require_same(op, {"x", p.x}, {{"sum", p.sum}, {"out", p.out}});
   require_same_or_narrower(op, {"x", p.x}, {{"delta", p.delta}});
   require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}, {"beta", p.beta}});
   require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
   require_numel(op, rows * cols, {{"x", p.x}});
-  require_numel(op, cols, {{"beta", p.beta}});
-  require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
+  GT_CHECK(!rms || (!p.beta && !p.mean), op, ": RMSNorm has no beta and no mean");
+  if (!rms) require_numel(op, cols, {{"beta", p.beta}});
+  if (!rms) require_numel(op, rows, {{"mean", p.mean}});
+  require_numel(op, rows, {{"rstd", p.rstd}});
   if (p.delta) require_numel(op, rows * cols, {{"delta", p.delta}, {"sum", p.sum}});
   GT_CHECK(!p.drop || p.delta, op, ": dropout without a delta to act on");
-  require_dtype(op, DType::kF8E4M3, {{"rows", p.rows}, {"columns", p.columns}});
-  require_f32(op, {{"amax", p.amax}, {"inverse", p.inverse}, {"seen", p.seen}});
-  GT_CHECK(p.out || p.rows || p.columns, op, ": neither out nor codes of it are wanted");
-  for (const Tensor* t : {&p.out, &p.rows, &p.columns})
+  require_dtype(op, DType::kF8E4M3, {{"rows", fp8.rows}, {"columns", fp8.columns}});
+  require_f32(op, {{"amax", fp8.amax}, {"inverse", fp8.inverse}, {"seen", fp8.seen}});
+  GT_CHECK(p.out || fp8.codes(), op, ": neither out nor codes of it are wanted");
+  for (const Tensor* t : {&p.out, &fp8.rows, &fp8.columns})
     if (*t) require_numel(op, rows * cols, {{"out or codes", *t}});
-  if (p.rows || p.columns) require_numel(op, 1, {{"amax", p.amax}, {"inverse", p.inverse}});
-  if (p.seen) require_numel(op, 1, {{"seen", p.seen}});
+  if (fp8.codes()) require_numel(op, 1, {{"amax", fp8.amax}, {"inverse", fp8.inverse}});
+  if (fp8.seen) require_numel(op, 1, {{"seen", fp8.seen}});
+}
+
+// The weights of a norm in f32, with their offset.
+template <class Args>
+const float* weights(const Simd& f, const Args& p, int64_t cols, float* room) {
+  const float* gamma = read(f, p.gamma, 0, cols, room);
+  if (p.kind != NormKind::kRms || p.gamma_offset == 0) return gamma;
+  f.add_scalar(gamma, p.gamma_offset, room, cols);
+  return room;
 }
 
 // Rows [begin, end) of a norm; `staged`, of them: out, rounded to its type, where codes are made of it.
 void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const Rooms& room, int staged = -1) {
   const int64_t cols = p.gamma.numel();
-  const float *gamma = read(f, p.gamma, 0, cols, room[kGamma]), *beta = read(f, p.beta, 0, cols, room[kBeta]);
+  const bool rms = p.kind == NormKind::kRms;
+  const float* gamma = weights(f, p, cols, room[kGamma]);
+  const float* beta = rms ? nullptr : read(f, p.beta, 0, cols, room[kBeta]);
+  const auto norm = rms ? f.rms_norm : f.layer_norm;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * cols;
     const float* x = read(f, p.x, at, cols, room[kX]);
@@ -97,8 +113,8 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
       delta = nullptr;
     }
     float* out = p.out ? target(p.out, at, room[kOut]) : room[kOut];
-    f.layer_norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, out, p.mean.as<float>() + r,
-                 p.rstd.as<float>() + r, cols, p.eps);
+    norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, out, rms ? nullptr : p.mean.as<float>() + r,
+         p.rstd.as<float>() + r, cols, p.eps);
     if (p.out) write(f, p.out, at, cols, room[kOut]);
     if (staged < 0) continue;
     float* to = room[staged + static_cast<int>(r - begin)];
@@ -113,10 +129,10 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
 
 // A norm whose result is encoded, or looked at, while a block of its rows is at hand.
 void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
-  CodesOut to{p.rows, p.columns, 1, rows, cols};
+  CodesOut to{p.fp8.rows, p.fp8.columns, 1, rows, cols};
   if (to) {
-    to.scale = fp8_scale(*p.amax.as<float>(), to.format());
-    *p.inverse.as<float>() = 1 / to.scale;
+    to.scale = fp8_scale(*p.fp8.amax.as<float>(), to.format());
+    *p.fp8.inverse.as<float>() = 1 / to.scale;
   }
   CpuContext& context = cpu_context(s);
   const int64_t blocks = (rows + kCodeTile - 1) / kCodeTile;
@@ -127,15 +143,15 @@ void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
       const int64_t r0 = b * kCodeTile, h = std::min(kCodeTile, rows - r0);
       norm_rows(p, f, r0, r0 + h, room, kNormRooms);
       most[b] = 0;
-      for (int r = 0; p.seen && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
+      for (int r = 0; p.fp8.seen && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
       for (int64_t c = 0; to && c < cols; c += kCodeTile)
         to.put(room[kNormRooms] + c, room[kNormRooms + 1] - room[kNormRooms], r0, c, h, std::min(kCodeTile, cols - c));
     }
   });
-  if (!p.seen) return;
-  float all = p.seen_anew ? 0 : *p.seen.as<float>();
+  if (!p.fp8.seen) return;
+  float all = p.fp8.seen_anew ? 0 : *p.fp8.seen.as<float>();
   for (int64_t b = 0; b < blocks; ++b) all = std::max(all, most[b]);
-  *p.seen.as<float>() = all;
+  *p.fp8.seen.as<float>() = all;
 }
 
 }  // namespace
@@ -143,7 +159,7 @@ void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
 void layer_norm(const LayerNorm& p, Stream s) {
   const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
   validate(p, rows, cols);
-  if (p.rows || p.columns || p.seen) return norm_codes(p, rows, cols, s);
+  if (p.fp8) return norm_codes(p, rows, cols, s);
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     norm_rows(p, f, begin, end, Rooms(context, thread, kNormRooms, cols));
@@ -154,13 +170,16 @@ namespace {
 
 void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm_grad";
+  const bool rms = p.kind == NormKind::kRms;
   require_same(op, {"x", p.x}, {{"dout", p.dout}, {"dsum", p.dsum}, {"dx", p.dx}});
   require_same_or_narrower(op, {"x", p.x}, {{"ddelta", p.ddelta}});
   require_same_or_f32(op, {"x", p.x}, {{"gamma", p.gamma}});
   require_f32(op, {{"mean", p.mean}, {"rstd", p.rstd}});
   require_gradient(op, {{"dgamma", p.dgamma}, {"dbeta", p.dbeta}, {"dbias", p.dbias}});
   require_numel(op, rows * cols, {{"x", p.x}, {"dout", p.dout}});
-  require_numel(op, rows, {{"mean", p.mean}, {"rstd", p.rstd}});
+  GT_CHECK(!rms || (!p.dbeta && !p.mean), op, ": RMSNorm has no beta and no mean");
+  if (!rms) require_numel(op, rows, {{"mean", p.mean}});
+  require_numel(op, rows, {{"rstd", p.rstd}});
   if (p.dx) require_numel(op, rows * cols, {{"dx", p.dx}});
   if (p.dsum) require_numel(op, rows * cols, {{"dsum", p.dsum}});
   if (p.drop) require_numel(op, rows * cols, {{"ddelta", p.ddelta}});
@@ -169,8 +188,8 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
     if (*t) require_numel(op, cols, {{"dgamma, dbeta or dbias", *t}});
   }
   GT_CHECK(!p.dbias || p.dx, op, ": dbias without dx");
-  require_dtype(op, DType::kF8E5M2, {{"rows", p.rows}, {"columns", p.columns}});
-  GT_CHECK(p.dx || !(p.rows || p.columns || p.seen), op, ": codes of delta's gradient without dx");
+  require_dtype(op, DType::kF8E5M2, {{"rows", p.fp8.rows}, {"columns", p.fp8.columns}});
+  GT_CHECK(p.dx || !p.fp8, op, ": codes of delta's gradient without dx");
 }
 
 // Sums of blocks of rows: one row of them a block, `stride` apart; nullptr: not wanted.
@@ -185,7 +204,9 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
   enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
   const int64_t cols = p.gamma.numel();
   const Rooms room(context, thread, kCount, cols);
-  const float* gamma = p.dx ? read(f, p.gamma, 0, cols, room[kGamma]) : nullptr;
+  const float* gamma = p.dx ? weights(f, p, cols, room[kGamma]) : nullptr;
+  const bool rms = p.kind == NormKind::kRms;
+  const auto norm_grad = rms ? f.rms_norm_grad : f.layer_norm_grad;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * cols, block = r / kRowBlock * sums.stride;
     const float* x = read(f, p.x, at, cols, room[kX]);
@@ -195,9 +216,9 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
     if (more) read(f, p.dx, at, cols, room[kDx]);
     // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
     float* dx = p.dx ? target(p.dx, at, room[kDx]) : room[kDx];
-    f.layer_norm_grad(x, p.dx ? gamma : x, p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
-                      sums.dgamma ? sums.dgamma + block : nullptr, sums.dbeta ? sums.dbeta + block : nullptr, cols,
-                      more, r % kRowBlock == 0);
+    norm_grad(x, p.dx ? gamma : x, rms ? 0 : p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
+              sums.dgamma ? sums.dgamma + block : nullptr, sums.dbeta ? sums.dbeta + block : nullptr, cols, more,
+              r % kRowBlock == 0);
     if (p.dx) write(f, p.dx, at, cols, dx);
     if (p.drop) {
       const float* through = read(f, p.dx, at, cols, room[kDx]);
@@ -215,12 +236,7 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
 template <class GradRows>
 void encode_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_rows) {
   static_assert(kCodeTile % kRowBlock == 0);
-  const QuantizeFp8 delta{.x = p.drop ? p.ddelta : p.dx,
-                          .amax = p.amax,
-                          .rows = p.rows,
-                          .columns = p.columns,
-                          .inverse = p.inverse,
-                          .seen = p.seen};
+  const QuantizeFp8 delta{.x = p.drop ? p.ddelta : p.dx, .fp8 = p.fp8};
   const CodesOut to = prepare_codes("layer_norm_grad", delta);
   const int64_t tiles = (to.height + kCodeTile - 1) / kCodeTile;
   parallel_for(s, tiles, 1, [&](int64_t begin, int64_t end, int thread) {
@@ -229,9 +245,9 @@ void encode_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_ro
       most[t] = encode_rows(delta, to, t * kCodeTile);
     }
   });
-  if (!p.seen) return;
-  const float before = p.seen_anew ? 0 : *p.seen.as<float>();
-  *p.seen.as<float>() = std::accumulate(most, most + tiles, before, [](float a, float b) { return std::max(a, b); });
+  if (!p.fp8.seen) return;
+  const float before = p.fp8.seen_anew ? 0 : *p.fp8.seen.as<float>();
+  *p.fp8.seen.as<float>() = std::accumulate(most, most + tiles, before, [](float a, float b) { return std::max(a, b); });
 }
 
 }  // namespace
@@ -242,7 +258,6 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t stride = (cols + 15) / 16 * 16;
   CpuContext& context = cpu_context(s);
-  const bool encodes = p.rows || p.columns || p.seen;
   float* room = context.scratch<float>(3 * blocks * stride + (rows + kCodeTile - 1) / kCodeTile);
   const auto partial = [&](const Tensor& wanted, int64_t i) { return wanted ? room + i * blocks * stride : nullptr; };
   const BlockSums sums{partial(p.dgamma, 0), partial(p.dbeta, 1), partial(p.dbias, 2), stride};
@@ -250,7 +265,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const auto grad_rows = [&](int64_t begin, int64_t end, int thread) {
     norm_grad_rows(p, f, begin, end, sums, context, thread);
   };
-  if (encodes)
+  if (p.fp8)
     encode_grad(p, s, room + 3 * blocks * stride, grad_rows);
   else
     parallel_for(s, rows, kRowBlock, grad_rows);

@@ -50,6 +50,13 @@ struct Simd {
   void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
   void (*multiply)(const float* a, const float* b, float* out, int64_t n);
   void (*scale)(const float* x, float factor, float* out, int64_t n);
+  void (*add_scalar)(const float* x, float addend, float* out, int64_t n);
+  // act(gate), times up where that is not null; by Activation (ops.h). The gradients with respect to both; dup is null
+  // where up is. Outputs may alias any input.
+  void (*activate[3])(const float* gate, const float* up, float* out, int64_t n);
+  void (*activate_grad[3])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
+  // In place: (a, b) = (a cos - b sin, b cos + a sin), with backward by minus the angle.
+  void (*rotate)(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward);
   // out[i] = the mask's scale where element first + i of this sample is kept, else 0.
   void (*drop_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
   // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
@@ -75,6 +82,9 @@ struct Simd {
   void (*layer_norm_grad)(const float* x, const float* gamma, float mean, float rstd, const float* dout,
                           const float* dsum, float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate,
                           bool first);
+  // The same of RMSNorm: beta, mean and dbeta are not looked at.
+  decltype(layer_norm) rms_norm;
+  decltype(layer_norm_grad) rms_norm_grad;
 
   int64_t (*attention_scratch)(int64_t dim);  // floats
   // Queries [first, first + kAttentionBlock) of one head: out and lse.

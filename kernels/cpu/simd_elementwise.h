@@ -20,6 +20,20 @@ void scale_n(const float* x, float factor, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(x + i) * f); });
 }
 
+void add_scalar_n(const float* x, float addend, float* out, int64_t n) {
+  const Vec a = splat(addend);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(x + i) + a); });
+}
+
+void rotate_n(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward) {
+  const Vec sign = splat(backward ? -1.0f : 1.0f);
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec c = lanes.load(cos + i), s = lanes.load(sin + i) * sign, x = lanes.load(a + i), y = lanes.load(b + i);
+    lanes.store(a + i, x * c - y * s);
+    lanes.store(b + i, y * c + x * s);
+  });
+}
+
 void exp_n(const float* x, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, exp(lanes.load(x + i))); });
 }

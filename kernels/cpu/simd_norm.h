@@ -1,4 +1,4 @@
-// Layer normalisation of one row and its gradient; body of simd_{scalar,avx2,avx512}.cpp.
+// Layer norm and RMSNorm of one row and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -8,9 +8,11 @@ namespace {
 
 inline Vec plus(Vec a, Vec b) { return a + b; }
 
-void layer_norm_row(const float* x, const float* delta, const float* gamma, const float* beta, float* sum, float* out,
-                    float* mean, float* rstd, int64_t n, float eps) {
-  Vec total;
+// kRms: no mean and no beta.
+template <bool kRms>
+void norm_row(const float* x, const float* delta, const float* gamma, const float* beta, float* sum, float* out,
+              float* mean, float* rstd, int64_t n, float eps) {
+  Vec total{};
   if (delta != nullptr) {
     total = fold(
         n, Vec{},
@@ -21,11 +23,11 @@ void layer_norm_row(const float* x, const float* delta, const float* gamma, cons
         },
         plus);
     x = sum;
-  } else {
+  } else if constexpr (!kRms) {
     total = fold(
         n, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return acc + lanes.load(x + i); }, plus);
   }
-  const float mu = sum_lanes(total) / static_cast<float>(n);
+  const float mu = kRms ? 0.0f : sum_lanes(total) / static_cast<float>(n);
   const Vec center = splat(mu);
   const Vec squares = fold(
       n, Vec{},
@@ -37,21 +39,27 @@ void layer_norm_row(const float* x, const float* delta, const float* gamma, cons
   const float r = 1.0f / __builtin_sqrtf(sum_lanes(squares) / static_cast<float>(n) + eps);
   const Vec scale = splat(r);
   sweep(n, [=](int64_t i, auto lanes) {
-    const Vec hat = (lanes.load(x + i) - center) * scale;
-    lanes.store(out + i, fma(hat, lanes.load(gamma + i), lanes.load(beta + i)));
+    const Vec hat = (lanes.load(x + i) - center) * scale, g = lanes.load(gamma + i);
+    if constexpr (kRms)
+      lanes.store(out + i, hat * g);
+    else
+      lanes.store(out + i, fma(hat, g, lanes.load(beta + i)));
   });
-  *mean = mu;
+  if constexpr (!kRms) *mean = mu;
   *rstd = r;
 }
 
-// With g = dout * gamma and h = (x - mean) * rstd:  dx = rstd * (g - avg(g) - h * avg(g * h)).
-void layer_norm_grad_row(const float* x, const float* gamma, float mean, float rstd, const float* dout,
-                         const float* dsum, float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate,
-                         bool first) {
-  const Vec center = splat(mean), scale = splat(rstd);
-  const Vec sum_g = fold(
-      n, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return fma(lanes.load(dout + i), lanes.load(gamma + i), acc); },
-      plus);
+// With g = dout * gamma and h = (x - mean) * rstd:  dx = rstd * (g - avg(g) - h * avg(g * h)); RMSNorm has neither mean
+// nor avg(g).
+template <bool kRms>
+void norm_grad_row(const float* x, const float* gamma, float mean, float rstd, const float* dout, const float* dsum,
+                   float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate, bool first) {
+  const Vec center = splat(kRms ? 0.0f : mean), scale = splat(rstd);
+  Vec sum_g{};
+  if constexpr (!kRms)
+    sum_g = fold(
+        n, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return fma(lanes.load(dout + i), lanes.load(gamma + i), acc); },
+        plus);
   const Vec sum_gh = fold(
       n, Vec{},
       [=](Vec acc, int64_t i, auto lanes) {

@@ -1,5 +1,6 @@
 // The functions of one instruction set, gathered. Included by simd_{scalar,avx2,avx512}.cpp alone.
 #pragma once
+#include "kernels/cpu/simd_activation.h"
 #include "kernels/cpu/simd_attention.h"
 #include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_elementwise.h"
@@ -18,6 +19,10 @@ constexpr Simd kTableHere{
     .exp = exp_n,
     .multiply = multiply_n,
     .scale = scale_n,
+    .add_scalar = add_scalar_n,
+    .activate = {activate_n<gelu_parts>, activate_n<silu_parts>, activate_n<relu2_parts>},
+    .activate_grad = {activate_grad_n<gelu_parts>, activate_grad_n<silu_parts>, activate_grad_n<relu2_parts>},
+    .rotate = rotate_n,
     .drop_factors = drop_factors_n,
     .sum_rows = sum_rows_n,
     .stochastic_bf16 = stochastic_bf16_n,
@@ -28,8 +33,10 @@ constexpr Simd kTableHere{
     .bf16_to_f32 = bf16_to_f32_n,
     .f32_to_f16 = f32_to_f16_n,
     .f16_to_f32 = f16_to_f32_n,
-    .layer_norm = layer_norm_row,
-    .layer_norm_grad = layer_norm_grad_row,
+    .layer_norm = norm_row<false>,
+    .layer_norm_grad = norm_grad_row<false>,
+    .rms_norm = norm_row<true>,
+    .rms_norm_grad = norm_grad_row<true>,
     .attention_scratch = attention_scratch_floats,
     .attention = attention_block,
     .attention_query = attention_query,

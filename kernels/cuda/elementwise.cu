@@ -2,7 +2,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -157,11 +157,12 @@ __global__ void __launch_bounds__(256)
 
 template <class G>
 __global__ void __launch_bounds__(256)
-    combine_kernel(const float* partial, int parts, int64_t columns, int64_t split, G* out, G* out2, bool accumulate) {
+    combine_kernel(const float* partial, int parts, int64_t columns, int64_t wanted, int64_t split, G* out, G* out2,
+                   bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   constexpr int kAhead = 16;  // loads under way together, the last ones too; added in the order of the parts
-  for (int first = threadIdx.y; c < columns && first < parts; first += 8 * kAhead) {
+  for (int first = threadIdx.y; c < wanted && first < parts; first += 8 * kAhead) {
     float ahead[kAhead];
     const float* from = partial + first * columns + c;
 #pragma unroll
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(256)
   __shared__ float lane[8][32];
   lane[threadIdx.y][threadIdx.x] = s;
   __syncthreads();
-  if (threadIdx.y != 0 || c >= columns) return;
+  if (threadIdx.y != 0 || c >= wanted) return;
   for (int y = 1; y < 8; ++y) s += lane[y][threadIdx.x];
   G* to = c < split ? out + c : out2 + (c - split);
   *to = from_float<G>(accumulate ? to_float(*to) + s : s);
@@ -184,10 +185,11 @@ __global__ void __launch_bounds__(256)
 
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op) {
+  const int64_t wanted = out2 ? columns : split;
   by_gradient(op, "a sum over rows", out.dtype, [&](auto g) {
     using G = decltype(g);
-    combine_kernel<G><<<static_cast<unsigned>(ceil_div(columns, 32)), dim3(32, 8), 0, c.stream>>>(
-        partial, parts, columns, split, out.as<G>(), out2.as<G>(), accumulate);
+    combine_kernel<G><<<static_cast<unsigned>(ceil_div(wanted, 32)), dim3(32, 8), 0, c.stream>>>(
+        partial, parts, columns, wanted, split, out.as<G>(), out2.as<G>(), accumulate);
   });
 }
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -211,15 +211,16 @@ void want_codes(const char* tensor, const Tensor& t, int64_t numel) {
 
 void validate(const QuantizeFp8& a) {
   constexpr const char* kOp = "quantize_fp8";
-  want_codes("rows", a.rows, a.x.numel());
-  want_codes("columns", a.columns, a.x.numel());
-  GT_CHECK(a.rows || a.columns || a.seen || a.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
-  GT_CHECK(!a.rows || !a.columns || a.rows.dtype == a.columns.dtype, kOp, ": codes of one format are wanted");
-  if (a.rows || a.columns) {
-    want(kOp, "amax", a.amax, DType::kF32);
-    want(kOp, "inverse", a.inverse, DType::kF32);
+  const Fp8Out& to = a.fp8;
+  want_codes("rows", to.rows, a.x.numel());
+  want_codes("columns", to.columns, a.x.numel());
+  GT_CHECK(to || a.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
+  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, kOp, ": codes of one format are wanted");
+  if (to.codes()) {
+    want(kOp, "amax", to.amax, DType::kF32);
+    want(kOp, "inverse", to.inverse, DType::kF32);
   }
-  if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
+  if (to.seen) want(kOp, "seen", to.seen, DType::kF32);
   if (a.of == CodesOf::kGeluGrad) {
     want(kOp, "pre", a.pre, a.x.dtype);
     GT_CHECK(a.pre.numel() == a.x.numel(), kOp, ": x ", to_string(a.x.shape), " pre ", to_string(a.pre.shape));
@@ -243,26 +244,27 @@ void by_source(const QuantizeFp8& a, F&& f) {
 void quantize_fp8(const QuantizeFp8& a, Stream s) {
   constexpr const char* kOp = "quantize_fp8";
   validate(a);
-  const bool encodes = a.rows || a.columns;
-  const DType codes = a.rows ? a.rows.dtype : a.columns.dtype;
+  const Fp8Out& out = a.fp8;
+  const bool encodes = out.codes();
+  const DType codes = out.rows ? out.rows.dtype : out.columns.dtype;
   Context& c = enter(s, kOp);
-  if (a.seen && a.seen_anew) check(cudaMemsetAsync(a.seen.data, 0, sizeof(float), c.stream), kOp);
+  if (out.seen && out.seen_anew) check(cudaMemsetAsync(out.seen.data, 0, sizeof(float), c.stream), kOp);
   const int64_t height = a.x.shape.rows(), width = a.x.shape.cols();
   if (a.x.numel() == 0) {
-    if (encodes) inverse_kernel<<<1, 1, 0, c.stream>>>(a.amax.as<float>(), a.inverse.as<float>(), codes);
+    if (encodes) inverse_kernel<<<1, 1, 0, c.stream>>>(out.amax.as<float>(), out.inverse.as<float>(), codes);
     return leave(c, kOp);
   }
   const int64_t down = ceil_div(height, kTileRows), blocks = down * ceil_div(width, kTileCols);
-  Made to{a.amax.as<float>(),
-          a.rows.as<uint8_t>(),
-          a.columns.as<uint8_t>(),
-          encodes ? a.inverse.as<float>() : nullptr,
-          a.seen.as<float>(),
+  Made to{out.amax.as<float>(),
+          out.rows.as<uint8_t>(),
+          out.columns.as<uint8_t>(),
+          encodes ? out.inverse.as<float>() : nullptr,
+          out.seen.as<float>(),
           a.sums ? reinterpret_cast<float*>(c.scratch(down * width * size_of(DType::kF32))) : nullptr,
           height,
           width,
-          width % kWide == 0 && aligned16({a.x.data, a.pre.data, a.rows.data}),
-          height % 16 == 0 && aligned16({a.columns.data})};
+          width % kWide == 0 && aligned16({a.x.data, a.pre.data, out.rows.data}),
+          height % 16 == 0 && aligned16({out.columns.data})};
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
     by_source<decltype(t)>(a, [&](auto source) {
       const auto launch = [&](auto kernel) {

@@ -1,4 +1,4 @@
-// Residual add + layer norm, and its backward, in one pass each. A row lives in registers: one warp a row up to 1024
+// Residual add + layer norm or RMSNorm, and its backward, in one pass each. A row lives in registers: one warp a row up to 1024
 // columns, eight warps up to 8192; other sizes take the plain kernels, which read a row several times.
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
 #include "kernels/cuda/dispatch.h"
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
     s += v;
   }
   const T* x = p.delta ? p.sum : p.x;  // a thread reads back only what it wrote itself
-  const float mean = group_sum<8>(s, shared) * p.inverse_cols;
+  const float mean = p.template mean_of<8>(s, shared);
   float q = 0;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
     const float d = to_float(x[at + c]) - mean;
@@ -49,10 +49,9 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   }
   const float rstd = inverse_root(group_sum<8>(q, shared) * p.inverse_cols + p.eps);
   for (int c = threadIdx.x; c < p.cols; c += 256) {
-    float g[1], b[1];
-    p.gamma.template get<1>(c, g);
-    p.beta.template get<1>(c, b);
-    p.out[at + c] = from_float<T>((to_float(x[at + c]) - mean) * rstd * g[0] + b[0]);
+    float v[1] = {to_float(x[at + c])};
+    p.scale(c, mean, rstd, v);
+    p.out[at + c] = from_float<T>(v[0]);
   }
   if (threadIdx.x == 0) p.statistics(row, mean, rstd);
 }
@@ -83,19 +82,19 @@ template <class T, bool Drop>
 __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
   __shared__ float shared[2 * 8];
   const int64_t row = blockIdx.x, at = row * p.cols;
-  const float mean = p.mean[row], rstd = p.rstd[row];
+  const float mean = p.mean_of(row), rstd = p.rstd[row];
   float s = 0, sx = 0, w[1];
   for (int c = threadIdx.x; c < p.cols; c += 256) {
-    p.gamma.template get<1>(c, w);
+    p.weights_at(c, w);
     const float g = to_float(p.dout[at + c]) * w[0];
     s += g;
     sx += g * (to_float(p.x[at + c]) - mean) * rstd;
   }
   const float2 sums = group_sum<8>(make_float2(s, sx), shared);
-  s = sums.x * p.inverse_cols;
+  s = p.rms ? 0.0f : sums.x * p.inverse_cols;
   sx = sums.y * p.inverse_cols;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
-    p.gamma.template get<1>(c, w);
+    p.weights_at(c, w);
     float d = rstd * (to_float(p.dout[at + c]) * w[0] - s - (to_float(p.x[at + c]) - mean) * rstd * sx);
     if (p.dsum != nullptr) d += to_float(p.dsum[at + c]);
     if (p.accumulate) d += to_float(p.dx[at + c]);
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
 #pragma unroll 4
   for (int64_t row = int64_t{blockIdx.y} * chunk; row < end; ++row) {
     const float d = to_float(p.dout[row * p.cols + c]);
-    dgamma += d * (to_float(p.x[row * p.cols + c]) - p.mean[row]) * p.rstd[row];
+    dgamma += d * (to_float(p.x[row * p.cols + c]) - p.mean_of(row)) * p.rstd[row];
     dbeta += d;
   }
   p.partial[int64_t{blockIdx.y} * 2 * p.cols + c] = dgamma;
@@ -129,37 +128,23 @@ __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, in
 
 namespace {
 
-// Codes that are wanted of a norm's result, or of its backward's: whether there are any, and in a pass of their own.
-template <class Args>
-bool encodes(const Args& a) {
-  return a.rows || a.columns || a.seen;
-}
-template <class Args>
-void encode_apart(const Args& a, const Tensor& x, Stream s) {
-  quantize_fp8({.x = x,
-                .amax = a.amax,
-                .rows = a.rows,
-                .columns = a.columns,
-                .inverse = a.inverse,
-                .seen = a.seen,
-                .seen_anew = a.seen_anew},
-               s);
-}
-
 void validate(const LayerNorm& a, int64_t n, int64_t cols) {
   constexpr const char* kOp = "layer_norm";
   const int64_t all = a.x.numel();
-  GT_CHECK(a.gamma.numel() == cols && a.beta.numel() == cols && a.rstd.numel() == n, kOp, ": x ", to_string(a.x.shape),
+  const Fp8Out& fp8 = a.fp8;
+  GT_CHECK(a.gamma.numel() == cols && a.rstd.numel() == n, kOp, ": x ", to_string(a.x.shape),
            " gamma ", to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
-  GT_CHECK(a.out || a.rows || a.columns, kOp, ": neither out nor codes of it are wanted");
-  GT_CHECK((!a.out || a.out.numel() == all) && (!a.rows || a.rows.numel() == all) &&
-               (!a.columns || a.columns.numel() == all),
-           kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(a.rows.shape),
-           " columns ", to_string(a.columns.shape));
+  GT_CHECK(a.kind == NormKind::kRms ? !a.beta && !a.mean : a.beta.numel() == cols, kOp, ": beta ",
+           to_string(a.beta.shape), ", mean ", to_string(a.mean.shape));
+  GT_CHECK(a.out || fp8.codes(), kOp, ": neither out nor codes of it are wanted");
+  GT_CHECK((!a.out || a.out.numel() == all) && (!fp8.rows || fp8.rows.numel() == all) &&
+               (!fp8.columns || fp8.columns.numel() == all),
+           kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(fp8.rows.shape),
+           " columns ", to_string(fp8.columns.shape));
   if (a.out) want(kOp, "out", a.out, a.x.dtype);
   if (a.delta) want(kOp, "sum", a.sum, a.x.dtype);
-  if (a.rows) want(kOp, "rows", a.rows, DType::kF8E4M3);
-  if (a.columns) want(kOp, "columns", a.columns, DType::kF8E4M3);
+  if (fp8.rows) want(kOp, "rows", fp8.rows, DType::kF8E4M3);
+  if (fp8.columns) want(kOp, "columns", fp8.columns, DType::kF8E4M3);
   GT_CHECK(!a.drop || a.delta, kOp, ": dropout without a delta to act on");
 }
 
@@ -188,12 +173,12 @@ void layer_norm(const LayerNorm& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "layer_norm");
   validate(a, a.x.shape.rows(), a.x.shape.cols());
-  if (encodes(a) && norm_codes(a, c)) return leave(c, "layer_norm");
+  if (a.fp8 && norm_codes(a, c)) return leave(c, "layer_norm");
   LayerNorm plain = a;
   if (!a.out) plain.out = {c.scratch(a.x.bytes()), a.x.shape, a.x.dtype, a.x.device};
   plain_norm(plain, c);
   leave(c, "layer_norm");
-  if (encodes(a)) encode_apart(a, plain.out, s);
+  if (a.fp8) quantize_fp8({.x = plain.out, .fp8 = a.fp8}, s);
 }
 
 namespace {
@@ -201,28 +186,29 @@ namespace {
 void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
   constexpr const char* kOp = "layer_norm_grad";
   const int64_t all = a.x.numel();
+  const Fp8Out& fp8 = a.fp8;
   GT_CHECK(n * cols == all && a.dout.numel() == all && (!a.dx || a.dx.numel() == all) && a.rstd.numel() == n, kOp,
            ": x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ", to_string(a.gamma.shape));
-  GT_CHECK(static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), kOp, ": dgamma and dbeta go together");
+  GT_CHECK(a.kind == NormKind::kRms ? !a.dbeta : static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), kOp,
+           ": dgamma and dbeta go together, and RMSNorm has no beta");
   want(kOp, "dout", a.dout, a.x.dtype);
   if (a.dx) want(kOp, "dx", a.dx, a.x.dtype);
   if (a.dsum) want(kOp, "dsum", a.dsum, a.x.dtype);
   GT_CHECK(!a.drop || (a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx), kOp, ": ddelta ",
            to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
-  if (a.dgamma) want(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
+  if (a.dbeta) want(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
   GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), kOp, ": dbias ", to_string(a.dbias.shape), " of dx ",
            to_string(a.dx.shape));
-  GT_CHECK((!a.rows || a.rows.numel() == all) && (!a.columns || a.columns.numel() == all) &&
-               (a.dx || !(a.rows || a.columns || a.seen)),
-           kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(a.rows.shape), " columns ",
-           to_string(a.columns.shape));
-  for (const Tensor* codes : {&a.rows, &a.columns})
+  GT_CHECK((!fp8.rows || fp8.rows.numel() == all) && (!fp8.columns || fp8.columns.numel() == all) && (a.dx || !fp8),
+           kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(fp8.rows.shape), " columns ",
+           to_string(fp8.columns.shape));
+  for (const Tensor* codes : {&fp8.rows, &fp8.columns})
     if (*codes) want(kOp, "codes", *codes, DType::kF8E5M2);
-  if (a.rows || a.columns) {
-    want(kOp, "amax", a.amax, DType::kF32);
-    want(kOp, "inverse", a.inverse, DType::kF32);
+  if (fp8.codes()) {
+    want(kOp, "amax", fp8.amax, DType::kF32);
+    want(kOp, "inverse", fp8.inverse, DType::kF32);
   }
-  if (a.seen) want(kOp, "seen", a.seen, DType::kF32);
+  if (fp8.seen) want(kOp, "seen", fp8.seen, DType::kF32);
 }
 
 // A row in registers; false: no kernel takes this shape, these types or addresses.
@@ -231,7 +217,7 @@ bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shar
   // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
   if (!a.dx || !aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data})) return false;
   if constexpr (!std::is_same_v<T, float>)  // products of 8 bits stand between halves
-    if (encodes(a) && norm_grad_codes(a, p, c, shares)) return *encoded = true;
+    if (a.fp8 && norm_grad_codes(a, p, c, shares)) return *encoded = true;
   bool fits = false;
   by_drop(a.drop, [&](auto drops) {
     fits = by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
@@ -269,7 +255,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   const int64_t n = a.x.numel() / cols;
   Context& c = enter(s, kOp);
   validate(a, n, cols);
-  if (n == 0 && !a.dgamma && !a.dbias && !encodes(a)) return;
+  if (n == 0 && !a.dgamma && !a.dbias && !a.fp8) return;
   Shares shares;
   bool fits = false, encoded = false;
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
@@ -288,7 +274,9 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         a.accumulate_dx,
                         branch<T>(kOp, "ddelta", a.ddelta, a.x.dtype),
                         a.drop,
-                        nullptr};
+                        nullptr,
+                        a.kind == NormKind::kRms,
+                        a.gamma_offset};
     if (n == 0) return;
     fits = in_registers(a, p, c, shares, &encoded);
     if (!fits) in_passes(a, p, c, shares);
@@ -300,7 +288,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   leave(c, kOp);
   const Tensor branch = a.drop ? a.ddelta : a.dx;
   if (a.dbias && !fits) sum_rows({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
-  if (encodes(a) && !encoded) encode_apart(a, branch, s);
+  if (a.fp8 && !encoded) quantize_fp8({.x = branch, .fp8 = a.fp8}, s);
 }
 
 }  // namespace gt::cuda

@@ -1,4 +1,4 @@
-// What the kernels of layer norm share: their arguments, one row in registers, which shape holds a row.
+// What the kernels of layer norm and RMSNorm share: their arguments, one row in registers, which shape holds a row.
 #pragma once
 #include <type_traits>
 
@@ -10,11 +10,12 @@
 
 namespace gt::cuda {
 
-// gamma and beta are f32 or the storage type of x; the branch is the same for the whole grid.
+// gamma and beta are f32 or the storage type of x; the branch is the same for the whole grid. RMSNorm has no beta.
 template <class T>
 struct Weights {
   const void* data;
   bool f32;
+  __device__ explicit operator bool() const { return data != nullptr; }
   template <int V>
   __device__ void get(int64_t c, float (&w)[V]) const {
     if (f32)
@@ -97,7 +98,28 @@ struct Forward {
   float inverse_cols;
   float eps;
   RowDrop drop;
+  bool rms;
+  float gamma_offset;
 
+  // Of a row's elements, by their sum. RMSNorm has none.
+  template <int W>
+  __device__ float mean_of(float sum, float* shared) const {
+    return rms ? 0.0f : group_sum<W>(sum, shared) * inverse_cols;
+  }
+  // v as it leaves the norm, at columns c and on.
+  template <int V>
+  __device__ void scale(int c, float mean, float rstd, float (&v)[V]) const {
+    float g[V], b[V] = {};
+    gamma.template get<V>(c, g);
+    if (rms) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) g[j] += gamma_offset;
+    } else {
+      beta.template get<V>(c, b);
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = (v[j] - mean) * rstd * g[j] + b[j];
+  }
   __device__ void statistics(int64_t row, float m, float r) const {
     if (mean != nullptr) mean[row] = m;
     rstd[row] = r;
@@ -147,7 +169,7 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
     if ((k * 32 * W + lane) * V < p.cols)
 #pragma unroll
       for (int j = 0; j < V; ++j) s += v[k][j];
-  const float mean = group_sum<W>(s, shared) * p.inverse_cols;
+  const float mean = p.template mean_of<W>(s, shared);
   float q = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k)
@@ -159,11 +181,7 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
   for (int k = 0; k < K; ++k) {
     const int c = (k * 32 * W + lane) * V;
     if (c >= p.cols) continue;
-    float g[V], b[V];
-    p.gamma.template get<V>(c, g);
-    p.beta.template get<V>(c, b);
-#pragma unroll
-    for (int j = 0; j < V; ++j) v[k][j] = (v[k][j] - mean) * rstd * g[j] + b[j];
+    p.scale(c, mean, rstd, v[k]);
     emit(c, v[k]);
   }
   if (lane == 0) p.statistics(row, mean, rstd);
@@ -212,6 +230,7 @@ void by_drop(const RowDrop& d, F&& f) {
 
 template <class T>
 Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
+  if (!w) return {nullptr, true};
   GT_REQUIRE(w.dtype == DType::kF32 || w.dtype == main, Exit::kUsage, "cuda ", op, ": ", name, " is ", name_of(w.dtype),
              " beside ", name_of(main), "; f32 or the same is supported");
   return {w.data, w.dtype == DType::kF32};
@@ -241,7 +260,9 @@ Forward<T> forward_of(const LayerNorm& a) {
           static_cast<int>(a.x.shape.cols()),
           1.0f / static_cast<float>(a.x.shape.cols()),
           a.eps,
-          a.drop};
+          a.drop,
+          a.kind == NormKind::kRms,
+          a.gamma_offset};
 }
 
 // The norm with its result encoded, or looked at, in the same pass. False: no kernel takes this shape, these types or

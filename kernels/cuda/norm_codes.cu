@@ -101,20 +101,21 @@ bool launch(const Forward<T>& p, const Made& to, Context& c) {
 // Of a norm, or of its backward.
 template <class Args>
 Made made_of(const Args& a, int64_t n) {
-  return {a.amax.template as<float>(),
-          a.rows.template as<uint8_t>(),
-          a.columns.template as<uint8_t>(),
-          a.rows || a.columns ? a.inverse.template as<float>() : nullptr,
-          a.seen.template as<float>(),
-          n % 16 == 0 && aligned16({a.columns.data}),
-          a.seen && a.seen_anew};
+  const Fp8Out& fp8 = a.fp8;
+  return {fp8.amax.as<float>(),
+          fp8.rows.as<uint8_t>(),
+          fp8.columns.as<uint8_t>(),
+          fp8.codes() ? fp8.inverse.as<float>() : nullptr,
+          fp8.seen.as<float>(),
+          n % 16 == 0 && aligned16({fp8.columns.data}),
+          fp8.seen && fp8.seen_anew};
 }
 
 template <class T>
 bool norm_codes_of(const LayerNorm& a, Context& c) {
   const Forward<T> p = forward_of<T>(a);
   const Made to = made_of(a, p.n);
-  if (!aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data, a.rows.data}))
+  if (!aligned16({a.x.data, a.delta.data, a.gamma.data, a.beta.data, a.sum.data, a.out.data, a.fp8.rows.data}))
     return false;
   bool done = false;
   by_drop(a.drop, [&](auto drops) {
@@ -195,11 +196,11 @@ bool launch(const LayerNormGrad& a, Backward<T> p, const Made& to, Context& c, S
 
 bool norm_codes(const LayerNorm& a, Context& c) {
   if (a.x.dtype == DType::kF32) return false;  // products of 8 bits stand between halves
-  if (a.rows || a.columns) {
-    want("layer_norm", "amax", a.amax, DType::kF32);
-    want("layer_norm", "inverse", a.inverse, DType::kF32);
+  if (a.fp8.codes()) {
+    want("layer_norm", "amax", a.fp8.amax, DType::kF32);
+    want("layer_norm", "inverse", a.fp8.inverse, DType::kF32);
   }
-  if (a.seen) want("layer_norm", "seen", a.seen, DType::kF32);
+  if (a.fp8.seen) want("layer_norm", "seen", a.fp8.seen, DType::kF32);
   if (a.x.dtype == DType::kBF16) return norm_codes_of<__nv_bfloat16>(a, c);
   return norm_codes_of<__half>(a, c);
 }
@@ -208,7 +209,7 @@ template <class T>
 bool norm_grad_codes(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares) {
   const Made to = made_of(a, p.n);
   // Columns of whole packs alone, as all have that products of 8 bits read: storing bytes would take registers.
-  if (!aligned16({a.rows.data}) || (a.columns && !to.by_columns)) return false;
+  if (!aligned16({a.fp8.rows.data}) || (a.fp8.columns && !to.by_columns)) return false;
   bool done = false;
   by_drop(a.drop, [&](auto drops) {
     by_row_shape<T, kBackward>(p.cols, [&](auto shape) {

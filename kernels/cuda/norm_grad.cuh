@@ -20,6 +20,17 @@ struct Backward {
   Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
   RowDrop drop;
   float* bias_partial;  // [blocks][cols]: dbias; nullptr: not wanted
+  bool rms;             // no mean, no dbeta
+  float gamma_offset;
+
+  __device__ float mean_of(int64_t row) const { return rms ? 0.0f : mean[row]; }
+  template <int V>
+  __device__ void weights_at(int c, float (&w)[V]) const {
+    gamma.template get<V>(c, w);
+    if (!rms) return;
+#pragma unroll
+    for (int j = 0; j < V; ++j) w[j] += gamma_offset;
+  }
 };
 
 // Bias shares: f32 [warps that walk apart][K][V][lanes of a row] in shared memory. An element's place there has its
@@ -65,7 +76,7 @@ template <int V, int K, int W, bool Drop, class T, class Emit>
 __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane, float* shared, float (&dgamma)[K][V],
                                      float (&dbeta)[K][V], Emit emit) {
   const int64_t at = row * p.cols;
-  const float mean = p.mean[row], rstd = p.rstd[row];
+  const float mean = p.mean_of(row), rstd = p.rstd[row];
   float x[K][V], g[K][V];
   // Asked for with the others, and before them, for the branch would wait for what they bring: behind the sums, each
   // pack would wait for memory once more, as dx may be where the next one lies.
@@ -91,7 +102,7 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
     const int c = (k * 32 * W + lane) * V;
     if (c >= p.cols) continue;
     float w[V];
-    p.gamma.template get<V>(c, w);
+    p.weights_at(c, w);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       x[k][j] = (x[k][j] - mean) * rstd;
@@ -103,7 +114,7 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
     }
   }
   const float2 sums = group_sum<W>(make_float2(s, sx), shared);
-  s = sums.x * p.inverse_cols;
+  s = p.rms ? 0.0f : sums.x * p.inverse_cols;
   sx = sums.y * p.inverse_cols;
 #pragma unroll
   for (int k = 0; k < K; ++k) {

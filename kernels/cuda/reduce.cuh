@@ -53,7 +53,7 @@ __device__ inline float2 group_sum(float2 x, float* shared) {
 
 // out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then
 // over the groups; the sum goes on from what is there, in f32. Columns from `split` on go to out2[c - split], which has
-// the type of out: f32 or bf16.
+// the type of out, f32 or bf16; without out2 they are left out.
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op);
 

@@ -13,10 +13,10 @@ class Norm : public Module {
   // scale: of the codes that the layer behind it reads instead of values (ColumnLinear::codes).
   ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs,
                          const RowDrop& drop = {}, const CodeScale* scale = nullptr) {
-    return ops::add_norm(t, x, delta, gamma_, beta_, keep, drop, scale);
+    return ops::add_norm(t, x, delta, {&gamma_, &beta_}, keep, drop, scale);
   }
   // Nothing reads n.out any more in this forward; keep: as the norm was made.
-  void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, gamma_, beta_, keep); }
+  void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, {&gamma_, &beta_}, keep); }
 
  private:
   Parameter &gamma_, &beta_;

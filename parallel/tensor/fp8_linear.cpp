@@ -7,7 +7,7 @@ namespace {
 // which there is `room`.
 Tensor amax_of(const Fp8Range& range, const QuantizeFp8& what, Tensor room, const OpTable& ops, Stream stream) {
   if (range.scale.known) return range.scale.amax;
-  ops.quantize_fp8({.x = what.x, .seen = room, .of = what.of, .pre = what.pre, .seen_anew = true}, stream);
+  ops.quantize_fp8({.x = what.x, .fp8 = {.seen = room, .seen_anew = true}, .of = what.of, .pre = what.pre}, stream);
   if (range.split != nullptr) range.split->all_reduce(room, ReduceOp::kMax, stream).wait(stream);
   return room;
 }
@@ -57,10 +57,10 @@ void multiply(Tape& t, const Coded& x, const Parameter& w, const Parameter* b, T
 void encode_gradient(const Layer& l, QuantizeFp8 dy, Backprop& bp) {
   if (l.dy.made) return;
   const Fp8Range& range = l.scales->output_grad;
-  dy.amax = l.dy.looked ? l.dy.largest() : amax_of(range, dy, l.dy.largest(), bp.ops(), bp.stream());
-  if (l.dy.rows.home >= 0) dy.rows = bp.rebuild(l.dy.rows);
-  dy.columns = bp.rebuild(l.dy.columns);
-  dy.inverse = l.dy.inverse(), dy.seen = range.scale.seen;
+  dy.fp8.amax = l.dy.looked ? l.dy.largest() : amax_of(range, dy, l.dy.largest(), bp.ops(), bp.stream());
+  if (l.dy.rows.home >= 0) dy.fp8.rows = bp.rebuild(l.dy.rows);
+  dy.fp8.columns = bp.rebuild(l.dy.columns);
+  dy.fp8.inverse = l.dy.inverse(), dy.fp8.seen = range.scale.seen;
   if (l.b != nullptr && bp.pass() == Pass::kFull) {
     const GradDst db = bp.dst(*l.b);
     dy.sums = db.tensor, dy.accumulate = db.accumulate, l.dy.summed = true;
@@ -88,9 +88,10 @@ void weight_gradients(const Layer& l, Backprop& bp) {
   const Shape shape = l.x.x.value.shape;
   const Tensor columns = again ? bp.scratch({shape.cols(), shape.rows()}, kCodes) : bp.value(l.x.columns);
   if (again)
-    bp.ops().quantize_fp8(
-        {.x = bp.value(l.x.x), .amax = l.x.amax(), .columns = columns, .inverse = l.x.inverse(), .of = l.x.of},
-        bp.stream());
+    bp.ops().quantize_fp8({.x = bp.value(l.x.x),
+                           .fp8 = {.amax = l.x.amax(), .columns = columns, .inverse = l.x.inverse()},
+                           .of = l.x.of},
+                          bp.stream());
   const GradDst dw = bp.dst(*l.w);
   bp.ops().gemm_fp8({.a = bp.value(l.dy.columns),
                      .b = columns,
@@ -120,8 +121,11 @@ Coded encode(Tape& t, Var x, CodesOf of, const Fp8Range& range, Keep keep) {
   if (!kept) c.columns = {};
   c.of = of;
   QuantizeFp8 q{.x = x.value, .of = of};
-  q.amax = amax_of(range, q, c.largest(), t.ops(), t.stream());
-  q.rows = c.rows.value, q.columns = c.columns.value, q.inverse = c.inverse(), q.seen = range.scale.seen;
+  q.fp8 = {.amax = amax_of(range, q, c.largest(), t.ops(), t.stream()),
+           .rows = c.rows.value,
+           .columns = c.columns.value,
+           .inverse = c.inverse(),
+           .seen = range.scale.seen};
   t.ops().quantize_fp8(q, t.stream());
   return c;
 }

@@ -70,10 +70,10 @@ void Fp8Weights::encode(std::span<const Scope> scopes) const {
       codes += 2 * code_bytes(p);
       if (!shared) measure(w, count);  // nobody is asked between: the weight is in cache when it is read again
       backend_.ops->quantize_fp8({.x = w,
-                                  .amax = largest(count++, 1),
-                                  .rows = p.codes.rows,
-                                  .columns = p.codes.columns,
-                                  .inverse = p.codes.inverse},
+                                  .fp8 = {.amax = largest(count++, 1),
+                                          .rows = p.codes.rows,
+                                          .columns = p.codes.columns,
+                                          .inverse = p.codes.inverse}},
                                  compute_);
     });
   }

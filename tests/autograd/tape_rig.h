@@ -94,14 +94,14 @@ struct Block {
   Var operator()(Tape& t, Var x) {
     if (scope) ops::enter(t, *scope);
     const Var h = ops::add_position(t, ops::linear(t, x, in), pos, kSeq);
-    const ops::Normed n1 = ops::add_norm(t, h, nullptr, gamma1, beta1, keep);
+    const ops::Normed n1 = ops::add_norm(t, h, nullptr, {&gamma1, &beta1}, keep);
     const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
-    ops::discard(t, n1, gamma1, beta1, keep);
+    ops::discard(t, n1, {&gamma1, &beta1}, keep);
     Var a = ops::causal_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch(), drop_heads);
     a = ops::add_bias(t, ops::linear(t, a, out), out_b);
-    const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, gamma2, beta2, keep, drop);
+    const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, {&gamma2, &beta2}, keep, drop);
     const Var m = ops::dropout(t, ops::mlp(t, n2.out, up, up_b, down, &down_b, keep), drop_mlp);
-    ops::discard(t, n2, gamma2, beta2, keep);
+    ops::discard(t, n2, {&gamma2, &beta2}, keep);
     const Var g = ops::gelu(t, ops::linear(t, m, side));
     const Var y = ops::add(t, ops::add(t, n2.sum, g), x);
     if (scope) ops::leave(t, *scope);

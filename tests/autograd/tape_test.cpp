@@ -99,7 +99,7 @@ TEST_CASE(
   Tape& t = rig.tape;
   for (Parameter* q : p.params()) q->grad_dirty = false;
   const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true);
-  const ops::Normed n = ops::add_norm(t, x, nullptr, p.gamma1, p.beta1, ops::Keep::kInputs);
+  const ops::Normed n = ops::add_norm(t, x, nullptr, {&p.gamma1, &p.beta1}, ops::Keep::kInputs);
   const Var y = ops::linear(t, n.out, p.in);
   CHECK(rig.pool.live() == 1);
   t.seed(y, rig.tensor({kTokens, kHidden}, 2));
@@ -113,7 +113,7 @@ TEST_CASE(
     CHECK_THROWS_WITH(t.backward(), Catch::Contains("read before it is rebuilt"));
   }
   SECTION("discarded and rebuilt") {
-    ops::discard(t, n, p.gamma1, p.beta1, ops::Keep::kInputs);
+    ops::discard(t, n, {&p.gamma1, &p.beta1}, ops::Keep::kInputs);
     CHECK(rig.pool.live() == 0);
     t.backward();
     CHECK(rig.pool.live() == 1);
@@ -208,7 +208,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
             side = t.input(rig.tensor({kTokens, kHidden}, 6), true);
 
   SECTION("a norm whose sum shares its gradient with another addend") {
-    auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+    auto [s, n, codes] = ops::add_norm(t, x, &delta, {&p.gamma1, &p.beta1});
     t.seed(ops::add(t, ops::add(t, s, w), ops::linear(t, n, p.in)), dy);
     t.backward();
     CHECK(values(t.grad(w)) == seed);
@@ -229,7 +229,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
     }
   }
   SECTION("the same gradient twice into one slot, once through a norm") {
-    auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+    auto [s, n, codes] = ops::add_norm(t, x, &delta, {&p.gamma1, &p.beta1});
     const Var y = ops::add(t, ops::add(t, s, n), s);  // s: 2 dy and the norm's share; n: dy
     t.seed(y, dy);
     t.backward();
@@ -255,7 +255,7 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
     const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true),
               delta = t.input(rig.tensor({kTokens, kHidden}, 5), true);
     const Var dropped = fused ? delta : ops::dropout(t, delta, p.drop);
-    const ops::Normed n = ops::add_norm(t, x, &dropped, p.gamma1, p.beta1, ops::Keep::kOutputs,
+    const ops::Normed n = ops::add_norm(t, x, &dropped, {&p.gamma1, &p.beta1}, ops::Keep::kOutputs,
                                         fused ? p.drop : RowDrop{});
     t.seed(n.sum, dsum);
     t.seed(n.out, dout);
@@ -284,7 +284,7 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
   const Tensor dsum = rig.tensor({kTokens, kHidden}, 3), dout = rig.tensor({kTokens, kHidden}, 7);
   struct Probe { Var y; bool *done; std::vector<float>* dy; };
   const auto norm = [&](Var x, const Var& y, const RowDrop& drop) {
-    const ops::Normed n = ops::add_norm(t, x, &y, p.gamma1, p.beta1, ops::Keep::kOutputs, drop);
+    const ops::Normed n = ops::add_norm(t, x, &y, {&p.gamma1, &p.beta1}, ops::Keep::kOutputs, drop);
     t.seed(n.sum, dsum);
     t.seed(n.out, dout);
   };
@@ -346,7 +346,7 @@ TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
   std::memcpy(dout.data, given.data, static_cast<size_t>(given.bytes()));
   const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true),
             delta = t.input(rig.tensor({kTokens, kHidden}, 2), true);
-  auto [s, n, codes] = ops::add_norm(t, x, &delta, p.gamma1, p.beta1);
+  auto [s, n, codes] = ops::add_norm(t, x, &delta, {&p.gamma1, &p.beta1});
   t.seed(s, dsum);
   t.seed(n, dout);
   t.backward();

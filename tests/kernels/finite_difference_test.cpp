@@ -9,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/rope.h"
 #include "tests/kernels/reference_ops.h"
 #include "tests/support/test.h"
 
@@ -235,6 +236,75 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual and its bia
       };
     });
   }
+}
+
+TEST_CASE("finite differences: RMSNorm, alone and with a residual, weights as they are and less 1") {
+  for (const bool residual : {false, true}) {
+    INFO("residual " << residual);
+    expect_gradients([=](Problem& p) {
+      const Shape s{4, 19};
+      const float offset = residual ? 1 : 0;
+      const Tensor x = p.random(s, 2, 0.5), delta = residual ? p.random(s) : Tensor{};
+      const Tensor gamma = p.random({19}, 0.3, 1 - offset), sum = residual ? p.empty(s) : Tensor{};
+      const Tensor out = p.empty(s), rstd = p.empty({4});
+      const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
+      const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
+      const Tensor dgamma = p.weight_gradient_of("gamma", gamma);
+      p.forward = [=, &p] {
+        p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .sum = sum, .out = out, .rstd = rstd,
+                          .kind = NormKind::kRms, .gamma_offset = offset}, {});
+      };
+      p.backward = [=, &p] {
+        p.ops.layer_norm_grad({.x = residual ? sum : x, .gamma = gamma, .rstd = rstd, .dout = dout, .dsum = dsum,
+                               .dx = dx, .dgamma = dgamma, .kind = NormKind::kRms, .gamma_offset = offset}, {});
+        if (residual) p.ops.copy({.src = dx, .dst = ddelta}, {});  // x and delta enter alike
+      };
+    });
+  }
+}
+
+TEST_CASE("finite differences: activations, gated and not") {
+  for (const Activation kind : {Activation::kGelu, Activation::kSilu, Activation::kRelu2}) {
+    for (const bool gated : {false, true}) {
+      INFO("activation " << static_cast<int>(kind) << " gated " << gated);
+      expect_gradients([=](Problem& p) {
+        const Tensor x = p.random({3, gated ? 42 : 21}, 2), out = p.empty({3, 21}), dout = p.weight_of(out);
+        const Tensor dx = p.gradient_of("x", x);
+        p.forward = [=, &p] { p.ops.activate({.x = x, .out = out, .kind = kind, .gated = gated}, {}); };
+        p.backward = [=, &p] {
+          p.ops.activate_grad({.x = x, .dout = dout, .dx = dx, .kind = kind, .gated = gated}, {});
+        };
+      });
+    }
+  }
+}
+
+TEST_CASE("finite differences: the norm of each head and rotary positions, grouped queries and a part of the head") {
+  expect_gradients([](Problem& p) {
+    const int64_t heads = 4, kv = 2, head_dim = 10, dim = 8, seq = 5, width = (heads + 2 * kv) * head_dim;
+    const Tensor qkv = p.random({7, width}, 2), out = p.empty({7, width}), rstd = p.empty({7, heads + kv});
+    const Tensor q_gamma = p.random({head_dim}, 0.3, 0), k_gamma = p.random({head_dim}, 0.3, 0);
+    const Tensor table = p.empty({9, dim}, DType::kF32);
+    fill_rope_table(rope_inverse_frequencies(dim, 100), 1.2, 9, table.as<float>());
+    const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+    const Tensor dq = p.weight_gradient_of("q_gamma", q_gamma), dk = p.weight_gradient_of("k_gamma", k_gamma);
+    const Rope turn{.x = out, .table = table, .heads = heads + kv, .head_dim = head_dim, .seq = seq, .first_row = 3,
+                    .first_position = 4};
+    p.forward = [=, &p] {
+      p.ops.qk_norm({.qkv = qkv, .q_gamma = q_gamma, .k_gamma = k_gamma, .out = out, .rstd = rstd, .heads = heads,
+                     .kv_heads = kv, .head_dim = head_dim, .gamma_offset = 1}, {});
+      p.ops.rope(turn, {});
+    };
+    p.backward = [=, &p] {
+      p.ops.copy({.src = dout, .dst = dqkv}, {});
+      Rope back = turn;
+      back.x = dqkv, back.backward = true;
+      p.ops.rope(back, {});
+      p.ops.qk_norm_grad({.qkv = qkv, .q_gamma = q_gamma, .k_gamma = k_gamma, .rstd = rstd, .dout = dqkv, .dqkv = dqkv,
+                          .dq_gamma = dq, .dk_gamma = dk, .heads = heads, .kv_heads = kv, .head_dim = head_dim,
+                          .gamma_offset = 1}, {});
+    };
+  });
 }
 
 TEST_CASE("finite differences: layer_norm with dropout of the residual branch, and dropout alone") {

@@ -207,6 +207,7 @@ OpCases op_cases() {
   add_fp8_cases(all);
   add_gradient_cases(all);
   add_cache_cases(all);
+  add_transformer_cases(all);
   add_step_cases(all);
   add_optim_cases(all);
   return all;

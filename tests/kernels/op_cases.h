@@ -92,7 +92,22 @@ GT_OPS(X)
 template <class Args>
 class CaseOf final : public OpCase {
  public:
-  using Field = Tensor Args::*;
+  // A tensor of the arguments, or of their FP8 outputs.
+  class Field {
+   public:
+    Field(Tensor Args::*f) : own_(f) {}
+    Field(Tensor Fp8Out::*f) : fp8_(f) {}
+    Tensor& of(Args& a) const {
+      if constexpr (requires { a.fp8; })
+        if (fp8_ != nullptr) return a.fp8.*fp8_;
+      return a.*own_;
+    }
+    bool operator==(const Field&) const = default;
+
+   private:
+    Tensor Args::*own_ = nullptr;
+    Tensor Fp8Out::*fp8_ = nullptr;
+  };
   Args args;  // flags and numbers; the tensors are bound when the case runs
   // Fills inputs that other ops compute, on the host, from those drawn. A `big` case keeps the random ones.
   std::function<void(const Args&)> derive;
@@ -152,7 +167,7 @@ class CaseOf final : public OpCase {
   Args bind(const std::vector<std::byte*>& data, Device device) const {
     Args a = args;
     for (const auto& [field, block] : bound_) {
-      a.*field = Tensor{data[block], blocks_[block].shape, blocks_[block].dtype, device};
+      field.of(a) = Tensor{data[block], blocks_[block].shape, blocks_[block].dtype, device};
     }
     return a;
   }
@@ -201,6 +216,7 @@ void add_quant_cases(OpCases&);        // op_cases_quant.cpp
 void add_fp8_cases(OpCases&);          // op_cases_fp8.cpp
 void add_gradient_cases(OpCases&);     // op_cases_grad.cpp
 void add_cache_cases(OpCases&);        // op_cases_cache.cpp
+void add_transformer_cases(OpCases&);  // op_cases_transformer.cpp
 
 template <class Args>
 CaseOf<Args>& add_case(OpCases& to, std::string name) {

@@ -16,12 +16,12 @@ void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes,
   using Q = QuantizeFp8;
   const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), " amax ", amax, only, what, suffix(t)));
-  c.in(&Q::x, "x", {rows, cols}, normal(), t).in(&Q::amax, "amax", {1}, values({amax}));
-  if (wanted != Wanted::kColumns) c.out(&Q::rows, "rows", {rows, cols}, codes);
-  if (wanted != Wanted::kRows) c.out(&Q::columns, "columns", {cols, rows}, codes);
-  c.out(&Q::inverse, "inverse", {1});
-  if (wanted == Wanted::kBoth) c.inout(&Q::seen, "seen", {1}, values({0.5}));
-  if (wanted == Wanted::kRows) c.inout(&Q::seen, "seen", {1}, values({1e3}));
+  c.in(&Q::x, "x", {rows, cols}, normal(), t).in(&Fp8Out::amax, "amax", {1}, values({amax}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", {rows, cols}, codes);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, codes);
+  c.out(&Fp8Out::inverse, "inverse", {1});
+  if (wanted == Wanted::kBoth) c.inout(&Fp8Out::seen, "seen", {1}, values({0.5}));
+  if (wanted == Wanted::kRows) c.inout(&Fp8Out::seen, "seen", {1}, values({1e3}));
   c.tolerance = 0;
   c.flops = static_cast<double>(rows * cols);
 }
@@ -33,14 +33,14 @@ CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, 
   const char* names[] = {"", " gelu", " gelu gradient"};
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), names[static_cast<int>(of)], " sums",
                                 accumulate ? " accumulate" : "", suffix(t), grad_suffix(sums)));
-  c.in(&Q::x, "x", {rows, cols}, normal(1, 0.3), t).in(&Q::amax, "amax", {1}, values({2.9}));
+  c.in(&Q::x, "x", {rows, cols}, normal(1, 0.3), t).in(&Fp8Out::amax, "amax", {1}, values({2.9}));
   if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(1.5), t);
-  c.out(&Q::rows, "rows", {rows, cols}, codes).out(&Q::columns, "columns", {cols, rows}, codes);
-  c.out(&Q::inverse, "inverse", {1}).result(&Q::sums, "sums", {cols}, accumulate, sums);
-  c.inout(&Q::seen, "seen", {1}, values({accumulate ? 1e3 : 0.5}));
+  c.out(&Fp8Out::rows, "rows", {rows, cols}, codes).out(&Fp8Out::columns, "columns", {cols, rows}, codes);
+  c.out(&Fp8Out::inverse, "inverse", {1}).result(&Q::sums, "sums", {cols}, accumulate, sums);
+  c.inout(&Fp8Out::seen, "seen", {1}, values({accumulate ? 1e3 : 0.5}));
   c.args.of = of;
   c.args.accumulate = accumulate;
-  c.args.seen_anew = accumulate;
+  c.args.fp8.seen_anew = accumulate;
   c.tolerance = std::max(4e-3, unit_of(sums));  // a code in some thousands is its neighbour
   c.flops = static_cast<double>(rows * cols);
   return c;
@@ -52,9 +52,9 @@ void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, CodesOf of) {
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] looked at, ", static_cast<int>(of), suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t);
   if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(), t);
-  c.out(&Q::seen, "seen", {1});
+  c.out(&Fp8Out::seen, "seen", {1});
   c.args.of = of;
-  c.args.seen_anew = true;
+  c.args.fp8.seen_anew = true;
   c.tolerance = unit_of(t);
   c.flops = static_cast<double>(rows * cols);
 }
@@ -71,11 +71,11 @@ CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wa
   c.in(&N::gamma, "gamma", {cols}, normal(0.3, 1)).in(&N::beta, "beta", {cols}, normal(0.3));
   if (out) c.out(&N::out, "out", {rows, cols}, t);
   c.out(&N::mean, "mean", {rows}).out(&N::rstd, "rstd", {rows});
-  c.in(&N::amax, "amax", {1}, values({3.7}));
-  if (wanted != Wanted::kColumns) c.out(&N::rows, "rows", {rows, cols}, DType::kF8E4M3);
-  if (wanted != Wanted::kRows) c.out(&N::columns, "columns", {cols, rows}, DType::kF8E4M3);
-  c.out(&N::inverse, "inverse", {1});
-  if (wanted != Wanted::kColumns) c.inout(&N::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  c.in(&Fp8Out::amax, "amax", {1}, values({3.7}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", {rows, cols}, DType::kF8E4M3);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E4M3);
+  c.out(&Fp8Out::inverse, "inverse", {1});
+  if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // a rounding error of a half takes a code in some thousands to its neighbour
   c.flops = static_cast<double>(8 * rows * cols);
   return c;
@@ -101,8 +101,8 @@ void add_norms(OpCases& to) {
     using N = LayerNorm;
     c.in(&N::x, "x", {24, 512}, normal(2, 0.5), t).in(&N::gamma, "gamma", {512}).in(&N::beta, "beta", {512});
     c.out(&N::out, "out", {24, 512}, t).out(&N::rstd, "rstd", {24}).out(&N::mean, "mean", {24});
-    c.out(&N::seen, "seen", {1});
-    c.args.seen_anew = true;
+    c.out(&Fp8Out::seen, "seen", {1});
+    c.args.fp8.seen_anew = true;
     c.tolerance = unit_of(t);
   }
   auto& c = add_norm(to, 32, 64, DType::kBF16, Wanted::kBoth, true, false, " dropout");
@@ -125,11 +125,11 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
   }
   c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
   if (wanted == Wanted::kBoth) c.out(&G::dbias, "dbias", {cols});
-  c.in(&G::amax, "amax", {1}, values({7.9}));
-  if (wanted != Wanted::kColumns) c.out(&G::rows, "rows", s, DType::kF8E5M2);
-  if (wanted != Wanted::kRows) c.out(&G::columns, "columns", {cols, rows}, DType::kF8E5M2);
-  c.out(&G::inverse, "inverse", {1});
-  if (wanted != Wanted::kColumns) c.inout(&G::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  c.in(&Fp8Out::amax, "amax", {1}, values({7.9}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", s, DType::kF8E5M2);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E5M2);
+  c.out(&Fp8Out::inverse, "inverse", {1});
+  if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // as of norms
   c.flops = static_cast<double>(16 * rows * cols);
   return c;
@@ -152,8 +152,8 @@ void add_norm_grads(OpCases& to) {
     auto& c = add_case<G>(to, cat("[24, 512] looked at", suffix(t)));
     c.in(&G::x, "x", {24, 512}, normal(2, 0.5), t).in(&G::gamma, "gamma", {512}).in(&G::mean, "mean", {24});
     c.in(&G::rstd, "rstd", {24}, positive()).in(&G::dout, "dout", {24, 512}, normal(), t);
-    c.out(&G::dx, "dx", {24, 512}, t).out(&G::seen, "seen", {1});
-    c.args.seen_anew = true;
+    c.out(&G::dx, "dx", {24, 512}, t).out(&Fp8Out::seen, "seen", {1});
+    c.args.fp8.seen_anew = true;
     c.tolerance = unit_of(t);
   }
 }

@@ -52,8 +52,9 @@ struct Codes {
         inverse(room.empty({1}, DType::kF32)),
         seen(room.empty({1}, DType::kF32)),
         sums(room.empty({cols}, DType::kF32)) {}
+  Fp8Out out() const { return {.amax = amax, .rows = rows, .columns = columns, .inverse = inverse, .seen = seen}; }
   QuantizeFp8 of(Tensor x) const {
-    return {.x = x, .amax = amax, .rows = rows, .columns = columns, .inverse = inverse, .seen = seen};
+    return {.x = x, .fp8 = out()};
   }
 };
 
@@ -108,8 +109,7 @@ void norm_either_way(const Backend& backend, DType t, int64_t n, int64_t cols) {
   Codes stored(room, n, cols, DType::kF8E4M3), made(room, n, cols, DType::kF8E4M3);
   room.ops().layer_norm(plain, room.stream());
   room.ops().quantize_fp8(stored.of(out), room.stream());
-  fused.amax = made.amax, fused.rows = made.rows, fused.columns = made.columns;
-  fused.inverse = made.inverse, fused.seen = made.seen;
+  fused.fp8 = made.out();
   room.ops().layer_norm(fused, room.stream());
   check_same(room, made, stored);
   for (Tensor LayerNorm::*f : {&LayerNorm::sum, &LayerNorm::mean, &LayerNorm::rstd})
@@ -142,8 +142,7 @@ void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_
   const Tensor encoded = room.empty({cols}, DType::kF32);
   q.sums = encoded;
   room.ops().quantize_fp8(q, room.stream());
-  fused.amax = made.amax, fused.rows = made.rows, fused.columns = made.columns;
-  fused.inverse = made.inverse, fused.seen = made.seen;
+  fused.fp8 = made.out();
   room.ops().layer_norm_grad(fused, room.stream());
   check_same(room, made, stored);
   for (Tensor LayerNormGrad::*f : {&LayerNormGrad::dx, &LayerNormGrad::ddelta})

@@ -20,19 +20,20 @@ double encoded(const QuantizeFp8& p, int64_t at) {
 }  // namespace
 
 void quantize_fp8(const QuantizeFp8& p, Stream) {
-  const float largest = (p.rows ? p.rows : p.columns).dtype == DType::kF8E5M2 ? 57344 : 448;
-  const auto amax = p.amax ? static_cast<float>(get(p.amax, 0)) : 0;
+  const Fp8Out& to = p.fp8;
+  const float largest = (to.rows ? to.rows : to.columns).dtype == DType::kF8E5M2 ? 57344 : 448;
+  const auto amax = to.amax ? static_cast<float>(get(to.amax, 0)) : 0;
   const float scale = amax == 0 ? 1 : std::min(largest / amax, 0x1p126f);
-  if (p.rows || p.columns) set(p.inverse, 0, double{1 / scale});
-  if (p.seen && p.seen_anew) set(p.seen, 0, 0);
+  if (to.codes()) set(to.inverse, 0, double{1 / scale});
+  if (to.seen && to.seen_anew) set(to.seen, 0, 0);
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
   for (int64_t c = 0; c < cols; ++c) {
     double sum = p.sums && p.accumulate ? get(p.sums, c) : 0;
     for (int64_t r = 0; r < rows; ++r) {
       const auto h = static_cast<float>(encoded(p, r * cols + c));
-      if (p.rows) set(p.rows, r * cols + c, double{h * scale});
-      if (p.columns) set(p.columns, c * rows + r, double{h * scale});
-      if (p.seen) set(p.seen, 0, std::max(get(p.seen, 0), double{std::fabs(h)}));
+      if (to.rows) set(to.rows, r * cols + c, double{h * scale});
+      if (to.columns) set(to.columns, c * rows + r, double{h * scale});
+      if (to.seen) set(to.seen, 0, std::max(get(to.seen, 0), double{std::fabs(h)}));
       sum += double{h};
     }
     if (p.sums) set(p.sums, c, sum);

@@ -208,28 +208,33 @@ void layer_norm(const LayerNorm& p, Stream s) {
         set(p.sum, j, get(p.x, j) + get(p.delta, j) * (p.drop ? row_factor(p.drop, cols, j) : 1));
     }
     const Tensor& normed = p.delta ? p.sum : p.x;
+    const bool rms = p.kind == NormKind::kRms;
     double mean = 0, variance = 0;
-    for (int64_t j = 0; j < cols; ++j) mean += get(normed, i * cols + j) / static_cast<double>(cols);
+    for (int64_t j = 0; j < cols && !rms; ++j) mean += get(normed, i * cols + j) / static_cast<double>(cols);
     for (int64_t j = 0; j < cols; ++j) {
       const double d = get(normed, i * cols + j) - mean;
       variance += d * d / static_cast<double>(cols);
     }
     const double rstd = 1 / std::sqrt(variance + p.eps);
     for (int64_t j = 0; j < cols; ++j) {
-      set(out, i * cols + j, (get(normed, i * cols + j) - mean) * rstd * get(p.gamma, j) + get(p.beta, j));
+      const double y = (get(normed, i * cols + j) - mean) * rstd;
+      set(out, i * cols + j, rms ? y * (p.gamma_offset + get(p.gamma, j)) : y * get(p.gamma, j) + get(p.beta, j));
     }
-    set(p.mean, i, mean);
+    if (!rms) set(p.mean, i, mean);
     set(p.rstd, i, rstd);
   }
-  if (p.rows || p.columns || p.seen)
-    quantize_fp8({.x = out, .amax = p.amax, .rows = p.rows, .columns = p.columns, .inverse = p.inverse, .seen = p.seen,
-                  .seen_anew = p.seen_anew}, s);
+  if (p.fp8) quantize_fp8({.x = out, .fp8 = p.fp8}, s);
 }
 
-// With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)).
+// With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)). RMSNorm: mean and average(g)
+// are 0.
 void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
-  const auto y = [&](int64_t i, int64_t j) { return (get(p.x, i * cols + j) - get(p.mean, i)) * get(p.rstd, i); };
+  const bool rms = p.kind == NormKind::kRms;
+  const auto y = [&](int64_t i, int64_t j) {
+    return (get(p.x, i * cols + j) - (rms ? 0 : get(p.mean, i))) * get(p.rstd, i);
+  };
+  const auto weight = [&](int64_t j) { return get(p.gamma, j) + (rms ? p.gamma_offset : 0); };
   for (int64_t j = 0; j < cols; ++j) {
     double dgamma = p.dgamma && p.accumulate_dw ? get(p.dgamma, j) : 0;
     double dbeta = p.dbeta && p.accumulate_dw ? get(p.dbeta, j) : 0;
@@ -243,13 +248,13 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   for (int64_t i = 0; i < rows && p.dx; ++i) {
     double average_g = 0, average_gy = 0;
     for (int64_t j = 0; j < cols; ++j) {
-      const double g = get(p.dout, i * cols + j) * get(p.gamma, j);
-      average_g += g / static_cast<double>(cols);
+      const double g = get(p.dout, i * cols + j) * weight(j);
+      if (!rms) average_g += g / static_cast<double>(cols);
       average_gy += g * y(i, j) / static_cast<double>(cols);
     }
     for (int64_t j = 0; j < cols; ++j) {
       const int64_t at = i * cols + j;
-      const double g = get(p.dout, at) * get(p.gamma, j);
+      const double g = get(p.dout, at) * weight(j);
       double dx = get(p.rstd, i) * (g - average_g - y(i, j) * average_gy);
       if (p.dsum) dx += get(p.dsum, at);
       if (p.accumulate_dx) dx += get(p.dx, at);
@@ -260,9 +265,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   }
   const Tensor branch = p.drop ? p.ddelta : p.dx;
   if (p.dbias) sum_rows({.x = branch, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
-  if (p.rows || p.columns || p.seen)
-    quantize_fp8({.x = branch, .amax = p.amax, .rows = p.rows, .columns = p.columns, .inverse = p.inverse,
-                  .seen = p.seen, .seen_anew = p.seen_anew}, s);
+  if (p.fp8) quantize_fp8({.x = branch, .fp8 = p.fp8}, s);
 }
 
 }  // namespace reference

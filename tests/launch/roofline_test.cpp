@@ -239,7 +239,7 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);  // codes of what it adds to the stream
   for (const OpCall& c : calls)
     if (const auto* q = std::get_if<QuantizeFp8>(&c.args)) {
-      CHECK((q->rows || q->columns));  // scales are known: nothing is only looked at
+      CHECK(q->fp8.codes());  // scales are known: nothing is only looked at
       CHECK((c.cost.fused_bytes == 0) == (q->of == CodesOf::kPlain));
     }
   Ceilings none = planning_ceilings(DType::kBF16);

@@ -29,10 +29,11 @@ struct Count {
     // A causal mask halves the products: QK^T and PV forward; dP, dV, dQ and dK backward, the second QK^T not counted.
     if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
-    if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.rows, a.columns});
-    if constexpr (std::is_same_v<A, LayerNormGrad>) move({a.x, a.dout, a.dsum, a.dx, a.rows, a.columns, a.ddelta});
+    if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.fp8.rows, a.fp8.columns});
+    if constexpr (std::is_same_v<A, LayerNormGrad>) 
+      move({a.x, a.dout, a.dsum, a.dx, a.fp8.rows, a.fp8.columns, a.ddelta});
     if constexpr (std::is_same_v<A, QuantizeFp8>)
-      if (a.seen) move({a.x, a.pre, a.rows, a.columns});  // of weights nothing is noted
+      if (a.fp8.seen) move({a.x, a.pre, a.fp8.rows, a.fp8.columns});  // of weights nothing is noted
     if constexpr (std::is_same_v<A, SumRows>) move({a.x});
     if constexpr (std::is_same_v<A, Gelu>) move({a.x, a.out});
     if constexpr (std::is_same_v<A, GeluGrad>) move({a.x, a.dout, a.dx});

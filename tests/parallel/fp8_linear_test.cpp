@@ -51,7 +51,8 @@ struct Layer {
     const Tensor largest = rig.tensor({1}, 0);
     rig.backend.ops->max_abs({.x = w.value, .out = largest}, rig.stream);
     rig.backend.ops->quantize_fp8(
-        {.x = w.value, .amax = largest, .rows = w.codes.rows, .columns = w.codes.columns, .inverse = w.codes.inverse},
+        {.x = w.value,
+         .fp8 = {.amax = largest, .rows = w.codes.rows, .columns = w.codes.columns, .inverse = w.codes.inverse}},
         rig.stream);
   }
 
@@ -175,7 +176,8 @@ struct Chain {
       const Tensor largest = rig.tensor({1}, 0);
       rig.backend.ops->max_abs({.x = p.value, .out = largest}, rig.stream);
       rig.backend.ops->quantize_fp8(
-          {.x = p.value, .amax = largest, .rows = p.codes.rows, .columns = p.codes.columns, .inverse = p.codes.inverse},
+          {.x = p.value,
+           .fp8 = {.amax = largest, .rows = p.codes.rows, .columns = p.codes.columns, .inverse = p.codes.inverse}},
           rig.stream);
     };
     make(gamma, {kIn}, 3, 1), make(beta, {kIn}, 4, 0.3f);
@@ -218,9 +220,9 @@ struct Chain {
     Tape& t = rig.tape;
     const Var in = t.input(x, true);
     const ops::Keep stored = fused ? keep : ops::Keep::kOutputs;
-    const ops::Normed n = ops::add_norm(t, in, nullptr, gamma, beta, stored, {}, fused ? &first.input.scale : nullptr);
+    const ops::Normed n = ops::add_norm(t, in, nullptr, {&gamma, &beta}, stored, {}, fused ? &first.input.scale : nullptr);
     const Var y = fused ? ops::fp8_linear(t, n.codes, w, &b, first) : ops::fp8_linear(t, n.out, w, &b, first, keep);
-    ops::discard(t, n, gamma, beta, stored);
+    ops::discard(t, n, {&gamma, &beta}, stored);
     Var z;
     if (fused) {
       z = ops::fp8_mlp(t, ops::encode(t, y, CodesOf::kPlain, up.input, keep), {w_up, &b_up, up},
@@ -230,7 +232,7 @@ struct Chain {
       z = ops::fp8_linear(t, h, w_down, &b_down, down, keep);
     }
     if (!fused) z = hidden(z);
-    const ops::Normed last = ops::add_norm(t, n.sum, &z, last_gamma, last_beta, ops::Keep::kOutputs, drop);
+    const ops::Normed last = ops::add_norm(t, n.sum, &z, {&last_gamma, &last_beta}, ops::Keep::kOutputs, drop);
     CHECK(rig.pool.live() == 0);
     std::vector<std::vector<float>> out{values(last.out.value)};
     t.seed(last.out, dy);
@@ -273,7 +275,7 @@ TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that
     Tape& t = c.rig.tape;
     const Var in = t.input(c.x, true), y = ops::fp8_linear(t, in, c.w, &c.b, c.first, ops::Keep::kCodes);
     const Var other = ops::gelu(t, y);  // its rule runs behind the norm's
-    const ops::Normed n = ops::add_norm(t, in, &y, c.gamma, c.beta);
+    const ops::Normed n = ops::add_norm(t, in, &y, {&c.gamma, &c.beta});
     t.seed(other, c.dy);
     t.seed(n.out, c.dy);
     CHECK_THROWS_WITH(t.backward(), Catch::Contains("is encoded already"));
@@ -286,7 +288,7 @@ TEST_CASE("a norm whose scale is known stores codes and no result, its scale sta
   Tape& t = c.rig.tape;
   const int64_t before = c.rig.arena.used();
   const ops::Normed n =
-      ops::add_norm(t, t.input(c.x, true), nullptr, c.gamma, c.beta, ops::Keep::kCodes, {}, &c.first.input.scale);
+      ops::add_norm(t, t.input(c.x, true), nullptr, {&c.gamma, &c.beta}, ops::Keep::kCodes, {}, &c.first.input.scale);
   CHECK(!n.out.value);
   CHECK(c.rig.pool.live() == 1);                                             // rows, until the product has read them
   // Mean and rstd, factors, columns.

@@ -51,6 +51,7 @@ void settle(Args& a, const Values& v) {
   if constexpr (requires { a.lse; }) v.put(a.lse, {7});
   if constexpr (requires { a.stats; }) v.put(a.stats, {1});
   if constexpr (requires { a.seed; }) v.put(a.seed, {1e-4f});
+  if constexpr (requires { a.fp8; }) v.put(a.fp8.amax, {5});
   if constexpr (requires { a.amax; }) v.put(a.amax, {5});
   if constexpr (requires { a.limits; }) v.put(a.limits, {4});
   if constexpr (requires { a.a_scale; }) v.put(a.a_scale, {1}), v.put(a.b_scale, {1});

@@ -1,0 +1,95 @@
+// What Transformer families add to a block: gated activations, rotary positions, the norm of each head.
+#include "autograd/ops.h"
+
+namespace gt::ops {
+
+Activated activate(Tape& t, Var x, Activation kind, bool gated, Keep keep) {
+  const Shape shape{x.value.shape.rows(), x.value.shape.cols() / (gated ? 2 : 1)};
+  const Var y = keep == Keep::kOutputs ? t.output(shape, x.value.dtype) : t.transient(shape, x.value.dtype);
+  t.ops().activate({.x = x.value, .out = y.value, .kind = kind, .gated = gated}, t.stream());
+  const Activated saved{x, y, kind, gated};
+  t.record(saved, Rule<Activated>{.input = [](const Activated& a, Backprop& bp) {
+    if (!bp.wants(a.in)) return;
+    const GradDst dx = bp.dst(a.in);
+    GT_CHECK(!dx.accumulate, "what enters an activation feeds it alone");
+    bp.ops().activate_grad(
+        {.x = bp.value(a.in), .dout = bp.grad(a.out), .dx = dx.tensor, .kind = a.kind, .gated = a.gated}, bp.stream());
+  }});
+  return saved;
+}
+
+void discard(Tape& t, const Activated& a, Keep keep) {
+  if (keep == Keep::kOutputs) return;
+  t.discard(a.out);
+  if (keep == Keep::kCodes) return;
+  t.record(a, Rule<Activated>{.input = [](const Activated& s, Backprop& bp) {
+    bp.ops().activate({.x = bp.value(s.in), .out = bp.rebuild(s.out), .kind = s.kind, .gated = s.gated}, bp.stream());
+  }});
+}
+
+Var rope(Tape& t, Var qkv, AttentionShape a, Tensor table, const MicroBatch& mb, int64_t first_row) {
+  Rope args{.x = qkv.value,
+            .table = table,
+            .positions = mb.positions ? mb.positions.view({mb.positions.numel()}) : Tensor{},
+            .heads = a.heads + a.kv_heads,
+            .head_dim = a.head_dim,
+            .seq = mb.seq,
+            .first_row = first_row};
+  t.ops().rope(args, t.stream());
+  const Var y = t.output_of(qkv.value);
+  struct Saved { Var qkv, y; Rope args; };
+  t.record(Saved{qkv, y, args}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+    if (!bp.wants(s.qkv)) return;
+    const Tensor dy = bp.grad(s.y);
+    const bool in_place = bp.sole_owner(s.y);  // nobody reads dy after this node
+    Rope back = s.args;
+    back.x = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
+    back.backward = true;
+    if (!in_place) bp.ops().copy({.src = dy, .dst = back.x}, bp.stream());
+    bp.ops().rope(back, bp.stream());
+    bp.pass_on(s.qkv, back.x);
+    if (!in_place) bp.free(back.x);
+  }});
+  return y;
+}
+
+namespace {
+struct QkNormSaved { Var qkv, y; Tensor rstd; Parameter *q_gamma, *k_gamma; AttentionShape shape; float gamma_offset; };
+
+QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {
+  QkNormGrad args{.qkv = bp.value(s.qkv), .q_gamma = s.q_gamma->value, .k_gamma = s.k_gamma->value, .rstd = s.rstd,
+                  .dout = bp.grad(s.y), .heads = s.shape.heads, .kv_heads = s.shape.kv_heads,
+                  .head_dim = s.shape.head_dim, .gamma_offset = s.gamma_offset};
+  if (!weights) return args;
+  const GradDst dq = bp.dst(*s.q_gamma), dk = bp.dst(*s.k_gamma);
+  GT_CHECK(dq.accumulate == dk.accumulate, s.q_gamma->name, " and ", s.k_gamma->name, " have their gradients together");
+  args.dq_gamma = dq.tensor, args.dk_gamma = dk.tensor, args.accumulate_dw = dq.accumulate;
+  return args;
+}
+}  // namespace
+
+Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& q_gamma, Parameter& k_gamma, float eps,
+            float gamma_offset) {
+  const int64_t rows = qkv.value.shape.rows();
+  const Var y = t.recording() ? t.output(qkv.value.shape, qkv.value.dtype) : qkv;
+  const Tensor rstd = t.scratch({rows, a.heads + a.kv_heads}, DType::kF32);
+  t.ops().qk_norm({.qkv = qkv.value, .q_gamma = q_gamma.value, .k_gamma = k_gamma.value, .out = y.value, .rstd = rstd,
+                   .heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .eps = eps,
+                   .gamma_offset = gamma_offset}, t.stream());
+  t.record(QkNormSaved{qkv, y, rstd, &q_gamma, &k_gamma, a, gamma_offset}, Rule<QkNormSaved>{
+      .input = [](const QkNormSaved& s, Backprop& bp) {
+        QkNormGrad args = arguments(s, bp, bp.pass() == Pass::kFull);
+        // Nobody reads dout after this node unless its weight gradients are deferred.
+        const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
+        args.dqkv = in_place ? args.dout : bp.scratch(args.dout.shape, args.dout.dtype);
+        bp.ops().qk_norm_grad(args, bp.stream());
+        bp.pass_on(s.qkv, args.dqkv);
+        if (!in_place) bp.free(args.dqkv);
+      },
+      .weight = [](const QkNormSaved& s, Backprop& bp) {
+        if (bp.pass() == Pass::kWeight) bp.ops().qk_norm_grad(arguments(s, bp, true), bp.stream());
+      }});
+  return y;
+}
+
+}  // namespace gt::ops

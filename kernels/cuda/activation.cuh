@@ -1,0 +1,48 @@
+// Activations and their derivatives on the device.
+#pragma once
+#include <cmath>
+
+namespace gt::cuda {
+
+// Tanh form (Hendrycks & Gimpel 2016): 0.5 x (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3).
+constexpr float kRootTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// 1 / (1 + 2^w), to some 1e-6 of it: two instructions of the special function unit, where tanhf is 34 instructions,
+// which would bound kernels that otherwise wait for memory. No branch: 2^w may be infinite.
+__device__ inline float gate_of(float w) {
+#ifdef __CUDA_ARCH__
+  float power, gate;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(w));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(gate) : "f"(1.0f + power));
+  return gate;
+#else
+  return 1.0f / (1.0f + exp2f(w));
+#endif
+}
+
+// 0.5 (1 + tanh(u)) = 1 / (1 + e^-2u).
+__device__ inline float gelu_gate(float x) {
+  constexpr float kTurn = -2.0f * kLog2e * kRootTwoOverPi;  // e^-2u = 2^w
+  return gate_of(x * fmaf(kTurn * kCubic, x * x, kTurn));
+}
+
+__device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
+
+// With the gate s: s + x s (1 - s) 2u', u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2).
+__device__ inline float gelu_slope(float x) {
+  const float s = gelu_gate(x), t = x * s;
+  return fmaf(fmaf(-t, s, t), 2.0f * kRootTwoOverPi * fmaf(3.0f * kCubic, x * x, 1.0f), s);
+}
+
+__device__ inline float silu_of(float x) { return x * gate_of(-kLog2e * x); }
+// With the gate s: s + x s (1 - s).
+__device__ inline float silu_slope(float x) {
+  const float s = gate_of(-kLog2e * x), t = x * s;
+  return fmaf(-t, s, t) + s;
+}
+
+__device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // NaN stays
+
+}  // namespace gt::cuda

@@ -12,6 +12,7 @@
 namespace gt::cpu {
 namespace {
 
+constexpr int64_t kFew = 16;       // columns of a lone row at a time: a whole vector of any instruction set
 constexpr int64_t kTallest = 512;  // rows whose results are held at a time: with a panel's columns 128 KiB
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
@@ -65,6 +66,8 @@ void gemm_by_rows(const Gemm& g, Stream s) {
     a = wide;
   }
   constexpr int64_t kTurned = kRowsDepth * kRowsPanel;
+  const bool half = is_half(g.b.dtype);
+  const int64_t deepest = m == 1 && !half ? k : kRowsDepth;
   parallel_for(s, (n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int thread) {
     const int64_t tall = std::min(m, kTallest);
     float* turned = context.thread_scratch<float>(thread, 2 * kTurned + tall * kRowsPanel);
@@ -76,13 +79,23 @@ void gemm_by_rows(const Gemm& g, Stream s) {
       for (int64_t row = 0; row < m; row += tall) {
         const int64_t count = std::min(tall, m - row);
         if (k == 0) std::memset(tile, 0, static_cast<size_t>(count * kRowsPanel) * sizeof(float));
-        for (int64_t at = 0; at < k; at += kRowsDepth) {
-          const int64_t depth = std::min(kRowsDepth, k - at);
-          const float* w = g.b.as<float>() + col * k + at;
-          if (is_half(g.b.dtype))
-            for (int64_t c = 0; c < cols; ++c) read(f, g.b, (col + c) * k + at, depth, wide + c * kRowsDepth), w = wide;
-          f.product_by_rows(count, cols, depth, a + row * k + at, k, w, w == wide ? kRowsDepth : k, tile, at > 0,
-                            turned);
+        for (int64_t at = 0; at < k; at += deepest) {
+          const int64_t depth = std::min(deepest, k - at), ldw = half ? kRowsDepth : k;
+          const float* w = half ? wide : g.b.as<float>() + col * k + at;
+          const auto widen_rows = [&](int64_t from, int64_t to) {
+            for (int64_t c = from; half && c < to; ++c)
+              read(f, g.b, (col + c) * k + at, depth, wide + (c - from) * kRowsDepth);
+          };
+          if (m > 1) {
+            widen_rows(0, cols);
+            f.product_by_rows(count, cols, depth, a + row * k + at, k, w, ldw, tile, at > 0, turned);
+            continue;
+          }
+          for (int64_t c = 0; c < cols; c += kFew) {  // what is widened stays in the first cache
+            const int64_t few = std::min(kFew, cols - c);
+            widen_rows(c, c + few);
+            f.product_row(few, depth, a + at, half ? w : w + c * ldw, ldw, tile + c, at > 0);
+          }
         }
         for (int64_t r = 0; r < count; ++r)
           finish_row(f, rows, g, tile + r * kRowsPanel, bias, (row + r) * n + col, cols);

@@ -10,7 +10,7 @@
 namespace gt::cpu {
 
 constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
-constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // columns of a product by rows, and its inner dimension, at a time
+constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // block of a GEMM by rows: columns, inner dimension
 
 // One query head: rows of q, k, v are qkv_stride floats apart, rows of out and dout out_stride.
 struct AttentionHead {
@@ -92,7 +92,7 @@ struct Simd {
   // Query head.q, one row, over the first `keys` keys: the bits of `attention`'s row keys - 1. No dropout, no lse.
   void (*attention_query)(const AttentionHead& head, int64_t keys, float* scratch);
   int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
-  // The query heads that share one key head, together: dq of all, dk and dv summed in the order of heads.
+  // The query heads that share one KV head, together: dq of all, dk and dv summed in the order of heads.
   void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
 
   // max and the sum of e^(x - max); (-inf, 0) for n == 0.
@@ -104,6 +104,8 @@ struct Simd {
   // kRowsDepth * kRowsPanel floats.
   void (*product_by_rows)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
                           float* c, bool more, float* scratch);
+  // The same for one row, of any k, with the same bits.
+  void (*product_row)(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more);
   void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
 
   double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums

@@ -52,6 +52,37 @@ inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t d
   }
 }
 
+// The squares of one row's product go from memory to the sums through registers alone, and 16 weight rows are read from
+// end to end: memory bandwidth is the bound.
+void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more) {
+  constexpr int64_t kAhead = 128;  // floats: 8 cache lines
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t live = least(kLanes, n - i);
+    Vec sum = more ? load(c + i) : Vec{};
+    sweep(k, [&](int64_t d, auto lanes) {
+      Vec square[kLanes];
+      const float* at = w + i * ldw + d;
+      if (live == kLanes) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kLanes; ++r) {
+          __builtin_prefetch(at + r * ldw + kAhead);
+          square[r] = lanes.load(at + r * ldw);
+        }
+      } else {
+        for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? lanes.load(at + r * ldw) : Vec{};
+      }
+      turn_square(square);
+      if (k - d >= kLanes) {
+#pragma GCC unroll 16
+        for (int j = 0; j < kLanes; ++j) sum = fma(splat(a[d + j]), square[j], sum);
+      } else {
+        for (int64_t j = 0; j < k - d; ++j) sum = fma(splat(a[d + j]), square[j], sum);
+      }
+    });
+    store(c + i, sum);
+  }
+}
+
 void product_by_rows_n(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
                        float* c, bool more, float* scratch) {
   turn_rows(w, ldw, n, k, scratch);

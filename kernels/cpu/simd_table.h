@@ -45,6 +45,7 @@ constexpr Simd kTableHere{
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
     .product_by_rows = product_by_rows_n,
+    .product_row = product_row_n,
     .softmax_scaled = softmax_scaled_row,
     .sum = sum_n,
     .sum_squares = sum_squares_n,

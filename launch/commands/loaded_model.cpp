@@ -11,6 +11,7 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
                        const RankEnv& env) {
   require_path("--load", load);
   ModelSource m;
+  m.products = products;
   m.step_dir = resolve_step(load);
   Vfs vfs;
   const StepReader step(vfs, m.step_dir);
@@ -41,8 +42,8 @@ std::unique_ptr<LoadedModel> load_model(const ModelSource& source, GroupFactory&
   const int threads = threads_per_rank(m->config, factory.local_size());
   set_cpu_may_spin(ranks_may_spin(m->config, factory.local_size(), threads));
   EngineOptions options = engine_options(m->config, threads);
-  options.evaluates = true;
-  options.optim = {.type = "sgd"};  // which has no state: nothing is trained here
+  options.trains = false;
+  options.evaluates = source.products == Products::kAsTrained;
   m->mesh = std::make_unique<Mesh>(mesh_shape(m->config), m->device->groups());
   m->stream = OpenStream(*m->backend->device, m->device->index(), threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream,

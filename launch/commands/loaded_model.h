@@ -15,7 +15,8 @@
 namespace gt {
 
 // Precision of a run with FP8 linear layers (precision.fp8). kAsTrained: FP8, so that an evaluation is the one that the
-// run logs; whole microbatches alone. kHalf: 16-bit, for texts of any length: FP8 GEMMs take multiples of 16 tokens.
+// run logs; whole microbatches alone. kHalf: 16-bit, for texts of any length: FP8 GEMMs take multiples of 16 tokens; a
+// Decoder computes, Engine::evaluate() does not.
 enum class Products { kAsTrained, kHalf };
 
 // A checkpoint found, and how it is to be computed; nothing is read or allocated yet.
@@ -23,6 +24,7 @@ struct ModelSource {
   std::string step_dir;
   LoadedConfig loaded;       // the run's, then the flags; one rank unless these say otherwise
   int64_t global_batch = 0;  // sequences of a step of the run
+  Products products = Products::kAsTrained;
 };
 
 // `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that win (device.kind,
@@ -30,6 +32,7 @@ struct ModelSource {
 ModelSource find_model(const std::string& load, const std::vector<std::string>& flags,
                        Products = Products::kAsTrained, const RankEnv& env = {});
 
+// Values at their own precision alone: no gradients, FP32 masters or optimizer state.
 struct LoadedModel {
   Config config;
   std::string step_dir;

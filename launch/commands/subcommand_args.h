@@ -15,7 +15,8 @@ struct TrainArgs {
   void fields(V& v) {
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
-    v("dry-run", dry_run, "", "print the start block and whether the run fits: one process, nothing is started or "
+    v("dry-run", dry_run, "",
+      "print the start block and whether the run fits: one process, nothing is started or "
       "written; 0 either way");
     v("lr_range_test", lr_range_test, "",
       "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
@@ -84,7 +85,8 @@ struct DataPrepareArgs {
     v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
     v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
-    v("split-docs", split_docs, "file|blank-line|line|sep", "text: what ends a document; sep: a line that is --separator");
+    v("split-docs", split_docs, "file|blank-line|line|sep",
+      "text: what ends a document; sep: a line that is --separator");
     v("separator", separator, "", "--split-docs sep: the line between documents, such as % or <|endoftext|>");
     v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
     v("threads", threads, "0..1024 threads", "that encode; 0: all cores, as far as memory-mb allows");
@@ -135,14 +137,15 @@ struct EvalArgs {
 struct GenerateArgs {
   std::string load, prompt, prompt_file, tokenizer;
   std::vector<std::string> stop;
-  int64_t max_tokens = 64, top_k = 0, seed = 1, num_samples = 1, batch = 8;
+  int64_t max_tokens = 64, top_k = 0, seed = 1, num_samples = 1, batch = 8, shift = 0;
   double temperature = 0.8, top_p = 1;
   bool json = false, no_cache = false;
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
     v("prompt", prompt, "", "the beginning; -: standard input; empty: a new document");
-    v("prompt-file", prompt_file, "FILE", "a prompt a line, or of X.jsonl the \"prompt\" or \"text\" of a line; -: standard input");
+    v("prompt-file", prompt_file, "FILE",
+      "a prompt a line, or of X.jsonl the \"prompt\" or \"text\" of a line; -: standard input");
     v("num-samples", num_samples, "1..1000000", "texts for each prompt");
     v("max-tokens", max_tokens, "1..1048576 tokens", "length of a text at most");
     v("stop", stop, "", "strings that end a text; they are not shown");
@@ -151,6 +154,8 @@ struct GenerateArgs {
     v("top-p", top_p, ">0..1", "choose among the likeliest that make up this probability");
     v("seed", seed, "0..", "random numbers");
     v("batch", batch, "1..4096 texts", "written at the same time, by each data-parallel replica");
+    v("shift", shift, "0..1048576 tokens",
+      "how far the model's window moves on once a text fills it, each time for a pass over the window; 0: an eighth");
     v("tokenizer", tokenizer, "", "SentencePiece model; empty: the one of the run");
     v("json", json, "", "print a JSON object a line for each text, when it is complete");
     v("no-cache", no_cache, "", "compute all keys and values again for every token; on a CPU the same texts, slowly");
@@ -256,7 +261,8 @@ struct ExportArgs {
     v("step", step, "0..", "this step of the folder; without it the newest good one");
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
     v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
-    v("naming", naming, "hf|native", "hf: a Hugging Face GPT-2, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
+    v("naming", naming, "hf|native",
+      "hf: a Hugging Face GPT-2, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
     v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");
     v("force", force, "", "replace what is there");
@@ -360,7 +366,8 @@ struct VerifyArgs {
     v("on", on, "threads|here",
       "ranks as threads of this process, or as this command line would train: processes, device");
     v("steps", steps, "1..100 steps", "optimizer steps compared");
-    v("matrix", matrix, "", "every legal layout instead of the given one, at every level of mixed "
+    v("matrix", matrix, "",
+      "every legal layout instead of the given one, at every level of mixed "
       "precision unless --amp names one");
     v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
     v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");

@@ -41,7 +41,8 @@ std::vector<StageVisit> visits(const Schedule& s, int rank) {
 ZeroOptions resolved(const EngineOptions& o, int pp) {
   ZeroOptions zero = o.zero;
   zero.grad_reduce = grad_reduce_of(zero, pp, o.microbatches);
-  zero.masters = o.precision.masters;
+  zero.masters = o.precision.masters && o.trains;  // without updates nothing needs what rounding drops
+  zero.gradients = o.trains;
   return zero;
 }
 
@@ -59,7 +60,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
-           " ranks for a key head, a model of ", options.model.groups(), " key heads on tp ", mesh.size(Axis::kTp));
+           " ranks for a KV head, a model of ", options.model.groups(), " KV heads on tp ", mesh.size(Axis::kTp));
   const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel, options.precision};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
@@ -89,14 +90,15 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   lr_ = make_lr_schedule(lr_options_);
   OptimizerOptions optim = options.optim;
   optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
-  optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
+  if (options.trains) optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes, .runs_differ = !options.lengths.empty()};
   const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
   store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
   const Backend* replayed = backend.replays ? &backend : nullptr;
-  train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
-                                              shapes, replays_microbatches(options) ? replayed : nullptr);
+  if (options.trains)
+    train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
+                                                shapes, replays_microbatches(options) ? replayed : nullptr);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes, replayed);
@@ -191,6 +193,7 @@ void Engine::init_weights() {
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
                         bool save_due) try {
   const int m = options_.microbatches, scopes = options_.model.total_scopes();
+  GT_CHECK(train_ != nullptr, "this engine was built without training");
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
   const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
@@ -272,7 +275,7 @@ void Engine::end_phase(Phase p) {
 
 // This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
 void Engine::put_stage_times(double* out) {
-  if (!clock_of(step_).clock.behind()) measure_pipeline();
+  if (train_ && !clock_of(step_).clock.behind()) measure_pipeline();
   const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
   for (size_t i = 0; i < kNumStageTimes; ++i)
     out[static_cast<size_t>(mesh_.coord(Axis::kPp)) * kNumStageTimes + i] = own_times_[i] / replicas;
@@ -469,6 +472,7 @@ std::vector<ShardView> Engine::model_views() const {
 
 std::vector<ShardView> Engine::checkpoint_views() const {
   std::vector<ShardView> views = model_views();
+  GT_CHECK(optimizer_ != nullptr, "this engine was built without training");
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
   deal_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
   return views;
@@ -485,19 +489,18 @@ EnginePlan Engine::measured_plan() const {
   const auto of = [](const PipelineExecutor& e) {
     return ExecutorMemory{align_up(e.activation_high_water()), align_up(e.gradient_high_water()), e.boundary_bytes()};
   };
-  plan.train = of(*train_);
+  if (train_) plan.train = of(*train_), plan.slots = train_->slots();
   if (eval_) plan.eval = of(*eval_);
   plan.zero = store_->temporary_bytes();
-  plan.slots = train_->slots();
   plan.memory.weights = store_->value_bytes();
   plan.memory.gradients = store_->grad_bytes();
-  plan.memory.optimizer = optimizer_->state_bytes() + store_->master_bytes();
-  plan.memory.activations = plan.train.activation_bytes * train_->slots() + plan.train.gradient_bytes +
+  plan.memory.optimizer = (optimizer_ ? optimizer_->state_bytes() : 0) + store_->master_bytes();
+  plan.memory.activations = plan.train.activation_bytes * plan.slots + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
       limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() + store_->table_bytes() +
-      optimizer_->work_bytes();
+      (optimizer_ ? optimizer_->work_bytes() : 0);
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;
   if (update_) plan.memory.graphs += update_->held().bytes;

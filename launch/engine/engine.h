@@ -55,6 +55,7 @@ struct EngineOptions {
   bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
   bool evaluates = true;        // evaluate() will be called: memory is kept for it
+  bool trains = true;  // step() will be called; false: no gradients, no optimizer, values at their own precision alone
   // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
 #ifdef NDEBUG
   int64_t compare_copies_every = 0;
@@ -77,7 +78,7 @@ struct MemoryReport {
 // What one rank sends in an optimizer step, by the group it sends to.
 struct StepTraffic {
   CommCounters tensor_parallel, pipeline, data_parallel;
-  CommCounters key_value;  // gradients of key heads that several TP ranks hold
+  CommCounters key_value;  // gradients of KV heads that several TP ranks hold
   CommCounters embedding;  // gradients of a tied table between the first and the last stage
 };
 

@@ -85,14 +85,14 @@ class GraphPlan {
   int64_t bytes(const EngineOptions& o, int slots) const {
     const int64_t m = o.microbatches, kinds = std::min<int64_t>(m, 2 * slots + 1);
     int64_t calls = evaluation_ - update_;
-    if (replays_microbatches(o)) calls += (update_ - begin_) / m * kinds;
+    if (o.trains && replays_microbatches(o)) calls += (update_ - begin_) / m * kinds;
     if (o.evaluates) calls += (CallCount::calls - evaluation_) / m * std::min<int64_t>(m, std::max(2, slots));
     return 2 * calls * kKernelBytes;
   }
 
  private:
   const int64_t begin_ = CallCount::calls;
-  int64_t update_ = 0, evaluation_ = 0;
+  int64_t update_ = begin_, evaluation_ = begin_;
 };
 
 // One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
@@ -120,30 +120,33 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     const null::ProductLog log;
     GraphPlan graphs;
-    engine.set_probe([&] { graphs.update_begins(); });
-    engine.step(batch, options.micro_batch * options.model.seq);
-    engine.set_probe({});
-    graphs.evaluation_begins();
+    if (options.trains) {
+      engine.set_probe([&] { graphs.update_begins(); });
+      engine.step(batch, options.micro_batch * options.model.seq);
+      engine.set_probe({});
+      graphs.evaluation_begins();
+    }
     const StepTraffic sent{.tensor_parallel = mesh.group(Axis::kTp).counters(),
                            .pipeline = mesh.group(Axis::kPp).counters(),
                            .data_parallel = mesh.group(Axis::kDp).counters(),
                            .key_value = mesh.kv().counters(),
                            .embedding = mesh.ends().counters()};
     if (options.evaluates) engine.evaluate(batch);
-    const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.executor().slots()) : 0;
+    const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.measured_plan().slots) : 0;
     const auto at_every_size = [&] {
+      if (!options.trains) return;
       if (!options.lengths.empty()) run_at_every_length(engine, batch);
       if (options.layer_drop) run_with_fewer_blocks(engine, batch);
     };
     at_every_size();
-    if (options.precision.fp8_delayed)
+    if (options.precision.fp8_delayed && options.trains)
       run_with_known_scales(engine, [&] {
         engine.step(batch, options.micro_batch * options.model.seq);
         at_every_size();
       });
     plan = engine.measured_plan();
     plan.sent = sent;
-    plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
+    if (options.trains) plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
     plan.no_decay_found = engine.no_decay_found();
     plan.memory.graphs = graph_bytes;
     if (target.weight_copy_bytes != nullptr)

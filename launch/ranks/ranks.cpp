@@ -178,6 +178,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
   }
   SpawnOptions options = spawn_options(config);
   options.stall_abort_s = stall_abort_seconds(command);
+  options.resumable = command.name == "train";
   if (world == 1 && only_here(options.hosts)) {
     require_limits(1, threads);
     take_own_slots(config.launch, options);

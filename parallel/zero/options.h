@@ -26,6 +26,7 @@ struct ZeroOptions {
   // types (`reduce`) can hold of a sum of many. Nothing to one rank.
   double scale_before = 1;
   bool masters = true;         // half values have f32 masters, which are what is trained
+  bool gradients = true;       // false: values alone, for inference; no step, no ranges to update
 };
 
 // kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch

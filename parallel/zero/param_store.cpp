@@ -38,6 +38,7 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
     if (options.reduce != options.grad) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
+  if (!options.gradients) return;
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
   for (int k = 0; k < num_scopes(); ++k) add_ranges(k);
   cut_pieces();
@@ -119,8 +120,9 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
     backend_.device->zero(b.data() + used, b.bytes() - used, compute_);
     return b;
   };
-  s.grads = buffer(s.grads_sharded, s.grad_dtype);
-  if (s.grads_sharded) s.hide_grads();
+  s.grads = options_.gradients ? buffer(s.grads_sharded, s.grad_dtype) : Buffer(0, compute_.device, *backend_.device);
+  if (s.grads_sharded || !options_.gradients)
+    s.hide_grads();
   else s.show_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
   if (!s.values_sharded) s.codes = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);

@@ -1,4 +1,6 @@
 // Generation: cached decoding against the full forward, layouts, batches, prompts; evaluation against training's own.
+#include <signal.h>
+
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -7,6 +9,7 @@
 #include "launch/commands/generate/decoder.h"
 #include "launch/commands/generate/stop_strings.h"
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -46,9 +49,9 @@ bool same(std::span<const float> a, std::span<const float> b) {
 
 // Greedy decoding of several sequences at once, from prompts of different lengths and past the end of the context:
 // every logit of every step has the bits of a forward pass over the whole window, alone.
-void expect_same_bits(const std::string& checkpoint, int64_t steps) {
+void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shift) {
   const auto m = load_model(checkpoint, {"--device.kind", "cpu", "--device.threads", "2"}, Products::kHalf);
-  Decoder together(*m, 3), whole(*m, 1, false);
+  Decoder together(*m, 3, true, shift), whole(*m, 1, false, shift);
   std::vector<Sequence> live(3);
   std::vector<Sequence*> all;
   const int64_t seq = m->config.model.seq, lengths[] = {1, seq / 2 + 1, seq - 2};
@@ -69,7 +72,8 @@ void expect_same_bits(const std::string& checkpoint, int64_t steps) {
     }
   }
   CHECK(static_cast<int64_t>(live[2].ids.size()) > seq + 4);
-  CHECK(live[2].cached == 0);      // past the context
+  CHECK(live[2].begin >= 4);  // past the context
+  CHECK(live[2].begin % shift == 0);
   CHECK(live[0].cached == steps);  // the cache was in use to the end
 }
 
@@ -81,7 +85,8 @@ TEST_CASE("cached decoding gives the bits of the full forward") {
   for (const std::string& model : {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16"}) {
     INFO(model);
     const Rig rig(model, "--train.steps 1");
-    expect_same_bits(rig.run(), 12);
+    expect_same_bits(rig.run(), 12, 1);
+    expect_same_bits(rig.run(), 12, 4);
   }
 }
 
@@ -137,6 +142,50 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
   CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).says("bad.jsonl:1: expected a JSON object"));
 }
 
+TEST_CASE("Ctrl-C ends generate with what was made and 130") {
+  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 1");
+  const std::string out = rig / "out", generate = "generate --load runs/run --temperature 1 ";
+  const auto interrupted = [&](const std::string& args, uintmax_t bytes) {
+    std::filesystem::remove(out);
+    const Outcome r = gpttrain(generate + args + " >out", rig.path(), 120, [&](int pid) {
+      std::error_code ec;
+      wait_until("text",
+                 [&] { return std::filesystem::exists(out, ec) && std::filesystem::file_size(out, ec) > bytes; });
+      kill(pid, SIGINT);
+    });
+    INFO(args << "\n" << r.out);
+    CHECK(r.code == 128 + SIGINT);
+    CHECK(r.says("interrupted by SIG"));
+    CHECK(left_behind(rig.path(), {}) == "");
+    return read_file(out);
+  };
+  for (const char* layout : {"", " --pp 2 --launch.ranks threads", " --pp 2"}) {
+    const std::string text = interrupted("--prompt \"The GNU\" --max-tokens 1048576" + std::string(layout), 100);
+    CHECK(text.find("The GNU") == 0);
+    CHECK(text.size() > 100);
+    CHECK(text.back() == '\n');
+  }
+  std::istringstream in(interrupted("--json --num-samples 1000000 --batch 2 --max-tokens 400", 1));
+  std::vector<std::string> ended;
+  for (std::string line; std::getline(in, line);)
+    ended.push_back(nlohmann::json::parse(line)["ended"].get<std::string>());
+  REQUIRE(ended.size() >= 2);
+  CHECK(ended.front() != "interrupted");
+  CHECK(std::count(ended.begin(), ended.end(), "interrupted") <= 2);
+  CHECK(ended.back() == "interrupted");
+}
+
+TEST_CASE("generate and eval hold weights alone: no gradients, FP32 masters or optimizer state") {
+  const Rig rig("--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20 --amp O2", "--train.steps 1");
+  for (const Products p : {Products::kAsTrained, Products::kHalf}) {
+    const auto m = load_model(rig.run(), {"--device.kind", "cpu"}, p);
+    const MemoryReport r = m->engine->measured_plan().memory;
+    CHECK(r.weights > 0);
+    CHECK(r.gradients == 0);
+    CHECK(r.optimizer == 0);
+  }
+}
+
 TEST_CASE("eval is training's own evaluation, on every layout") {
   const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --data.eod_mask_loss",
                 "--train.steps 8 --train.eval_every 8 --train.eval_steps 3");
@@ -153,6 +202,11 @@ TEST_CASE("eval is training's own evaluation, on every layout") {
     INFO(how << "\n" << out);
     CHECK(out.find(loss) != std::string::npos);
   }
+  const Rig half("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --amp O2",
+                 "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // whose eval holds no masters
+  std::snprintf(loss, sizeof loss, "loss %.6f", logged(half / "runs/run", "loss", "eval").back());
+  CHECK(half.out("eval --load runs/run --data.train tokens --data.split 90,10 --steps 3").find(loss) !=
+        std::string::npos);
   const std::string whole = rig.out(eval), tp = rig.out(eval + "--tp 2 --launch.ranks threads");
   CHECK(whole.find("the whole split") != std::string::npos);
   CHECK(whole.find("perplexity") != std::string::npos);

@@ -36,14 +36,30 @@ int process_of(int pid, int rank) {
 
 bool send_signal(int pid, int n) { return pid > 1 && kill(pid, n) == 0; }
 
-bool wait_for_step(const std::string& log, int64_t step) {
-  const std::string wanted = "\"step\": " + std::to_string(step) + ",";
-  for (int i = 0; i < 6000; ++i) {
-    if (slurp(log).find(wanted) != std::string::npos) return true;
+bool wait_until(const std::string& what, const std::function<bool()>& ready) {
+  for (int i = 0; i < (kSanitized ? 60000 : 6000); ++i) {
+    if (ready()) return true;
     usleep(10000);
   }
-  FAIL_CHECK(log << " has no record of step " << step << " after a minute");
+  FAIL_CHECK(what << ": waited a minute for it");
   return false;
+}
+
+bool wait_until_taken(int pid, int n) {
+  const std::string status = "/proc/" + std::to_string(pid) + "/status";
+  return wait_until("signal " + std::to_string(n) + " is taken", [&] {
+    const std::string text = slurp(status);
+    for (const char* field : {"SigPnd:", "ShdPnd:"})
+      if (const size_t at = text.find(field); at != std::string::npos)
+        if ((std::stoull(text.substr(at + 7), nullptr, 16) >> (n - 1) & 1) != 0) return false;
+    return true;
+  });
+}
+
+bool wait_for_step(const std::string& log, int64_t step) {
+  const std::string wanted = "\"step\": " + std::to_string(step) + ",";
+  return wait_until(log + " has a record of step " + std::to_string(step),
+                    [&] { return slurp(log).find(wanted) != std::string::npos; });
 }
 
 std::string left_behind(const std::string& folder, const std::vector<int>& pids) {

@@ -40,6 +40,7 @@ int64_t arena_bytes(const LoadedModel& m, int64_t sequences) {
   EngineOptions o = m.engine->options();
   o.micro_batch = (most_rows(m, sequences) + o.model.seq - 1) / o.model.seq;
   o.microbatches = 1;
+  o.evaluates = true;
   const int64_t row = 2 * local_columns(m) + 4 * o.model.hidden + 64;
   return plan_memory(o, m.mesh->shape(), m.mesh->rank()).eval.activation_bytes +
          align_up(sequences * row * size_of(DType::kF32)) + 16 * kAlign;
@@ -58,18 +59,21 @@ KvCache::KvCache(const GptStage& stage, int64_t sequences, int64_t positions, De
   }
 }
 
-Decoder::Decoder(LoadedModel& m, int64_t sequences, bool cached)
+Decoder::Decoder(LoadedModel& m, int64_t sequences, bool cached, int64_t shift)
     : m_(m),
       stage_(*m.engine->stages().front()),
       cached_(cached),
       context_(m.config.model.seq),
       vocab_(m.config.model.vocab),
+      shift_(shift > 0 ? shift : std::max<int64_t>(1, context_ / 8)),
       cache_(stage_, cached ? sequences : 0, context_, m.stream.device(), *m.backend->device),
       inputs_(3 * most_rows(m, sequences) * size_of(DType::kI32), m.stream.device(), *m.backend->device),
       staged_(static_cast<size_t>(3 * most_rows(m, sequences)), *m.backend->device),
       arena_(Buffer(arena_bytes(m, sequences), m.stream.device(), *m.backend->device)),
       pool_(Buffer(kAlign, m.stream.device(), *m.backend->device)),
       tape_(arena_, pool_, ops_by_rows(*m.backend->ops), m.stream) {
+  GT_REQUIRE(shift_ <= context_, Exit::kUsage, "--shift ", shift_, ": expected at most the model's context, ",
+             context_);
   tape_.set_recording(false);
   const Device device = m.stream.device();
   const DeviceApi& api = *m.backend->device;
@@ -86,20 +90,26 @@ std::span<const float> Decoder::logits(size_t i) const {
   return std::span(logits_).subspan(i * static_cast<size_t>(vocab_), static_cast<size_t>(vocab_));
 }
 
+int64_t Decoder::window_begin(int64_t length) const {
+  return length <= context_ ? 0 : (length - context_ + shift_ - 1) / shift_ * shift_;
+}
+
 void Decoder::run(std::span<Sequence* const> sequences) {
   if (m_.mesh->last_stage()) logits_.resize(sequences.size() * static_cast<size_t>(vocab_));
   std::vector<Sequence*> last;
   std::vector<size_t> results;
   for (size_t i = 0; i < sequences.size(); ++i) {
     Sequence& s = *sequences[i];
-    const auto length = static_cast<int64_t>(s.ids.size());
+    const auto length = static_cast<int64_t>(s.ids.size()), begin = window_begin(length);
     GT_CHECK(length > 0, "a sequence without tokens has no next one");
-    if (cached_ && length <= context_ && s.cached == length - 1) {
+    const bool grew = s.cached == length - 1 && s.begin == begin && length > 1;
+    s.begin = begin;
+    if (cached_ && grew) {
       last.push_back(&s), results.push_back(i);
     } else {
       run_whole(s, i);
     }
-    s.cached = cached_ && length <= context_ ? length : 0;
+    s.cached = cached_ ? length : 0;
   }
   if (!last.empty()) run_last(last, results);
 }
@@ -117,14 +127,14 @@ MicroBatch Decoder::tokens(int64_t batch, int64_t seq) {
   return mb;
 }
 
-// The whole sequence, or as much of its end as the context holds.
+// The whole window of a sequence.
 void Decoder::run_whole(const Sequence& s, size_t result) {
-  const auto length = static_cast<int64_t>(s.ids.size()), n = std::min(length, context_);
+  const auto n = static_cast<int64_t>(s.ids.size()) - s.begin;
   std::copy(s.ids.end() - n, s.ids.end(), staged_.data());
   std::iota(staged_.data() + n, staged_.data() + 2 * n, 0);
   std::fill_n(staged_.data() + 2 * n, n, static_cast<int32_t>(s.slot));
   MicroBatch mb = tokens(1, n);
-  if (cached_ && length <= context_) mb.cache = cache_.layers();
+  if (cached_) mb.cache = cache_.layers();
   forward(mb, {&result, 1});
 }
 
@@ -133,7 +143,7 @@ void Decoder::run_last(std::span<Sequence* const> sequences, std::span<const siz
   for (int64_t i = 0; i < n; ++i) {
     const Sequence& s = *sequences[static_cast<size_t>(i)];
     staged_[static_cast<size_t>(i)] = s.ids.back();
-    staged_[static_cast<size_t>(n + i)] = static_cast<int32_t>(s.ids.size()) - 1;
+    staged_[static_cast<size_t>(n + i)] = static_cast<int32_t>(static_cast<int64_t>(s.ids.size()) - s.begin) - 1;
     staged_[static_cast<size_t>(2 * n + i)] = static_cast<int32_t>(s.slot);
   }
   MicroBatch mb = tokens(n, 1);

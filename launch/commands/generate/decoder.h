@@ -26,18 +26,19 @@ class KvCache {
 struct Sequence {
   int64_t slot = 0;  // of the cache, below the decoder's `sequences`
   std::vector<int32_t> ids;
-  int64_t cached = 0;  // tokens of ids whose keys and values the cache holds
+  int64_t begin = 0, cached = 0;  // the cache holds keys and values of ids [begin, cached)
 };
 
 class Decoder {
  public:
   // sequences: most of them at a time. cached: false recomputes everything for every token, which gives the same bits
-  // on a CPU. The model outlives the decoder; its options are those of Products::kHalf.
-  Decoder(LoadedModel&, int64_t sequences, bool cached = true);
+  // on a CPU. shift: tokens by which the window moves on, up to the context; 0: an eighth of it. kUsage for a longer
+  // one. The model outlives the decoder; its options are those of Products::kHalf.
+  Decoder(LoadedModel&, int64_t sequences, bool cached = true, int64_t shift = 0);
 
-  // Computes the logits that follow the last token of each sequence, which has at least one. Where a sequence is longer
-  // than the model's context, those of its last tokens that fit, from position 0: no cached key helps there. Collective
-  // over tp and pp: the same sequences on every rank.
+  // Computes the logits that follow the last token of each sequence, which has at least one. A sequence longer than the
+  // model's context is read through a window that begins at a multiple of `shift`, from position 0: positions are
+  // absolute, so that no cached key survives its move. Collective over tp and pp: the same sequences on every rank.
   void run(std::span<Sequence* const> sequences);
 
   // Of the i-th sequence of the last run, [vocabulary]: on ranks of the last pipeline stage, else empty.
@@ -48,12 +49,13 @@ class Decoder {
   void run_whole(const Sequence&, size_t result);
   void run_last(std::span<Sequence* const>, std::span<const size_t> results);
   MicroBatch tokens(int64_t batch, int64_t seq);
+  int64_t window_begin(int64_t length) const;
   void collect(Tensor logits, std::span<const size_t> results);
 
   LoadedModel& m_;
   GptStage& stage_;
   const bool cached_;
-  const int64_t context_, vocab_;
+  const int64_t context_, vocab_, shift_;
   KvCache cache_;
   Buffer inputs_;               // tokens, positions, sequences
   HostArray<int32_t> staged_;   // written for the device

@@ -114,7 +114,7 @@ class Writer {
         batch_(std::min<int64_t>(args.batch, static_cast<int64_t>((total_ + replicas_ - 1) / replicas_))),
         key_(stream_key(static_cast<uint64_t>(args.seed), "generate")),
         printer_(args, total_),
-        decoder_(m, batch_, !args.no_cache),
+        decoder_(m, batch_, !args.no_cache, args.shift),
         done_(total_) {}
 
   // Returns true when all texts were written, false after an interruption.
@@ -230,7 +230,9 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
     if (model->mesh->rank() == 0) prompts = pack_prompts(read_prompts(args));
   });
   Writer writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
-  return writer.run() ? Exit::kOk : static_cast<Exit>(128 + stop_signal());
+  if (writer.run()) return Exit::kOk;
+  if (world.rank() == 0) fmt::print(stderr, "gpttrain: interrupted by {}\n", signal_name(stop_signal()));
+  return static_cast<Exit>(128 + stop_signal());
 }
 
 }  // namespace

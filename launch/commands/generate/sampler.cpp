@@ -10,31 +10,40 @@ namespace gt {
 
 int32_t sample_token(std::span<const float> logits, const SamplerOptions& o, double uniform) {
   GT_CHECK(!logits.empty(), "no logits");
-  std::vector<int32_t> ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto likelier = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
+  if (o.temperature == 0) return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const auto logit = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
+  const auto less_likely = [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) < logit(b) : a > b; };
+  // A heap, because few of a vocabulary's tokens have to be put in order.
+  std::vector<int32_t> rest(logits.size()), best;  // best: the likeliest first
+  std::iota(rest.begin(), rest.end(), 0);
+  std::make_heap(rest.begin(), rest.end(), less_likely);
+  const double top = logit(rest.front());
+  const auto weight = [&](int32_t id) { return std::exp((logit(id) - top) / o.temperature); };
+  std::vector<double> p;  // of best, not normalised
+  const auto take_next = [&] {
+    std::pop_heap(rest.begin(), rest.end(), less_likely);
+    best.push_back(rest.back());
+    rest.pop_back();
+    return p.emplace_back(weight(best.back()));
   };
-  if (o.temperature == 0) return *std::min_element(ids.begin(), ids.end(), likelier);
-  size_t keep = o.top_k > 0 ? std::min(ids.size(), static_cast<size_t>(o.top_k)) : ids.size();
-  std::partial_sort(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(keep), ids.end(), likelier);
-  std::vector<double> p(keep);
-  const double top = logits[static_cast<size_t>(ids[0])];
-  for (size_t i = 0; i < keep; ++i) p[i] = std::exp((logits[static_cast<size_t>(ids[i])] - top) / o.temperature);
-  double total = std::accumulate(p.begin(), p.end(), 0.0), mass = 0;
-  for (size_t i = 0; i < keep; ++i) {  // the smallest set that makes up top_p
-    mass += p[i];
-    if (mass >= o.top_p * total) {
-      keep = i + 1;
-      total = mass;
-      break;
-    }
+  const size_t most = o.top_k > 0 ? std::min(logits.size(), static_cast<size_t>(o.top_k)) : logits.size();
+  double total = 0, mass = 0;
+  if (most < logits.size()) {
+    while (best.size() < most) total += take_next();
+  } else {
+    for (const int32_t id : rest) total += weight(id);
   }
-  double left = uniform * total;
+  const bool nucleus = o.top_p < 1;  // the smallest set that makes up top_p; else as far as the draw reaches
+  size_t keep = 0;
+  while (keep < most && (nucleus ? mass < o.top_p * total : mass <= uniform * total)) {
+    if (keep == best.size()) take_next();
+    mass += p[keep++];
+  }
+  if (!nucleus) return best[keep - 1];
+  double left = uniform * mass;
   for (size_t i = 0; i < keep; ++i)
-    if ((left -= p[i]) < 0) return ids[i];
-  return ids[keep - 1];
+    if ((left -= p[i]) < 0) return best[i];
+  return best[keep - 1];
 }
 
 }  // namespace gt

@@ -154,9 +154,10 @@ class Attendance {
  private:
   JobEnd end_of(int code) {
     ours_ = ending_;
-    // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost.
+    // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost. One that has nothing
+    // to resume ends with its code.
     if (first_ != 0 && !ending_ && code == 128 + SIGUSR1)
-      return ours_ = true, JobEnd{static_cast<int>(Exit::kInterrupted), first_};
+      return ours_ = true, JobEnd{job_.resumable ? static_cast<int>(Exit::kInterrupted) : 128 + first_, first_};
     if (late_) return {late_->code, first_};
     if (ending_ && judged_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
     return {ending_ && first_ != 0 ? 128 + first_ : code, first_};
@@ -364,6 +365,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   job.variables = options.variables;
   job.threads = options.threads;
   job.verdict_file = options.verdict_file;
+  job.resumable = options.resumable;
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
   job.here = here;

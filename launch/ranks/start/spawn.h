@@ -32,6 +32,7 @@ struct SpawnOptions {
   int threads = 1;                 // that a rank computes with
   double stall_abort_s = 600;      // a process that does not run for so long ends the job; 0: never
   std::string verdict_file = {};   // where ranks say who was to blame; "": nowhere
+  bool resumable = true;           // a stopped job ends with kInterrupted, for it can resume; else with 128 + signal
 };
 struct Config;
 // As the config says: hosts, launcher, and .deepspeed_env. Throws kUsage.
@@ -64,7 +65,8 @@ struct JobCommand {
   int verdict_grace_s = 7;         // for the job to end once that is there
   bool here = false;               // this program, not a launcher
   StartLimits limits = {};
-  int threads = 1;  // of a rank
+  int threads = 1;        // of a rank
+  bool resumable = true;  // SpawnOptions::resumable
 };
 // `world` ranks by mpirun or srun; this program itself when `here` (one rank, or ranks that are threads). kUsage when
 // there is no such launcher.

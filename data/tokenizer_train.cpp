@@ -197,6 +197,7 @@ TokenizerReport tokenizer_train(const TokenizerTrainOptions& o,
   ::getrusage(RUSAGE_SELF, &usage);
   r.peak_memory = usage.ru_maxrss * int64_t{1024};
   r.seconds = seconds();
+  if (progress) progress({"write", r.bytes_read, r.lines_read, r.seconds});
   write_outputs(o, model, t, r);
   return r;
 }

@@ -21,7 +21,7 @@ struct TokenizerTrainOptions {
 };
 
 struct TokenizerTrainProgress {
-  const char* stage;             // "read", "train", "report"
+  const char* stage;             // "read", "train", "report", "write": from here on files appear
   int64_t bytes = 0, lines = 0;  // read so far
   double seconds = 0;
 };

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -23,24 +21,10 @@
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/stop_flag.h"
 
 namespace gt {
 namespace {
-
-// Hands the signal flag of launch/ranks/signals.h to a function that wants an atomic.
-class StopFlag {
- public:
-  StopFlag() : flag_(stop_requested()), watcher_([this](const std::stop_token& end) { watch(end); }) {}
-  const std::atomic<bool>* get() const { return &flag_; }
-
- private:
-  void watch(const std::stop_token& end) {
-    for (; !end.stop_requested() && !flag_; std::this_thread::sleep_for(std::chrono::milliseconds(20)))
-      flag_ = stop_requested();
-  }
-  std::atomic<bool> flag_;
-  std::jthread watcher_;
-};
 
 // Every encoder wants 32 MB beside 64 MB for the rest (data/prepare.h checks it).
 int encoder_threads(const DataPrepareArgs& a) {

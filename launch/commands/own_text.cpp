@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <thread>
 
@@ -16,21 +19,60 @@
 #include "kernels/core/sha256.h"
 #include "launch/config/config_check.h"
 #include "launch/observe/sinks/progress.h"
+#include "launch/ranks/stop_flag.h"
 
 namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string prefix_for(const std::string& text, const Config& c, const Tokenizer& tokenizer) {
-  const std::string hash = sha256_hex(cat("1 ", xxh3_128_file(text), ' ', tokenizer.sha256())).substr(0, 16);
-  return cat(c.run_dir(), "/data/", fs::path(text).stem().string(), "-", hash);
+// Ranks of a machine take turns in a run's data folder.
+Fd lock_folder(const std::string& folder) {
+  std::error_code ec;
+  fs::create_directories(folder, ec);
+  Fd lock = open_file(folder + "/.lock", O_RDWR | O_CREAT);
+  GT_REQUIRE(::flock(lock.get(), LOCK_EX) == 0, Exit::kIo, folder, "/.lock: cannot be locked: ", std::strerror(errno));
+  return lock;
+}
+
+int64_t nanoseconds(const timespec& t) { return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec; }
+
+// Identifies the content of a file by what the file system reports; "" for one that changed a moment ago, whose next
+// change might carry the same time.
+std::string stamp_text(const std::string& path) {
+  struct stat s {};
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (::stat(path.c_str(), &s) != 0 || nanoseconds(now) - nanoseconds(s.st_ctim) < 100'000'000) return "";
+  return cat(fs::absolute(path).string(), ' ', s.st_ino, ' ', s.st_size, ' ', nanoseconds(s.st_mtim), ' ',
+             nanoseconds(s.st_ctim));
+}
+
+// Hash of a text. The first process reads the text and records the hash in `folder`; the other ranks, and later starts,
+// read the record as long as the file is unchanged.
+std::string hash_of(const std::string& text, const std::string& folder) {
+  const Fd lock = lock_folder(folder);
+  const std::string record = cat(folder, "/.", fs::path(text).filename().string(), ".hash");
+  const std::string stamp = stamp_text(text);
+  std::error_code ec;
+  if (!stamp.empty() && fs::is_regular_file(fs::symlink_status(record, ec))) {
+    const std::string known = read_whole_file(record, 1 << 16);
+    if (known.size() == stamp.size() + 33 && known.starts_with(stamp + "\n")) return known.substr(stamp.size() + 1);
+  }
+  const std::string hash = xxh3_128_file(text);
+  if (!stamp.empty() && stamp == stamp_text(text)) write_file_atomically(record, stamp + "\n" + hash);
+  return hash;
+}
+
+std::string prefix_for(const std::string& text, const std::string& folder, const Tokenizer& tokenizer) {
+  const std::string hash = sha256_hex(cat("1 ", hash_of(text, folder), ' ', tokenizer.sha256())).substr(0, 16);
+  return cat(folder, "/", fs::path(text).stem().string(), "-", hash);
 }
 
 // A file of numbers taken for text would train without a word. Gzip is unpacked.
 void require_text(const std::string& path) {
   std::string head(4096, '\0');
-  const Fd file = open_file(path, O_RDONLY);
+  const Fd file = open_to_read(path);
   const ssize_t n = ::read(file.get(), head.data(), head.size());
   GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));
   head.resize(static_cast<size_t>(n));
@@ -40,21 +82,21 @@ void require_text(const std::string& path) {
       "prepare wrote");
 }
 
-void prepare_one(const std::string& text, const std::string& prefix, const Config& c) {
+void prepare_one(const std::string& text, const std::string& folder, const std::string& prefix,
+                 const std::string& tokenizer) {
   require_text(text);
+  const Fd lock = lock_folder(folder);
   std::error_code ec;
-  fs::create_directories(c.run_dir() + "/data", ec);
-  const Fd lock = open_file(c.run_dir() + "/data/.lock", O_RDWR | O_CREAT);
-  GT_REQUIRE(::flock(lock.get(), LOCK_EX) == 0, Exit::kIo, c.run_dir(),
-             "/data/.lock: cannot be locked: ", std::strerror(errno));
   if (fs::exists(prefix + ".idx", ec)) return;  // another process was faster
-  fmt::print("prepare   {} with {}, once, as {}\n", text, c.data.tokenizer, prefix);
+  fmt::print("prepare   {} with {}, once, as {}\n", text, tokenizer, prefix);
   std::fflush(stdout);
+  const StopFlag stop;
   PrepareOptions o;
   o.inputs = {text};
-  o.tokenizer = c.data.tokenizer;
+  o.tokenizer = tokenizer;
   o.output = prefix;
   o.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 14U));
+  o.stop = stop.get();
   WorkLine line;
   o.progress_seconds = line.seconds();
   prepare_data(o, [&](const PrepareProgress& p) { show_progress(p, line); });
@@ -76,9 +118,9 @@ void prepare_own_text(Config& c) {
     GT_REQUIRE(tokenizer->vocab() <= c.model.vocab, Exit::kUsage, "model.vocab: ", c.data.tokenizer, " has ",
                tokenizer->vocab(), " pieces, the model's vocabulary is ", c.model.vocab, "; give --model.vocab ",
                tokenizer->vocab(), " or more");
-    const std::string prefix = prefix_for(s.path, c, *tokenizer);
+    const std::string folder = c.run_dir() + "/data", prefix = prefix_for(s.path, folder, *tokenizer);
     std::error_code ec;
-    if (!fs::exists(prefix + ".idx", ec)) prepare_one(s.path, prefix, c);
+    if (!fs::exists(prefix + ".idx", ec)) prepare_one(s.path, folder, prefix, c.data.tokenizer);
     s.path = prefix;
   });
 }

@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -66,6 +68,33 @@ class TrainProgress {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   std::jthread ticker_;  // last: ends first
 };
+
+// Ctrl-C while a tokenizer is trained, which takes minutes in a library: nothing has been written until the end, where
+// the three files are written together.
+enum class TrainingState : int { kBusy, kWriting, kInterrupted };
+std::atomic<TrainingState> training_state{TrainingState::kBusy};
+
+bool move_on(TrainingState to) {
+  TrainingState from = TrainingState::kBusy;
+  return training_state.compare_exchange_strong(from, to);
+}
+
+extern "C" void on_interrupt(int n) {
+  if (!move_on(TrainingState::kInterrupted)) return;  // a moment, and all is there
+  constexpr char kText[] = "\ngpttrain: tokenizer train: interrupted; nothing was written\n";
+  _exit(write(STDERR_FILENO, kText, sizeof kText - 1) < 0 ? 128 + n : 128 + n);
+}
+
+void end_training_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESTART;
+  for (const int n : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(n, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaction(n, &action, nullptr);  // nohup
+  }
+}
 
 std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r) {
   std::string longest;
@@ -296,7 +325,12 @@ Exit run_tokenizer_train(const Command& command) {
   TokenizerReport report;
   {
     TrainProgress progress(options);
-    report = tokenizer_train(options, [&](const TokenizerTrainProgress& p) { progress.update(p); });
+    end_training_on_signals();
+    report = tokenizer_train(options, [&](const TokenizerTrainProgress& p) {
+      progress.update(p);
+      if (std::string_view(p.stage) == "write")
+        while (!move_on(TrainingState::kWriting)) pause();  // the handler is ending this process
+    });
   }
   write_out(report_text(options, report));
   flush_out();

@@ -1,7 +1,19 @@
 // A newcomer's path: a text file, three commands, text that a model wrote.
-#include <filesystem>
+#include "launch/commands/own_text.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "data/token_store.h"
+#include "kernels/core/check.h"
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -19,7 +31,106 @@ size_t token_files(const std::string& folder) {
   return n;
 }
 
+// A run on that text, with the folder's tokenizer.
+Config run_on(const TempDir& dir, const std::string& text) {
+  Config c;
+  c.log.dir = dir / "runs";
+  c.data.train = {{.path = text}};
+  c.data.tokenizer = dir / "tok.model";
+  c.model.vocab = 400;
+  return c;
+}
+
+// Tokens that a text becomes; an error as text.
+std::string prepared(const TempDir& dir, const std::string& bytes) {
+  write_file(dir / "text", bytes);
+  Config c = run_on(dir, dir / "text");
+  try {
+    prepare_own_text(c);
+    return cat(open_tokens(c.data.train[0].path)->tokens(), " tokens");
+  } catch (const Error& e) { return cat(static_cast<int>(e.code()), " ", e.what()); }
+}
+
+int64_t bytes_read() {
+  std::ifstream in("/proc/self/io");
+  std::string key;
+  int64_t n = 0;
+  in >> key >> n;  // rchar
+  return n;
+}
+
 }  // namespace
+
+TEST_CASE("text of any form becomes tokens, or is refused with what is wrong") {
+  TempDir dir;
+  write_file(dir / "mine.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  must("tokenizer train --input mine.txt --vocab 400 --output tok.model", dir);
+  const std::string line = "You may convey covered works.";
+  const std::string one = prepared(dir, line);
+  CHECK(one.ends_with(" tokens"));
+  const std::vector<std::string> texts{
+      line + "\n",       line + "\r\n" + line + "\r\n",
+      line + "\xFF\xC3",  // no UTF-8
+      "   \n \n",        std::string(5000, 'x') + '\0' + "late", std::string(3 << 20, 'y')};
+  for (const std::string& text : texts) {
+    INFO(text.substr(0, 60));
+    CHECK(prepared(dir, text).ends_with(" tokens"));
+  }
+  CHECK(prepared(dir, "\xEF\xBB\xBF" + line) == one);  // the mark is no text
+  for (const auto& [text, why] :
+       {std::pair<std::string, std::string>{"", "no text"}, {std::string("GIF\0\0", 5), "zero bytes"}}) {
+    INFO(why);
+    CHECK(prepared(dir, text).starts_with("2 "));
+    CHECK(prepared(dir, text).find(why) != std::string::npos);
+  }
+  fs::create_symlink(dir / "mine.txt", dir / "link.txt");
+  Config link = run_on(dir, dir / "link.txt");
+  prepare_own_text(link);
+  CHECK(fs::exists(link.data.train[0].path + ".idx"));
+}
+
+TEST_CASE("a text is read once, whatever the number of ranks and starts") {
+  TempDir dir;
+  constexpr int64_t kBytes = 8 << 20;
+  std::string text;
+  while (static_cast<int64_t>(text.size()) < kBytes) text += "You may convey covered works to others.\n";
+  write_file(dir / "mine.txt", text);
+  must("tokenizer train --input mine.txt --vocab 300 --output tok.model --sample-mb 0.1", dir);
+  Config first = run_on(dir, dir / "mine.txt");
+  usleep(200000);  // a file that is younger than 0.1 s may still change within one tick of its clock
+  prepare_own_text(first);
+  for (int rank = 0; rank < 3; ++rank) {
+    Config c = run_on(dir, dir / "mine.txt");
+    const int64_t before = bytes_read();
+    prepare_own_text(c);
+    CHECK(bytes_read() - before < kBytes / 4);
+    CHECK(c.data.train[0].path == first.data.train[0].path);
+  }
+  text[kBytes / 2] = 'X';  // as long as before
+  write_file(dir / "mine.txt", text);
+  Config changed = run_on(dir, dir / "mine.txt");
+  prepare_own_text(changed);
+  CHECK(changed.data.train[0].path != first.data.train[0].path);
+}
+
+TEST_CASE("Ctrl-C in tokenizer train says so, ends with 130, and leaves nothing") {
+  TempDir dir;
+  REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  const auto interrupt = [&](int pid) {
+    const int fd = open((dir / "pipe").c_str(), O_WRONLY);
+    const std::string text(1 << 18, 'a');  // more than a pipe holds: it is being read
+    CHECK(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    kill(pid, SIGINT);
+    wait_until_taken(pid, SIGINT);
+    close(fd);
+  };
+  const std::string train = "gpttrain tokenizer train --input - --vocab 400 --output tok.model <pipe";
+  const Outcome r = shell("exec " + binary_dir() + "/" + train, dir.path(), 60, interrupt);
+  INFO(r.out);
+  CHECK(r.code == 128 + SIGINT);
+  CHECK(r.says("interrupted; nothing was written"));
+  CHECK(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 1);  // the pipe
+}
 
 TEST_CASE("from a text file to text in three commands, and the text is prepared once") {
   TempDir dir;

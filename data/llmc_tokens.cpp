@@ -10,6 +10,7 @@
 #include "data/token_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
+#include "kernels/core/text.h"
 
 namespace gt {
 namespace {
@@ -53,7 +54,7 @@ int32_t checked_count(const MappedFile& f, const Kind*& kind) {
   kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
   GT_REQUIRE(kind != std::end(kKinds), Exit::kUsage, path, " byte 0: expected the magic of llm.c's tokens, ",
              kKinds[0].magic, " (u16) or ", kKinds[1].magic, " (u32), found ", magic,
-             magic == kModel ? cat(", that of a model: gpttrain import --from ", path) : std::string());
+             magic == kModel ? cat(", that of a model: gpttrain import --from ", shell_word(path)) : std::string());
   GT_REQUIRE(version == kind->version, Exit::kUsage, path, " byte 4: expected version ", kind->version, " (",
              kind->tokens, " tokens), found ", version);
   GT_REQUIRE(count >= 1, Exit::kUsage, path, " byte 8: expected at least 1 token, found ", count);
@@ -144,7 +145,9 @@ bool names_llmc_tokens(const std::string& path) {
   if (!fs::is_regular_file(file, ec)) return is_pattern(path);
   int32_t magic = 0;
   std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&magic), sizeof magic);
-  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
+  // A model is refused by open_tokens, with the command that takes it.
+  return magic == kModel ||
+         std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
 }
 
 }  // namespace gt

@@ -15,6 +15,7 @@
 #include "data/mapped_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
+#include "kernels/core/text.h"
 
 namespace gt {
 namespace {
@@ -38,7 +39,8 @@ std::string looks_like(const std::string& path) {
 }
 
 std::string prepare_line(const std::string& input, const std::string& prefix) {
-  return cat("gpttrain data prepare --input ", input, " --tokenizer TOKENIZER.model --output ", prefix);
+  return cat("gpttrain data prepare --input ", shell_word(input), " --tokenizer TOKENIZER.model --output ",
+             shell_word(prefix));
 }
 
 struct Walk {  // of one range of sequences

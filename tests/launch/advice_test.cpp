@@ -127,4 +127,27 @@ TEST_CASE("every command that is printed as a next step runs as it is printed") 
              "--log.tensorboard false",
          {{"PREFIX", "tokens"}});
   follow(advised(imported, "generate: ") + " --max-tokens 2", {{"…", "The"}});
+  const auto refused = [&](const std::string& command) {
+    const Outcome r = gpttrain(command, dir.path());
+    INFO(command << "\n" << r.out);
+    CHECK(r.code == 2);
+    return r;
+  };
+  // The command that was meant, whole, with data.
+  const std::string eval = "eval --load runs/x --steps 1";
+  follow(advised(refused(eval), "With that data:\n  "));
+  // Text without a tokenizer: the command that makes one, and the flag to add.
+  const std::string train = model + "--data.train text.txt --train.steps 1 --log.name y ";
+  const std::string make = advised(refused(train), "needs a tokenizer; ");
+  const size_t then = make.find(", then add ");
+  REQUIRE(then != std::string::npos);
+  follow(make.substr(0, then));
+  follow(train + make.substr(then + 11));
+  // Text where tokens are expected.
+  follow(advised(refused("eval --load runs/x --data.train text.txt"), "prepare it with: "),
+         {{"TOKENIZER.model", "tok.model"}});
+  // A model of llm.c where its tokens are expected.
+  const std::string small = source_dir() + "/tests/golden/llmc/small.bin";
+  follow(advised(refused(model + "--train.steps 1 --data.train " + small), "that of a model: ") +
+         " --output llmc/checkpoints");
 }

@@ -1,5 +1,5 @@
-// Preemption: whoever is told to stop, by whatever signal, the run commits at a step boundary and says so with 75; the
-// same command goes on with the bits of a run that was never stopped.
+// Preemption: a stop signal, whichever process gets it, makes the run commit at a step boundary and exit with 75; the
+// same command resumes bitwise identical to a run that was never stopped.
 #include <signal.h>
 #include <unistd.h>
 
@@ -27,7 +27,6 @@ int64_t newest_step(const std::string& run) {
       newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
   return newest;
 }
-
 
 }  // namespace
 
@@ -61,7 +60,7 @@ TEST_CASE("a rank, all ranks or the launcher, by INT, TERM or USR1, once or twic
       for (int k = 0; k < c.times; ++k) {
         if (c.launcher) kill(pid, c.signal);
         for (int rank : c.ranks) send_signal(pids[static_cast<size_t>(rank)], c.signal);
-        usleep(20000);
+        if (k + 1 < c.times) wait_until_taken(pid, c.signal);  // else both may count as one
       }
     });
     INFO(c.name << "\n" << r.out);
@@ -85,8 +84,7 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   TempDir dir;
   const std::string run = kTiny + "--tp 2 --checkpoint.every 1 --log.name save ";
   const Outcome saving = gpttrain(run, dir.path(), 120, [&](int pid) {
-    for (int i = 0; i < 60000 && newest_step(dir / "runs/save") < 1; ++i) usleep(1000);
-    CHECK(newest_step(dir / "runs/save") >= 1);
+    wait_until("a checkpoint", [&] { return newest_step(dir / "runs/save") >= 1; });
     kill(pid, SIGTERM);  // with a save at every step there is always one under way
   });
   INFO(saving.out);
@@ -98,13 +96,18 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   INFO(fine.out);
   CHECK(fine.code == 0);
 
-  for (const int ms : {0, 150, 600}) {
-    const Outcome starting = gpttrain(kTiny + "--tp 2 --log.name start" + std::to_string(ms), dir.path(), 120, [&](int pid) {
-      for (int i = 0; i < 3000 && children(pid).empty(); ++i) usleep(10000);
-      usleep(static_cast<useconds_t>(1000 * ms));
+  // In the launcher's start, in the ranks' start, and between MPI's start and the first step.
+  using Ready = std::function<bool(int pid, const std::string& run)>;
+  const std::pair<std::string, Ready> phases[] = {
+      {"mpirun", [](int pid, const std::string&) { return !children(pid).empty(); }},
+      {"ranks", [](int pid, const std::string&) { return process_of(pid, 1) != 0; }},
+      {"folder", [](int, const std::string& run) { return std::filesystem::exists(run); }}};
+  for (const auto& [phase, ready] : phases) {
+    const Outcome starting = gpttrain(kTiny + "--tp 2 --log.name " + phase, dir.path(), 120, [&](int pid) {
+      wait_until(phase, [&] { return ready(pid, dir / ("runs/" + phase)); });
       kill(pid, SIGINT);
     });
-    INFO(ms << " ms\n" << starting.out);
+    INFO(phase << "\n" << starting.out);
     CHECK(starting.code == 75);
     CHECK(left_behind(dir.path(), {}) == "");
   }

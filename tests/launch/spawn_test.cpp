@@ -15,6 +15,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/ranks/signals.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -40,15 +41,13 @@ template <class F>
 int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
-  for (int i = 0; i < 300 && read_all(file).size() < ready; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  if (read_all(file).size() < ready) FAIL_CHECK("the child was not ready after 15 s; signals come in another phase");
+  wait_until("the child is ready", [&] { return read_all(file).size() >= ready; });
   for (const int n : signals) {
     kill(child, n);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    wait_until_taken(child, n);
   }
   int status = 0;
-  waitpid(child, &status, 0);
+  if (!wait_until("the child ends", [&] { return waitpid(child, &status, WNOHANG) == child; })) kill(child, SIGKILL);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 

@@ -4,23 +4,18 @@
 #   tests/hosts/alike.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
-rig_enter "$@"
-gpttrain=$(realpath "$1")
-fail() { echo "FAILED: $*"; sed 's/^/  | /' out.txt; exit 1; }
+rig_job 2 "$@"
 
-rig_up 2
-cd $rig_shared
-printf 'node%d slots=1\n' 1 2 >hosts.txt
 for k in 1 2; do for i in $(seq 400); do echo "line $i of text $k and $((i * i % 97)) more"; done >text$k; done
 "$gpttrain" tokenizer train --input text1 text2 --vocab 300 --output tok.model >out.txt 2>&1 || fail "tokenizer"
 for k in 1 2; do
   "$gpttrain" data prepare --input text$k --tokenizer tok.model --output data$k >out.txt 2>&1 || fail "data prepare"
   for file in data$k.*; do on node$k cp "$file" "$rig_local/data.${file##*.}"; done
 done
-train() {
-  on node1 "$1" --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train "$2" \
-    --train.global_batch 4 --train.micro_batch 1 --train.steps 2 --device.kind cpu --pp 2 --launch.hostfile hosts.txt \
-    --log.tensorboard false --log.name "$3" >out.txt 2>&1
+train() {  # PROGRAM DATA NAME
+  # shellcheck disable=SC2086
+  on node1 "$1" $rig_model --model.layers 2 --data.train "$2" --train.steps 2 --pp 2 --launch.hostfile hosts.txt \
+    --log.name "$3" >out.txt 2>&1
 }
 refused() {  # WHAT CODE
   [ "$2" = 2 ] || fail "$1: exit code $2"

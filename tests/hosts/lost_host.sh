@@ -4,16 +4,8 @@
 #   tests/hosts/lost_host.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
-rig_enter "$@"
-gpttrain=$(realpath "$1")
-fail() { echo "FAILED: $*"; sed 's/^/  | /' out.txt; exit 1; }
-
-rig_up 3
-cd $rig_shared
-printf 'node%d slots=1\n' 1 2 3 >hosts.txt
-model="--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock
-  --train.global_batch 8 --train.micro_batch 1 --device.kind cpu --schedule.type constant --log.tensorboard false
-  --pp 2 --train.steps 60 --checkpoint.every 20"
+rig_job 3 "$@"
+model="$rig_model --model.layers 4 --data.train mock --pp 2 --train.steps 60 --checkpoint.every 20"
 # shellcheck disable=SC2086
 on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the calm run"
 
@@ -31,7 +23,8 @@ echo "started again $((SECONDS - lost)) s after the loss"
 wait $job || fail "the job ended with $?"
 
 grep -q 'lost: node2 (rank 1) ' out.txt || fail "the machine and its rank are not named"
-grep -q '^gpttrain: the run ended with .*; restart 1 of 5 in 0 s, from step 40 ' out.txt || fail "not from the newest checkpoint"
+grep -q '^gpttrain: the run ended with .*; restart 1 of 5 in 0 s, from step 40 ' out.txt ||
+  fail "not from the newest checkpoint"
 [ "$(wc -l <runs/x/restarts.jsonl)" = 1 ] || fail "more than one restart"
 "$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "other bits than the calm run"; }
 for host in node1 node3; do ! on $host pgrep -af '(orted|mpirun|gpttrain) ' || fail "left behind on $host"; done

@@ -6,17 +6,10 @@
 #   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, the date
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
-rig_enter "$@"
-gpttrain=$(realpath "$1")
+rig_job 4 "$@"
 minutes=${2:-30}
 RANDOM=${3:-$(date +%Y%m%d)}
-fail() { echo "FAILED: $*"; grep -v '^step ' out.txt | tail -40 | sed 's/^/  | /'; exit 1; }
-
-rig_up 4
-cd $rig_shared
-printf 'node%d slots=1\n' 1 2 3 4 >hosts.txt
-model="--model.layers 6 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock
-  --train.global_batch 8 --train.micro_batch 1 --device.kind cpu --schedule.type constant --log.tensorboard false"
+model="$rig_model --model.layers 6 --data.train mock"
 # shellcheck disable=SC2086
 on node1 "$gpttrain" launch $model --pp 3 --train.steps 10000000 --checkpoint.every 20 --launch.hostfile hosts.txt \
   --max-restarts 100000 --log.name x --fault.inject delay@step:ms=50 >out.txt 2>&1 &
@@ -77,7 +70,7 @@ done
 wall=$((SECONDS - begun))
 on node1 pkill -TERM -o -f "^$gpttrain launch "
 wait $job
-[ $? = 75 ] || fail "told to stop, the job ended with $?"
+[ $? = 75 ] || fail "after SIGTERM the job ended with $?"
 last=$(basename "$(ls -d runs/x/checkpoints/step-* | tail -1)")
 number=$((10#${last#step-}))
 # shellcheck disable=SC2086

@@ -5,7 +5,10 @@
 # file), and everything is gone with the script, even if that is killed with SIGKILL: processes by the PID namespace,
 # links by the network namespace, files by tmpfs mounts of the mount namespace.
 #
-#   rig_enter "$@"      first line of a script: runs it again inside; exits 77 with a reason where that is refused
+#   rig_job N "$@"      first line of a script that trains: rig_enter, rig_up N, then in $rig_shared with $gpttrain, the
+#                       program that $1 names, hosts.txt of one slot a host, and $rig_model, flags of a small model
+#   fail TEXT           ends the script with 1 and the end of out.txt, which holds what the job printed
+#   rig_enter "$@"      first line of any other script: runs it again inside; exits 77 with a reason where that is refused
 #   rig_up N            hosts node1 … nodeN, 10.77.0.1 … on one switch; waits until every sshd answers
 #   on HOST CMD…        runs a command there
 #   link_down HOST · link_up HOST     the card loses its carrier
@@ -27,6 +30,24 @@ rig_skip() {
   exit 77
 }
 
+rig_job() {
+  local hosts=$1
+  shift
+  rig_enter "$@"
+  gpttrain=$(realpath "$1")
+  rig_up "$hosts"
+  cd $rig_shared || exit 1
+  seq -f 'node%g slots=1' "$hosts" >hosts.txt
+  rig_model="--model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --train.global_batch 8
+    --train.micro_batch 1 --device.kind cpu --schedule.type constant --log.tensorboard false"
+}
+
+fail() {
+  echo "FAILED: $*"
+  grep -v '^step ' out.txt | tail -40 | sed 's/^/  | /'
+  exit 1
+}
+
 rig_enter() {
   [ "${GPT_RIG_INSIDE:-}" = 1 ] && { rig_prepare; return; }
   [ "$(id -u)" = 0 ] || rig_skip "hosts by namespaces need root"
@@ -37,8 +58,8 @@ rig_enter() {
   for tool in /usr/sbin/sshd ip nsenter unshare ssh-keygen mpirun; do
     command -v "$tool" >/dev/null || rig_skip "$tool is missing and could not be installed"
   done
-  unshare --net --uts --mount --pid --fork sh -c 'ip link add name br0 type bridge && ip link add name v0 type veth peer name v1 &&
-    mount -t tmpfs none /run' >/dev/null 2>&1 || rig_skip "namespaces, bridges or mounts are refused here"
+  unshare --net --uts --mount --pid --fork sh -c 'ip link add name br0 type bridge &&
+    ip link add name v0 type veth peer name v1 && mount -t tmpfs none /run' >/dev/null 2>&1 || rig_skip "namespaces, bridges or mounts are refused here"
   export GPT_RIG_INSIDE=1
   exec unshare --net --uts --mount --pid --fork --kill-child --mount-proc "$BASH" "$(realpath "$0")" "$@"
 }
@@ -48,7 +69,8 @@ rig_prepare() {
   mkdir -p /run/sshd $rig_shared $rig_local $rig/keys
   ssh-keygen -q -t ed25519 -N '' -f $rig/keys/user
   ssh-keygen -q -t ed25519 -N '' -f $rig/keys/host
-  printf '%s\n' "Host *" "  IdentityFile $rig/keys/user" "  UserKnownHostsFile $rig/keys/known" "  BatchMode yes" >$rig/ssh_config
+  printf '%s\n' "Host *" "  IdentityFile $rig/keys/user" "  UserKnownHostsFile $rig/keys/known" "  BatchMode yes" \
+    >$rig/ssh_config
   { echo "Port 22"; echo "HostKey $rig/keys/host"; echo "AuthorizedKeysFile $rig/keys/user.pub"
     echo "StrictModes no"; echo "UsePAM no"; echo "PermitRootLogin yes"; echo "UseDNS no"; echo "MaxStartups 100"
     echo "SetEnv TMPDIR=$rig_local"; echo "PidFile none"; } >$rig/sshd_config

@@ -1,15 +1,11 @@
 // Ranks that would train on different things are found before the first step: which thing, on which machine.
 #include "launch/ranks/alike.h"
 
-#include <thread>
-
 #include "data/token_file.h"
 #include "data/token_meta.h"
 #include "launch/config/config.h"
-#include "launch/ranks/agree.h"
 #include "launch/train/training_data.h"
-#include "parallel/comm/thread_group.h"
-#include "parallel/mesh.h"
+#include "tests/launch/agreed_errors.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -20,22 +16,8 @@ namespace {
 
 // What each rank says of these traits.
 std::vector<std::string> said(const std::vector<std::vector<Trait>>& traits) {
-  const int n = static_cast<int>(traits.size());
-  std::vector<std::string> out(traits.size());
-  ThreadWorld world(n, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < n; ++r)
-    threads.emplace_back([&, r] {
-      const auto factory = world.factory(r);
-      const Mesh mesh({.dp = n}, *factory);
-      try {
-        require_alike(mesh.world(), traits[static_cast<size_t>(r)]);
-      } catch (const AgreedError& e) {
-        out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.speaker() ? " speaks: " : ": ", e.what());
-      }
-    });
-  for (auto& t : threads) t.join();
-  return out;
+  return agreed_errors(static_cast<int>(traits.size()),
+                       [&](ProcessGroup& world, int rank) { require_alike(world, traits[static_cast<size_t>(rank)]); });
 }
 
 void write_tokens(const std::string& prefix, const std::vector<std::vector<int32_t>>& documents) {

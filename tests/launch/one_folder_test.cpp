@@ -2,11 +2,8 @@
 #include "launch/ranks/one_folder.h"
 
 #include <filesystem>
-#include <thread>
 
-#include "launch/ranks/agree.h"
-#include "parallel/comm/thread_group.h"
-#include "parallel/mesh.h"
+#include "tests/launch/agreed_errors.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -16,22 +13,9 @@ namespace {
 
 // What each rank says when rank k is given dirs[k].
 std::vector<std::string> said(const std::vector<std::string>& dirs) {
-  const int n = static_cast<int>(dirs.size());
-  std::vector<std::string> out(dirs.size());
-  ThreadWorld world(n, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < n; ++r)
-    threads.emplace_back([&, r] {
-      const auto factory = world.factory(r);
-      const Mesh mesh({.dp = n}, *factory);
-      try {
-        require_one_folder(mesh.world(), dirs[static_cast<size_t>(r)]);
-      } catch (const AgreedError& e) {
-        out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.speaker() ? " speaks: " : ": ", e.what());
-      }
-    });
-  for (auto& t : threads) t.join();
-  return out;
+  return agreed_errors(static_cast<int>(dirs.size()), [&](ProcessGroup& world, int rank) {
+    require_one_folder(world, dirs[static_cast<size_t>(rank)]);
+  });
 }
 
 }  // namespace

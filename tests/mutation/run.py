@@ -6,9 +6,9 @@
   tests/mutation/run.py --limit-s 1800  starts no further fault after so many seconds
   tests/mutation/run.py --markdown FILE writes the table of docs/mutation.md
 
-All faults are compiled into one set of programs: each sits behind gt_mutant(N), which the variable GPT_MUTANT switches on.
-So a fault costs a run of its tests, not a build. Caught: a case fails, crashes or takes longer than ten times the calm run
-and a minute. Ends with 1 when one survives, with 2 when the calm run fails.
+All faults are compiled into one set of programs: each sits behind gt_mutant(N), which the variable GPT_MUTANT switches
+on. So a fault costs a run of its tests, not a build. Caught: a case fails, crashes or takes longer than ten times the
+calm run and a minute. Ends with 1 when one survives, with 2 when the calm run fails.
 """
 import argparse
 import os
@@ -173,8 +173,7 @@ def main():
     if args.markdown:
         with open(args.markdown, "w", encoding="utf-8") as out:
             for m, by in rows:
-                cells = (str(m.number), f"`{m.file}`", f"`{m.original}`", f"`{m.fault}`", by or "**survived**")
-                out.write("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |\n")
+                out.write(f"| {m.number} | `{m.file}` | {by or '**survived**'} |\n")
     return 0 if caught == len(rows) else 1
 
 

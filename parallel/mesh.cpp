@@ -98,7 +98,7 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp,
              " x cp ", shape.cp, " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
              " were started: start that many or change an axis");
-  GT_CHECK(shape.kv_ranks > 0 && shape.tp % shape.kv_ranks == 0, shape.kv_ranks, " ranks for a key head, of tp ",
+  GT_CHECK(shape.kv_ranks > 0 && shape.tp % shape.kv_ranks == 0, shape.kv_ranks, " ranks for a KV head, of tp ",
            shape.tp);
   GT_REQUIRE(shape.dp * shape.cp % shape.ep == 0, Exit::kUsage, "ep ", shape.ep, " does not divide dp ", shape.dp,
              " x cp ", shape.cp, ": experts are split over the ranks that hold a stage's data");

@@ -24,7 +24,7 @@ void validate(const char* op, const P& p) {
   require_numel(op, tokens * p.heads, {{"lse", p.lse}});
 }
 
-// Where query head `head` of sequence `batch` and the key head that it reads lie: elements of qkv and of out.
+// Where query head `head` of sequence `batch` and the KV head that it reads lie: elements of qkv and of out.
 struct Place {
   int64_t q, k, v, out, qkv_stride, out_stride;
 };
@@ -108,11 +108,11 @@ class WideHeads {
   int64_t key_at_ = -1;
 };
 
-constexpr int64_t kMaxGroup = 64;  // query heads that share a key head
+constexpr int64_t kMaxGroup = 64;  // query heads that share a KV head
 
 int64_t wide_grad_floats(const AttentionGrad& p, int64_t group) { return 4 * (group + 1) * p.seq * p.head_dim; }
 
-// The gradient of key head `kv` of sequence `batch` and of its queries, all of halves; `room` for their f32 copies.
+// The gradient of KV head `kv` of sequence `batch` and of its queries, all of halves; `room` for their f32 copies.
 void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv, int64_t group, float* scratch,
                float* room) {
   const int64_t dim = p.head_dim, size = p.seq * dim;
@@ -168,7 +168,7 @@ void attention_grad(const AttentionGrad& p, Stream s) {
   require_numel("attention_grad", p.qkv.numel(), {{"dqkv", p.dqkv}});
   const int64_t group = p.heads / p.kv_heads;
   GT_REQUIRE(group <= kMaxGroup, Exit::kUsage, "attention_grad on the CPU: ", group,
-             " query heads share a key head; at most ", kMaxGroup, " can");
+             " query heads share a KV head; at most ", kMaxGroup, " can");
   CpuContext& context = cpu_context(s);
   const bool wide = is_half(p.qkv.dtype);
   parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {

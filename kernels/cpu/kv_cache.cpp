@@ -34,7 +34,7 @@ CacheShape validate(const char* op, const P& p) {
   return c;
 }
 
-// First element of a key head in the cache.
+// First element of a KV head in the cache.
 int64_t head_at(const CacheShape& c, int64_t sequence, int64_t head) {
   return (sequence * c.kv_heads + head) * c.capacity * c.dim;
 }
@@ -55,7 +55,7 @@ void store_kv(const StoreKv& p, Stream s) {
   });
 }
 
-// A unit of work is a key head of a row: its queries read keys and values that are widened once.
+// A unit of work is a KV head of a row: its queries read keys and values that are widened once.
 void cached_attention(const CachedAttention& p, Stream s) {
   const CacheShape c = validate("cached_attention", p);
   const int64_t n = p.positions.numel(), group = p.heads / c.kv_heads;

@@ -89,7 +89,7 @@ const char* pass_of(const AttentionCall& c) { return c.backward ? "attention bac
 
 std::string shape_of(const AttentionCall& c) {
   return cat(c.batch, " x ", c.seq, " tokens, ", c.heads, " heads of ", c.head_dim,
-             c.kv_heads == c.heads ? "" : cat(" on ", c.kv_heads, " key heads"), ", ", name_of(c.type));
+             c.kv_heads == c.heads ? "" : cat(" on ", c.kv_heads, " KV heads"), ", ", name_of(c.type));
 }
 
 [[noreturn]] void refuse(const AttentionCall& c, const std::string& why) {

@@ -347,16 +347,15 @@ class Checker {
     namespace fs = std::filesystem;
     std::error_code ec;
     for (const DataSource& s : list)
-      if (names_text(s.path))
+      if (names_text(s.path)) {
         text(key, s.path);
-      else
-      for (const char* end : {".bin", ".idx"})
-        if (s.path != "mock" && !names_llmc_tokens(s.path) && !fs::exists(s.path + end, ec)) {
-          bad(key, fmt::format("{}{}: no such file", s.path, end),
-              from_demo(key) ? "./launch/demo.sh makes it"
-                             : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
-          break;
-        }
+      } else if (s.path != "mock" && !names_llmc_tokens(s.path)) {
+        const char* missing = !fs::exists(s.path + ".bin", ec) ? ".bin" : !fs::exists(s.path + ".idx", ec) ? ".idx" : "";
+        if (*missing == '\0') continue;
+        bad(key, fmt::format("{}{}: no such file", s.path, missing),
+            from_demo(key) ? "./launch/demo.sh makes it"
+                           : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
+      }
   }
 
   void files() {
@@ -378,8 +377,7 @@ class Checker {
                                            fmt::join(k.load, " ")));
     if (k.load.empty()) bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
     std::error_code ec;
-    if (!k.load_from.empty() && context_.needs_data && !std::filesystem::exists(k.load_from, ec))
-{
+    if (!k.load_from.empty() && context_.needs_data && !std::filesystem::exists(k.load_from, ec)) {
       const std::string guess = near_path(k.load_from);
       bad("checkpoint.load_from", k.load_from + ": does not exist",
           guess.empty() ? "give a run directory, its checkpoints folder, or a step" : "did you mean " + guess + "?");
@@ -408,7 +406,7 @@ class Checker {
     if (!context_.needs_data) return;
     if (c_.data.train.empty() && known({"data.train"}))
       bad("data.train", "missing: what to train on",
-          "give the prefix that `gpttrain data prepare --output` wrote, or mock for random tokens");
+          "give a text file, the prefix that `gpttrain data prepare --output` wrote, or mock for random tokens");
     sources("data.train", c_.data.train);
     sources("data.valid", c_.data.valid);
     if (!c_.data.tokenizer.empty() && !std::filesystem::exists(c_.data.tokenizer, ec))

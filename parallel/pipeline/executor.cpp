@@ -142,7 +142,7 @@ struct PipelineExecutor::Impl {
   Collectives collectives() const {  // so far
     const CommCounters& dp = mesh.group(Axis::kDp).counters();
     const double gathers = static_cast<double>(dp.of(CommOp::kAllGather).blocked_ns) * 1e-9;
-    const int64_t heads = mesh.kv().size() > 1 ? mesh.kv().counters().blocked_ns() : 0;  // of shared key heads
+    const int64_t heads = mesh.kv().size() > 1 ? mesh.kv().counters().blocked_ns() : 0;  // of shared KV heads
     return {static_cast<double>(tp.counters().blocked_ns() + heads) * 1e-9, gathers,
             static_cast<double>(dp.blocked_ns()) * 1e-9 - gathers};
   }

@@ -11,6 +11,7 @@ namespace gt {
 
 struct TrainArgs {
   bool force = false, quiet = false, dry_run = false, lr_range_test = false;
+  int64_t print_sbatch = 0;
   template <class V>
   void fields(V& v) {
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
@@ -18,6 +19,8 @@ struct TrainArgs {
     v("dry-run", dry_run, "",
       "print the start block and whether the run fits: one process, nothing is started or "
       "written; 0 either way");
+    v("print-sbatch", print_sbatch, "0..100000 nodes",
+      "print a batch script for Slurm that runs this on so many nodes, and requeues when it was interrupted; 0: none");
     v("lr_range_test", lr_range_test, "",
       "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
       "peak; saves no checkpoint");
@@ -354,6 +357,20 @@ struct DataBenchArgs {
   void fields(V& v) {
     v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 20, and at least 2 seconds");
     v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+  }
+};
+
+struct CheckArgs {
+  std::vector<std::string> file;
+  std::string folder, marker;
+  bool here = false, links = false;
+  template <class V>
+  void fields(V& v) {
+    v("file", file, "PATH", "further files that every host must have, of the same size");
+    v("here", here, "", "print the facts of this machine as JSON, nothing else; what check runs on each host");
+    v("folder", folder, "PATH", "--here: whose file system's free bytes are reported");
+    v("marker", marker, "PATH", "--here: a file whose first bytes are reported");
+    v("links", links, "", "only measure latency and bandwidth of each pair of ranks");
   }
 };
 

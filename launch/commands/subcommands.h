@@ -29,6 +29,7 @@ const std::vector<Subcommand>& subcommands();  // in the order of --help; the fi
 
 // Each returns the exit code or throws gt::Error, which main prints.
 Exit run_train(const Command&);
+Exit run_check(const Command&);
 Exit run_bench(const Command&);
 Exit run_bench_ceilings(const Command&);
 Exit run_bench_ops(const Command&);

@@ -8,6 +8,7 @@
 #include "launch/ranks/alike.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/start/sbatch.h"
 #include "launch/ranks/start/supervisor.h"
 #include "launch/train/dry_run.h"
 #include "launch/train/trainer.h"
@@ -52,6 +53,7 @@ Exit show_dry_run(const Command& command, const TrainRun& run) {
 
 Exit run_train(const Command& command) {
   const auto& args = command.get<TrainArgs>();
+  if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
   if (!args.dry_run) install_stop_signals();
   if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;

@@ -91,6 +91,13 @@ std::string interface_here(const std::string& text) {
        found.empty() ? "none" : found);
 }
 
+std::vector<std::string> interfaces_up() {
+  std::vector<std::string> out;
+  for (const Interface& i : interfaces())
+    if (i.address >> 24 != IN_LOOPBACKNET) out.push_back(cat(i.name, " ", dotted(i.address)));
+  return out;
+}
+
 Variables local_network() {
   Variables out{{"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_btl", "self,vader"}};
   bool loopback = false;

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "launch/hosts/env_file.h"
 #include "launch/hosts/rank_env.h"
@@ -15,6 +16,9 @@ std::string bad_interface(const std::string& text);
 // The interface of this machine that `text` names or whose address lies in that subnet. Throws kUsage listing the
 // interfaces that there are.
 std::string interface_here(const std::string& text);
+
+// "eth0 10.77.0.1" for each IPv4 address of an interface that is up, without the loopback device.
+std::vector<std::string> interfaces_up();
 
 // For mpirun. On one machine it reaches nobody, so it keeps to the loopback device, as do its ranks.
 Variables local_network();

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
-#include <chrono>
 #include <cstdlib>
 
 #include "kernels/core/check.h"
@@ -18,100 +18,133 @@ namespace gt {
 namespace {
 
 constexpr double kLimitSeconds = 8;
-constexpr int kSshFailed = 255;
+constexpr size_t kMostBytes = 64 << 10;
 
 struct Probe {
-  std::string host, said;
+  HostAnswer answer;
   pid_t pid = -1;
-  int out = -1;
-  bool open() const { return out >= 0; }
+  std::array<int, 2> streams{-1, -1};  // standard output and error of the child; -1: closed
+  bool open() const { return streams[0] >= 0 || streams[1] >= 0; }
+  std::string& text(int k) { return k == 0 ? answer.out : answer.err; }
 };
 
-[[noreturn]] void run_ssh(const std::string& host, int ssh_port, int out) {
+[[noreturn]] void run_child(const std::string& host, const std::string& command, int ssh_port, int out, int err) {
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (const int null = open("/dev/null", O_RDWR); null >= 0) {
-    dup2(null, STDIN_FILENO);
-    dup2(null, STDOUT_FILENO);
-  }
-  dup2(out, STDERR_FILENO);
+  if (const int null = open("/dev/null", O_RDWR); null >= 0) dup2(null, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
   const std::string port = std::to_string(ssh_port);
-  std::vector<const char*> words{"ssh", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
-  if (ssh_port > 0) words.insert(words.end(), {"-p", port.c_str()});
-  words.insert(words.end(), {"--", host.c_str(), "true", nullptr});
+  std::vector<const char*> words{"sh", "-c", command.c_str()};
+  if (!is_this_machine(host)) {
+    words = {"ssh", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
+    if (ssh_port > 0) words.insert(words.end(), {"-p", port.c_str()});
+    words.insert(words.end(), {"--", host.c_str(), command.c_str()});
+  }
+  words.push_back(nullptr);
   execvp(words[0], const_cast<char**>(words.data()));
   _exit(0);  // no ssh: nothing is known of the machine
 }
 
-Probe start(const std::string& host, int ssh_port) {
-  Probe p{.host = host};
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return p;
+Probe start(const std::string& host, const std::string& command, int ssh_port) {
+  Probe p;
+  p.answer.host = host;
+  int out[2], err[2];
+  if (pipe2(out, O_CLOEXEC) != 0) return p;
+  if (pipe2(err, O_CLOEXEC) != 0) return close(out[0]), close(out[1]), p;
   p.pid = fork();
-  if (p.pid == 0) run_ssh(host, ssh_port, ends[1]);
-  close(ends[1]);
+  if (p.pid == 0) run_child(host, command, ssh_port, out[1], err[1]);
+  close(out[1]), close(err[1]);
   if (p.pid > 0)
-    p.out = ends[0];
+    p.streams = {out[0], err[0]};
   else
-    close(ends[0]);
+    close(out[0]), close(err[0]);
   return p;
 }
 
-void read_some(Probe& p) {
-  char text[1024];
-  const ssize_t n = read(p.out, text, sizeof text);
-  if (n > 0 && p.said.size() < (64 << 10)) p.said.append(text, static_cast<size_t>(n));
+void read_some(Probe& p, int k) {
+  char text[4096];
+  int& fd = p.streams[static_cast<size_t>(k)];
+  const ssize_t n = read(fd, text, sizeof text);
+  if (n > 0 && p.text(k).size() < kMostBytes) p.text(k).append(text, static_cast<size_t>(n));
   if (n > 0) return;
-  close(p.out);
-  p.out = -1;
+  close(fd);
+  fd = -1;
 }
 
-// Reads what each says until all have ended or the time is over.
-void listen_to(std::vector<Probe>& probes) {
-  const double end = now() + kLimitSeconds;
+// Reads both streams of each until all have ended or the time is over.
+void read_all(std::vector<Probe>& probes, double limit_s) {
+  const double end = now() + limit_s;
   for (;;) {
     std::vector<pollfd> waits;
-    for (const Probe& p : probes)
-      if (p.open()) waits.push_back({p.out, POLLIN, 0});
+    std::vector<std::pair<Probe*, int>> whose;
+    for (Probe& p : probes)
+      for (const int k : {0, 1})
+        if (const int fd = p.streams[static_cast<size_t>(k)]; fd >= 0)
+          waits.push_back({fd, POLLIN, 0}), whose.emplace_back(&p, k);
     const double left = end - now();
     if (waits.empty() || left <= 0 || poll(waits.data(), waits.size(), static_cast<int>(1e3 * left) + 1) < 0) return;
-    for (const pollfd& w : waits)
-      if (w.revents != 0) read_some(*std::find_if(probes.begin(), probes.end(), [&](const Probe& p) { return p.out == w.fd; }));
+    for (size_t i = 0; i < waits.size(); ++i)
+      if (waits[i].revents != 0) read_some(*whose[i].first, whose[i].second);
   }
 }
 
-// "" when the machine answered.
-std::string verdict_of(Probe& p) {
-  if (p.pid <= 0) return "";
+void reap(Probe& p) {
+  if (p.pid <= 0) return;
   const bool late = p.open();
   if (late) {
     kill(-p.pid, SIGKILL);
     kill(p.pid, SIGKILL);
-    close(p.out);
+    for (const int fd : p.streams)
+      if (fd >= 0) close(fd);
   }
   int status = 0;
   waitpid(p.pid, &status, 0);
-  if (late) return cat("no answer to ssh within ", static_cast<int>(kLimitSeconds), " s");
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != kSshFailed) return "";
-  while (!p.said.empty() && std::isspace(static_cast<unsigned char>(p.said.back()))) p.said.pop_back();
-  const std::string line = p.said.substr(p.said.find_last_of('\n') + 1);
-  return line.empty() ? "ssh failed without a word" : line;
+  p.answer.code = late               ? HostAnswer::kNone
+                  : WIFEXITED(status) ? WEXITSTATUS(status)
+                                      : 128 + WTERMSIG(status);
 }
 
 }  // namespace
 
-std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
+std::string HostAnswer::last_line() const {
+  std::string text = err;
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
+  return text.substr(text.find_last_of('\n') + 1);
+}
+
+bool other_agent_than_ssh() {
   const char* agent = std::getenv("OMPI_MCA_plm_rsh_agent");
-  if (agent != nullptr && std::string(agent) != "ssh") return {};
+  return agent != nullptr && std::string(agent) != "ssh";
+}
+
+std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, const std::string& command, int ssh_port,
+                                     double limit_s) {
   std::vector<Probe> probes;
+  for (const std::string& host : hosts) probes.push_back(start(host, command, ssh_port));
+  read_all(probes, limit_s);
+  std::vector<HostAnswer> out;
+  for (Probe& p : probes) {
+    reap(p);
+    out.push_back(std::move(p.answer));
+  }
+  return out;
+}
+
+std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
+  if (other_agent_than_ssh()) return {};
+  std::vector<std::string> others;
   for (const HostSlots& h : hosts)
-    if (!is_this_machine(h.host)) probes.push_back(start(h.host, ssh_port));
-  listen_to(probes);
+    if (!is_this_machine(h.host)) others.push_back(h.host);
   std::vector<UnreachableHost> out;
-  for (Probe& p : probes)
-    if (std::string why = verdict_of(p); !why.empty()) out.push_back({p.host, std::move(why)});
+  for (const HostAnswer& a : run_on_hosts(others, "true", ssh_port, kLimitSeconds)) {
+    if (a.code == HostAnswer::kNone)
+      out.push_back({a.host, cat("no answer to ssh within ", static_cast<int>(kLimitSeconds), " s")});
+    if (a.code == HostAnswer::kSshFailed)
+      out.push_back({a.host, a.last_line().empty() ? "ssh failed without a word" : a.last_line()});
+  }
   return out;
 }
 

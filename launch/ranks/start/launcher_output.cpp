@@ -155,7 +155,7 @@ void LauncherOutput::take_line(const std::string& line) {
     if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // a tag of mpirun
     return take_report(line.substr(mark + std::char_traits<char>::length(kMark)));
   }
-  for (const char* noise : {"mpirun: Forwarding signal", "has sent help message", "have sent help message",
+  for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message", "have sent help message",
                             "orte_base_help_aggregate"})  // the latter of parts that are left out too
     if (has(line, noise)) return;
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));

@@ -30,6 +30,7 @@
 #include "launch/options/console_text.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/start/bundle.h"
+#include "launch/ranks/start/host_facts.h"
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/job_folder.h"
 #include "launch/ranks/start/launcher_output.h"
@@ -455,6 +456,7 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
   const JobCommand job = job_command(world, false, args, options);
   const SignalGate gate;
   if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
+  if (!options.slurm) require_ready_hosts(hosts_in_use(options.hosts, world), options.ssh_port);
   const JobEnd end = run_job(job, gate, options.grace_s);
   if (!end.started && end.stopped == 0 && end.code == static_cast<int>(Exit::kIo) && !options.slurm)
     for (const auto& [host, why] : unreachable_hosts(options.hosts, options.ssh_port))

@@ -20,6 +20,7 @@
 #include "launch/ranks/run_file.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/start/host_blame.h"
+#include "launch/ranks/start/host_facts.h"
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/spawn.h"
 
@@ -277,6 +278,8 @@ int Supervisor::run() {
     if (!highest) highest = from;
     if (const auto code = asks_hosts() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
     const std::vector<HostSlots> used = hosts_at_hand();
+    if (restarts == 0 && asks_hosts())
+      require_ready_hosts(hosts_in_use(used, world()), static_cast<int>(config_.launch.ssh_port));
     ++attempt_;
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);

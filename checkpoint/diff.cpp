@@ -55,10 +55,12 @@ std::vector<std::string> state_differences(const TrainState& a, const TrainState
   std::set<std::string> keys;
   for (const auto& [key, value] : fa.items()) keys.insert(key);
   for (const auto& [key, value] : fb.items()) keys.insert(key);
-  // Values of one list are one entry: how many differ, and the first that does.
+  // Values of one list are one entry: how many differ, and the first that does. Lists are histories and come last: what
+  // made runs different (a seed, a batch) is a value of its own.
   struct Entry {
     int64_t values = 0;
     std::string first;
+    bool list = false;
   };
   std::map<std::string, Entry> entries;
   for (const std::string& key : keys) {
@@ -69,11 +71,14 @@ std::vector<std::string> state_differences(const TrainState& a, const TrainState
     const size_t dot = name.rfind('.');
     const bool of_list = dot != std::string::npos && name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
     Entry& e = entries[of_list ? name.substr(0, dot) : name];
+    e.list = of_list;
     if (e.values++ == 0) e.first = name + ": " + text(fa) + " | " + text(fb);
   }
   std::vector<std::string> out;
-  for (const auto& [name, e] : entries)
-    out.push_back(e.values == 1 ? e.first : cat(name, ": ", e.values, " values differ, the first: ", e.first));
+  for (const bool list : {false, true})
+    for (const auto& [name, e] : entries)
+      if (e.list == list)
+        out.push_back(e.values == 1 ? e.first : cat(name, ": ", e.values, " values differ, the first: ", e.first));
   return out;
 }
 

@@ -130,7 +130,8 @@ TEST_CASE("planned traffic is what the groups of a real step send") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   on_engines(o, shape, [&](EngineRank& r) {
     const auto sent = [&] {
-      return std::vector<int64_t>{r.mesh.group(Axis::kTp).counters().total(), r.mesh.group(Axis::kPp).counters().total(),
+      return std::vector<int64_t>{r.mesh.group(Axis::kTp).counters().total(),
+                                  r.mesh.group(Axis::kPp).counters().total(),
                                   r.mesh.group(Axis::kDp).counters().total(), r.mesh.ends().counters().total()};
     };
     r.step(0);
@@ -151,13 +152,16 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, wha
   SUCCEED("sanitizers write reports and map shadow memory");
 #else
   TempDir dir;
-  constexpr int64_t kMegabytes = 300;  // of GPT-2 1558M the weights alone are 6.2 GB
+  // Of GPT-2 1558M the weights alone are 6.2 GB. Where the CUDA backend is built, looking for a GPU loads libcublasLt,
+  // whose 194 MB of writable segments count as data though nothing touches them.
+  constexpr int64_t kMegabytes = 120, kWithCublas = kMegabytes + 200;
   std::string out;
   REQUIRE(under_rules("--config " + source_dir() + "/configs/gpt2-1558m.json --data.train mock --dry-run", dir.path(),
-                      kMegabytes, &out) == 0);
+                      kWithCublas, &out) == 0);
   CHECK_THAT(out, Contains("dry run: nothing was started") && Contains("weights 6.2 GB"));
   out.clear();
-  REQUIRE(under_rules("--config " + source_dir() + "/configs/gpt3-175b.json --dp 32 --data.train mock --dry-run",
+  REQUIRE(under_rules("--config " + source_dir() +
+                          "/configs/gpt3-175b.json --dp 32 --data.train mock --device.kind cpu --dry-run",
                       dir.path(), kMegabytes, &out) == 0);
   CHECK_THAT(out, Contains("4096 ranks") && Contains("-n 4096") && Contains("dry run: nothing was started"));
   CHECK(std::filesystem::is_empty(dir.path()));

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 
 #include "kernels/core/check.h"
 #include "launch/commands/subcommands.h"
@@ -242,6 +243,14 @@ Extras misspelt_own(const std::vector<Option>& options, std::vector<std::string>
   return take_apart(options, extras);
 }
 
+// Problems name the flags that the user gave, not those that they became.
+std::string as_given(std::string text, const std::map<std::string, std::string>& spelled) {
+  for (const auto& [flag, given] : spelled)
+    for (size_t at = 0; (at = text.find(flag + ":", at)) != std::string::npos; at += given.size())
+      if (at == 0 || text[at - 1] == '\n') text.replace(at, flag.size(), given);
+  return text;
+}
+
 }  // namespace
 
 Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
@@ -273,7 +282,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   const bool config = spec.config != ConfigFlags::kNone;
   Problems problems;
   DsFlags deepspeed;
-  std::vector<std::string> megatron;  // a line a flag
+  MegatronReport megatron;
   if (spec.config == ConfigFlags::kNow) {
     deepspeed = take_deepspeed_flags(words, env, problems);
     megatron = take_megatron_flags(words, problems);
@@ -303,20 +312,22 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());
-    command.loaded = load_config({.file = command.config_file,
-                                  .flags = extras,
-                                  .external_world = env.launched() ? env.world : 0,
-                                  .needs_data = spec.needs_data,
-                                  .deepspeed = deepspeed.config,
-                                  .allow_unknown_keys = deepspeed.allow_unknown_keys,
-                                  .world_source = env.source,
-                                  .other_flags = own,
-                                  .command = spec.name,
-                                  .keys = spec.keys,
-                                  .problems = problems});
+    try {
+      command.loaded = load_config({.file = command.config_file,
+                                    .flags = extras,
+                                    .external_world = env.launched() ? env.world : 0,
+                                    .needs_data = spec.needs_data,
+                                    .deepspeed = deepspeed.config,
+                                    .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                    .world_source = env.source,
+                                    .other_flags = own,
+                                    .command = spec.name,
+                                    .keys = spec.keys,
+                                    .problems = problems});
+    } catch (const Error& e) { throw Error(as_given(e.what(), megatron.spelled), e.code()); }
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());
-    notes.insert(notes.end(), megatron.begin(), megatron.end());
+    notes.insert(notes.end(), megatron.lines.begin(), megatron.lines.end());
   }
   problems.throw_if_any();
   return command;

@@ -176,11 +176,11 @@ class Translation {
  public:
   Translation(std::vector<std::string>& words, Problems& problems) : words_(words), problems_(problems) { take(); }
 
-  std::vector<std::string> run() {
+  MegatronReport run() {
     for (const Given& g : given_) one(g);
     name_defaults();
     words_.insert(words_.end(), added_.begin(), added_.end());
-    return std::move(report_);
+    return {std::move(report_), std::move(spelled_)};
   }
 
  private:
@@ -224,6 +224,8 @@ class Translation {
   // Ours in its place, with a line for the report.
   void becomes(const Given& g, const std::vector<std::string>& ours, std::string_view why = {}) {
     added_.insert(added_.end(), ours.begin(), ours.end());
+    for (const std::string& word : ours)
+      if (word.starts_with("--")) spelled_[word] = name_of(g);
     report(g, fmt::format("{}{}{}", fmt::join(ours, " "), why.empty() ? "" : ", ", why));
   }
 
@@ -385,6 +387,7 @@ class Translation {
   Problems& problems_;
   std::vector<Given> given_;
   std::vector<std::string> added_, report_;
+  std::map<std::string, std::string> spelled_;
 };
 
 }  // namespace
@@ -412,7 +415,7 @@ std::string megatron_help() {
       translated, other);
 }
 
-std::vector<std::string> take_megatron_flags(std::vector<std::string>& words, Problems& problems) {
+MegatronReport take_megatron_flags(std::vector<std::string>& words, Problems& problems) {
   return Translation(words, problems).run();
 }
 

@@ -2,6 +2,7 @@
 // under another name, with the same values, are in config_alias.h; this table holds the rest. Reference: Megatron-LM
 // core 0.13, megatron/training/arguments.py.
 #pragma once
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,10 +33,14 @@ std::span<const MegatronFlag> megatron_flags();
 std::vector<std::string> megatron_flag_names();
 std::string megatron_help();  // lines for --help: what is translated, and what is taken without effect
 
+struct MegatronReport {
+  std::vector<std::string> lines;              // one a flag: translated, always so here, no effect
+  std::map<std::string, std::string> spelled;  // "--checkpoint.load_from" -> "--load", which became it
+};
+
 // Takes the table's flags off `words` and appends ours in their place, so that parsing goes on with one language.
-// Returns a line for the report for each: translated, always so here, no effect. Refused ones go to `problems`. Flags
-// of config_alias.h stay; a line names defaults of Megatron that differ from ours where the command line is one of
-// Megatron's and leaves them open.
-std::vector<std::string> take_megatron_flags(std::vector<std::string>& words, Problems& problems);
+// Refused ones go to `problems`. Flags of config_alias.h stay; a line of the report names defaults of Megatron that
+// differ from ours where the command line is one of Megatron's and leaves them open.
+MegatronReport take_megatron_flags(std::vector<std::string>& words, Problems& problems);
 
 }  // namespace gt

@@ -302,9 +302,11 @@ TextFormat text_format_from(const std::string& s) {
                             {{"auto", TextFormat::kAuto}, {"jsonl", TextFormat::kJsonl}, {"text", TextFormat::kText}});
 }
 SplitDocs split_docs_from(const std::string& s) {
-  return choice<SplitDocs>(
-      "--split-docs", s,
-      {{"line", SplitDocs::kLine}, {"blank-line", SplitDocs::kBlankLine}, {"file", SplitDocs::kFile}, {"sep", SplitDocs::kSeparator}});
+  return choice<SplitDocs>("--split-docs", s,
+                           {{"line", SplitDocs::kLine},
+                            {"blank-line", SplitDocs::kBlankLine},
+                            {"file", SplitDocs::kFile},
+                            {"sep", SplitDocs::kSeparator}});
 }
 OnBad on_bad_from(const std::string& s) {
   return choice<OnBad>("--on-bad", s, {{"fail", OnBad::kFail}, {"skip", OnBad::kSkip}});

@@ -170,7 +170,8 @@ Exit run_data_prepare(const Command& command) {
   const std::string prefix = token_prefix(args.output);
   if (result.documents == 1)
     write_out(
-        "note: found 1 document, so data.split cuts its tokens, not documents. What ends a document is --split-docs: blank-line, "
+        "note: found 1 document, so data.split cuts its tokens, not documents. What ends a document is --split-docs: "
+        "blank-line, "
         "line, or sep with --separator '%'\n");
   write_out(fmt::format("{}\n{}.bin, {}.idx, {}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
                         prefix, prefix, shell_word(prefix)));

@@ -53,7 +53,8 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   const std::vector<DataSource>& sources = args.split == "valid" && !c.data.valid.empty() ? c.data.valid : c.data.train;
   std::unique_ptr<Loader> loader;
   agree(m->mesh->world(), [&] {
-    GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.", args.split == "valid" ? "valid" : "train", " PREFIX");
+    GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.",
+               args.split == "valid" ? "valid" : "train", " PREFIX");
     DatasetOptions options = training_data(c, factory.local_rank() == 0);
     options.cut_tokens = true;  // as in a run that evaluates
     data = open_split(options, c, args.split);

@@ -112,7 +112,8 @@ std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r
          fmt::format("bytes per token  {:.3f}\n", r.bytes_per_token) +
          fmt::format("byte fallback    {:.4f} % of characters\n", r.fallback_percent) +
          fmt::format("longest pieces   {}\n\n{}.model, {}.vocab, {}.meta.json\n", longest, stem, stem, stem) +
-         fmt::format("next: gpttrain data prepare --input TEXT --tokenizer {} --output PREFIX\n", shell_word(stem + ".model"));
+         fmt::format("next: gpttrain data prepare --input TEXT --tokenizer {} --output PREFIX\n",
+                     shell_word(stem + ".model"));
 }
 
 // ---- encode

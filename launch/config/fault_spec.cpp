@@ -50,8 +50,10 @@ Injection parse_one(const std::string& text) {
   if (at == std::string::npos || at > colon) refuse(text, "no @");
   f.action = text.substr(0, at);
   f.site = text.substr(at + 1, colon - at - 1);
-  const auto site = std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
-  if (site == std::end(kSites)) refuse(text, cat("no site ", f.site, "; there are step, save, forward, backward, grad, master and value"));
+  const auto site =
+      std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
+  if (site == std::end(kSites))
+    refuse(text, cat("no site ", f.site, "; there are step, save, forward, backward, grad, master and value"));
   if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
     refuse(text, cat("at ", f.site, " there are", site->actions));
   std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");

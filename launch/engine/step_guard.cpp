@@ -36,7 +36,8 @@ void refill(SpikeWindow& w, const Json& j, const std::string& key) {
     w.add(std::strtod(field<std::string>(j, cat(key, ".", k)).c_str(), nullptr));
 }
 
-// max(1.4826 x median distance from `middle`, floor): the standard deviation of a normal distribution, whatever the tail.
+// max(1.4826 x median distance from `middle`, floor): the standard deviation of a normal distribution, whatever the
+// tail.
 double deviation(const Values& values, double middle, double floor) {
   Values far;
   for (size_t k = 0; k < far.size(); ++k) far[k] = std::abs(values[k] - middle);
@@ -185,7 +186,8 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
     consecutive_ = field<int64_t>(j, "consecutive");
     rollbacks_ = field<int64_t>(j, "rollbacks");
     good_ = field<int64_t>(j, "good");
-    norms_only_ = field_or(j, "norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
+    norms_only_ =
+        field_or(j, "norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
     spikes_taken_ = field_or(j, "spikes_taken", int64_t{0});
   }
   if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0, norms_only_ = true;

@@ -62,7 +62,8 @@ void StepBreakdown::add(const StepTimes& times, double step_seconds) {
   };
   if (!last_.empty() && steps_++ >= left_out_) {
     sums_.resize(entries);
-    for (size_t i = 0; i < entries; ++i) sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
+    for (size_t i = 0; i < entries; ++i)
+      sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
     seconds_ += last_seconds_;
   }
   last_.resize(entries);

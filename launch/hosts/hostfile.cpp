@@ -55,8 +55,8 @@ bool consists_of(std::string_view s, const char* signs) {
   return !s.empty() && s.find_first_not_of(std::string(kLettersAndDigits) + signs) == std::string_view::npos;
 }
 
-// What may go to ssh and mpirun as a host: gpu-07.example.org, 10.0.0.7, [fe80::1%eth0], user@gpu. Not what ssh reads as
-// an option ("-oProxyCommand=…") or mpirun as several hosts (commas).
+// What may go to ssh and mpirun as a host: gpu-07.example.org, 10.0.0.7, [fe80::1%eth0], user@gpu. Not what ssh reads
+// as an option ("-oProxyCommand=…") or mpirun as several hosts (commas).
 bool is_host_name(std::string_view name) {
   const size_t at = name.rfind('@');
   if (at != std::string_view::npos) {

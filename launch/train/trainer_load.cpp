@@ -54,8 +54,9 @@ std::optional<LoadReport> Trainer::start_from_elsewhere() {
   });
   step = broadcast_bytes(mesh_->world(), step, 0);
   std::vector<ShardView> views = engine_->checkpoint_views();
-  std::erase_if(views,
-                [&](const ShardView& v) { return !has_part(parts, v.name.rfind("optim/", 0) == 0 ? "optim" : "weights"); });
+  std::erase_if(views, [&](const ShardView& v) {
+    return !has_part(parts, v.name.rfind("optim/", 0) == 0 ? "optim" : "weights");
+  });
   std::optional<LoadReport> report;
   agree(mesh_->world(), [&] {
     report = load_step(

@@ -148,9 +148,10 @@ void Trainer::note_schedule_change() {
     const auto was = make_lr_schedule(lr_options(before));
     const auto old_rate = [&](int64_t k) { return static_cast<double>(static_cast<float>(was->at(k).lr)); };
     if (state_.lr_value == old_rate(t) || state_.lr_value == old_rate(t + 1))
-      return notes_.push_back(fmt::format("train.steps {} instead of {}: the learning-rate schedule ends there, at step "
-                                          "{} it has {:.6g} instead of {:.6g}",
-                                          config_.train.steps, steps, t, rate(t), state_.lr_value));
+      return notes_.push_back(
+          fmt::format("train.steps {} instead of {}: the learning-rate schedule ends there, at step "
+                      "{} it has {:.6g} instead of {:.6g}",
+                      config_.train.steps, steps, t, rate(t), state_.lr_value));
   }
   resumed_->warnings.push_back(fmt::format(
       "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "

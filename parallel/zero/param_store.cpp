@@ -102,7 +102,8 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// With one rank in its domain there is nothing to share out, whatever the stage. Values of a companion, few, stay whole.
+// With one rank in its domain there is nothing to share out, whatever the stage. Values of a companion, few, stay
+// whole.
 void ParamStore::allocate(ScopeState& s, bool companion) {
   for (auto& other : scopes_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {

@@ -20,16 +20,17 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
         const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
         for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
           if (piece.count > 0)
-            out.push_back({.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
-                           .data = flat_state[k].slice(piece.at - from, piece.count),
-                           .full = p.full_shape,
-                           .local = p.local_shape,
-                           .shard = p.shard,
-                           .tp_rank = mesh_.coord(Axis::kTp),
-                           .tp_size = mesh_.size(Axis::kTp),
-                           .pad_rows = p.pad_rows,
-                           .begin = piece.begin,
-                           .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
+            out.push_back(
+                {.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
+                 .data = flat_state[k].slice(piece.at - from, piece.count),
+                 .full = p.full_shape,
+                 .local = p.local_shape,
+                 .shard = p.shard,
+                 .tp_rank = mesh_.coord(Axis::kTp),
+                 .tp_size = mesh_.size(Axis::kTp),
+                 .pad_rows = p.pad_rows,
+                 .begin = piece.begin,
+                 .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
       }
   }
   deal_over_tp(out);

@@ -46,7 +46,8 @@ TEST_CASE("ranks that are alike say nothing, others name the difference once, wi
   CHECK_THAT(errors[0], Contains("2 speaks: the ranks would not train on the same things, so nothing was started:\n  "
                                  "program: 0.1 (git a) on ") &&
                             Contains(" (ranks 0, 2), 0.1 (git b) on ") && Contains(" (ranks 1, 3); copy one build") &&
-                            Contains("\n  data: 5 bytes on ") && Contains(", 6 bytes on ") && Contains(" (rank 2); copy the files"));
+                            Contains("\n  data: 5 bytes on ") && Contains(", 6 bytes on ") &&
+                            Contains(" (rank 2); copy the files"));
   for (size_t r = 1; r < 4; ++r) CHECK_THAT(errors[r], Catch::StartsWith("2: "));
   c.pop_back();  // another number of things
   CHECK_THAT(said({a, c})[0], Contains("data: 5 bytes on ") && Contains("nothing on "));

@@ -139,7 +139,8 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
       {"--train.global_batch 4 --train.steps 9223372036854775807",
        "--train.steps: 9223372036854775807 steps of global_batch 4 x model.seq 1024 are more than 2^62 tokens; at most "
        "1125899906842624"},
-      {"--train.global_batch 4 --train.eval_steps 9223372036854775807", "--train.eval_steps: 9223372036854775807 steps"},
+      {"--train.global_batch 4 --train.eval_steps 9223372036854775807",
+       "--train.eval_steps: 9223372036854775807 steps"},
       {"--schedule.type wsd --schedule.warmup_steps 9223372036854775807 --schedule.decay_steps 9223372036854775807",
        "--schedule.decay_steps: 9223372036854775807 steps of decay"},
       {"--dp 8 --train.micro_batch 4 --train.global_batch 500",
@@ -150,7 +151,9 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
       {"--schedule.min_lr 1", "--schedule.min_lr: 1 is above optim.lr 0.0003; at most 0.0003"},
       {"--checkpoint.keep 1", "--checkpoint.keep: 1 is outside 2..1000"},
       {"--checkpoint.resume latest", "--checkpoint.resume: expected auto, never or a step, found \"latest\""},
-      {"--log.name a/b", "--log.name: \"a/b\" is not the name of a folder: expected no slash, newline, tab or other control character; the folder above it is log.dir"},
+      {"--log.name a/b",
+       "--log.name: \"a/b\" is not the name of a folder: expected no slash, newline, tab or other control character; "
+       "the folder above it is log.dir"},
       {"--data.train 0.7 a 0.3", "--data.train: expected pairs of weight and path"},
       {"--data.train 0.7 a -1 b", "--data.train: position 3: expected a weight above 0"},
       {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},

@@ -143,8 +143,9 @@ TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of the
   };
   CHECK_THAT(line({}), !Contains("-H") && !Contains("-x GPTTRAIN"));
   CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 --tag-output --mca a b -n 3 gpttrain --x"));
-  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}), Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
-                                                              Contains("-x GPTTRAIN_SLOTS -x GPTTRAIN_START_REPORTS -x NAME --tag-output"));
+  CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}),
+             Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
+                 Contains("-x GPTTRAIN_SLOTS -x GPTTRAIN_START_REPORTS -x NAME --tag-output"));
 }
 
 TEST_CASE("only machines that ranks need are used, and a machine is named with its ranks") {
@@ -165,22 +166,25 @@ TEST_CASE("only machines that ranks need are used, and a machine is named with i
 TEST_CASE("connections to other machines end within seconds, of one machine there are none") {
   const auto environment = [](const std::vector<HostSlots>& hosts, int port) {
     std::string out;
-    for (const auto& [name, value] : job_command(2, false, {}, {.program = "x", .hosts = hosts, .ssh_port = port}).environment)
+    for (const auto& [name, value] :
+         job_command(2, false, {}, {.program = "x", .hosts = hosts, .ssh_port = port}).environment)
       out += name + "=" + value + "\n";
     return out;
   };
   CHECK_THAT(environment({{"localhost", {0, 1}}}, 0), !Contains("keepalive") && !Contains("plm_rsh_args"));
-  CHECK_THAT(environment({{"localhost", {0}}, {"far", {0}}}, 2200),
-             Contains("oob_tcp_keepalive_time=5\n") && Contains("oob_tcp_keepalive_probes=") &&
-                 Contains("oob_tcp_keepalive_intvl=") &&
-                 Contains("plm_rsh_args=-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -p 2200\n"));
+  CHECK_THAT(
+      environment({{"localhost", {0}}, {"far", {0}}}, 2200),
+      Contains("oob_tcp_keepalive_time=5\n") && Contains("oob_tcp_keepalive_probes=") &&
+          Contains("oob_tcp_keepalive_intvl=") &&
+          Contains("plm_rsh_args=-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -p 2200\n"));
 }
 
 TEST_CASE("machines that do not answer ssh are found, all at the same time") {
   TempDir dir;
-  write_file(dir / "ssh",
-             "#!/bin/sh\necho \"$*\" >>$0.said\ncase \"$*\" in\n*' dead true') echo 'Warning: x' >&2; echo 'ssh: connect to "
-             "host dead port 22: Connection refused' >&2; exit 255;;\n*' odd true') echo no >&2; exit 1;;\nesac\nsleep 0.3\n");
+  write_file(
+      dir / "ssh",
+      "#!/bin/sh\necho \"$*\" >>$0.said\ncase \"$*\" in\n*' dead true') echo 'Warning: x' >&2; echo 'ssh: connect to "
+      "host dead port 22: Connection refused' >&2; exit 255;;\n*' odd true') echo no >&2; exit 1;;\nesac\nsleep 0.3\n");
   std::filesystem::permissions(dir / "ssh", std::filesystem::perms::owner_all);
   const std::string path = getenv("PATH");
   setenv("PATH", (dir.path() + ":" + path).c_str(), 1);

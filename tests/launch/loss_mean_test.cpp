@@ -160,7 +160,8 @@ TEST_CASE("a global batch without a target is reported once, and the run goes on
       "--device.kind cpu --log.tensorboard false --checkpoint.every 0 --log.name x",
       dir);
   int said = 0;
-  for (size_t at = 0; (at = r.out.find("a global batch without a target that carries loss", at)) != std::string::npos; ++at)
+  for (size_t at = 0; (at = r.out.find("a global batch without a target that carries loss", at)) != std::string::npos;
+       ++at)
     ++said;
   INFO(r.out);
   CHECK(said == 2);  // when it happens first, and with its count in the end block

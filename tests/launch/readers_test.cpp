@@ -77,7 +77,8 @@ TEST_CASE("a model trained on English ends below the unigram entropy and writes 
   CHECK(written.find("The GNU") == 0);
   CHECK(written.size() > 12);
   CHECK(written == must("generate --load runs/run --prompt \"The GNU\" --max-tokens 12 --seed 3"));
-  CHECK(must("eval --load runs/run --split valid --data.train tokens --data.split 90,10").find("perplexity") != std::string::npos);
+  CHECK(must("eval --load runs/run --split valid --data.train tokens --data.split 90,10").find("perplexity") !=
+        std::string::npos);
   CHECK(must("ckpt ls runs/run").find("step-000000200") != std::string::npos);
   CHECK(must("ckpt inspect runs/run").find("embed.weight") != std::string::npos);
 }

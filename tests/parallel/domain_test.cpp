@@ -41,8 +41,9 @@ void run_backward(ParamStore& store, MixedModel& model, int rank) {
 }  // namespace
 
 TEST_CASE("gradients are summed over the domain of their unit, at every ZeRO stage") {
-  for (const MeshShape shape : {MeshShape{.dp = 4, .ep = 2}, MeshShape{.dp = 2, .ep = 2}, MeshShape{.dp = 2, .ep = 4, .cp = 2},
-                                MeshShape{.dp = 2, .ep = 2, .cp = 2}, MeshShape{.dp = 1, .cp = 2}})
+  for (const MeshShape shape :
+       {MeshShape{.dp = 4, .ep = 2}, MeshShape{.dp = 2, .ep = 2}, MeshShape{.dp = 2, .ep = 4, .cp = 2},
+        MeshShape{.dp = 2, .ep = 2, .cp = 2}, MeshShape{.dp = 1, .cp = 2}})
     for (const ZeroOptions& zero : all_stages()) {
       INFO("cp " << shape.cp << " ep " << shape.ep << " " << text(zero));
       Assembled gradients, values;

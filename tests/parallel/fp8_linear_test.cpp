@@ -220,7 +220,8 @@ struct Chain {
     Tape& t = rig.tape;
     const Var in = t.input(x, true);
     const ops::Keep stored = fused ? keep : ops::Keep::kOutputs;
-    const ops::Normed n = ops::add_norm(t, in, nullptr, {&gamma, &beta}, stored, {}, fused ? &first.input.scale : nullptr);
+    const ops::Normed n =
+        ops::add_norm(t, in, nullptr, {&gamma, &beta}, stored, {}, fused ? &first.input.scale : nullptr);
     const Var y = fused ? ops::fp8_linear(t, n.codes, w, &b, first) : ops::fp8_linear(t, n.out, w, &b, first, keep);
     ops::discard(t, n, {&gamma, &beta}, stored);
     Var z;

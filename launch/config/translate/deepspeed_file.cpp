@@ -148,7 +148,8 @@ class Walker {
   void unknown(const std::string& path, const JsonValue& v) {
     const std::string where = at(v);
     if (allow_unknown_) return file_.unknown.push_back(where + ": " + path.substr(0, 200));
-    add_deepspeed_problem(problems_, where, path.substr(0, 200), "unknown key", problems_.full() ? "" : suggestion(path));
+    add_deepspeed_problem(problems_, where, path.substr(0, 200), "unknown key",
+                          problems_.full() ? "" : suggestion(path));
   }
 
   // A key of the same block within two letters; else the same name in another block.

@@ -66,8 +66,8 @@ constexpr size_t kFlushBytes = 1 << 20;
 
 std::string file_name(const std::string& folder, double wall) {
   static std::atomic<int> count{0};  // two files of one process within a second need different names
-  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(), getpid(),
-                     count++);
+  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(),
+                     getpid(), count++);
 }
 
 }  // namespace
@@ -120,7 +120,8 @@ std::string event_text(double wall, int64_t step, std::string_view tag, std::str
 }
 
 TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall)
-    : file_(file_name(folder, wall), tfrecord(event_file_version(wall)) + tfrecord(event_session_start(wall, first_step)),
+    : file_(file_name(folder, wall),
+            tfrecord(event_file_version(wall)) + tfrecord(event_session_start(wall, first_step)),
             LogFile::Form::kFrames) {
   flush();
 }

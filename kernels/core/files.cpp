@@ -67,4 +67,10 @@ std::string read_whole_file(const std::string& path, int64_t limit) {
   }
 }
 
+std::string read_if_there(const std::string& path, int64_t limit) {
+  try {
+    return read_whole_file(path, limit);
+  } catch (const Error&) { return ""; }
+}
+
 }  // namespace gt

@@ -34,5 +34,7 @@ Fd open_to_read(const std::string& path);
 
 // The content of such a file. Throws kUsage, also when it holds more than `limit` bytes; kIo when a read fails.
 std::string read_whole_file(const std::string& path, int64_t limit = int64_t{1} << 30);
+// Returns "" where read_whole_file throws. For files of our own that need not be there.
+std::string read_if_there(const std::string& path, int64_t limit = int64_t{1} << 20);
 
 }  // namespace gt

@@ -1,11 +1,11 @@
 // gpttrain import: weights of others, or our own export, as a committed step 0 that train, generate and export take.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 
@@ -120,9 +120,8 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
   if (fs::is_directory(args.from, ec)) return open_folder(vfs, args.from);
   GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
-  std::ifstream in(args.from, std::ios::binary);
   char head[8] = {};
-  in.read(head, sizeof head);
+  if (pread(open_to_read(args.from).get(), head, sizeof head, 0) < 0) fail(Exit::kIo, args.from, ": cannot be read");
   int32_t magic = 0;
   std::memcpy(&magic, head, sizeof magic);
   Origin o;
@@ -286,7 +285,8 @@ Exit run_import(const Command& command) {
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
   if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
   for (const AuxFile& a : aux)
-    if (a.name == "tokenizer.model") Tokenizer::load(a.path);  // refused here rather than by all who read the checkpoint
+    if (a.name == "tokenizer.model")
+      Tokenizer::load(a.path);  // refused here rather than by all who read the checkpoint
   TrainState state;
   state.origin = "import";
   state.run_uuid = random_uuid();

@@ -234,7 +234,7 @@ struct CkptDiffArgs {
   void fields(V& v) {
     v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also as plain words");
     v("tol", tol, "0..1e9", "largest difference that counts as equal, relative to the tensor's largest magnitude");
-    v("show", show, "1.. tensors", "how many of the worst tensors are printed");
+    v("show", show, "1..", "how many of the worst tensors, and of the entries of the state, are printed");
     v("json", json, "", "print one JSON object");
   }
 };

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "checkpoint/world.h"
+#include "kernels/core/files.h"
 #include "launch/engine/product_kinds.h"
 
 namespace gt {
@@ -33,12 +33,6 @@ std::vector<ProductKind> together(const std::vector<std::string>& lists) {
   return {all.begin(), all.end()};
 }
 
-std::string read(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 // Aside and then renamed. A run goes on without its copy.
 void write(const std::string& path, const std::string& text) {
   std::error_code ec;
@@ -56,7 +50,7 @@ int64_t entries(const std::string& table) { return std::count(table.begin(), tab
 // On the rank that times for its type of GPU: the table.
 std::string time_all(const std::vector<ProductKind>& kinds, const Backend& backend, Stream stream,
                      const std::string& own) {
-  const std::string kept = own.empty() ? "" : read(own);
+  const std::string kept = own.empty() ? "" : read_if_there(own);
   const std::string why = backend.take_gemm_plans(kept.empty() ? backend.gemm_plans() : kept, false);
   if (!why.empty()) fmt::print(stderr, "warning: {} is not used: {}\n", own, why);
   const int64_t before = entries(backend.gemm_plans());

@@ -30,7 +30,7 @@ enum class JsonDialect { kSlashComments, kHashComments };  // kHashComments: # b
 // Throws kUsage "name:line:column: what was expected and found".
 JsonValue parse_json(std::string_view text, const std::string& name, JsonDialect dialect = JsonDialect::kSlashComments);
 
-// The bytes of a file, one more than parse_json takes at most. Throws kUsage when it is a folder or cannot be read.
+// Returns the bytes of a file. Throws kUsage when it is no regular file, cannot be read or is larger than kMaxJsonBytes.
 std::string read_json_file(const std::string& path);
 
 const char* kind_name(JsonValue::Kind kind);  // "a number", "an object", ...

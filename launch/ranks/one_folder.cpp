@@ -2,10 +2,10 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "checkpoint/world.h"
+#include "kernels/core/files.h"
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/run_file.h"
@@ -16,9 +16,7 @@ namespace {
 // Network file systems may take a while to show what another machine wrote.
 bool finds(const std::string& path, const std::string& word) {
   for (int tries = 0; tries < 20; ++tries) {
-    std::string found;
-    std::ifstream(path) >> found;
-    if (found == word) return true;
+    if (read_if_there(path) == word + "\n") return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   return false;

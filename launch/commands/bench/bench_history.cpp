@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "launch/commands/bench/bench_record.h"
 #include "launch/observe/sinks/progress.h"
 
@@ -16,7 +19,8 @@ namespace {
 using Json = nlohmann::json;
 
 void each_record(const std::string& path, const std::function<void(const Json&)>& take) {
-  std::ifstream in(path);
+  if (!std::filesystem::exists(path)) return;
+  std::istringstream in(read_whole_file(path));
   std::string line;
   for (int64_t n = 1; std::getline(in, line); ++n) {
     if (line.empty()) continue;

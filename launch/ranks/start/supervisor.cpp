@@ -13,9 +13,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/run_file.h"
 #include "launch/ranks/signals.h"
@@ -84,7 +86,7 @@ class Supervisor {
   std::vector<std::string> left_out_;  // machines
   std::vector<UnreachableHost> away_;  // set aside for the next start
   Clock::time_point looked_;           // when that was found out
-  std::optional<int64_t> resume_;  // of the next attempt: a step; nothing: auto
+  std::optional<int64_t> resume_;      // of the next attempt: a step; nothing: auto
   int64_t attempt_ = 0;
   bool again_ = false, committed_ = false;
 };
@@ -192,9 +194,13 @@ std::vector<Commit> Supervisor::commits() const {
 }
 
 int64_t Supervisor::last_logged_step() const {
-  std::ifstream in(config_.run_dir() + "/log.jsonl", std::ios::binary | std::ios::ate);
-  const auto size = static_cast<int64_t>(in ? static_cast<std::streamoff>(in.tellg()) : 0);
-  in.seekg(std::max<int64_t>(0, size - (64 << 10)));
+  std::string end(size_t{64} << 10, '\0');
+  try {
+    const Fd log = open_to_read(config_.run_dir() + "/log.jsonl");
+    const int64_t from = std::max<int64_t>(0, lseek(log.get(), 0, SEEK_END) - static_cast<int64_t>(end.size()));
+    end.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(log.get(), end.data(), end.size(), from))));
+  } catch (const Error&) { return -1; }
+  std::istringstream in(end);
   int64_t last = -1;
   for (std::string line; std::getline(in, line);) {
     const auto j = nlohmann::json::parse(line, nullptr, false);
@@ -204,11 +210,9 @@ int64_t Supervisor::last_logged_step() const {
 }
 
 std::string Supervisor::take_verdict() const {
-  std::ifstream in(verdict_file());
-  std::string line;
-  std::getline(in, line);
+  const std::string text = read_if_there(verdict_file());
   remove_verdicts();
-  return line;
+  return text.substr(0, text.find('\n'));
 }
 
 void Supervisor::remove_verdicts() const {
@@ -226,17 +230,17 @@ void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std
   using Json = nlohmann::ordered_json;
   const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
   const Json record{{"time", std::time(nullptr)},
-              {"code", end.code},
-              {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
-              {"step_before", step(before.step)},
-              {"step_after", step(after.step)},
-              {"step_reached", step(end.reached)},
-              {"seconds", end.seconds},
-              {"seconds_lost", lost},
-              {"action", d.restart ? "restart" : "stop"},
-              {"delay", d.delay_s},
-              {"resume", resume_ ? step(*resume_) : Json("auto")},
-              {"left_out", left_out_}};
+                    {"code", end.code},
+                    {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
+                    {"step_before", step(before.step)},
+                    {"step_after", step(after.step)},
+                    {"step_reached", step(end.reached)},
+                    {"seconds", end.seconds},
+                    {"seconds_lost", lost},
+                    {"action", d.restart ? "restart" : "stop"},
+                    {"delay", d.delay_s},
+                    {"resume", resume_ ? step(*resume_) : Json("auto")},
+                    {"left_out", left_out_}};
   try {
     append_run_file(config_.run_dir() + "/restarts.jsonl", record.dump() + "\n");
   } catch (const Error& e) { fmt::print(stderr, "gpttrain: {}\n", e.what()); }

@@ -193,4 +193,12 @@ std::vector<std::string> MetricsWriter::failures() const {
   return failures_;
 }
 
+std::string MetricsWriter::unwritten() const {
+  std::lock_guard lock(sink_mutex_);
+  std::vector<std::string> all = failures_;
+  for (const auto& sink : sinks_)
+    if (sink && !sink->unwritten().empty()) all.push_back(sink->unwritten());
+  return fmt::format("{}", fmt::join(all, "; "));
+}
+
 }  // namespace gt

@@ -42,7 +42,7 @@ struct StepRecord {
   double mfu = kUnknown, mfu_full = kUnknown, hfu = kUnknown, tflops_per_device = kUnknown;  // fractions; TFLOP/s
   double mfu_fp8 = kUnknown;     // of what the device does in products of 8 bits, where the run has some
   double of_ceiling = kUnknown;  // the same FLOPs over the rate of products that was measured on such a device
-  double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;                   // fractions of the step
+  double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;  // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
   Timers timers{};   // seconds of the step, a mean over the ranks; all 0: not known
@@ -100,8 +100,8 @@ struct EndInfo {
   std::vector<std::string> next;  // commands to try next
 };
 
-// Where records go. Called by the writer thread alone. A sink that throws is switched off; what ends by itself, such as a
-// full disk, is a notice instead.
+// Where records go. Called by the writer thread alone. A sink that throws is switched off; what ends by itself, such as
+// a full disk, is a notice instead.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -113,8 +113,9 @@ class Sink {
   virtual void event(const EventRecord&) {}
   virtual void scalar(const ScalarRecord&) {}
   virtual void end(const EndInfo&) {}
-  virtual void flush() {}  // called once a second and after eval, save, end
+  virtual void flush() {}                                    // called once a second and after eval, save, end
   virtual std::vector<std::string> notices() { return {}; }  // warnings of its own since the last call; after flush()
+  virtual std::string unwritten() const { return ""; }  // what could not be written and why; "": all is. After flush()
 };
 
 // The writer thread and its queue. Any thread may push.
@@ -145,6 +146,7 @@ class MetricsWriter {
 
   int64_t dropped() const;
   std::vector<std::string> failures() const;  // "tensorboard: reason", one for each sink switched off
+  std::string unwritten() const;  // after end(): failures, and what sinks could not write; "": everything is written
 
  private:
   using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord, ScalarRecord>;

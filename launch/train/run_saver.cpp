@@ -48,6 +48,10 @@ void RunSaver::prepare(const std::vector<ShardView>& views, bool fits, bool will
   worst[1] = copy_fits(c, bytes, fits) ? 0 : 1;
   mesh_.world().all_reduce({reinterpret_cast<std::byte*>(worst), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
   snapshot_bytes_ = worst[0];
+  checkpoint_bytes_ = bytes;
+  mesh_.world()
+      .all_reduce({reinterpret_cast<std::byte*>(&checkpoint_bytes_), {1}, DType::kI64, {}}, ReduceOp::kSum, {})
+      .wait({});
   staged_ = c.async && worst[1] == 0;
   if (staged_ && will_save) agree(mesh_.world(), [&] { background_.reserve(bytes); });
 }

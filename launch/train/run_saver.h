@@ -20,13 +20,14 @@ namespace gt {
 class RunSaver {
  public:
   RunSaver(const Config&, const Mesh&, const Backend&, Stream);
-  void set_log(MetricsWriter* log) { log_ = log; }  // rank 0's; null: says nothing
+  void set_log(MetricsWriter* log) { log_ = log; }      // rank 0's; null: says nothing
   void set_lock(const DirLock* lock) { lock_ = lock; }  // rank 0's; null: has none
 
   // Collective, once, before training: decides whether saves run in the background, and gets the memory that they need.
   // `fits`: of this machine, for staging_bytes auto. Nothing is taken when the run will not save.
   void prepare(const std::vector<ShardView>&, bool fits, bool will_save);
-  std::string describe() const;  // for the start block: when, how
+  std::string describe() const;                                   // for the start block: when, how
+  int64_t checkpoint_bytes() const { return checkpoint_bytes_; }  // of one step, all ranks; after prepare()
 
   // Rank 0's clock says that it is time; the other ranks never do. To be told to all in the next step.
   bool due() const { return timer_ && mesh_.rank() == 0 && !background_.busy() && timer_->due(now()); }
@@ -65,7 +66,8 @@ class RunSaver {
   std::optional<SaveTimer> timer_;  // nullopt: saves are due by steps
   bool staged_ = false;             // saves run in the background
   int64_t snapshot_bytes_ = 0;      // of the rank with the most
-  double stall_ = 0;  // of the attempt under way
+  int64_t checkpoint_bytes_ = 0;    // of all ranks
+  double stall_ = 0;                // of the attempt under way
   int64_t saved_step_ = -1;
   int failures_ = 0;  // in a row
   std::optional<Error> last_error_;

@@ -51,7 +51,9 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
   load_or_init();
   saver_->prepare(engine_->checkpoint_views(), snapshot_fits_, !run_.range_test);
   agree(world, [&] {
-    if (speaks()) write_config();
+    if (!speaks()) return;
+    if (!run_.range_test) require_disk_room();
+    write_config();
   });
   if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(*mesh_);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
@@ -100,6 +102,12 @@ Exit Trainer::run() {
   const Exit code = lost ? lost->code() : done ? Exit::kOk : Exit::kInterrupted;
   finish(code, done);
   if (lost) throw AgreedError(lost->what(), code, speaks());
+  if (code != Exit::kOk) return code;
+  agree(mesh_->world(), [&] {
+    const std::string unwritten = log_ ? log_->unwritten() : "";
+    GT_REQUIRE(unwritten.empty(), Exit::kIo, "finished at step ", state_.step,
+               ", but not all of its logs are written: ", unwritten);
+  });
   return code;
 }
 
@@ -110,10 +118,10 @@ std::optional<Error> Trainer::unsaved(bool done) const {
   const std::string last = saver_->saved_step() < 0
                                ? std::string("there is none")
                                : fmt::format("the last good one is of step {}", saver_->saved_step());
-  return Error(fmt::format("{} at step {}, but no checkpoint of it could be written; {}{}",
-                           done ? "finished" : "stopped", state_.step, last,
-                           why ? fmt::format(": {}", why->what()) : ""),
-               why ? why->code() : Exit::kIo);
+  return Error(
+      fmt::format("{} at step {}, but no checkpoint of it could be written; {}{}", done ? "finished" : "stopped",
+                  state_.step, last, why ? fmt::format(": {}", why->what()) : ""),
+      why ? why->code() : Exit::kIo);
 }
 
 void Trainer::one_step() {
@@ -145,8 +153,8 @@ void Trainer::one_step() {
     ops_->begin_timing(engine_->store(), *module_timer_);
   }
   const double step_began = now();
-  const bool twice = config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 &&
-                     !module_timer_;
+  const bool twice =
+      config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 && !module_timer_;
   const StepResult r =
       twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
   if (plants || module_timer_) ops_->end();

@@ -49,6 +49,7 @@ class Trainer {
   void open_device(const std::vector<std::string>& hosts);
   void open_run_folder();
   void lock_folder();
+  void require_disk_room() const;
   void write_config() const;
   void open_data();
   void load_or_init();

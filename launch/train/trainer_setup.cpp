@@ -5,11 +5,13 @@
 #include <fstream>
 #include <numeric>
 
+#include "checkpoint/steps.h"
 #include "data/index_store.h"
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
 #include "launch/engine/engine_options.h"
 #include "launch/ranks/agree.h"
+#include "launch/train/disk_room.h"
 #include "launch/train/resume_check.h"
 #include "launch/train/trainer.h"
 #include "launch/train/training_data.h"
@@ -19,7 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// This rank's machine. Ranks of one machine are those with its host name; where names do not tell, they are consecutive.
+// This rank's machine. Ranks of one machine are those with its host name; where names do not tell, they are
+// consecutive.
 Machine machine_of(const GroupFactory& factory, const std::vector<std::string>& hosts) {
   Machine m{host_name(), {}};
   const auto here = static_cast<size_t>(factory.local_size());
@@ -54,8 +57,7 @@ void Trainer::open_run_folder() {
   const std::string dir = config_.run_dir();
   std::error_code ec;
   fs::create_directories(dir, ec);
-  GT_REQUIRE(!ec, Exit::kUsage, dir, ": cannot make the run folder: ", ec.message(),
-             ". Choose another with --log.dir");
+  GT_REQUIRE(!ec, Exit::kUsage, dir, ": cannot make the run folder: ", ec.message(), ". Choose another with --log.dir");
   for (const char* name : {"log.jsonl", "config.json"})
     GT_REQUIRE(!fs::is_symlink(dir + "/" + name, ec), Exit::kUsage, dir, "/", name,
                ": is a symbolic link, and nothing is written through one. Remove it, or give another --log.name");
@@ -67,6 +69,24 @@ void Trainer::lock_folder() {
   try {
     lock_ = std::make_unique<DirLock>(config_.checkpoint_dir());
   } catch (const IoError& e) { fmt::print(stderr, "warning: {}\n", printable_lines(e.what())); }
+}
+
+// Rank 0's disk is everybody's: checkpoints need one shared folder.
+void Trainer::require_disk_room() const {
+  const std::string dir = config_.checkpoint_dir();
+  const int64_t left = std::max<int64_t>(0, config_.train.steps - state_.step), every = config_.checkpoint.save_steps();
+  const CheckpointConfig& c = config_.checkpoint;
+  DiskRoom room{.dir = dir, .free = free_bytes(dir), .checkpoint = saver_->checkpoint_bytes(), .saves = left};
+  room.most = c.keep + 1 + (config_.train.eval_every > 0 ? c.keep_best : 0);
+  if (every > 0) room.saves = (left + every - 1) / every;
+  if (every == 0) room.saves = c.saves_by_time() && left > 0 ? -1 : std::min<int64_t>(left, 1);
+  try {
+    room.there = static_cast<int64_t>(list_steps(dir).size());
+    for (const std::string& name : room.free < 0 ? std::vector<std::string>() : list_attempts(dir))
+      room.free += bytes_in(dir + "/" + name);  // the first save removes them
+  } catch (const IoError&) { return; }          // saves will say why
+  if (const std::string text = judge_disk(room); !text.empty())
+    fmt::print(stderr, "warning: {}\n", printable_lines(text));
 }
 
 // After everything that may refuse the run: a refused command leaves the config of the run as it was.

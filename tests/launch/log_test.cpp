@@ -260,10 +260,12 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
       writer.flush();
     }
     CHECK(lines_of(path) == 4);
+    CHECK_THAT(writer.unwritten(), Catch::Contains(path + ": ") && Catch::Contains(" records could not be written: "));
   }
   writer.push(step_of(41));
   REQUIRE(writer.flush());
   writer.end({});
+  CHECK(writer.unwritten().empty());
   CHECK(std::filesystem::file_size(events()) > tensorboard_before + 39 * 300);
   int failed = 0, again = 0;
   for (const std::string& text : said) {

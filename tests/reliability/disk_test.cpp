@@ -102,3 +102,20 @@ TEST_CASE("a run whose disk fills up trains on, says so, and saves again when th
   INFO(fine.out);
   CHECK(fine.code == 0);
 }
+
+TEST_CASE("a run whose log cannot be written to its end finishes with 74 and says what is missing", "[R05]") {
+  const SmallDisk disk(4 << 20);
+  if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--train.steps 40 --checkpoint.every 0 --log.name x --log.dir " + disk.path() +
+                                 " --checkpoint.dir " + (dir / "checkpoints") + " --fault.inject delay@step:ms=30",
+                             dir.path(), 120, [&](int) {
+                               wait_for_step(disk.path() + "/x/log.jsonl", 3);
+                               disk.fill(0);
+                             });
+  INFO(r.out);
+  CHECK(r.code == 74);
+  CHECK(r.says("finished at step 40, but not all of its logs are written: " + disk.path() + "/x/log.jsonl: "));
+  CHECK(r.says(" records could not be written: No space left on device"));
+  CHECK(newest(dir / "checkpoints") == 40);
+}

@@ -59,7 +59,13 @@ bool LogFile::is_gone() const {
   return mine.st_ino != there.st_ino || mine.st_dev != there.st_dev;
 }
 
+std::string LogFile::unwritten() const {
+  const size_t left = records_.size() + lost_;
+  return left == 0 ? "" : cat(path_, ": ", left, " records could not be written: ", open_error(error_));
+}
+
 void LogFile::failed(int error) {
+  error_ = error;
   if (!std::exchange(failing_, true))
     notices_.push_back(cat(path_, ": cannot be written: ", open_error(error),
                            "; its records are kept in memory and it is tried again every second"));

@@ -28,6 +28,8 @@ class LogFile {
   bool began_empty() const { return began_empty_; }  // when it was opened first
   // What happened since the last call: a write failed, it works again, the file was removed. Each is said once.
   std::vector<std::string> notices() { return std::exchange(notices_, {}); }
+  // "" when everything is in the file; else how many records are not, and why.
+  std::string unwritten() const;
   const std::string& path() const { return path_; }
 
  private:
@@ -41,6 +43,7 @@ class LogFile {
   size_t done_ = 0, bytes_ = 0;      // bytes_: of records_
   size_t lost_ = 0;                  // records that memory had no room for while nothing could be written
   bool began_empty_ = true, failing_ = false;
+  int error_ = 0;  // of the write that failed last
   int fd_ = -1;
   std::vector<std::string> notices_;
 };

@@ -33,6 +33,7 @@ class JsonlSink : public Sink {
     if (file_) file_->flush();
   }
   std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+  std::string unwritten() const override { return file_ ? file_->unwritten() : ""; }
 
  private:
   void add(const std::string& line) { file_->add(line + '\n'); }

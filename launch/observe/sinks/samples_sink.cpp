@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "launch/observe/sinks/points.h"
 #include "launch/observe/sinks/tensorboard.h"
 #include "launch/options/json_text.h"
@@ -41,6 +39,7 @@ class TensorBoardCurves : public Curves {
     if (file_) file_->flush();
   }
   std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+  std::string unwritten() const override { return file_ ? file_->unwritten() : ""; }
 
  private:
   const std::string folder_;
@@ -78,6 +77,7 @@ class CsvFile {
   }
 
   void flush() { file_->flush(); }
+  std::string unwritten() const { return file_->unwritten(); }
   void take_notices(std::vector<std::string>& out) {
     for (std::string& text : file_->notices()) out.push_back(std::move(text));
     out.insert(out.end(), notices_.begin(), notices_.end());
@@ -94,9 +94,7 @@ class CsvFile {
 
   // Drops everything from the first line of `first` samples or more on.
   void cut(int64_t first) {
-    std::ifstream in(path_, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    GT_REQUIRE(in.good() || in.eof(), Exit::kIo, path_, ": cannot be read: ", std::strerror(errno));
+    const std::string text = read_whole_file(path_);
     size_t keep = 0;
     last_ = -1;
     for (size_t end; (end = text.find('\n', keep)) != std::string::npos; keep = end + 1) {
@@ -136,6 +134,11 @@ class CsvCurves : public Curves {
     std::vector<std::string> out;
     for (auto& [tag, file] : files_) file->take_notices(out);
     return out;
+  }
+  std::string unwritten() const override {
+    for (const auto& [tag, file] : files_)
+      if (std::string what = file->unwritten(); !what.empty()) return what;  // the others are on the same disk
+    return "";
   }
 
  private:

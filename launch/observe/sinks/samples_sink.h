@@ -17,6 +17,7 @@ class Curves {
   virtual void point(const std::string& tag, double value, int64_t samples, double wall) = 0;
   virtual void flush() = 0;
   virtual std::vector<std::string> notices() = 0;
+  virtual std::string unwritten() const = 0;
 };
 
 // x = samples taken when the step has ended, skipped steps included.
@@ -43,6 +44,7 @@ class SamplesSink : public Sink {
   void scalar(const ScalarRecord& r) override;
   void flush() override { curves_->flush(); }
   std::vector<std::string> notices() override { return curves_->notices(); }
+  std::string unwritten() const override { return curves_->unwritten(); }
 
  private:
   std::unique_ptr<Curves> curves_;

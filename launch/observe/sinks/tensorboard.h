@@ -33,6 +33,7 @@ class TensorBoardFile {
   void start_again(int64_t step, double wall) { add(event_session_start(wall, step)); }
   void flush();
   std::vector<std::string> notices() { return file_.notices(); }
+  std::string unwritten() const { return file_.unwritten(); }
   const std::string& path() const { return file_.path(); }
 
  private:

@@ -25,6 +25,7 @@ class TensorBoardSink : public Sink {
   void saved(const SavedRecord& r) override;
   void flush() override;
   std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+  std::string unwritten() const override { return file_ ? file_->unwritten() : ""; }
 
  private:
   int64_t every_, newest_ = -1;  // newest_: step of the last record

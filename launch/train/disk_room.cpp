@@ -1,0 +1,47 @@
+#include "launch/train/disk_room.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "kernels/core/check.h"
+#include "launch/observe/sinks/progress.h"
+
+namespace gt {
+
+int64_t free_bytes(const std::string& dir) {
+  std::error_code ec;
+  std::filesystem::path at = std::filesystem::absolute(dir, ec);
+  struct statvfs s {};
+  while (statvfs(at.c_str(), &s) != 0) {
+    if (!at.has_relative_path()) return -1;
+    at = at.parent_path();
+  }
+  if (s.f_blocks == 0) return -1;  // file systems without a size
+  return static_cast<int64_t>(geteuid() == 0 ? s.f_bfree : s.f_bavail) * static_cast<int64_t>(s.f_frsize);
+}
+
+std::string judge_disk(const DiskRoom& room) {
+  if (room.free < 0 || room.saves == 0) return "";
+  const auto size = [](int64_t bytes) {
+    return fmt::format("{} ({} bytes)", format_bytes(static_cast<double>(bytes)), bytes);
+  };
+  GT_REQUIRE(room.there > 0 || room.free >= room.checkpoint - room.checkpoint / 8, Exit::kIo, room.dir,
+             ": a checkpoint of this run takes ", size(room.checkpoint), ", the disk has ", size(room.free),
+             " free, so none could be written. Free space there (gpttrain ckpt prune removes old steps), or choose "
+             "another disk with --checkpoint.dir");
+  const int64_t more = std::max<int64_t>(1, room.most - room.there);
+  const int64_t steps = room.saves < 0 ? more : std::min(more, room.saves);
+  if (room.free / std::max<int64_t>(1, room.checkpoint) >= steps) return "";
+  return fmt::format(
+      "{}: {} more checkpoints of {} each will lie there at once, the disk has {} free. Saves fail while it is full, "
+      "and "
+      "training goes on without them: free space there, lower --checkpoint.keep, or choose another disk with "
+      "--checkpoint.dir",
+      room.dir, steps, size(room.checkpoint), size(room.free));
+}
+
+}  // namespace gt

@@ -1,0 +1,71 @@
+// Room for checkpoints, judged before the first step.
+#include "launch/train/disk_room.h"
+
+#include <filesystem>
+
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/support/skip.h"
+#include "tests/support/small_disk.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+TEST_CASE("a disk without room for one checkpoint is refused, one without room for those kept is warned of") {
+  DiskRoom room{.dir = "/data/run", .free = 1000, .checkpoint = 100, .saves = 50, .there = 0, .most = 4};
+  CHECK(judge_disk(room).empty());
+  room.free = 399;
+  CHECK_THAT(judge_disk(room), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
+                                   Contains("the disk has 399 B (399 bytes) free") && Contains("--checkpoint.keep"));
+  room.there = 1;  // the oldest one goes when the fourth is written
+  CHECK(judge_disk(room).empty());
+  room.there = 0, room.saves = 3;
+  CHECK(judge_disk(room).empty());
+  room.saves = -1;
+  CHECK_FALSE(judge_disk(room).empty());
+  room.there = 9, room.free = 100;
+  CHECK(judge_disk(room).empty());
+  room.free = 87;  // resumed
+  CHECK_FALSE(judge_disk(room).empty());
+  room.there = 0, room.free = 88;  // within the margin
+  CHECK_FALSE(judge_disk(room).empty());
+  room.free = 87;
+  try {
+    judge_disk(room);
+    FAIL("accepted");
+  } catch (const Error& e) {
+    CHECK(e.code() == Exit::kIo);
+    CHECK_THAT(e.what(), Contains("a checkpoint of this run takes 100 B (100 bytes)") &&
+                             Contains("87 B (87 bytes) free") && Contains("--checkpoint.dir"));
+  }
+  room.free = 0, room.saves = 0;  // nothing is left to do
+  CHECK(judge_disk(room).empty());
+  room.free = -1, room.saves = 1;
+  CHECK(judge_disk(room).empty());
+}
+
+TEST_CASE("free bytes are those of the disk that a folder will be made on") {
+  CHECK(free_bytes("/proc") == -1);  // has no size
+  const std::string here = std::filesystem::temp_directory_path().string();
+  const int64_t free = free_bytes(here + "/not/made/yet");
+  CHECK(free > 0);
+  CHECK(free <= static_cast<int64_t>(std::filesystem::space(here).capacity));
+}
+
+TEST_CASE("a run whose checkpoint has no room on the disk ends with 74 before it trains") {
+  const SmallDisk disk(4 << 20);
+  if (!disk.why_not().empty()) GT_SKIP(disk.why_not());
+  TempDir dir;
+  disk.fill(100000);
+  const Outcome r = gpttrain(
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+      "--train.global_batch 8 --train.micro_batch 1 --train.steps 5 --device.kind cpu --log.tensorboard false "
+      "--log.name x --checkpoint.dir " +
+          disk.path(),
+      dir.path());
+  INFO(r.out);
+  CHECK(r.code == 74);
+  CHECK(r.says("a checkpoint of this run takes"));
+  CHECK(logged(dir / "runs/x", "loss").empty());
+}

@@ -2,15 +2,11 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <linux/filter.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -58,19 +54,6 @@ std::optional<Subnet> subnet(const std::string& text) {
   return Subnet{ntohl(address.s_addr) & mask, mask};
 }
 
-// A socket that takes TCP connections at other addresses than those of the loopback device.
-bool waits_for_anybody(int fd) {
-  int listens = 0;
-  socklen_t size = sizeof listens;
-  if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) return false;
-  sockaddr_storage at{};
-  size = sizeof at;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) != 0) return false;
-  if (at.ss_family == AF_INET)
-    return ntohl(reinterpret_cast<const sockaddr_in&>(at).sin_addr.s_addr) >> 24 != IN_LOOPBACKNET;
-  return at.ss_family == AF_INET6 && !IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(at).sin6_addr);
-}
-
 }  // namespace
 
 std::string bad_interface(const std::string& text) {
@@ -105,24 +88,6 @@ Variables local_network() {
   if (loopback && std::getenv("OMPI_MCA_oob_tcp_if_exclude") == nullptr)  // Open MPI refuses both
     out.emplace_back("OMPI_MCA_oob_tcp_if_include", "lo");
   return out;
-}
-
-int close_to_strangers(pid_t child) {
-  sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};  // bytes of a packet that are let through
-  const sock_fprog filter{1, nothing};
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-  int closed = 0;
-  std::error_code ec;
-  for (const auto& e : std::filesystem::directory_iterator(cat("/proc/", child, "/fd"), ec)) {
-    const int theirs = std::atoi(e.path().filename().c_str());
-    if (std::filesystem::read_symlink(e.path(), ec).string().rfind("socket:", 0) != 0) continue;
-    const int fd = static_cast<int>(syscall(SYS_pidfd_getfd, process, theirs, 0));
-    if (fd < 0) continue;
-    if (waits_for_anybody(fd) && setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0) ++closed;
-    close(fd);
-  }
-  if (process >= 0) close(process);
-  return closed;
 }
 
 Variables remote_network(const std::string& interface) {

@@ -1,7 +1,5 @@
 // Which network ranks talk over: none when all of them share a machine, else what comm.interface names.
 #pragma once
-#include <sys/types.h>
-
 #include <string>
 #include <vector>
 
@@ -22,9 +20,6 @@ std::vector<std::string> interfaces_up();
 
 // For mpirun. On one machine it reaches nobody, so it keeps to the loopback device, as do its ranks.
 Variables local_network();
-// mpirun 4 waits for connections at every address all the same. Makes those sockets of our child drop whatever comes,
-// and returns how many; 0 where the system does not let us (pidfd_getfd, Linux 5.6).
-int close_to_strangers(pid_t child);
 Variables remote_network(const std::string& interface);  // "": nothing
 
 // Call in a rank before MPI starts: the same for its messages and for NCCL, whoever started it. Variables that the user

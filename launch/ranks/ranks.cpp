@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 
@@ -166,11 +167,13 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
       require_limits(std::max(1, command.env.local_world), threads);
     choose_network(command.env, config.comm.interface);
     report_begun(command.env.rank);
+    std::optional<ConnectionGuard> guard;
+    if (command.env.local_world != command.env.world) guard.emplace();
     MpiFactory factory(wait_deadline(config));
     if (factory.world_rank() == 0) report_started();
     const StackWatch watched(factory.world_rank());
     StallOptions watch = stall_options(command);
-    join_machines(factory, watch);
+    join_machines(factory, config.comm.interface, guard ? &*guard : nullptr, watch);
     StallMonitor monitor(factory.board(), factory.board_rank(), std::move(watch));
     const CrashNotes notes(factory.board(), factory.board_rank());
     install_crash_handlers();

@@ -21,7 +21,7 @@
 namespace gt {
 namespace {
 
-constexpr size_t kUnsentBytes = 2 * kMaxReportBytes, kMaxStrangers = 64, kWordChars = 32, kAnswerChars = 64;
+constexpr size_t kUnsentBytes = 2 * kMaxReportBytes, kMaxUnauthenticated = 64, kWordChars = 32, kAnswerChars = 64;
 constexpr int64_t kSecond = 1'000'000'000, kGreetingNs = 5 * kSecond, kConnectNs = 3 * kSecond;
 
 constexpr char kEnds[] = "E", kDone[] = "D";
@@ -156,8 +156,9 @@ void NodeHub::accept_all(int64_t now) {
   for (const int listener : listeners_)
     for (int fd; (fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
       Peer p{std::make_unique<FrameSocket>(fd), now, "", -1};
-      const auto strangers = std::count_if(peers_.begin(), peers_.end(), [](const Peer& q) { return !q.answer.empty(); });
-      if (static_cast<size_t>(strangers) >= kMaxStrangers) continue;  // closes it
+      const auto unauthenticated =
+          std::count_if(peers_.begin(), peers_.end(), [](const Peer& q) { return !q.answer.empty(); });
+      if (static_cast<size_t>(unauthenticated) >= kMaxUnauthenticated) continue;  // closes it
       const std::string word = random_word();
       p.answer = answer_to(secret_, word, "link");
       p.socket->send(word);

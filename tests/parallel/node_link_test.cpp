@@ -147,11 +147,11 @@ TEST_CASE("the hub takes reports of who knows the secret, and drops everybody el
   NodeHub hub("secret", "127.0.0.1");
   REQUIRE_FALSE(hub.address().empty());
   NodeLink link(hub.address(), "secret"), liar(hub.address(), "guess");
-  std::vector<int> strangers;
+  std::vector<int> foreign;
   for (const std::string& bytes : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(5000, '\0'), std::string(),
                                    std::string("\x40\0\0\0", 4) + std::string(64, 'a') + encode({"x", "", {rank_view(5)}}, 0)}) {
-    strangers.push_back(connect_to(hub.address()));
-    if (!bytes.empty()) REQUIRE(send(strangers.back(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
+    foreign.push_back(connect_to(hub.address()));
+    if (!bytes.empty()) REQUIRE(send(foreign.back(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
   }
   const auto tick = [&] {
     const int64_t now = steady_ns();
@@ -169,7 +169,7 @@ TEST_CASE("the hub takes reports of who knows the secret, and drops everybody el
   hub.end("rank 3 died");
   CHECK(within_20s(tick, [&] { return link.ended(); }));
   CHECK_FALSE(liar.ended());
-  for (const int fd : strangers) close(fd);
+  for (const int fd : foreign) close(fd);
 }
 
 TEST_CASE("a link believes only a hub that knows the secret") {

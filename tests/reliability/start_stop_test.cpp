@@ -1,4 +1,4 @@
-// Jobs that are disturbed from outside: strangers at their ports, a closed terminal, ranks that stop while they start,
+// Jobs that are disturbed from outside: foreign connections to their ports, a closed terminal, ranks that stop while they start,
 // machines with too little of something.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -63,7 +63,7 @@ std::vector<Listener> listeners(int pid) {
 }
 
 // A connection with 18 bytes of another protocol; stays open. -1: nobody answers.
-int stranger(int port) {
+int foreign_connection(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   const timeval wait{1, 0};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);  // of connect too
@@ -89,12 +89,12 @@ bool may_take_sockets() {
 
 }  // namespace
 
-TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, strangers keep nobody from training",
+TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, foreign connections stall nothing",
           "[R30]") {
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl";
   int ranks = 0;
-  std::vector<int> strangers;
+  std::vector<int> foreign;
   const Outcome r = gpttrain(kRun + "--tp 2", dir.path(), 100, [&](int pid) {
     if (!wait_for_step(log, 3)) return;
     for (int k = 0; k < 2; ++k)
@@ -104,19 +104,19 @@ TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, strange
       }
     for (const int mpirun : children(pid))
       for (const Listener& l : listeners(mpirun)) {
-        const int fd = stranger(l.port);
+        const int fd = foreign_connection(l.port);
         CHECK((fd < 0 || l.loopback || !may_take_sockets()));
-        strangers.push_back(fd);
+        foreign.push_back(fd);
       }
     const auto before = static_cast<int64_t>(logged(dir / "runs/x", "loss").size());
     CHECK(wait_for_step(log, before + 20));
     kill(pid, SIGTERM);
   });
-  for (const int fd : strangers)
+  for (const int fd : foreign)
     if (fd >= 0) close(fd);
   INFO(r.out);
   CHECK(ranks == 2);
-  CHECK(!strangers.empty());
+  CHECK(!foreign.empty());
   CHECK(r.code == 75);
 }
 

@@ -22,9 +22,11 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
 #include "launch/config/config.h"
+#include "launch/hosts/connection_guard.h"
 #include "launch/hosts/network.h"
 #include "launch/hosts/rank_slots.h"
 #include "launch/options/console_text.h"
@@ -105,8 +107,7 @@ int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(statu
 
 // Code of a job that was ended because of what its ranks wrote there.
 int code_of_verdict(const std::string& file) {
-  std::string word;
-  std::ifstream(file) >> word;
+  const std::string text = read_if_there(file), word = text.substr(0, text.find_first_of(" \n"));
   return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
 }
 
@@ -193,9 +194,10 @@ class Attendance {
     // One that stopped before it could report.
     if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
     if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets are there when its ranks are
-      close_to_strangers(child_);
+      close_listeners(child_);
       closed_ = true;
     }
+    if (!job_.here && !job_.local_mpi && !started) close_silent_connections(child_);
     late_ = watch_.look(begun, started, seconds_now());
     if (!late_) return;
     fmt::print(stderr, "gpttrain: {}\n", late_->why);

@@ -19,12 +19,13 @@ namespace gt {
 namespace {
 
 constexpr int kMaxDepth = 32;
-constexpr size_t kObjects = 100000, kNumbers = 100000;
+// A shard holds tensors of a manifest (65,536 at most), weights are those of a model.
+constexpr size_t kShardObjects = 70000, kWeightObjects = 20000, kNumbers = 100000;
 
 struct Walk {
   std::string out;  // lines, sent at the end
   std::set<haddr_t> groups;
-  size_t objects = 0;
+  size_t objects = 0, most = kWeightObjects;
   int depth = 0;
   std::string path;
   bool attributes = false;  // of data sets: global_shape and rects
@@ -99,9 +100,17 @@ void data_set(Walk& w, hid_t parent, const char* name) {
   H5Dclose(set);
 }
 
+// Before a group is walked: what is in it alone may be too much.
+void require_few_links(const Walk& w, hid_t parent, const char* name) {
+  H5G_info_t info;
+  if (H5Gget_info_by_name(parent, name, &info, H5P_DEFAULT) < 0) refuse(w, name, "a group that cannot be read");
+  if (info.nlinks > w.most) refuse(w, "", "more than " + std::to_string(w.most) + " objects");
+}
+
 herr_t visit(hid_t group, const char* name, const H5L_info_t* link, void* data) {
   Walk& w = *static_cast<Walk*>(data);
-  if (++w.objects > kObjects || w.out.size() > kH5SayLimit / 2) refuse(w, "", "too many objects");
+  if (++w.objects > w.most || w.out.size() > kH5SayLimit / 2)
+    refuse(w, "", "more than " + std::to_string(w.most) + " objects");
   if (!plain_name(name)) refuse(w, "", "a name that is empty, long or holds control characters");
   if (link->type != H5L_TYPE_HARD) refuse(w, name, "a soft or external link");
   H5O_info_t info;
@@ -113,6 +122,7 @@ herr_t visit(hid_t group, const char* name, const H5L_info_t* link, void* data) 
     if (++w.depth > kMaxDepth) refuse(w, name, "groups nested too deeply");
     const std::string above = w.path;
     w.path += std::string(name) + "/";
+    require_few_links(w, group, name);
     if (H5Literate_by_name(group, name, H5_INDEX_NAME, H5_ITER_INC, nullptr, visit, &w, H5P_DEFAULT) < 0)
       refuse(w, "", "a group that cannot be read");
     w.path = above;
@@ -169,6 +179,7 @@ void walk_h5(int file, int say, bool attributes) {
   H5Pset_file_locking(access, false, true);
   Walk w;
   w.attributes = attributes;
+  if (attributes) w.most = kShardObjects;
   const hid_t f = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (f < 0) refuse(w, "", "libhdf5 cannot open it");
   H5O_info_t root;
@@ -177,6 +188,7 @@ void walk_h5(int file, int say, bool attributes) {
   hsize_t at = 0;
   if (H5Aiterate2(f, H5_INDEX_NAME, H5_ITER_INC, &at, attribute, &w) < 0)
     refuse(w, "", "root attributes cannot be read");
+  require_few_links(w, f, "/");
   if (H5Literate(f, H5_INDEX_NAME, H5_ITER_INC, nullptr, visit, &w) < 0) refuse(w, "", "its groups cannot be read");
   w.out += "end\n";
   for (size_t done = 0; done < w.out.size();) {

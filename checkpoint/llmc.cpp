@@ -24,7 +24,7 @@ class LlmcFile : public WeightFile {
     dtype_ = h[1] == 3 ? "f32" : "bf16";
     item_ = h[1] == 3 ? 4 : 2;
     const int64_t seq = h[2], vocab = h[3], layers = h[4], heads = h[5], width = h[6], padded = h[7];
-    const bool sane = seq >= 1 && seq <= 1 << 20 && vocab >= 2 && vocab <= 1 << 22 && layers >= 1 && layers <= 4096 &&
+    const bool sane = seq >= 1 && seq <= 1 << 20 && vocab >= 2 && vocab <= 1 << 22 && layers >= 1 && layers <= 1024 &&
                       heads >= 1 && width >= 1 && width <= 1 << 20 && width % heads == 0 && padded >= vocab &&
                       padded <= 1 << 23;
     GT_REQUIRE(sane, Exit::kDamaged, path, ": header says T ", seq, ", V ", vocab, ", L ", layers, ", H ", heads,

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "checkpoint/state_json.h"
-#include "kernels/core/json_field.h"
 #include "checkpoint/strict_json.h"
+#include "kernels/core/json_field.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
@@ -232,6 +232,9 @@ std::string to_text(const Manifest& m) {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
+  try {
+    require_few_entries(text, kMostEntries);  // before the seal: hashing takes longer
+  } catch (const Error& e) { throw Error(where + ": " + e.what(), e.code()); }
   const size_t body = text.size() < kSeal ? 0 : text.size() - kSeal;
   const std::string_view seal = text.substr(body);
   GT_REQUIRE(seal.size() == kSeal && seal.substr(0, kSealBegin.size()) == kSealBegin &&

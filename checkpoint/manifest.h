@@ -12,6 +12,7 @@
 namespace gt {
 
 constexpr int64_t kManifestLimit = int64_t{256} << 20;  // bytes
+constexpr size_t kMostEntries = 65536;  // of a list: a model of 1024 blocks has 37,000 tensors with its optimizer's state
 
 struct ShardFile {
   std::string name;  // rank-00000.h5; its index is rank-00000.idx

@@ -77,6 +77,32 @@ class Builder : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
+void require_few_entries(std::string_view text, size_t most) {
+  constexpr size_t kMostLevels = 100;
+  std::vector<size_t> entries;  // of the containers around, less one
+  for (size_t i = 0; i < text.size(); ++i) {
+    switch (text[i]) {
+      case '"':
+        while (++i < text.size() && text[i] != '"') i += text[i] == '\\';
+        break;
+      case '{':
+      case '[':
+        entries.push_back(0);
+        if (entries.size() > kMostLevels) return;  // refused for that
+        break;
+      case '}':
+      case ']':
+        if (!entries.empty()) entries.pop_back();
+        break;
+      case ',':
+        GT_REQUIRE(entries.empty() || ++entries.back() < most, Exit::kDamaged, "a list or an object of more than ",
+                   most, " entries");
+        break;
+      default: break;
+    }
+  }
+}
+
 Json parse_strict_json(std::string_view text, int max_depth) {
   Builder builder(max_depth);
   Json::sax_parse(text, &builder);

@@ -158,7 +158,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& where) {
   require_our_gpt2(in);
   HfConfig out;
   ModelConfig& m = out.model;
-  m.layers = in.integer("n_layer", 1, 4096);
+  m.layers = in.integer("n_layer", 1, 1024);
   m.hidden = in.integer("n_embd", 1, 1 << 20);
   m.heads = in.integer("n_head", 1, 65536);
   m.ffn = in.integer("n_inner", 1, 1 << 23, 4 * m.hidden);

@@ -21,7 +21,7 @@ struct ModelConfig {
   template <class V>
   void fields(V& v) {
     v("arch", arch, "gpt2|llama|bert", "architecture");
-    v("layers", layers, "1..4096 blocks", "transformer blocks");
+    v("layers", layers, "1..1024 blocks", "transformer blocks");
     v("hidden", hidden, "1..1048576", "width of the residual stream");
     v("heads", heads, "1..65536", "attention heads; must divide hidden");
     v("kv_heads", kv_heads, "0..65536",

@@ -73,6 +73,16 @@ TEST_CASE("plain contiguous little-endian floats are taken, in groups, beside at
   });
 }
 
+TEST_CASE("more objects than a model has are refused before they are opened", "[R21]") {
+  for (const std::string where : {"/", "/model"})
+    check("more than 20000 objects", [&](hid_t f, const std::string&) {
+      put(f, "w");
+      if (where != "/") group(f, "model");
+      for (int k = 0; k < 20001; ++k)
+        H5Lcreate_hard(f, "/w", f, cat(where == "/" ? "" : where, "/w", k).c_str(), H5P_DEFAULT, H5P_DEFAULT);
+    });
+}
+
 TEST_CASE("data that lies elsewhere, or is not as it seems, is refused", "[R21]") {
   check("its data is in another file", [](hid_t f, const std::string& dir) {
     spill(dir + "/secret", std::string(4096, 's'));

@@ -165,6 +165,9 @@ TEST_CASE("hostile safetensors headers are refused with what is wrong") {
   refused("{\"a\":" + std::string(200000, '{'), "header is no JSON");
   refused("{\"a\xff\":{}}", "header is no JSON");
   refused("[]", "expected {");
+  std::string many = "{";
+  for (int k = 0; k <= 20000; ++k) many += cat(k == 0 ? "" : ",", "\"t", k, "\":", "{\"a,b\":[1,2]}");
+  refused(many + "}", "a list or an object of more than 20000 entries");
   refused("{ ", "header is no JSON");
   for (uint64_t n : {uint64_t{0}, uint64_t{1}, uint64_t{9}, uint64_t{1} << 40, ~uint64_t{0}}) {
     std::string bytes = safetensors("{}", "");
@@ -197,12 +200,15 @@ TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "
   for (const std::string& bad :
        {std::string(), std::string("{"), std::string("[]"), std::string("{\"weight_map\":[]}"), index(""), index(a),
         index(a + "," + b + "," + b), index(a + "," + b + ",\"b.bia\\u0073\":\"part.safetensors\""),
-        "{\"weight_map\":{},\"weight_map\":{" + a + "," + b + "}}",
-        index(a + "," + b + ",\"c\":\"part.safetensors\""), index(a + ",\"b.bias\":7"),
-        index(a + ",\"b.bias\":\"other.safetensors\""), "{\"weight_map\":" + std::string(100000, '[')}) {
+        "{\"weight_map\":{},\"weight_map\":{" + a + "," + b + "}}", index(a + "," + b + ",\"c\":\"part.safetensors\""),
+        index(a + ",\"b.bias\":7"), index(a + ",\"b.bias\":\"other.safetensors\""),
+        "{\"weight_map\":" + std::string(100000, '[')}) {
     INFO(bad.substr(0, 100));
     CHECK_THAT(said(bad), Catch::StartsWith("65:") || Catch::StartsWith("2:"));
   }
+  std::string many = a;
+  for (int k = 0; k < 20000; ++k) many += cat(",\"t", k, "\":\"part.safetensors\"");
+  CHECK_THAT(said(index(many)), Catch::StartsWith("65:") && Catch::Contains("more than 20000 entries"));
   CHECK_THAT(said(index(a + ",\"b.bias\":\"other.safetensors\"")),
              Catch::StartsWith("65:") && Catch::Contains("b.bias is in other.safetensors, which is not there"));
 }

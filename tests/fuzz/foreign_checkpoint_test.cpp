@@ -3,10 +3,12 @@
 
 #include <chrono>
 
+#include "checkpoint/steps.h"
 #include "launch/commands/checkpoint_config.h"
 #include "launch/commands/loaded_model.h"
 #include "launch/commands/subcommands.h"
 #include "tests/fuzz/sealed_step.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -56,7 +58,7 @@ TEST_CASE("a config.json that does not fit its tensors is refused before anythin
   for (const Lie& lie :
        {Lie{"vocab", "4194304", "config.json asks for [4194304, 8]"},
         Lie{"seq", "1048576", "config.json asks for [1048576, 8]"},
-        Lie{"layers", "4096", "model.layers is 4096, but the checkpoint holds 16 tensors in all"},
+        Lie{"layers", "1024", "model.layers is 1024, but the checkpoint holds 16 tensors in all"},
         Lie{"ffn", "1000000", "config.json asks for [1000000, 8]"}, Lie{"micro_batch", "1048576", "micro_batch"},
         Lie{"", "", "config.json asks for [50257, 768]"}}) {
     step.aux["config.json"] = lie.key[0] != '\0' ? with(config, lie.key, lie.value) : "{}";
@@ -104,7 +106,26 @@ TEST_CASE("of a foreign config.json only the model is taken, no path, host or la
   refused_as(Exit::kUsage, {"eval", "--load", step.path()}, "--data.train 'a b'\\''c;d\\x1b'");
 }
 
-TEST_CASE("a manifest with 100,000 tensors and a config with 70,000 unknown keys take linear time") {
+TEST_CASE("import refuses a bad tokenizer model, in the folder or given by name, and writes nothing") {
+  SealedStep step;
+  const std::string folder = step.path() + "-hf", to = step.path() + "-to";
+  run_export(command_of({"export", "--load", step.path(), "--output", folder}));
+  Vfs vfs;
+  for (const char* bad : {"endless-number", "trie-root-outside", "trie-leaf-outside"}) {
+    const std::string model = source_dir() + "/tests/fuzz/corpus/tokenizer_model/" + bad;
+    vfs.unlink(folder + "/tokenizer.model");
+    refused_as(Exit::kUsage, {"import", "--from", folder, "--output", to, "--tokenizer", model}, model + " byte ");
+    write_synced(vfs, folder + "/tokenizer.model", read_file(vfs, model, 1 << 20));
+    refused_as(Exit::kUsage, {"import", "--from", folder, "--output", to}, folder + "/tokenizer.model byte ");
+    CHECK(list_steps(to).empty());
+  }
+  vfs.unlink(folder + "/tokenizer.model");
+  CHECK(run_import(command_of({"import", "--from", folder, "--output", to})) == Exit::kOk);
+}
+
+TEST_CASE(
+    "a manifest with 100,000 tensors is refused, one with 60,000 and a config with 70,000 unknown keys take linear "
+    "time") {
   SealedStep step;
   const auto seconds = [](const auto& body) {
     const auto begin = std::chrono::steady_clock::now();
@@ -114,17 +135,23 @@ TEST_CASE("a manifest with 100,000 tensors and a config with 70,000 unknown keys
   TensorEntry t;
   t.shape = {4};
   t.files = {{0, 0}};
+  const size_t own = step.manifest.tensors.size();
   for (int k = 0; k < 100000; ++k) {
     t.name = cat("zz/", 100000 + k);
     step.manifest.tensors.push_back(t);
   }
   step.seal();
-  // 49 s when the parser of the manifest was quadratic.
+  const std::string why = step.path() + "/manifest.json: a list or an object of more than 65536 entries";
+  refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, why);
+  refused_as(Exit::kDamaged, {"export", "--load", step.path(), "--output", step.path() + "-out"}, why);
+  step.manifest.tensors.resize(own + 60000);
+  step.seal();
+  // 49 s for 100,000 when the parser of the manifest was quadratic.
   CHECK(seconds([&] { load_model(step.path(), {"--device.kind", "cpu"}); }) < (kSanitized ? 100 : 20));
 
   std::string config = "{\"model\": {";
   for (int k = 0; k < 70000; ++k) config += cat(k ? ", " : "", "\"k", k, "\": 1");
-  step.manifest.tensors.resize(step.manifest.tensors.size() - 100000);
+  step.manifest.tensors.resize(own);
   step.aux["config.json"] = config + "}}";
   step.seal();
   // 35 s when each had a suggestion of its own.

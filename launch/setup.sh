@@ -2,6 +2,7 @@
 # Installs what gpttrain needs from Debian's packages. Shared by launch/demo.sh and tests/run.sh; safe to run again:
 # when everything is there it does nothing and needs no network. Needs root or sudo only when something is missing.
 #   launch/setup.sh [--tests]           what the program, or the tests too, cannot do without
+#   launch/setup.sh --fuzz              and clang with libFuzzer, for the preset fuzz
 #   launch/setup.sh --only PACKAGE...   these
 # Where a CUDA toolkit with cuDNN is, the headers of cudnn-frontend come too (launch/cudnn_frontend.sh); without them the CUDA
 # backend has its own attention alone.
@@ -14,6 +15,7 @@ packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
 only=no
 case ${1:-} in
   --tests) packages+=(python3 python3-venv) ;;
+  --fuzz) packages+=(clang libclang-rt-dev) ;;
   --only) shift; packages=("$@"); only=yes ;;
 esac
 

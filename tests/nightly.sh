@@ -4,6 +4,7 @@
 #   tests/nightly.sh matrix mpi           only these
 #   tests/nightly.sh reliability          goals with kills, full disks and flipped bits in full; R12: only that one
 #   tests/nightly.sh asan tsan            the sanitizers, with builds of their own (build/asan, build/tsan)
+#   tests/nightly.sh guided               the fuzz targets under libFuzzer (build/fuzz); GPT_GUIDED_SECONDS=600 each
 #   tests/nightly.sh coverage             lines of each parser that the fuzz targets run (build/coverage)
 #   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
 #   GPT_TEST_SEED=7                       draws other layouts (default: the date)
@@ -196,6 +197,24 @@ emulation() {
   env GPT_TEST_FULL=1 ctest --test-dir "$build" -R '^cuda: '
 }
 goal emulation 'tests passed|SKIPPED' emulation
+
+# Each target under libFuzzer for GPT_GUIDED_SECONDS; what it learns stays in build/fuzz/corpus for the next night.
+guided() {
+  local name names log n=0 inputs=0
+  launch/setup.sh --fuzz || { echo "SKIPPED: clang could not be installed"; return 77; }
+  cmake --preset fuzz && cmake --build --preset fuzz -j "$(nproc)" || return 1
+  names=$(build/fuzz/fuzz_guided 2>&1 | sed -n 's/.*NAME one of //p')
+  for name in $names; do
+    log=$logs/guided-$name.log
+    build/fuzz/fuzz_guided "$name" "build/fuzz/corpus/$name" -max_total_time="${GPT_GUIDED_SECONDS:-60}" -seed="$seed" \
+      -max_len=65536 -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 >"$log" 2>&1 ||
+      { tail -50 "$log"; echo "finding of $name: build/fuzz/fuzz-$name.input"; return 1; }
+    inputs=$((inputs + $(sed -n 's/^stat::number_of_executed_units: *//p' "$log")))
+    n=$((n + 1))
+  done
+  echo "$inputs guided inputs, $n targets without a finding"
+}
+goal guided 'guided inputs|finding of|SKIPPED' guided
 goal hosts 'events, next step|SKIPPED' tests/hosts/punish.sh "$gpttrain" "${GPT_PUNISH_MINUTES:-30}" "$seed"
 # Faults planted in a copy of the tree (build/mutation): each is found by a test.
 goal mutation 'faults caught' tests/mutation/run.py --limit-s "${GPT_MUTATION_LIMIT_S:-7200}"

@@ -3,14 +3,13 @@
 
 #include "checkpoint/index_file.h"
 #include "kernels/core/crc32c.h"
+#include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {
-namespace {
 
-constexpr size_t kHeader = 128;
-
-std::string repaired(std::string_view input) {
+std::string repaired_index(std::string_view input) {
+  constexpr size_t kHeader = 128;
   std::string s(input);
   if (s.size() < kHeader + 4) return s;
   const uint32_t head = crc32c(s.data(), kHeader - 4);
@@ -20,6 +19,8 @@ std::string repaired(std::string_view input) {
   return s;
 }
 
+namespace {
+
 const std::vector<TensorShape>& tensors() {
   static const std::vector<TensorShape> all{{"master/embed.weight", DType::kF32, {23, 5}},
                                             {"master/norm.weight", DType::kF32, {11}},
@@ -28,7 +29,7 @@ const std::vector<TensorShape>& tensors() {
 }
 
 void run(std::string_view input) {
-  const std::string bytes = repaired(input);
+  const std::string bytes = repaired_index(input);
   ShardIndex x;
   if (refused([&] { x = decode_index(bytes, "fuzz.idx", tensors()); })) return;
   int64_t end = 0;

@@ -1,16 +1,18 @@
 // The seal of a manifest is a plain hash: the target seals what it is given, so that what lies behind is reached.
 #include "checkpoint/manifest.h"
 #include "kernels/core/sha256.h"
+#include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {
-namespace {
 
-std::string sealed(std::string_view body) { return cat(body, ",\"sha256\":\"", sha256_hex(body), "\"}\n"); }
+std::string sealed_manifest(std::string_view body) { return cat(body, ",\"sha256\":\"", sha256_hex(body), "\"}\n"); }
+
+namespace {
 
 void run(std::string_view input) {
   Manifest m;
-  if (refused([&] { m = parse_manifest(sealed(input), "fuzz/manifest.json"); })) return;
+  if (refused([&] { m = parse_manifest(sealed_manifest(input), "fuzz/manifest.json"); })) return;
   GT_CHECK(m.bytes() >= 0 && !m.layout().empty() && m.shapes().size() == m.tensors.size());
   for (const TensorEntry& t : m.tensors)
     for (const auto& [first, last] : t.files) GT_CHECK(0 <= first && first <= last && last < int(m.files.size()));

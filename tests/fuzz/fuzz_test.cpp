@@ -1,82 +1,25 @@
 // Every target on its seeds, on what is kept in corpus/<target>/ (every past finding), and on mutations of both. An
 // input whose refusal has a new text joins the pool. GPT_FUZZ_FACTOR=50 takes so many times more inputs, GPT_TEST_SEED
 // others; an input that was a finding is left in fuzz-<target>.input in the build folder, also when the process died.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <set>
 
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/target.h"
-#include "tests/support/paths.h"
+#include "tests/fuzz/witness.h"
 #include "tests/support/test.h"
 
 namespace gt::fuzz {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr size_t kLongest = 1 << 16, kPool = 2000;
 
 int64_t from_environment(const char* name, int64_t otherwise) {
   const char* s = std::getenv(name);
   return s == nullptr ? otherwise : std::atoll(s);
-}
-
-// The input in work, in a mapped file: it is there after any death of the process.
-class Witness {
- public:
-  explicit Witness(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
-    const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
-    GT_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0, path_);
-    void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ::close(fd);
-    GT_CHECK(p != MAP_FAILED, path_);
-    place_ = static_cast<char*>(p);
-  }
-  ~Witness() {
-    ::munmap(place_, kBytes);
-    if (clean_) ::unlink(path_.c_str());
-  }
-  Witness(const Witness&) = delete;
-  Witness& operator=(const Witness&) = delete;
-
-  void begin(const std::string& input) {
-    size_ = std::min(input.size(), kBytes);
-    std::memcpy(place_, input.data(), size_);
-    clean_ = false;
-  }
-  void end() { clean_ = true; }
-  // Cuts the file to the input and says where it is.
-  std::string keep() {
-    GT_CHECK(::truncate(path_.c_str(), static_cast<off_t>(size_)) == 0);
-    return path_;
-  }
-
- private:
-  static constexpr size_t kBytes = 1 << 20;
-  std::string path_;
-  char* place_ = nullptr;
-  size_t size_ = 0;
-  bool clean_ = true;
-};
-
-std::vector<std::string> corpus(const Target& t) {
-  std::vector<std::string> out = t.seeds();
-  const fs::path dir = fs::path(source_dir()) / "tests/fuzz/corpus" / t.name;
-  std::vector<fs::path> files;
-  if (fs::exists(dir))
-    for (const auto& e : fs::directory_iterator(dir)) files.push_back(e.path());
-  std::sort(files.begin(), files.end());
-  Vfs vfs;
-  for (const fs::path& f : files) out.push_back(read_file(vfs, f.string(), 1 << 20));
-  return out;
 }
 
 // Of the texts, what does not vary with an input's numbers and names.
@@ -134,6 +77,10 @@ void holds(const Target& t) {
 
 }  // namespace
 
+TEST_CASE("generate, eval and export take a foreign checkpoint whole or refuse it with one error") {
+  holds(fuzz::checkpoint());
+}
+TEST_CASE("import takes a foreign folder whole or refuses it with one error") { holds(import_folder()); }
 TEST_CASE("the config of a foreign checkpoint is accepted whole or refused with one error") {
   holds(fuzz::checkpoint_config());
 }

@@ -35,27 +35,30 @@ std::vector<ShardView> views_of(const ModelConfig& model) {
 
 }  // namespace
 
-SealedStep::SealedStep() {
+SealedStep::SealedStep(int vocab, float weight) {
   static const ScratchFile folder("sealed");  // its folder goes with the process
   static int count = 0;
   const std::string dir = folder.path() + cat("-", count++);
-  const Config config =
-      load_config({.flags = {"--model.layers", "1", "--model.hidden", "8", "--model.heads", "2", "--model.vocab", "300",
-                             "--model.seq", "8", "--data.train", "mock", "--train.micro_batch", "2"}})
-          .config;
+  const Config config = load_config({.flags = {"--model.layers", "1", "--model.hidden", "8", "--model.heads", "2",
+                                               "--model.vocab", std::to_string(vocab), "--model.seq", "8",
+                                               "--data.train", "mock", "--train.micro_batch", "2"}})
+                            .config;
   SelfFactory factory;
   const Mesh mesh(MeshShape{}, factory);
   const std::vector<ShardView> views = views_of(config.model);
   const auto values = [&](const std::string& name) {
     const auto v = std::find_if(views.begin(), views.end(), [&](const ShardView& w) { return w.name == name; });
-    return std::vector<float>(static_cast<size_t>(v->full.numel()), 0.01f);
+    return std::vector<float>(static_cast<size_t>(v->full.numel()), weight);
   };
-  path_ = save_streamed(dir, {}, views, values, {{.name = "config.json", .path = "", .text = config_json(config)}}, {},
-                        mesh, *cpu_backend().device)
+  SaveOptions options;
+  options.require_finite = false;  // as an author of hostile files would
+  path_ = save_streamed(dir, {}, views, values, {{.name = "config.json", .path = "", .text = config_json(config)}},
+                        options, mesh, *cpu_backend().device)
               .path;
   Vfs vfs;
   manifest = parse_manifest(read_file(vfs, path_ + "/manifest.json", kManifestLimit), path_);
   aux["config.json"] = config_json(config);
+  index = read_file(vfs, path_ + "/rank-00000.idx", kManifestLimit);
 }
 
 void SealedStep::seal() {
@@ -64,6 +67,9 @@ void SealedStep::seal() {
     write(path_ + "/" + name, bytes);
     manifest.aux.push_back({name, static_cast<int64_t>(bytes.size()), sha256_hex(bytes)});
   }
+  write(path_ + "/rank-00000.idx", index);
+  for (ShardFile& f : manifest.files)
+    if (f.name == "rank-00000.h5") f.idx_bytes = static_cast<int64_t>(index.size()), f.idx_sha256 = sha256_hex(index);
   write(path_ + "/manifest.json", to_text(manifest));
 }
 

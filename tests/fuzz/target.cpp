@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/paths.h"
+
 namespace gt::fuzz {
 namespace fs = std::filesystem;
 namespace {
@@ -25,6 +27,24 @@ struct Folder {
 Outcome& outcome() {
   static Outcome last;
   return last;
+}
+
+std::vector<Target> all_targets() {
+  return {checkpoint(),         checkpoint_config(), ckpt_index(),    ckpt_manifest(), config_json(),    data_json(),
+          deepspeed_json(),     hdf5_gate(),         hf_config(),     import_folder(), llmc_header(),    llmc_tokens(),
+          safetensors_header(), safetensors_index(), schedule_text(), token_index(),   tokenizer_model()};
+}
+
+std::vector<std::string> corpus(const Target& t) {
+  std::vector<std::string> out = t.seeds();
+  const fs::path dir = fs::path(source_dir()) / "tests/fuzz/corpus" / t.name;
+  std::vector<fs::path> files;
+  if (fs::exists(dir))
+    for (const auto& e : fs::directory_iterator(dir)) files.push_back(e.path());
+  std::sort(files.begin(), files.end());
+  Vfs vfs;
+  for (const fs::path& f : files) out.push_back(read_file(vfs, f.string(), 1 << 20));
+  return out;
 }
 
 ScratchFile::ScratchFile(const std::string& name) {

@@ -19,21 +19,27 @@ struct Target {
   int inputs;                           // mutated inputs of a normal test run: a second or two
 };
 
+Target checkpoint();         // a whole folder: generate, eval and export
 Target checkpoint_config();  // config.json of a foreign checkpoint
-Target ckpt_index();     // rank-00000.idx, its checksums repaired
-Target ckpt_manifest();  // manifest.json, sealed again
-Target config_json();    // --config
-Target data_json();      // what lies beside token files, and the loader's cursor in a checkpoint
-Target deepspeed_json();  // --deepspeed_config
-Target hdf5_gate();      // .h5 of import: the reader is a child process
-Target hf_config();      // config.json of Hugging Face
-Target llmc_header();    // llm.c's models
-Target llmc_tokens();    // llm.c's tokens
+Target ckpt_index();         // rank-00000.idx, its checksums repaired
+Target ckpt_manifest();      // manifest.json, sealed again
+Target config_json();        // --config
+Target data_json();          // what lies beside token files, and the loader's cursor in a checkpoint
+Target deepspeed_json();     // --deepspeed_config
+Target hdf5_gate();          // .h5 of import: the reader is a child process
+Target hf_config();          // config.json of Hugging Face
+Target import_folder();      // a Hugging Face folder: import, then generate
+Target llmc_header();        // llm.c's models
+Target llmc_tokens();        // llm.c's tokens
 Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a folder of several
-Target schedule_text();    // --parallel.schedule file:
-Target token_index();      // .idx beside a .bin
-Target tokenizer_model();  // SentencePiece models: the walker, then the library
+Target schedule_text();      // --parallel.schedule file:
+Target token_index();        // .idx beside a .bin
+Target tokenizer_model();    // SentencePiece models: the walker, then the library
+
+std::vector<Target> all_targets();
+// Its seeds, and what is kept in corpus/<target>/.
+std::vector<std::string> corpus(const Target& t);
 
 // What became of the current input: the texts of the errors that refused it (every rule has a text of its own, so a new
 // text says that a mutation got somewhere new), and how many readers took it.

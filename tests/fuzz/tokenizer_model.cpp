@@ -27,13 +27,29 @@ std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
 
+// That the library takes: no byte fallback, for which it wants all 256 bytes.
+std::string small_model() {
+  std::string pieces;
+  float score = 0;
+  const auto piece = [&](const std::string& text, char type) {
+    pieces += field(1, field(1, text) + "\x15" + std::string(reinterpret_cast<const char*>(&score), 4) +
+                           std::string{'\x18', type});
+    score -= 1;
+  };
+  piece("<unk>", 2);
+  piece("</s>", 3);
+  piece("<|endoftext|>", 4);
+  for (const char* text : {"\xE2\x96\x81", "t", "h", "e", "th", "the", "\xE2\x96\x81the"}) piece(text, 1);
+  return pieces + field(2, std::string("\x18\x02", 2)) + field(3, field(1, "identity"));
+}
+
 std::vector<std::string> seeds() {
   const std::string score("\x15\x00\x00\x80\xbf", 5);
   const std::string pieces = field(1, field(1, "<unk>") + score + std::string("\x18\x02", 2)) +
                              field(1, field(1, "\xE2\x96\x81the") + score) +
                              field(1, field(1, "<0x0A>") + score + std::string("\x18\x06", 2));
   return {pieces + field(2, std::string("\x18\x02\x98\x02\x01", 5)) + field(3, field(1, "identity") + field(2, "")),
-          pieces + field(2, std::string("\x18\x01", 2)), pieces};
+          pieces + field(2, std::string("\x18\x01", 2)), pieces, small_model()};
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+// One target under libFuzzer, which follows the branches that inputs take (preset fuzz, tests/nightly.sh guided):
+//   fuzz_guided NAME FOLDER [libFuzzer's flags]
+// The target's seeds and kept findings are put into FOLDER, beside what earlier runs found; its words become the
+// dictionary FOLDER.dict. A finding is left in fuzz-NAME.input of the build folder.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/fuzz/target.h"
+#include "tests/fuzz/witness.h"
+
+using namespace gt;
+using namespace gt::fuzz;
+
+namespace {
+
+Target* target = nullptr;
+Witness* witness = nullptr;
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::string dictionary(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) {
+    out += '"';
+    for (const unsigned char c : word) {
+      char hex[8];
+      std::snprintf(hex, sizeof hex, "\\x%02X", c);
+      out += hex;
+    }
+    out += "\"\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+// Takes NAME away and appends the dictionary, so that libFuzzer sees its own arguments alone.
+int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  for (const Target& t : all_targets())
+    if (*argc > 2 && std::strcmp(t.name, (*argv)[1]) == 0) target = new Target(t);
+  if (target == nullptr) {
+    std::fprintf(stderr, "expected: %s NAME FOLDER [flags], NAME one of", (*argv)[0]);
+    for (const Target& t : all_targets()) std::fprintf(stderr, " %s", t.name);
+    std::fprintf(stderr, "\n");
+    std::exit(2);
+  }
+  const std::string folder = (*argv)[2], dict = folder + ".dict";
+  std::filesystem::create_directories(folder);
+  int k = 0;
+  for (const std::string& input : corpus(*target)) write(folder + "/seed-" + std::to_string(k++), input);
+  write(dict, dictionary(target->words));
+  static std::vector<char*> words{(*argv)[0]};
+  words.insert(words.end(), *argv + 2, *argv + *argc);
+  words.push_back(::strdup(("-dict=" + dict).c_str()));
+  *argc = static_cast<int>(words.size());
+  words.push_back(nullptr);
+  *argv = words.data();
+  witness = new Witness(target->name);
+  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  witness->begin(input);
+  outcome() = {};
+  try {
+    target->run(input);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: %s\nthe input is %s\n", target->name, e.what(), witness->keep().c_str());
+    std::signal(SIGABRT, SIG_DFL);
+    std::abort();
+  }
+  witness->end();
+  return 0;
+}

@@ -1,0 +1,54 @@
+// The input in work, in a mapped file: it is there after any death of the process.
+#pragma once
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "kernels/core/check.h"
+#include "tests/support/paths.h"
+
+namespace gt::fuzz {
+
+class Witness {
+ public:
+  explicit Witness(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
+    const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
+    GT_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0, path_);
+    void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ::close(fd);
+    GT_CHECK(p != MAP_FAILED, path_);
+    place_ = static_cast<char*>(p);
+  }
+  ~Witness() {
+    ::munmap(place_, kBytes);
+    if (clean_) ::unlink(path_.c_str());
+  }
+  Witness(const Witness&) = delete;
+  Witness& operator=(const Witness&) = delete;
+
+  void begin(std::string_view input) {
+    size_ = std::min(input.size(), kBytes);
+    std::memcpy(place_, input.data(), size_);
+    clean_ = false;
+  }
+  void end() { clean_ = true; }
+  // Cuts the file to the input and says where it is.
+  std::string keep() {
+    GT_CHECK(::truncate(path_.c_str(), static_cast<off_t>(size_)) == 0);
+    return path_;
+  }
+
+ private:
+  static constexpr size_t kBytes = 1 << 20;
+  std::string path_;
+  char* place_ = nullptr;
+  size_t size_ = 0;
+  bool clean_ = true;
+};
+
+}  // namespace gt::fuzz

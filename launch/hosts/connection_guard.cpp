@@ -25,7 +25,7 @@ namespace gt {
 namespace {
 
 constexpr size_t kMostIpv4 = 128, kMostIpv6 = 64;  // a filter may take 20 KiB of kernel memory (optmem_max)
-constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr auto kTick = std::chrono::milliseconds(500), kLaterTick = std::chrono::milliseconds(2000);
 constexpr uint32_t kHandshakeBytes = 24, kSilentMs = 2000;  // of Open MPI 4.1: a word of 16 bytes and a process name
 
 // A TCP end point: the port and the address, IPv4 in IPv6 as IPv4.
@@ -218,7 +218,7 @@ void close_silent_connections(pid_t process) {
 ConnectionGuard::ConnectionGuard()
     : daemon_(daemon_above()), thread_([this] {
         std::unique_lock lock(mutex_);
-        while (!wake_.wait_for(lock, kTick, [this] { return done_; })) look();
+        while (!wake_.wait_for(lock, filter_.empty() ? kTick : kLaterTick, [this] { return done_; })) look();
       }) {}
 
 ConnectionGuard::~ConnectionGuard() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Two of three hosts train; the third connects to every TCP port of both, while ranks start and while they train, sends
-# 18 bytes and waits. Nothing stalls, and the losses are those of a run in peace.
+# Two of three hosts train; the third connects to every TCP port of both, sends 18 bytes and waits: to those of mpirun
+# and of ranks from their first moment on, to those of orted too while the ranks train. Nothing stalls, nobody answers,
+# and the losses are those of a run in peace.
 #   tests/hosts/foreign.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -17,12 +18,12 @@ model="--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --mo
 # shellcheck disable=SC2086
 on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the calm run"
 
-ports() { on "$1" ss -Htln | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
+ports() { on "$1" ss -Htlnp | grep -v "$2" | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
 # A connection of node3 to each port of a host that FILE does not name yet, held open with 18 bytes sent. Those that are
-# taken are noted in accepted.txt.
-disturb() {  # HOST FILE
+# taken are noted in accepted.txt. WHOSE: a program that is left in peace.
+disturb() {  # HOST FILE WHOSE
   local port
-  for port in $(ports "$1"); do
+  for port in $(ports "$1" "$3"); do
     grep -q "^$1:$port$" "$2" && continue
     echo "$1:$port" >>"$2"
     on node3 bash -c "exec 3<>/dev/tcp/10.77.0.${1#node}/$port && printf 'GET / HTTP/1.0\r\n\r\n' >&3 &&
@@ -36,21 +37,22 @@ on node1 "$gpttrain" $model --launch.hostfile hosts.txt --log.name x --comm.inte
 job=$!
 touch early.txt late.txt accepted.txt
 for _ in $(seq 600); do
-  disturb node1 early.txt
-  disturb node2 early.txt
+  disturb node1 early.txt '"orted"'
+  disturb node2 early.txt '"orted"'
   grep -q '^step 5/' out.txt && break
   kill -0 $job 2>/dev/null || break
   sleep 0.1
 done
 grep -q '^step 5/' out.txt || fail "no step 5 within 60 s"
 : >accepted.txt
-disturb node1 late.txt
-disturb node2 late.txt
+disturb node1 late.txt nobody
+disturb node2 late.txt nobody
 [ "$(wc -l <late.txt)" -ge 4 ] || fail "ranks listen nowhere: the test sees nothing"
 wait $job || fail "the job ended with $?"
-sed 's/^/accepted while training: /' accepted.txt
+[ -s early.txt ] || fail "no port was tried while ranks started"
+[ ! -s accepted.txt ] || fail "taken while training: $(tr '\n' ' ' <accepted.txt)"
 losses() { grep -o '"loss": [0-9.e-]*' "runs/$1/log.jsonl"; }
 [ "$(losses x)" = "$(losses calm)" ] || fail "other losses than the calm run"
 slowest=$(sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' runs/x/log.jsonl | tail -n +2 | sort -g | tail -1)
 ! grep -qi 'stalled' out.txt || fail "stalled"
-echo "$(wc -l <late.txt) ports of two hosts, $(wc -l <accepted.txt) answered; slowest step $slowest s; same losses"
+echo "$(wc -l <early.txt) ports tried at the start, $(wc -l <late.txt) later, none of those answered; slowest step $slowest s; same losses"

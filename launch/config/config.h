@@ -263,10 +263,12 @@ struct DataConfig {
   std::vector<double> curriculum_lengths, curriculum_until;
   template <class V>
   void fields(V& v) {
-    v("train", train, "PREFIX",
-      "token files PREFIX.bin + PREFIX.idx, or llm.c's .bin or a pattern of them; several with weights: 0.7 A 0.3 B");
-    v("valid", valid, "PREFIX", "token files to evaluate on; without them data.split cuts data.train");
-    v("tokenizer", tokenizer, "", "SentencePiece model that made the tokens; checked, and used to generate text");
+    v("train", train, "PREFIX|FILE",
+      "token files PREFIX.bin + PREFIX.idx; a file of text or JSON lines, which is tokenized once; llm.c's .bin or a "
+      "pattern of them; several with weights: 0.7 A 0.3 B");
+    v("valid", valid, "PREFIX|FILE", "the same, to evaluate on; without it data.split cuts data.train");
+    v("tokenizer", tokenizer, "",
+      "SentencePiece model that made the tokens, or that tokenizes files of text; checked, and used to generate text");
     v("split", split, "", "shares of data.train for training, validation, test; unused when data.valid is given");
     v("order", order, "epoch|megatron|sequential|llmc|llmc_shuffled",
       "order of the samples; llmc: windows of llm.c's files as they lie, llmc_shuffled: as its CUDA trainer does");

@@ -73,8 +73,8 @@ bool accepts(const std::vector<std::string>& words) {
     said = captured.text();
   });
   if (thrown || code == Exit::kOk) return !thrown;
-  GT_CHECK(code == Exit::kUsage || code == Exit::kDamaged, words[0], " ended with ", static_cast<int>(code), ": ",
-           said);
+  GT_CHECK(code == Exit::kUsage || code == Exit::kDamaged || code == Exit::kNumerical, words[0], " ended with ",
+           static_cast<int>(code), ": ", said);
   --outcome().accepted;
   outcome().refusals += said;
   return false;

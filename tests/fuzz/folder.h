@@ -16,7 +16,8 @@ Parts split_parts(std::string_view input);
 std::string join_parts(const Parts& parts);
 
 // Runs a subcommand of gpttrain, its output discarded. Returns whether it did what was asked for; kUsage and kDamaged
-// count as a refusal of the input, whether thrown or returned with a message. Any other end is a finding.
+// count as a refusal of the input, whether thrown or returned with a message, as does kNumerical returned by one. Any
+// other end is a finding.
 bool accepts(const std::vector<std::string>& words);
 
 }  // namespace gt::fuzz

@@ -2,6 +2,7 @@
 #include "launch/commands/generate/sampler.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -76,4 +77,13 @@ TEST_CASE("extreme logits and draws stay inside the vocabulary") {
   for (double u : {0.0, 0.3, 0.5, 0.999999999999}) CHECK(sample_token(padded, {.temperature = 1}, u) < 2);
   CHECK(sample_token(padded, {.temperature = 1}, 0) == 0);
   CHECK_THROWS_WITH(sample_token({}, {}, 0.5), Catch::Contains("no logits"));
+}
+
+TEST_CASE("logits that are not finite are refused") {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  const SamplerOptions greedy{.temperature = 0};
+  for (const std::vector<float>& bad : {std::vector<float>{kNan, kNan}, {0, kNan}, {0, kInf}, {-kInf, -kInf}})
+    for (const SamplerOptions& o : {SamplerOptions{}, greedy, SamplerOptions{.top_k = 1}, SamplerOptions{.top_p = 0.5}})
+      CHECK_THROWS_WITH(sample_token(bad, o, 0.5), Catch::Contains("logits are not finite"));
+  CHECK(sample_token(std::vector<float>{-kInf, 0}, {}, 0.5) == 1);
 }

@@ -10,6 +10,10 @@ namespace gt {
 
 int32_t sample_token(std::span<const float> logits, const SamplerOptions& o, double uniform) {
   GT_CHECK(!logits.empty(), "no logits");
+  const bool usable = std::none_of(logits.begin(), logits.end(), [](float x) { return std::isnan(x); }) &&
+                      std::isfinite(*std::max_element(logits.begin(), logits.end()));
+  GT_REQUIRE(usable, Exit::kNumerical,
+             "the model's logits are not finite: its weights hold NaN or infinity, or overflow in this precision");
   if (o.temperature == 0) return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   const auto logit = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
   const auto less_likely = [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) < logit(b) : a > b; };

@@ -12,7 +12,7 @@ struct SamplerOptions {
   double top_p = 1;          // nucleus sampling (Holtzman et al. 2020)
 };
 
-// `uniform` in [0, 1). Ties go to the lower id.
+// `uniform` in [0, 1). Ties go to the lower id. Throws kNumerical when a logit is NaN, or none is finite.
 int32_t sample_token(std::span<const float> logits, const SamplerOptions&, double uniform);
 
 }  // namespace gt

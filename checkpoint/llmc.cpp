@@ -1,6 +1,5 @@
-// GPT-2 checkpoints of llm.c (github.com/karpathy/llm.c, train_gpt2.py): 256 int32 of header, then the tensors of all
-// layers stacked, in the order below, linear weights out x in. Version 3 holds f32, version 5 bf16; both pad the
-// vocabulary to Vp rows.
+// Checkpoints of llm.c (github.com/karpathy/llm.c, train_gpt2.py): 256 int32 of header, then the tensors, those of all
+// layers stacked, linear weights out x in. Version 3 holds f32, version 5 bf16; both pad the vocabulary to Vp rows.
 #include <array>
 
 #include "checkpoint/weights.h"
@@ -13,12 +12,12 @@ constexpr int64_t kHeader = 256 * 4;
 
 class LlmcFile : public WeightFile {
  public:
-  LlmcFile(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
+  LlmcFile(Vfs& vfs, const std::string& path, LlmcTensors tensors) : file_(File::open(vfs, path)) {
     const int64_t size = file_.size();
     GT_REQUIRE(size >= kHeader, Exit::kDamaged, path, ": ", size, " bytes, an llm.c checkpoint begins with ", kHeader);
     std::array<int32_t, 256> h{};
     file_.read(h.data(), kHeader, 0);
-    GT_REQUIRE(h[0] == kMagic, Exit::kDamaged, path, ": begins with ", h[0], ", an llm.c GPT-2 with ", kMagic);
+    GT_REQUIRE(h[0] == kMagic, Exit::kDamaged, path, ": begins with ", h[0], ", an llm.c model with ", kMagic);
     GT_REQUIRE(h[1] == 3 || h[1] == 5, Exit::kDamaged, path, ": llm.c version ", h[1],
                ", expected 3 (f32) or 5 (bf16)");
     dtype_ = h[1] == 3 ? "f32" : "bf16";
@@ -31,39 +30,19 @@ class LlmcFile : public WeightFile {
                ", C ", width, ", Vp ", padded);
     note_ = cat("{\"layers\":", layers, ",\"hidden\":", width, ",\"heads\":", heads, ",\"ffn\":", 4 * width,
                 ",\"vocab\":", vocab, ",\"seq\":", seq, ",\"tied\":true}");
-    plan(seq, vocab, layers, width, padded);
+    at_ = kHeader;
+    for (WeightInfo& t : tensors({seq, vocab, layers, heads, width, padded})) {
+      offsets_.push_back(at_);
+      at_ += item_ * (list_.empty() ? padded * width : t.numel());
+      t.dtype = dtype_;
+      list_.push_back(std::move(t));
+    }
     GT_REQUIRE(at_ == size, Exit::kDamaged, path, ": ", size, " bytes, these tensors take ", at_);
   }
   std::string note(const std::string& key) const override { return key == "model" ? note_ : ""; }
   std::vector<float> read(size_t k) override { return read_values(file_, offsets_[k], list_[k].numel(), dtype_); }
 
  private:
-  // One tensor; `stored`: elements in the file, where padding follows.
-  void put(const std::string& name, std::vector<int64_t> shape, int64_t stored = 0) {
-    list_.push_back({name, dtype_, std::move(shape)});
-    offsets_.push_back(at_);
-    at_ += item_ * (stored ? stored : list_.back().numel());
-  }
-  void plan(int64_t seq, int64_t vocab, int64_t layers, int64_t c, int64_t padded) {
-    struct Stacked {
-      const char* name;
-      int64_t rows, cols;  // in widths; no columns: a vector
-    };
-    static constexpr Stacked kBlock[] = {{"norm1.weight", 1, 0},  {"norm1.bias", 1, 0},      {"attn.qkv.weight", 3, 1},
-                                         {"attn.qkv.bias", 3, 0}, {"attn.out.weight", 1, 1}, {"attn.out.bias", 1, 0},
-                                         {"norm2.weight", 1, 0},  {"norm2.bias", 1, 0},      {"mlp.up.weight", 4, 1},
-                                         {"mlp.up.bias", 4, 0},   {"mlp.down.weight", 1, 4}, {"mlp.down.bias", 1, 0}};
-    at_ = kHeader;
-    put("embed.weight", {vocab, c}, padded * c);
-    put("pos_embed.weight", {seq, c});
-    for (const Stacked& t : kBlock)
-      for (int64_t i = 0; i < layers; ++i)
-        put(cat("layers.", i, ".", t.name),
-            t.cols == 0 ? std::vector<int64_t>{t.rows * c} : std::vector<int64_t>{t.rows * c, t.cols * c});
-    put("final_norm.weight", {c});
-    put("final_norm.bias", {c});
-  }
-
   File file_;
   std::string dtype_, note_;
   int64_t item_ = 4, at_ = 0;
@@ -72,8 +51,8 @@ class LlmcFile : public WeightFile {
 
 }  // namespace
 
-std::unique_ptr<WeightFile> open_llmc(Vfs& vfs, const std::string& path) {
-  return std::make_unique<LlmcFile>(vfs, path);
+std::unique_ptr<WeightFile> open_llmc(Vfs& vfs, const std::string& path, LlmcTensors tensors) {
+  return std::make_unique<LlmcFile>(vfs, path, tensors);
 }
 
 }  // namespace gt

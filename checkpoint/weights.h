@@ -42,9 +42,14 @@ std::unique_ptr<WeightFile> open_safetensors(Vfs&, const std::string& path);
 // HDF5 of anybody. Its structure is read by a child process under limits (time, memory, no plugins), whose word is then
 // checked; only plain contiguous little-endian floats below hard links are taken. Notes are root attributes.
 std::unique_ptr<WeightFile> open_h5(Vfs&, const std::string& path);
-// llm.c's GPT-2 checkpoints (version 3: f32, 5: bf16). Names and orientation are ours; note("model") is its header as
-// JSON.
-std::unique_ptr<WeightFile> open_llmc(Vfs&, const std::string& path);
+// What the header of an llm.c checkpoint says of its model. padded: rows of its vocabulary.
+struct LlmcShape {
+  int64_t seq, vocab, layers, heads, hidden, padded;
+};
+// The tensors of such a model in the order of the file, the vocabulary's table first; their types are the file's.
+using LlmcTensors = std::vector<WeightInfo> (*)(const LlmcShape&);
+// llm.c's checkpoints (version 3: f32, 5: bf16). Orientation is ours; note("model") is its header as JSON.
+std::unique_ptr<WeightFile> open_llmc(Vfs&, const std::string& path, LlmcTensors);
 
 // What is written: values come tensor by tensor, in the order of the list, and are rounded to nearest even.
 struct OutTensor {

@@ -7,18 +7,28 @@
 #include "autograd/parameter.h"
 #include "autograd/precision.h"
 #include "autograd/quant_range.h"
+#include "model/model_spec.h"
 #include "parallel/tensor/fp8_linear.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/tensor_axis.h"
 
 namespace gt {
 
-struct Build {  // everything a layer needs to construct itself
+// What the backward computes again instead of finding it kept: nothing; outputs of activations and norms; whole blocks.
+// Changes no bit of the result.
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+
+// Everything a layer needs to construct itself: what the model is, and how a run computes it.
+struct Build {
+  const ModelSpec& model;
   const Mesh& mesh;
-  float init_std = 0.02f;
   uint64_t seed = 0;  // of dropout
   bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
   Precision precision = {};
+  Recompute recompute = Recompute::kNone;
+  int64_t recompute_layers = 0;  // of the first so many blocks of each stage; 0: of all
+  int64_t loss_chunk = 0;        // rows of logits that exist at once; 0: automatic
+  const TransformerConfig& config() const { return model.config; }
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
@@ -63,29 +73,43 @@ class Module {
                     {name_ + ".output_grad", output_split ? tp : nullptr}});
     return &fp8_.back();
   }
-  // A leaf of logical shape `full`. Split dimensions must be divisible by what they are cut into (checked before any
-  // rank starts).
-  Parameter& param(const std::string& leaf, Shape full, ShardSpec shard, Init init, const Build& build,
-                   DType dtype = DType::kF32) {
+  // The parameter `leaf` of this module, as the model's inventory has it. Split dimensions must be divisible by what
+  // they are cut into (checked before any rank starts).
+  Parameter& param(const char* leaf, const Build& build) {
+    const ParamSpec& spec = build.model.param(name_ + "." + leaf);
     Parameter& p = own_.emplace_back();
-    p.name = name_ + "." + leaf;
-    p.full_shape = p.local_shape = full;
-    p.shard = shard;
-    p.init = init;
-    p.dtype = dtype;
-    p.decay = full.rank >= 2;
-    if (shard.kind == ShardSpec::Kind::kSplit) {
-      int64_t& extent = p.local_shape.dim[static_cast<size_t>(shard.dim)];
-      const int64_t whole = extent;
-      extent = local_extent(shard, whole, build.tp_size());
-      GT_CHECK(extent > 0, p.name, " of extent ", whole, " cannot be split over tp ", build.tp_size());
-    }
+    p.name = spec.name;
+    p.full_shape = spec.shape;
+    p.local_shape = local_shape(spec, build.tp_size());
+    p.shard = spec.shard == ShardSpec::replicate() ? build.whole() : spec.shard;
+    p.init = spec.init;
+    p.dtype = dtype_of(spec.role, build.precision);
+    p.fake_quant = build.precision.int8 && spec.role != Role::kNorm && spec.role != Role::kBias;
+    p.decay = spec.shape.rank >= 2;
+    p.tied_to = spec.tied_to;
+    p.tied_owner = spec.role == Role::kEmbedding && build.config().tied;
+    if (spec.padded) p.pad_rows = p.local_shape[0] * build.tp_size();
+    for (int d = 0; d < spec.shape.rank; ++d)
+      GT_CHECK(p.local_shape[d] > 0, p.name, " of extent ", spec.shape[d], " cannot be split over tp ",
+               build.tp_size());
     return p;
+  }
+  // nullptr where the model has no such parameter: a linear layer without a bias.
+  Parameter* param_if(const char* leaf, const Build& build) {
+    return build.model.find(name_ + "." + leaf) == nullptr ? nullptr : &param(leaf, build);
   }
   template <class M>
   void child(M& m) { children_.push_back(&m); }
 
  private:
+  static DType dtype_of(Role role, const Precision& p) {
+    switch (role) {
+      case Role::kEmbedding:
+      case Role::kPosition: return p.table();
+      case Role::kNorm: return p.norm();
+      default: return p.linear();
+    }
+  }
   void collect(std::vector<Parameter*>& out) {
     for (Parameter& p : own_) out.push_back(&p);
     for (Module* m : children_) m->collect(out);

@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "kernels/core/text.h"
-#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/model_weights.h"
 
 namespace gt {
 namespace {
@@ -25,7 +25,7 @@ void require_weights(const StepReader& step, const ModelConfig& model) {
   GT_REQUIRE(model.layers <= static_cast<int64_t>(step.manifest().tensors.size()), Exit::kDamaged, where,
              ": model.layers is ", model.layers, ", but the checkpoint holds ", step.manifest().tensors.size(),
              " tensors in all");
-  for (const Gpt2Weight& w : gpt2_weights(model)) {
+  for (const ModelWeight& w : model_weights(model)) {
     const TensorEntry* t = stored_weight(step, w.native);
     GT_REQUIRE(t != nullptr, Exit::kDamaged, step.path(), ": has no weights of ", w.native, ", which ", kFile,
                " asks for");

@@ -17,7 +17,7 @@
 #include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "launch/commands/checkpoint_config.h"
-#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
@@ -26,7 +26,7 @@ namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t kGpt2Vocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
+constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
 // What a folder may hold beside model*.safetensors.
 constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",           "generation_config.json",
                                                          "tokenizer.model",       "tokenizer.json",
@@ -58,13 +58,11 @@ class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
     model_ = checkpoint_config(reader_, {}).model;
-    GT_REQUIRE(model_.arch == "gpt2", Exit::kUsage, reader_.path(), ": model.arch ", model_.arch,
-               " cannot be exported yet");
-    weights_ = gpt2_weights(model_);
+    weights_ = model_weights(model_);
   }
   const std::string& path() const { return reader_.path(); }
   const ModelConfig& model() const { return model_; }
-  const std::vector<Gpt2Weight>& weights() const { return weights_; }
+  const std::vector<ModelWeight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
   std::vector<float> read(const std::string& native) { return reader_.read(*stored_weight(reader_, native)); }
 
@@ -72,7 +70,7 @@ class Source {
   Vfs vfs_;
   StepReader reader_;
   ModelConfig model_;
-  std::vector<Gpt2Weight> weights_;
+  std::vector<ModelWeight> weights_;
 };
 
 // What a reader of the native form needs beside the tensors.
@@ -80,6 +78,17 @@ Notes native_notes(const ModelConfig& m) {
   nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
                                {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
   if (m.kv_heads != m.heads) model["kv_heads"] = m.kv_heads;
+  Config ours, standard;
+  ours.model = m;
+  const std::vector<Option> all = list_options(ours), usual = list_options(standard);
+  for (size_t k = 0; k < all.size(); ++k) {  // decisions that are not GPT-2's; how it was trained is not the model's
+    const Option& o = all[k];
+    const bool training = o.name.find("dropout") != std::string::npos || o.name == "init_std" || o.name == "init" ||
+                          o.name == "loss_chunk";
+    if (o.section == "model" && !model.contains(o.name) && o.name != "kv_heads" && !training &&
+        value_text(o) != value_text(usual[k]))
+      model[o.name] = nlohmann::ordered_json::parse(to_json(o));
+  }
   Notes notes{{"model", model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
   return notes;
@@ -96,7 +105,7 @@ int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokeni
   if (tokenizer) return tokenizer->eod();
   const std::string origin = read_aux(source.path(), "hf-config.json");
   if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json").end_of_text;
-  return source.model().vocab == kGpt2Vocab ? kGpt2Vocab - 1 : -1;
+  return source.model().vocab == kOpenAiVocab ? kOpenAiVocab - 1 : -1;
 }
 
 // Only what an export could have made is ever replaced.
@@ -132,26 +141,29 @@ void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bo
 enum class Part { kValues, kInt8, kScale };
 
 struct Exported {
-  const Gpt2Weight* weight = nullptr;
+  const ModelWeight* weight = nullptr;
   Part part = Part::kValues;
+  int block = -1;  // of the weight's blocks in a Hugging Face folder; -1: all of it
+
   OutTensor out;
 };
 
 constexpr const char* kScaleSuffix = ".scale";
 
 // What is written of the model, by name: matrices of an int8 export as <name> and <name>.scale, vectors in FP32.
-std::vector<Exported> plan_export(const std::vector<Gpt2Weight>& weights, bool hf, DType dtype) {
+std::vector<Exported> plan_export(const std::vector<ModelWeight>& weights, bool hf, DType dtype) {
   std::vector<Exported> plan;
-  for (const Gpt2Weight& w : weights) {
-    const std::string name = hf ? w.hf : w.native;
-    const std::vector<int64_t> shape = hf ? w.hf_shape() : w.shape;
-    if (dtype != DType::kI8) {
-      plan.push_back({&w, Part::kValues, {name, shape, dtype}});
+  for (const ModelWeight& w : weights) {
+    if (hf) {
+      for (size_t b = 0; b < w.hf.size(); ++b)
+        plan.push_back({&w, Part::kValues, static_cast<int>(b), {w.hf[b].name, w.hf_shape(b), dtype}});
+    } else if (dtype != DType::kI8) {
+      plan.push_back({&w, Part::kValues, -1, {w.native, w.shape, dtype}});
     } else if (w.shape.size() != 2) {
-      plan.push_back({&w, Part::kValues, {name, shape, DType::kF32}});
+      plan.push_back({&w, Part::kValues, -1, {w.native, w.shape, DType::kF32}});
     } else {
-      plan.push_back({&w, Part::kInt8, {name, shape, DType::kI8}});
-      plan.push_back({&w, Part::kScale, {name + kScaleSuffix, {shape[0]}, DType::kF32}});
+      plan.push_back({&w, Part::kInt8, -1, {w.native, w.shape, DType::kI8}});
+      plan.push_back({&w, Part::kScale, -1, {w.native + kScaleSuffix, {w.shape[0]}, DType::kF32}});
     }
   }
   std::sort(plan.begin(), plan.end(), [](const auto& a, const auto& b) { return a.out.name < b.out.name; });
@@ -165,7 +177,19 @@ std::vector<OutTensor> tensors_of(const std::vector<Exported>& plan) {
 }
 
 std::vector<float> values_of(Source& source, const Exported& e) {
-  std::vector<float> values = source.read(e.weight->native);
+  const ModelWeight& w = *e.weight;
+  std::vector<float> values = source.read(w.native);
+  if (e.block >= 0) {
+    int64_t first = 0;
+    const int64_t columns = w.shape.size() == 2 ? w.shape[1] : 1;
+    for (int b = 0; b < e.block; ++b) first += w.hf[static_cast<size_t>(b)].rows;
+    const int64_t rows = w.hf[static_cast<size_t>(e.block)].rows;
+    if (rows != w.shape[0]) {
+      const auto begin = values.begin() + first * columns;
+      values = std::vector<float>(begin, begin + rows * columns);
+    }
+    return w.transposed ? transpose(values, rows, columns) : values;
+  }
   if (e.part == Part::kValues) return values;
   Int8Rows q = quantize_rows(values, e.weight->shape[0]);
   return std::move(e.part == Part::kInt8 ? q.values : q.scale);
@@ -213,22 +237,23 @@ void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   if (tokenizer) write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
 }
 
+// Hugging Face's form of the family says all that the model is.
+void require_hf_form(const Source& source) {
+  const std::vector<std::string> lost =
+      not_in_hf_config(source.model(), hf_config_json(source.model(), -1, "float32"));
+  GT_REQUIRE(lost.empty(), Exit::kUsage, "--naming hf: ", source.path(), ": ", fmt::format("{}", fmt::join(lost, "; ")),
+             ": use --naming native, or --format hdf5");
+}
+
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
   const bool hf = args.naming == "hf";
-  GT_REQUIRE(!hf || source.model().kv_heads == source.model().heads, Exit::kUsage, "--naming hf: ", source.path(),
-             " has ", source.model().kv_heads, " key and value heads for ", source.model().heads,
-             " query heads, and Hugging Face's GPT-2 has as many of each; use --naming native, or --format hdf5");
+  if (hf) require_hf_form(source);
   GT_REQUIRE(!hf || dtype != DType::kI8, Exit::kUsage,
              "--naming hf: transformers reads no int8 weights with scales; use --naming native");
   const std::vector<Exported> plan = plan_export(source.weights(), hf, dtype);
   make_directory(source.vfs(), temp);
   write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
-                    bytes_from(args.max_shard), [&](size_t k) {
-                      const Gpt2Weight& w = *plan[k].weight;
-                      auto values = values_of(source, plan[k]);
-                      if (hf && w.transposed) return transpose(values, w.shape[0], w.shape[1]);
-                      return values;
-                    });
+                    bytes_from(args.max_shard), [&](size_t k) { return values_of(source, plan[k]); });
   const std::string sentencepiece = read_aux(source.path(), "tokenizer.model");
   if (!sentencepiece.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", sentencepiece);
   if (hf) write_hf_files(source, dtype, temp);

@@ -18,7 +18,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
-#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/version.h"
@@ -40,7 +40,7 @@ struct Origin {
 
 // "layers.7.attn.qkv.weight" without what containers put in front of it.
 std::string bare(const std::string& name, const Origin& o) {
-  const std::string prefix = o.hf ? "transformer." : "model/";
+  const std::string prefix = o.hf ? family_of(o.model).prefix : "model/";
   return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
 }
 
@@ -68,18 +68,19 @@ ModelConfig model_from_note(const std::string& text, const std::string& where) {
   return c.model;
 }
 
-// The shape of a GPT-2 from the shapes of its tensors; only the number of heads leaves no trace in them.
+// The shape of a model of the first family from the shapes of its tensors; only the number of heads leaves no trace in
+// them.
 ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string& where) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const WeightInfo& w : o.file->list()) shapes[bare(w.name, o)] = w.shape;
+  ModelConfig m;
   const auto dim = [&](const std::string& name, size_t d) {
     const auto it = shapes.find(name);
     GT_REQUIRE(it != shapes.end() && it->second.size() == 2, Exit::kDamaged, where, ": holds no matrix ", name,
-               ": no GPT-2 with our names");
+               ": no ", m.arch, " with our names");
     return it->second[d];
   };
   GT_REQUIRE(heads > 0, Exit::kUsage, where, ": does not say how many attention heads the model has; give --heads");
-  ModelConfig m;
   m.vocab = dim("embed.weight", 0);
   m.hidden = dim("embed.weight", 1);
   m.seq = dim("pos_embed.weight", 0);
@@ -128,10 +129,10 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   if (std::memcmp(head, "\x89HDF\r\n\x1a\n", 8) == 0)
     o.file = open_h5(vfs, args.from);
   else if (magic == 20240326)
-    o.file = open_llmc(vfs, args.from);
+    o.file = open_llmc(vfs, args.from, llmc_tensors);
   else
     fail(Exit::kDamaged, args.from,
-         ": is neither HDF5 nor an llm.c GPT-2 (.bin, magic 20240326); a Hugging Face model is given as its folder");
+         ": is neither HDF5 nor an llm.c model (.bin, magic 20240326); a Hugging Face model is given as its folder");
   const std::string note = o.file->note("model");
   o.model = note.empty() ? model_from_shapes(o, args.heads, args.from) : model_from_note(note, args.from);
   return o;
@@ -162,9 +163,10 @@ std::string place_of(const WeightFile& file, std::map<std::string, size_t>& foun
   return fmt::format("its scale is {} {}, expected f32 [{}]", s.dtype, to_string(s.shape), info.shape[0]);
 }
 
-// Which tensor of the file is which of the model; everything that does not match is listed at once.
-std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights, const std::string& where,
-                         std::optional<size_t>& tied_head) {
+// Which tensors of the file are which weight of the model, in the order of its blocks; everything that does not match is
+// listed at once.
+std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWeight>& weights,
+                                      const std::string& where, std::optional<size_t>& tied_head) {
   std::map<std::string, size_t> found;
   std::vector<std::string> problems;
   for (size_t k = 0; k < o.file->list().size(); ++k) {
@@ -172,12 +174,17 @@ std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights
     if (o.hf && is_buffer(name)) continue;
     if (!found.emplace(name, k).second) problems.push_back(name + ": is there twice, with and without its prefix");
   }
-  std::vector<Place> out(weights.size());
+  std::vector<std::vector<Place>> out(weights.size());
   for (size_t k = 0; k < weights.size(); ++k) {
-    const Gpt2Weight& w = weights[k];
-    const std::string bad =
-        place_of(*o.file, found, o.hf ? bare(w.hf, o) : w.native, o.hf ? w.hf_shape() : w.shape, out[k]);
-    if (!bad.empty()) problems.push_back(fmt::format("{}: {}", o.hf ? w.hf : w.native, bad));
+    const ModelWeight& w = weights[k];
+    out[k].resize(o.hf ? w.hf.size() : 1);
+    if (out[k].empty()) problems.push_back(fmt::format("{}: the family {} has no such tensor", w.native, o.model.arch));
+    for (size_t b = 0; b < out[k].size(); ++b) {
+      const std::string name = o.hf ? w.hf[b].name : w.native;
+      const std::string bad =
+          place_of(*o.file, found, o.hf ? bare(name, o) : name, o.hf ? w.hf_shape(b) : w.shape, out[k][b]);
+      if (!bad.empty()) problems.push_back(fmt::format("{}: {}", name, bad));
+    }
   }
   const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
   if (o.model.tied && head != found.end()) {  // a second copy of the embedding, to be compared with it
@@ -201,19 +208,19 @@ std::vector<Place> match(const Origin& o, const std::vector<Gpt2Weight>& weights
 // The weights one at a time, as ours: checked, turned where the file has in x out.
 class WeightStream {
  public:
-  WeightStream(Origin& o, const std::vector<Gpt2Weight>& weights, const ImportArgs& args)
+  WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const ImportArgs& args)
       : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, tied_head_)) {
     for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
   }
 
   std::vector<ShardView> views() const {
     std::vector<ShardView> out;
-    for (const Gpt2Weight& w : weights_) {
+    for (const ModelWeight& w : weights_) {
       ShardView v;
       v.name = "master/" + w.native;
       for (int64_t d : w.shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
       v.local = v.full;
-      v.shard = w.blocks > 1 ? ShardSpec::split(0, w.blocks) : ShardSpec::replicate();
+      v.shard = w.shard.blocks > 1 ? ShardSpec::split(0, w.shard.blocks) : ShardSpec::replicate();
       v.data = {nullptr, {v.full.numel()}, DType::kF32, {}};
       out.push_back(v);
     }
@@ -234,24 +241,33 @@ class WeightStream {
  private:
   std::vector<float> checked(const std::string& name) {
     const size_t k = by_name_.at(name);
-    const Gpt2Weight& w = weights_[k];
-    std::vector<float> v = origin_.file->read(places_[k].values);
-    if (places_[k].scale) v = restore_rows({std::move(v), origin_.file->read(*places_[k].scale)});
+    const ModelWeight& w = weights_[k];
+    std::vector<float> all;
+    for (size_t b = 0; b < places_[k].size(); ++b) {
+      std::vector<float> v = block(w, places_[k][b]);
+      if (k == 0 && tied_head_)
+        GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
+                   ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
+      if (origin_.hf && w.transposed) v = transpose(v, w.hf_shape(b)[0], w.hf_shape(b)[1]);
+      if (places_[k].size() == 1) return v;
+      all.insert(all.end(), v.begin(), v.end());
+    }
+    return all;
+  }
+  std::vector<float> block(const ModelWeight& w, const Place& at) {
+    std::vector<float> v = origin_.file->read(at.values);
+    if (at.scale) v = restore_rows({std::move(v), origin_.file->read(*at.scale)});
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
     GT_REQUIRE(bad == v.end() || args_.allow_nonfinite, Exit::kDamaged, args_.from, ": ", w.native, ", element ",
                bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");
-    if (k == 0 && tied_head_)
-      GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
-                 ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
-    if (origin_.hf && w.transposed) return transpose(v, w.shape[1], w.shape[0]);
     return v;
   }
 
   Origin& origin_;
   const ImportArgs& args_;
-  const std::vector<Gpt2Weight>& weights_;
+  const std::vector<ModelWeight>& weights_;
   std::optional<size_t> tied_head_;
-  std::vector<Place> places_;
+  std::vector<std::vector<Place>> places_;  // by weight and block
   std::map<std::string, size_t> by_name_;
   std::optional<Error> failure_;
 };
@@ -277,7 +293,7 @@ Exit run_import(const Command& command) {
   } catch (const Error& e) {  // the shape of the model, as the file says it
     throw Error(args.from + ": " + e.what(), Exit::kDamaged);
   }
-  const std::vector<Gpt2Weight> weights = gpt2_weights(config.model);
+  const std::vector<ModelWeight> weights = model_weights(config.model);
   WeightStream stream(origin, weights, args);
 
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};

@@ -10,14 +10,14 @@
 
 #include "launch/hosts/launch_config.h"
 #include "launch/options/options.h"
+#include "model/transformer_config.h"
 
 namespace gt {
 
-struct ModelConfig {
+struct ModelConfig : TransformerConfig {
+  ModelConfig() { ffn = 0; }
   std::string arch = "gpt2", init = "normal";
-  int64_t layers = 12, hidden = 768, heads = 12, kv_heads = 0, ffn = 0, vocab = 50257, seq = 1024, loss_chunk = 0;
-  bool tied = true;
-  double dropout = 0, attn_dropout = 0, init_std = 0.02;
+  int64_t loss_chunk = 0;
   template <class V>
   void fields(V& v) {
     v("arch", arch, "gpt2|llama|bert", "architecture");

@@ -23,6 +23,7 @@
 #include "launch/config/trace_window.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
+#include "model/model_spec.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
@@ -221,7 +222,7 @@ class Checker {
     const ModelConfig& m = c_.model;
     const ParallelConfig& p = c_.parallel;
     if (!known({"model.layers", "parallel.pp", "parallel.vpp", "parallel.partition"})) return;
-    const int64_t layers = m.layers + 3, stages = p.pp * p.vpp;  // embedding, blocks, final norm, head
+    const int64_t layers = static_cast<int64_t>(describe(m).layers.size()), stages = p.pp * p.vpp;
     const std::string of_layers = fmt::format("for {} layers (embedding, {} blocks, norm, head)", layers, m.layers);
     if (p.pp > layers)
       bad("parallel.pp", fmt::format("{} stages {}", p.pp, of_layers), fmt::format("pp may be 1 to {}", layers));
@@ -262,9 +263,7 @@ class Checker {
 
   void partition_by_type() {
     const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
-    std::vector<LayerCost> layers{{"embedding"}};
-    layers.insert(layers.end(), static_cast<size_t>(c_.model.layers), {"block"});
-    layers.insert(layers.end(), {{"norm"}, {"head"}});
+    const std::vector<LayerCost> layers = describe(c_.model).layer_costs();
     if (stages > static_cast<int64_t>(layers.size())) return;  // said already
     try {
       gt::partition(c_.parallel.partition, layers, static_cast<int>(stages));

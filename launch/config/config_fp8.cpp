@@ -5,26 +5,30 @@
 #include <algorithm>
 
 #include "launch/config/config_curriculum.h"
+#include "model/model_spec.h"
 
 namespace gt {
 namespace {
 
 constexpr const char* kFp8 = "precision.fp8";
 
-// Of the linear layers of a block on one tensor rank: every length that some product has.
+// A length of some product of a block's linear layers on one tensor rank.
 struct Extent {
-  const char* name;
-  const char* key;
+  std::string name;
   int64_t size;
 };
 
 std::vector<Extent> extents_of(const Config& c) {
-  const ModelConfig& m = c.model;
-  const int64_t tp = c.parallel.tp, head_dim = m.hidden / m.heads, kv = std::max<int64_t>(1, m.kv_heads / tp);
-  return {{"hidden", "model.hidden", m.hidden},
-          {"rows of the attention's output on a rank", "model.hidden", m.hidden / tp},
-          {"columns of the fused projection on a rank", "model.heads", (m.heads / tp + 2 * kv) * head_dim},
-          {"ffn on a rank", "model.ffn", m.ffn / tp}};
+  std::vector<Extent> out;
+  for (const ParamSpec& p : describe(c.model).params) {
+    if (p.role != Role::kMatrix || p.layer != 1) continue;
+    const Shape here = local_shape(p, static_cast<int>(c.parallel.tp));
+    const std::string module = leaf_class(p.name.substr(0, p.name.rfind('.')));
+    for (const int d : {0, 1})
+      if (here[d] > 0)  // else it cannot be cut at all, which is reported elsewhere
+        out.push_back({fmt::format("{} {} of {} on a rank", here[d], d == 0 ? "rows" : "columns", module), here[d]});
+  }
+  return out;
 }
 
 void check_extents(const Config& c, const RuleContext& x) {
@@ -32,8 +36,8 @@ void check_extents(const Config& c, const RuleContext& x) {
   if (c.model.heads <= 0 || c.parallel.tp <= 0) return;  // reported elsewhere
   for (const Extent& e : extents_of(c))
     if (e.size % 16 != 0)
-      return x.bad(kFp8, fmt::format("{} with {} of {}: {}", c.precision.fp8, e.name, e.size, kWhy),
-                   fmt::format("change {} or parallel.tp so that it is a multiple of 16, or use fp8 off", e.key));
+      return x.bad(kFp8, fmt::format("{} with {}: {}", c.precision.fp8, e.name, kWhy),
+                   "change the model's widths or parallel.tp so that they are multiples of 16, or use fp8 off");
   const Curriculum curriculum = curriculum_of(c);
   const std::vector<int64_t> lengths = curriculum ? curriculum.all_lengths() : std::vector<int64_t>{c.model.seq};
   for (const int64_t length : lengths)

@@ -14,7 +14,7 @@
 namespace gt {
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
-  const auto costs = o.model.layer_costs();
+  const auto costs = describe(o.model).layer_costs();
   return partition(o.partition, costs, pp * o.vpp);
 }
 
@@ -51,6 +51,7 @@ ZeroOptions resolved(const EngineOptions& o, int pp) {
 Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& backend, Stream compute,
                const EnginePlan& plan)
     : options_(options),
+      spec_(describe(options.model)),
       mesh_(mesh),
       backend_(backend),
       compute_(compute),
@@ -61,11 +62,18 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
            " ranks for a KV head, a model of ", options.model.groups(), " KV heads on tp ", mesh.size(Axis::kTp));
-  const Build build{mesh, options.model.init_std, options.seed, options.sequence_parallel, options.precision};
+  const Build build{.model = spec_,
+                    .mesh = mesh,
+                    .seed = options.seed,
+                    .sequence_parallel = options.sequence_parallel,
+                    .precision = options.precision,
+                    .recompute = options.recompute,
+                    .recompute_layers = options.recompute_layers,
+                    .loss_chunk = options.loss_chunk};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
-    const int stage = chunk * pp + mesh.coord(Axis::kPp), begin = boundaries_[static_cast<size_t>(stage)];
-    stages_.push_back(
-        std::make_unique<GptStage>(options.model, begin, boundaries_[static_cast<size_t>(stage) + 1], stage, build));
+    const int stage = chunk * pp + mesh.coord(Axis::kPp);
+    const auto at = static_cast<size_t>(stage);
+    stages_.push_back(make_stage({boundaries_[at], boundaries_[at + 1]}, stage, build));
   }
   std::vector<ScopeSpec> scopes;
   std::vector<Stage*> local;
@@ -83,8 +91,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       for (Fp8Range* r : s->fp8_ranges()) fp8.push_back(r);
   fp8_ranges_ = std::make_unique<Fp8Ranges>(std::move(fp8), mesh, backend, compute);
   no_decay_found_ = mark_no_decay(scopes, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(scopes), options.model.total_scopes(), resolved(options, pp), mesh,
-                                        backend, compute, plan.zero);
+  store_ = std::make_unique<ParamStore>(std::move(scopes), spec_.units(), resolved(options, pp), mesh, backend, compute,
+                                        plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
@@ -157,7 +165,7 @@ void Engine::fix_blocks(std::span<const double> keep) {
   GT_CHECK(static_cast<int64_t>(keep.size()) == options_.model.layers, keep.size(), " entries for ",
            options_.model.layers, " blocks");
   keep_.assign(keep.begin(), keep.end());
-  unused_.resize(static_cast<size_t>(options_.model.total_scopes()));
+  unused_.resize(static_cast<size_t>(spec_.units()));
   fixed_blocks_ = true;
 }
 
@@ -166,7 +174,7 @@ void Engine::choose_blocks() {
   if (keep_.empty()) return;
   if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
   for (size_t i = 0; i < keep_.size(); ++i)
-    unused_[static_cast<size_t>(GptStage::scope_of_block(static_cast<int>(i)))] = keep_[i] == 0;
+    unused_[static_cast<size_t>(spec_.unit_of_block(static_cast<int64_t>(i)))] = keep_[i] == 0;
   for (auto& s : stages_) s->keep_blocks(keep_);
 }
 
@@ -186,13 +194,13 @@ void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
 void Engine::init_weights() {
   store_->init(options_.seed, options_.threads);
   if (!options_.torch_init) return;
-  init_as_torch(options_.model, store_->value_views(), backend_, compute_);
+  init_as_torch(spec_, store_->value_views(), backend_, compute_);
   adopt();
 }
 
 StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
                         bool save_due) try {
-  const int m = options_.microbatches, scopes = options_.model.total_scopes();
+  const int m = options_.microbatches, scopes = spec_.units();
   GT_CHECK(train_ != nullptr, "this engine was built without training");
   GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
   const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
@@ -478,8 +486,8 @@ std::vector<ShardView> Engine::checkpoint_views() const {
   return views;
 }
 
-std::vector<GptStage*> Engine::stages() {
-  std::vector<GptStage*> out;
+std::vector<ModelStage*> Engine::stages() {
+  std::vector<ModelStage*> out;
   for (auto& s : stages_) out.push_back(s.get());
   return out;
 }

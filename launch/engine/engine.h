@@ -19,8 +19,8 @@
 #include "launch/engine/quant_ranges.h"
 #include "launch/engine/step_guard.h"
 #include "launch/engine/step_times.h"
-#include "model/gpt.h"
 #include "model/layer_drop.h"
+#include "model/model_stage.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -31,7 +31,7 @@
 namespace gt {
 
 struct EngineOptions {
-  GptConfig model;
+  TransformerConfig model;
   ZeroOptions zero;
   OptimizerOptions optim;
   LrOptions lr;
@@ -41,6 +41,9 @@ struct EngineOptions {
   std::string partition = "flops";
   int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
   bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
+  Recompute recompute = Recompute::kNone;
+  int64_t recompute_layers = 0;       // of the first so many blocks of each stage; 0: of all
+  int64_t loss_chunk = 0;             // rows of logits that exist at once; 0: automatic
   int64_t micro_batch = 1;            // sequences
   int microbatches = 1;               // a step and data-parallel rank
   float grad_clip = 1;                // 0: off
@@ -148,7 +151,7 @@ class Engine {
   std::span<const double> microbatch_losses() const;
 
   // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
-  // GptStage::keep_blocks takes them. For memory plans and tests.
+  // ModelStage::keep_blocks takes them. For memory plans and tests.
   void fix_blocks(std::span<const double> keep);
   std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: all, always
 
@@ -167,7 +170,8 @@ class Engine {
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   PipelineExecutor& executor() { return *train_; }
-  std::vector<GptStage*> stages();
+  std::vector<ModelStage*> stages();
+  const ModelSpec& spec() const { return spec_; }
   const Mesh& mesh() const { return mesh_; }
   const EngineOptions& options() const { return options_; }
   const LrSchedule& lr_schedule() const { return *lr_; }
@@ -200,14 +204,15 @@ class Engine {
   StepResult read_back(int64_t target_tokens);
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
-  int64_t losses_at() const { return options_.model.total_scopes() + 1; }
+  int64_t losses_at() const { return spec_.units() + 1; }
   const EngineOptions options_;
+  const ModelSpec spec_;
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
   std::vector<int64_t> no_decay_found_;
   std::vector<int> boundaries_;                    // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
-  std::vector<std::unique_ptr<GptStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
+  std::vector<std::unique_ptr<ModelStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
@@ -245,7 +250,7 @@ class Engine {
   PhaseClock& clock_of(size_t step) { return clocks_[step % 2]; }
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
-  std::vector<double> keep_;     // by block of the model: GptStage::keep_blocks; empty: all, always
+  std::vector<double> keep_;     // by block of the model: ModelStage::keep_blocks; empty: all, always
   std::vector<uint8_t> unused_;  // by scope of the model: ParamStore::begin_step
   bool fixed_blocks_ = false;
   int64_t applied_ = 0, schedule_ahead_ = 0;

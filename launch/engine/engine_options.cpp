@@ -14,32 +14,12 @@
 
 namespace gt {
 
-GptConfig gpt_config(const Config& c) {
-  GptConfig m;
-  m.layers = c.model.layers;
-  m.hidden = c.model.hidden;
-  m.heads = c.model.heads;
-  m.kv_heads = c.model.kv_heads;
-  m.ffn = c.model.ffn;
-  m.vocab = c.model.vocab;
-  m.seq = c.model.seq;
-  m.tied = c.model.tied;
-  m.init_std = static_cast<float>(c.model.init_std);
-  m.dropout = c.model.dropout;
-  m.attn_dropout = c.model.attn_dropout;
-  m.loss_chunk = c.model.loss_chunk;
-  if (c.parallel.recompute == "selective") m.recompute = Recompute::kSelective;
-  if (c.parallel.recompute == "full") m.recompute = Recompute::kFull;
-  m.recompute_layers = c.parallel.recompute_layers;
-  return m;
-}
-
 MeshShape mesh_shape(const Config& c) {
   MeshShape s;
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
   s.tp = static_cast<int>(c.parallel.tp);
-  s.kv_ranks = gpt_config(c).kv_ranks(s.tp);
+  s.kv_ranks = c.model.kv_ranks(s.tp);
   return s;
 }
 
@@ -65,7 +45,7 @@ bool may_use_gpu(const Config& c) {
 }
 }  // namespace
 
-int64_t large_loss_chunk(const GptConfig& m, const Precision& p, int tp) {
+int64_t large_loss_chunk(const TransformerConfig& m, const Precision& p, int tp) {
   constexpr int64_t kLogitBytes = int64_t{1} << 30;
   const int64_t row = padded_vocab(m.vocab, tp) / tp * size_of(p.linear());
   int64_t rows = 64;
@@ -75,14 +55,18 @@ int64_t large_loss_chunk(const GptConfig& m, const Precision& p, int tp) {
 
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
-  o.model = gpt_config(c);
+  o.model = c.model;
+  o.loss_chunk = c.model.loss_chunk;
+  if (c.parallel.recompute == "selective") o.recompute = Recompute::kSelective;
+  if (c.parallel.recompute == "full") o.recompute = Recompute::kFull;
+  o.recompute_layers = c.parallel.recompute_layers;
   o.zero = zero_options(c.zero, c.precision, c.parallel.dp);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
   o.loss_scale = loss_scale_options(c);
   o.precision = precision_of(c);
-  if (o.model.loss_chunk == 0 && may_use_gpu(c))
-    o.model.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
+  if (o.loss_chunk == 0 && may_use_gpu(c))
+    o.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
   if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;

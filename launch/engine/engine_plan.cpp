@@ -14,16 +14,16 @@ namespace {
 // of those that run are scaled, which takes memory too.
 void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   constexpr int64_t kMost = 64;
-  const GptConfig& model = engine.options().model;
+  const EngineOptions& o = engine.options();
   int64_t most = 0;  // blocks of a stage here
-  for (const GptStage* s : engine.stages()) most = std::max(most, static_cast<int64_t>(s->blocks()));
-  const int64_t again = model.recompute == Recompute::kNone ? 0 : std::min(most, model.recompute_layers);
+  for (const ModelStage* s : engine.stages()) most = std::max(most, static_cast<int64_t>(s->blocks()));
+  const int64_t again = o.recompute == Recompute::kNone ? 0 : std::min(most, o.recompute_layers);
   const int64_t pairs = (again + 1) * (most - again + 1), stride = (pairs + kMost - 1) / kMost;
-  std::vector<double> keep(static_cast<size_t>(model.layers));
+  std::vector<double> keep(static_cast<size_t>(o.model.layers));
   for (int64_t k = pairs - 1; k >= 0; k -= stride) {
     const int64_t first = k % (again + 1), rest = k / (again + 1);  // so many of each kind run
     std::fill(keep.begin(), keep.end(), 0.);
-    for (const GptStage* s : engine.stages())
+    for (const ModelStage* s : engine.stages())
       for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
         keep[static_cast<size_t>(s->first_block() + i)] = (i < again ? i < first : i - again < rest) ? 0.5 : 0;
     engine.fix_blocks(keep);
@@ -50,7 +50,7 @@ void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
 template <class Steps>
 void run_with_known_scales(Engine& engine, Steps steps) {
   const auto known = [&](auto of_block) {
-    for (GptStage* stage : engine.stages()) {
+    for (ModelStage* stage : engine.stages()) {
       const std::vector<Fp8Range*> ranges = stage->fp8_ranges();
       const size_t blocks = std::max<size_t>(1, stage->blocks());
       for (size_t i = 0; i < ranges.size(); ++i) ranges[i]->scale.known = of_block(i * blocks / ranges.size());

@@ -63,28 +63,15 @@ std::string best(const std::vector<const ModuleCost*>& level, int top, Value val
 
 }  // namespace
 
-std::vector<ModuleCost> module_costs(const GptConfig& c, int64_t tokens, int64_t length, std::span<const double> keep) {
-  const int64_t h = c.hidden, f = c.ffn, q = c.qkv_width();
-  const auto n = static_cast<double>(tokens);
-  const auto product = [&](int64_t weights) { return 2 * n * static_cast<double>(weights); };
-  std::vector<ModuleCost> out{{"embed", c.vocab * h}, {"pos_embed", c.seq * h}};
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const std::string block = fmt::format("layers.{}.", i);
-    const bool runs = keep.empty() || keep[static_cast<size_t>(i)] != 0;
-    const auto add = [&](const char* name, int64_t parameters, double flops) {
-      out.push_back({block + name, parameters, runs ? flops : 0});
-    };
-    add("norm1", 2 * h, 0);
-    add("attn.qkv", q * (h + 1), product(q * h));
-    add("attn.core", 0, product(h * length));  // scores and their product with the values, the causal half of each
-    add("attn.out", h * h + h, product(h * h));
-    add("norm2", 2 * h, 0);
-    add("mlp.up", f * (h + 1), product(f * h));
-    add("mlp.gelu", 0, 0);
-    add("mlp.down", f * h + h, product(f * h));
+std::vector<ModuleCost> module_costs(const ModelSpec& spec, int64_t tokens, int64_t length,
+                                     std::span<const double> keep) {
+  std::vector<ModuleCost> out;
+  for (const ModuleSpec& m : spec.modules) {
+    const auto block = static_cast<size_t>(m.layer) - 1;
+    const bool runs = m.layer < 1 || block >= keep.size() || keep[block] != 0;
+    const auto each = static_cast<double>(m.weights + m.attention * length);
+    out.push_back({m.name, m.parameters, runs ? 2 * static_cast<double>(tokens) * each : 0});
   }
-  out.push_back({"final_norm", 2 * h});
-  out.push_back({"head", c.tied ? 0 : c.vocab * h, product(padded_vocab(c.vocab, 1) * h)});
   return out;
 }
 

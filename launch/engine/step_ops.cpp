@@ -172,7 +172,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
   engine.adopt();  // codes of weights are there from the first step on
   if (options.precision.fp8_delayed)
-    for (GptStage* stage : engine.stages())
+    for (ModelStage* stage : engine.stages())
       for (Fp8Range* range : stage->fp8_ranges()) range->scale.known = true;
   Recorder record(engine.store());
   engine.step(batch, options.micro_batch * options.model.seq);

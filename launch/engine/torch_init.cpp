@@ -31,16 +31,13 @@ struct Drawn {
 };
 
 // In the order of the stream. Rows that pad a vocabulary are not drawn.
-std::vector<Drawn> drawn_tensors(const GptConfig& c) {
-  const float std = c.init_std, out = std * (1.f / std::sqrt(2.f * static_cast<float>(c.layers)));
-  std::vector<Drawn> list{{"embed.weight", c.vocab * c.hidden, std}, {"pos_embed.weight", c.seq * c.hidden, std}};
-  for (int64_t k = 0; k < c.layers; ++k) {
-    const std::string layer = cat("layers.", k, '.');
-    list.push_back({layer + "attn.qkv.weight", c.qkv_width() * c.hidden, std});
-    list.push_back({layer + "attn.out.weight", c.hidden * c.hidden, out});
-    list.push_back({layer + "mlp.up.weight", c.ffn * c.hidden, std});
-    list.push_back({layer + "mlp.down.weight", c.hidden * c.ffn, out});
-  }
+std::vector<Drawn> drawn_tensors(const ModelSpec& m) {
+  const auto base = static_cast<float>(m.config.init_std);
+  const float out = base * (1.f / std::sqrt(2.f * static_cast<float>(m.config.layers)));
+  std::vector<Drawn> list;
+  for (const ParamSpec& p : m.params)
+    if (p.init.kind == Init::Kind::kNormal && p.tied_to.empty())
+      list.push_back({p.name, p.shape.numel(), p.residual ? out : base});
   return list;
 }
 
@@ -58,9 +55,9 @@ std::vector<float> torch_normals(std::mt19937& random, int64_t count, float std)
   return out;
 }
 
-void init_as_torch(const GptConfig& c, const std::vector<ShardView>& values, const Backend& backend, Stream stream) {
+void init_as_torch(const ModelSpec& m, const std::vector<ShardView>& values, const Backend& backend, Stream stream) {
   std::mt19937 random(kSeed);
-  for (const Drawn& t : drawn_tensors(c)) {
+  for (const Drawn& t : drawn_tensors(m)) {
     std::vector<ShardView> mine;
     for (const ShardView& v : values)
       if (logical_name(v.name) == t.name) mine.push_back(v);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "model/gpt.h"
+#include "model/model_spec.h"
 #include "parallel/zero/shard_view.h"
 
 namespace gt {
@@ -18,6 +18,6 @@ namespace gt {
 std::vector<float> torch_normals(std::mt19937& random, int64_t count, float std);
 
 // Overwrites what these views hold of the model's matrices. The others (norms, biases) are not drawn: they stay.
-void init_as_torch(const GptConfig&, const std::vector<ShardView>& values, const Backend&, Stream);
+void init_as_torch(const ModelSpec&, const std::vector<ShardView>& values, const Backend&, Stream);
 
 }  // namespace gt

@@ -16,31 +16,32 @@
 namespace gt {
 namespace {
 
-std::string layer_name(int i, int64_t layers) {
-  if (i == 0) return "embedding";
-  if (i <= layers) return fmt::format("block {}", i - 1);
-  return i == layers + 1 ? "norm" : "head";
+// "block 3" of the layer list's fifth entry.
+std::string layer_name(int i, const ModelSpec& m) {
+  const std::string& type = m.layers[static_cast<size_t>(i)].type;
+  return type == "block" ? fmt::format("block {}", i - 1) : type;
 }
 
-std::string stage_layers(const std::vector<int>& b, int k, int64_t layers) {
+std::string stage_layers(const std::vector<int>& b, int k, const ModelSpec& m) {
   const int first = b[static_cast<size_t>(k)], last = b[static_cast<size_t>(k) + 1] - 1;
   if (last < first) return "nothing";
-  return first == last ? layer_name(first, layers) : layer_name(first, layers) + " .. " + layer_name(last, layers);
+  return first == last ? layer_name(first, m) : layer_name(first, m) + " .. " + layer_name(last, m);
 }
 
 // A pipeline rank's chunks: "embedding .. block 1 + block 4 .. block 5".
-std::string rank_layers(const std::vector<int>& b, int rank, int ranks, int64_t layers) {
+std::string rank_layers(const std::vector<int>& b, int rank, int ranks, const ModelSpec& m) {
   std::string out;
   for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks)
-    out += (out.empty() ? "" : " + ") + stage_layers(b, k, layers);
+    out += (out.empty() ? "" : " + ") + stage_layers(b, k, m);
   return out;
 }
 
-std::string model_line(const Config& c, const GptConfig& m) {
+std::string model_line(const Config& c, const ModelSpec& spec) {
+  const TransformerConfig& m = spec.config;
   const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} of keys and values)", m.groups());
   return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
                      c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, m.vocab,
-                     padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(m.parameters()));
+                     padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(spec.parameters()));
 }
 
 std::string recompute_text(const ParallelConfig& p) {
@@ -125,7 +126,7 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, 
     return format_bytes(static_cast<double>(most));
   };
   EngineOptions kept = o, fused = o;
-  kept.model.recompute = Recompute::kNone;
+  kept.recompute = Recompute::kNone;
   fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
   return fmt::format(
       "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
@@ -149,11 +150,12 @@ std::string graphs_line(const ReplayCounts& c) {
 
 std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans) {
   const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
+  const ModelSpec model = describe(o.model);
   std::string out;
   for (int k = 0; k < mesh.pp; ++k) {
     const EnginePlan& plan = plans[static_cast<size_t>(k)];
     out += fmt::format("{}{} {}: {}, {}{} in flight; a rank: {}", k ? "\n" : "", o.vpp > 1 ? "pipeline rank" : "stage",
-                       k, rank_layers(bounds, k, mesh.pp, o.model.layers), plan.slots, o.vpp > 1 ? " chunks" : "",
+                       k, rank_layers(bounds, k, mesh.pp, model), plan.slots, o.vpp > 1 ? " chunks" : "",
                        memory_line(plan.memory));
   }
   return out;
@@ -226,14 +228,14 @@ Rows start_rows(const BannerFacts& f) {
   Rows rows;
   rows.push_back({"gpttrain", fmt::format("{} ({})", program_version(), git_hash())});
   if (f.resumed_from >= 0) rows.push_back({"resumed", fmt::format("from step {} ({})", f.resumed_from, f.checkpoint)});
-  rows.push_back({"model", model_line(c, f.options.model)});
+  rows.push_back({"model", model_line(c, describe(f.options.model))});
   rows.push_back({"layout", layout_line(c, f.options)});
   if (const double idle = bubble(c, f.options); idle > kMuchBubble)
     rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches "
                                         "(train.grad_accum), fewer stages or more chunks "
                                         "(parallel.vpp with schedule interleaved) shrink that",
                                         100 * idle)});
-  if (f.options.model.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
+  if (f.options.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
   rows.push_back({"fit", fit_text(f.fit, mesh_shape(c), f.plans)});

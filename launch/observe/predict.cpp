@@ -5,7 +5,7 @@
 namespace gt {
 
 Cost stage_cost(const EngineOptions& o, int pp) {
-  const auto layers = o.model.layer_costs();
+  const auto layers = describe(o.model).layer_costs();
   const std::vector<int> bounds = stage_boundaries(o, pp);
   Cost cost;
   double sum = 0;
@@ -15,8 +15,8 @@ Cost stage_cost(const EngineOptions& o, int pp) {
     for (int i = bounds[k]; i < bounds[k + 1]; ++i) {
       const LayerCost& l = layers[static_cast<size_t>(i)];
       flops += static_cast<double>(l.flops);
-      if (l.type != "block" || o.model.recompute != Recompute::kFull) continue;
-      if (o.model.recompute_layers == 0 || block++ < o.model.recompute_layers) again += static_cast<double>(l.flops);
+      if (l.type != "block" || o.recompute != Recompute::kFull) continue;
+      if (o.recompute_layers == 0 || block++ < o.recompute_layers) again += static_cast<double>(l.flops);
     }
     cost.stage_f.push_back(flops);
     cost.stage_b.push_back(2 * flops + again);
@@ -29,7 +29,7 @@ Cost stage_cost(const EngineOptions& o, int pp) {
 }
 
 std::vector<double> stage_flops(const EngineOptions& o, int pp, int64_t tokens) {
-  const auto layers = o.model.layer_costs();
+  const auto layers = describe(o.model).layer_costs();
   const std::vector<int> bounds = stage_boundaries(o, pp);
   std::vector<double> out(bounds.size() - 1, 0);
   for (size_t k = 0; k + 1 < bounds.size(); ++k)

@@ -17,7 +17,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // The step with the head's logits in large pieces, where the config leaves the size to the program.
 EngineOptions with_large_pieces(EngineOptions o, int tp) {
-  if (o.model.loss_chunk == 0) o.model.loss_chunk = large_loss_chunk(o.model, o.precision, tp);
+  if (o.loss_chunk == 0) o.loss_chunk = large_loss_chunk(o.model, o.precision, tp);
   return o;
 }
 

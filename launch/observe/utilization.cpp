@@ -35,15 +35,15 @@ namespace {
 
 // Blocks that are computed twice: the first recompute_layers of every virtual stage, or all.
 double recomputed_blocks(const EngineOptions& o, int pp) {
-  if (o.model.recompute != Recompute::kFull) return 0;
-  if (o.model.recompute_layers == 0) return static_cast<double>(o.model.layers);
-  const auto layers = o.model.layer_costs();
+  if (o.recompute != Recompute::kFull) return 0;
+  if (o.recompute_layers == 0) return static_cast<double>(o.model.layers);
+  const auto layers = describe(o.model).layer_costs();
   const std::vector<int> bounds = stage_boundaries(o, pp);
   int64_t again = 0;
   for (size_t k = 0; k + 1 < bounds.size(); ++k) {
     int64_t blocks = 0;
     for (int i = bounds[k]; i < bounds[k + 1]; ++i) blocks += layers[static_cast<size_t>(i)].type == "block";
-    again += std::min(blocks, o.model.recompute_layers);
+    again += std::min(blocks, o.recompute_layers);
   }
   return static_cast<double>(again);
 }
@@ -51,17 +51,20 @@ double recomputed_blocks(const EngineOptions& o, int pp) {
 }  // namespace
 
 StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t length, double blocks) {
-  const GptConfig& m = o.model;
-  const double n = static_cast<double>(tokens), layers = blocks < 0 ? static_cast<double>(m.layers) : blocks;
-  const auto width = static_cast<double>(m.hidden);
-  // One causal attention forward, and the linears' weights, of a block.
-  const double attention = 2 * width * static_cast<double>(length) * n;
-  const double weights = width * static_cast<double>(m.qkv_width() + m.hidden + 2 * m.ffn);
-  const double head = static_cast<double>(m.matmul_parameters()) - static_cast<double>(m.layers) * weights;
+  const ModelSpec m = describe(o.model);
+  const double n = static_cast<double>(tokens), all = static_cast<double>(o.model.layers);
+  const double run = blocks < 0 ? all : blocks;
+  double attention = 0, weights = 0;  // one causal attention forward, and the linear layers' weights, of a block
+  for (const ModuleSpec& part : m.modules) {
+    if (part.layer != 1) continue;
+    attention += 2 * static_cast<double>(part.attention) * static_cast<double>(length) * n;
+    weights += static_cast<double>(part.weights);
+  }
+  const double head = static_cast<double>(m.matmul_parameters()) - all * weights;
   StepFlops f;
-  f.causal = 6 * n * (layers * weights + head) + 3 * layers * attention;
-  f.full = f.causal + 3 * layers * attention;
-  const double again = recomputed_blocks(o, pp) * layers / static_cast<double>(m.layers);
+  f.causal = 6 * n * (run * weights + head) + 3 * run * attention;
+  f.full = f.causal + 3 * run * attention;
+  const double again = recomputed_blocks(o, pp) * run / all;
   f.hardware = f.causal + again * (2 * n * weights + attention);
   return f;
 }

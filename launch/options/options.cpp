@@ -143,6 +143,14 @@ std::string set_string(const Option& option, std::string& out, const std::string
   return out = word, "";
 }
 
+std::string set_enum(const Option& option, const EnumTarget& out, const std::string& word) {
+  std::string name;
+  if (std::string bad = set_string(option, name, word); !bad.empty()) return bad;
+  const auto it = std::find(out.names.begin(), out.names.end(), name);
+  *out.value = static_cast<uint8_t>(it - out.names.begin());
+  return "";
+}
+
 std::vector<std::string> split_commas(const std::vector<std::string>& words) {
   std::vector<std::string> out;
   for (const std::string& w : words)
@@ -238,7 +246,7 @@ std::vector<std::string> choices(const Option& option) {
   return out;
 }
 
-bool takes_list(const Option& option) { return option.target.index() >= 4; }
+bool takes_list(const Option& option) { return option.target.index() >= 5; }
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 bool says_true_or_false(const std::string& word) { return truth_of(word).has_value(); }
 
@@ -268,6 +276,7 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
                         [&](int64_t* n) { return set_int(option, *n, words[0]); },
                         [&](double* x) { return set_double(option, *x, words[0]); },
                         [&](bool* b) { return set_bool(*b, words[0]); },
+                        [&](const EnumTarget& e) { return set_enum(option, e, words[0]); },
                         [&](std::vector<double>* v) { return set_doubles(option, *v, split_commas(words)); },
                         [&](std::vector<std::string>* v) { return *v = words, std::string(); },
                         [&](std::vector<DataSource>* v) { return set_sources(*v, words); },
@@ -282,7 +291,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   };
   const auto wants = [&](Kind kind) { return value.kind == kind; };
   if (takes_list(option) && !wants(Kind::kArray)) {
-    if (wants(Kind::kString) && option.target.index() > 4) return set_from_words(option, {value.text});
+    if (wants(Kind::kString) && option.target.index() > 5) return set_from_words(option, {value.text});
     return wrong("a list");
   }
   std::vector<std::string> texts;
@@ -306,6 +315,9 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
           },
           [&](double* x) { return wants(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](bool* b) { return wants(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
+          [&](const EnumTarget& e) {
+            return wants(Kind::kString) ? set_enum(option, e, value.text) : wrong("a string");
+          },
           [&](std::vector<double>* v) {
             return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers");
           },
@@ -333,6 +345,7 @@ std::string to_json(const Option& option) {
                         [&](int64_t* n) { return std::to_string(*n); },
                         [&](double* x) { return json_number(*x); },
                         [&](bool* b) { return std::string(*b ? "true" : "false"); },
+                        [&](const EnumTarget& e) { return text(e.names[*e.value]); },
                         [&](std::vector<double>* v) { return list(*v, json_number); },
                         [&](std::vector<std::string>* v) { return list(*v, text); },
                         [&](std::vector<DataSource>* v) {
@@ -348,6 +361,7 @@ std::string to_json(const Option& option) {
 std::string value_text(const Option& option) {
   return std::visit(Overloaded{
                         [&](std::string* s) { return *s; },
+                        [&](const EnumTarget& e) { return std::string(e.names[*e.value]); },
                         [&](std::vector<double>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
                         [&](std::vector<std::string>* v) { return join(*v, " "); },
                         [&](std::vector<DataSource>* v) {
@@ -358,13 +372,13 @@ std::string value_text(const Option& option) {
                           }
                           return join(words, " ");
                         },
-                        [&](auto*) { return to_json(option); },
+                        [&](const auto&) { return to_json(option); },
                     },
                     option.target);
 }
 
 std::string type_name(const Option& option) {
-  static constexpr const char* kNames[] = {"text", "int", "number", "flag", "numbers", "texts", "paths"};
+  static constexpr const char* kNames[] = {"text", "int", "number", "flag", "text", "numbers", "texts", "paths"};
   return kNames[option.target.index()];
 }
 

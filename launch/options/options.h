@@ -5,11 +5,13 @@
 //
 // Domain: the first word says what is legal, the rest is the unit. "1..1024 layers" (both ends optional), ">0..",
 // "0..<1"; "a|b|c" choices, a choice in capitals ("STEP") admits free text that the config checker reads. Anything else
-// is only a unit; of numbers, "1.. list of steps" admits any number of them, others as many as the default has.
+// is only a unit; of an enum its names are the domain; of numbers, "1.. list of steps" admits any number of them, others as many as the default has.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -18,7 +20,13 @@
 
 namespace gt {
 
-using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, std::vector<double>*,
+// An enum of which names_of(E) lists the names, in the order of its values.
+struct EnumTarget {
+  uint8_t* value;
+  std::span<const char* const> names;
+};
+
+using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, EnumTarget, std::vector<double>*,
                                   std::vector<std::string>*, std::vector<DataSource>*>;
 
 struct Option {
@@ -36,6 +44,15 @@ struct OptionCollector {
   template <class T>
   void operator()(const char* name, T& field, const char* domain, const char* meaning) {
     out.push_back({section, name, OptionTarget(&field), domain, meaning});
+  }
+  template <class E>
+    requires std::is_enum_v<E>
+  void operator()(const char* name, E& field, const char*, const char* meaning) {
+    static_assert(sizeof(E) == 1);
+    static constexpr auto kNames = names_of(E{});
+    std::string domain;
+    for (const char* n : kNames) domain += (domain.empty() ? "" : "|") + std::string(n);
+    out.push_back({section, name, EnumTarget{reinterpret_cast<uint8_t*>(&field), kNames}, domain, meaning});
   }
 };
 

@@ -225,7 +225,7 @@ void Trainer::say_who_computes_attention() {
 // Collective. The table of log.flops_step, to a file, and to standard output unless that was asked for by name.
 void Trainer::report_flops(double seconds) {
   std::vector<ModuleCost> leaves =
-      module_costs(gpt_config(config_), global_tokens(length()), length(), engine_->kept_blocks());
+      module_costs(engine_->spec(), global_tokens(length()), length(), engine_->kept_blocks());
   module_timer_->share(mesh_->world(), leaves);
   module_timer_.reset();
   if (!log_) return;
@@ -326,7 +326,7 @@ void Trainer::finish(Exit code, bool done) {
   if (config_.train.pld) counted += " (all blocks counted, those too that steps left out)";
   if (curriculum_) counted += " (attention counted at full length)";
   info.rows.push_back(
-      {"total FLOPs", fmt::format("{:.3e}{}", gpt_config(config_).train_flops(state_.consumed_tokens), counted)});
+      {"total FLOPs", fmt::format("{:.3e}{}", engine_->spec().train_flops(state_.consumed_tokens), counted)});
   if (backend_->replays) info.rows.push_back({"graphs", graphs_line(engine_->replays())});
   if (const int64_t n = guard_.spikes_taken(); n > 0)
     info.rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above those before; their "

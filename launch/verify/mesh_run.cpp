@@ -96,7 +96,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   if (run.every_step) add_pieces(out, kBefore, engine.store().value_views(), false, backend, stream);
   for (int k = 0; k < run.steps; ++k) {
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
-    for (GptStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
+    for (ModelStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
     int64_t targets = 0;
     for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;

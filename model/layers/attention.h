@@ -11,16 +11,17 @@ namespace gt {
 class SelfAttention : public Module {
  public:
   // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt;
-  // Vt]. dropout: of the probabilities.
-  SelfAttention(std::string name, int64_t hidden, int64_t heads, int64_t kv_heads, float out_std, double dropout,
-                const Build& b)
-      : Module(name),
-        shape_{heads / b.tp_size(), std::max<int64_t>(1, kv_heads / b.tp_size()), hidden / heads},
-        drop_(name, dropout, shape_.heads, b),
-        qkv_(name + ".qkv", hidden, (heads + 2 * kv_heads) * shape_.head_dim, b, ShardSpec::qkv(heads, kv_heads)),
-        out_(name + ".out", hidden, hidden, out_std, b) {
+  // Vt].
+  SelfAttention(std::string name, const Build& b)
+      : Module(name), shape_(local_heads(b)), drop_(name, b.config().attn_dropout, shape_.heads, b),
+        qkv_(name + ".qkv", b), out_(name + ".out", b) {
+    GT_CHECK(b.config().position == PositionKind::kLearned, "rotary positions without their op");
     child(qkv_);
     child(out_);
+  }
+  static ops::AttentionShape local_heads(const Build& b) {
+    const TransformerConfig& c = b.config();
+    return {c.heads / b.tp_size(), std::max<int64_t>(1, c.groups() / b.tp_size()), c.head_width()};
   }
   const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }

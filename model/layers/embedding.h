@@ -8,23 +8,15 @@
 
 namespace gt {
 
-constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 * tp - 1) / (128 * tp) * (128 * tp); }
-
 // A [vocab, hidden] table: lookup, head, or (tied) both.
 class VocabTable : public Module {
  public:
   // head: loss() will be called.
-  VocabTable(std::string name, int64_t vocab, int64_t hidden, const Build& b, DType dtype, bool head)
-      : Module(std::move(name)), axis_(b.tensor()), vocab_(vocab), rows_(padded_vocab(vocab, b.tp_size()) / b.tp_size()),
-        weight(param("weight", {vocab, hidden}, ShardSpec::replicate(), {Init::Kind::kNormal, b.init_std}, b, dtype)),
-        input(head ? input_range(b) : nullptr) {
-    weight.fake_quant = b.precision.int8;
-    weight.shard = ShardSpec::split(0);
-    weight.pad_rows = rows_ * b.tp_size();
-    weight.local_shape = {rows_, hidden};
-  }
+  VocabTable(std::string name, const Build& b, bool head)
+      : Module(std::move(name)), axis_(b.tensor()), vocab_(b.config().vocab), weight(param("weight", b)),
+        input(head ? input_range(b) : nullptr) {}
   Var lookup(Tape& t, Tensor tokens) {
-    return ops::vocab_embedding(t, tokens, weight, rows_ * axis_.group.rank(), axis_);
+    return ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_);
   }
   // What enters the head's product.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
@@ -39,7 +31,7 @@ class VocabTable : public Module {
 
  private:
   TensorAxis axis_;
-  int64_t vocab_, rows_;
+  int64_t vocab_;
 
  public:
   Parameter& weight;
@@ -48,12 +40,8 @@ class VocabTable : public Module {
 
 class PositionTable : public Module {
  public:
-  PositionTable(std::string name, int64_t positions, int64_t hidden, const Build& b)
-      : Module(std::move(name)), axis_(b.tensor()),
-        weight_(param("weight", {positions, hidden}, b.whole(), {Init::Kind::kNormal, b.init_std}, b,
-                      b.precision.table())) {
-    weight_.fake_quant = b.precision.int8;
-  }
+  PositionTable(std::string name, const Build& b)
+      : Module(std::move(name)), axis_(b.tensor()), weight_(param("weight", b)) {}
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     if (mb.cache != nullptr && mb.seq == 1) return ops::add_positions(t, x, weight_, mb.positions);
     return ops::add_position(t, x, weight_, mb.seq, axis_.rows(mb).first);

@@ -1,5 +1,6 @@
 // y = x W^T + b, cut over the tensor axis by columns (outputs) or rows (inputs). The layer picks its collectives from
-// the cut, so model code has none.
+// the cut, so model code has none, and its arithmetic from the precision it is built with: values, values that int8
+// codes can say (quantization-aware training), or FP8 data. Whoever uses a linear layer does not see which.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -7,92 +8,116 @@
 
 namespace gt {
 
-// Runs a column-parallel layer on all rows of x. With sequence parallelism x holds this rank's rows: all of them exist
-// while the layer runs, and once more for its weight gradient.
-template <class Layer>
-Var on_all_rows(Tape& t, Var x, const TensorAxis& axis, Layer layer) {
-  if (!axis.cut_rows()) return layer(ops::copy_to_group(t, x, axis.group));
-  const Var all = ops::gather_rows(t, x, axis.group), y = layer(all);
-  ops::regather_rows(t, x, all, axis.group);
-  return y;
-}
+// What a linear layer reads: values, or FP8 data that the norm in front of it made instead.
+struct Operand {
+  Var x;
+  Coded codes = {};
+};
 
-// Column-parallel: W split on `out` (`cut`: by blocks of heads for a fused qkv), bias split with it.
-class ColumnLinear : public Module {
+class Linear : public Module {
  public:
-  ColumnLinear(std::string name, int64_t in, int64_t out, const Build& b, ShardSpec cut = ShardSpec::split(0))
-      : Module(std::move(name)), axis_(b.tensor()),
-        weight(param("weight", {out, in}, cut, {Init::Kind::kNormal, b.init_std}, b, b.precision.linear())),
-        bias(param("bias", {out}, cut, {Init::Kind::kZero}, b, b.precision.linear())),
-        input(input_range(b)), fp8(fp8_linear(b, false, true)) {
-    weight.fake_quant = b.precision.int8;
-    weight.fp8 = fp8 != nullptr;
+  Parameter& weight;
+  Parameter* const bias;  // nullptr: none
+
+ protected:
+  // input_split, output_split: TP ranks hold columns of these.
+  Linear(std::string name, const Build& b, bool input_split, bool output_split)
+      : Module(std::move(name)), weight(param("weight", b)), bias(param_if("bias", b)), axis_(b.tensor()),
+        input_(input_range(b)), fp8_(fp8_linear(b, input_split, output_split)) {
+    weight.fp8 = fp8_ != nullptr;
   }
-  // What enters the product, before anything is sent.
-  Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
-  // Gathered rows are gathered again: their codes would take more than the halves of this rank's own.
-  Var product(Tape& t, Var all, ops::Keep keep) {
-    if (fp8 == nullptr) return ops::linear(t, all, weight, &bias);
-    return ops::fp8_linear(t, all, weight, &bias, *fp8, axis_.cut_rows() ? ops::Keep::kInputs : keep);
+  // x W^T, with `b` added where it is given.
+  Var multiply(Tape& t, const Operand& in, Parameter* b, ops::Keep keep, ops::Output where = ops::Output::kKept) {
+    if (fp8_ == nullptr) return ops::linear(t, in.x, weight, b, where);
+    return ops::fp8_linear(t, encoded(t, in, keep), weight, b, *fp8_, where);
   }
-  // How the norm in front is to encode its result; nullptr: it gives values. Rows that are gathered go as halves, and are
-  // encoded once they are all there.
-  const CodeScale* codes() const { return fp8 != nullptr && !axis_.cut_rows() ? &fp8->input.scale : nullptr; }
-  Coded for_group(Tape& t, Coded x) {
-    x.x = ops::copy_to_group(t, x.x, axis_.group);
-    return x;
+  Coded encoded(Tape& t, const Operand& in, ops::Keep keep) {
+    return in.codes ? in.codes : ops::encode(t, in.x, CodesOf::kPlain, fp8_->input, keep);
   }
+  // FP8 products keep FP8 data of what they read, in place of values; not where rows are gathered once more.
+  ops::Keep kept(ops::Keep keep) const {
+    return fp8_ != nullptr && !axis_.cut_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
+  }
+
+  TensorAxis axis_;
+  QuantRange* const input_;   // nullptr: the input is not quantized
+  const Fp8Linear* const fp8_;  // nullptr: products are not FP8
+};
+
+// Column-parallel: W split on `out`, bias split with it.
+class ColumnLinear : public Linear {
+ public:
+  ColumnLinear(std::string name, const Build& b) : Linear(std::move(name), b, false, true) {}
+
+  // How the norm in front is to encode its result; nullptr: it gives values. Rows that are gathered go as values, and
+  // are encoded once they are all there.
+  const CodeScale* codes() const { return fp8_ != nullptr && !axis_.cut_rows() ? &fp8_->input.scale : nullptr; }
+
   Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
-    if (n.codes) return ops::fp8_linear(t, for_group(t, n.codes), weight, &bias, *fp8);
-    const Var x = prepare(t, n.out);
-    return on_all_rows(t, x, axis_, [&](Var all) { return product(t, all, keep); });
+    return on_all_rows(t, n, [&](const Operand& all) { return product(t, all, keep); });
+  }
+  // Runs `layer`, a callable Var(const Operand&) of the product and what follows it, on all rows of a norm's result.
+  // With sequence parallelism that result holds this rank's rows: all of them exist while the layer runs, and once more
+  // for its weight gradient.
+  template <class Layer>
+  Var on_all_rows(Tape& t, const ops::Normed& n, Layer layer) {
+    if (n.codes) {
+      Operand all{{}, n.codes};
+      all.codes.x = ops::copy_to_group(t, all.codes.x, axis_.group);
+      return layer(all);
+    }
+    const Var x = ops::cast(t, ops::fake_quant(t, n.out, input_), weight.dtype);
+    if (!axis_.cut_rows()) return layer(Operand{ops::copy_to_group(t, x, axis_.group)});
+    const Var all = ops::gather_rows(t, x, axis_.group), y = layer(Operand{all});
+    ops::regather_rows(t, x, all, axis_.group);
+    return y;
+  }
+  // Of all rows. Gathered rows are gathered again: their codes would take more than the values of this rank's own.
+  Var product(Tape& t, const Operand& all, ops::Keep keep) {
+    return multiply(t, all, bias, axis_.cut_rows() ? ops::Keep::kInputs : kept(keep));
   }
 
  private:
-  TensorAxis axis_;
-
- public:
-  Parameter &weight, &bias;
-  QuantRange* const input;
-  const Fp8Linear* const fp8;
+  friend class GeluPair;
 };
 
 // Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
 // which with sequence parallelism leaves each rank its own rows.
-class RowLinear : public Module {
+class RowLinear : public Linear {
  public:
-  RowLinear(std::string name, int64_t in, int64_t out, float init_std, const Build& b)
-      : Module(std::move(name)), axis_(b.tensor()),
-        weight(param("weight", {out, in}, ShardSpec::split(1), {Init::Kind::kNormal, init_std}, b,
-                     b.precision.linear())),
-        bias(param("bias", {out}, b.whole(), {Init::Kind::kZero}, b, b.precision.linear())),
-        input(input_range(b)), fp8(fp8_linear(b, true, false)) {
-    weight.fake_quant = b.precision.int8;
-    weight.fp8 = fp8 != nullptr;
-  }
-  Var product(Tape& t, Var x, ops::Keep keep) {
-    if (fp8 != nullptr) return ops::fp8_linear(t, x, weight, fused_bias(), *fp8, keep, output());
-    return ops::linear(t, ops::fake_quant(t, x, input), weight, fused_bias(), output());
-  }
-  Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, product(t, x, keep)); }
+  RowLinear(std::string name, const Build& b) : Linear(std::move(name), b, true, false) {}
 
-  // For ops that contain this layer's GEMM: the bias to fuse (alone) or nothing, where its product lives, and what is
-  // left to do after it.
-  Parameter* fused_bias() { return axis_.group.size() == 1 ? &bias : nullptr; }
-  ops::Output output() const { return axis_.cut_rows() ? ops::Output::kTransient : ops::Output::kKept; }
+  Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, product(t, x, keep)); }
+  // This rank's part of the sum.
+  Var product(Tape& t, Var x, ops::Keep keep) {
+    return multiply(t, {ops::fake_quant(t, x, input_)}, fused_bias(), kept(keep), output());
+  }
   Var finish(Tape& t, Var y) {
     if (axis_.group.size() == 1) return y;
     y = axis_.cut_rows() ? ops::scatter_rows(t, y, axis_.group) : ops::reduce_from_group(t, y, axis_.group);
-    return ops::add_bias(t, y, bias);
+    return bias != nullptr ? ops::add_bias(t, y, *bias) : y;
   }
 
  private:
-  TensorAxis axis_;
+  friend class GeluPair;
+  Parameter* fused_bias() { return axis_.group.size() == 1 ? bias : nullptr; }
+  ops::Output output() const { return axis_.cut_rows() ? ops::Output::kTransient : ops::Output::kKept; }
+};
 
+// down(gelu(up(x))) as one op, with the GELU and its gradient in the products' epilogues. What enters `down` cannot be
+// quantized between them.
+class GeluPair {
  public:
-  Parameter &weight, &bias;
-  QuantRange* const input;
-  const Fp8Linear* const fp8;
+  static bool fuses(const ColumnLinear& up, const RowLinear& down) {
+    return up.bias != nullptr && down.bias != nullptr && down.input_ == nullptr;
+  }
+  // This rank's part of the sum; RowLinear::finish completes it.
+  static Var run(Tape& t, const Operand& x, ColumnLinear& up, RowLinear& down, ops::Keep keep) {
+    if (up.fp8_ == nullptr)
+      return ops::mlp(t, x.x, up.weight, *up.bias, down.weight, down.fused_bias(), keep, down.output());
+    return ops::fp8_mlp(t, up.encoded(t, x, ops::Keep::kInputs), {up.weight, up.bias, *up.fp8_},
+                        {down.weight, down.fused_bias(), *down.fp8_}, up.kept(keep), down.output());
+  }
 };
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Layer norm with the residual add in front of it.
+// A norm with the residual add in front of it.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -7,19 +7,27 @@ namespace gt {
 
 class Norm : public Module {
  public:
-  Norm(std::string name, int64_t hidden, const Build& b)
-      : Module(std::move(name)), gamma_(param("weight", {hidden}, b.whole(), {Init::Kind::kOne}, b, b.precision.norm())),
-        beta_(param("bias", {hidden}, b.whole(), {Init::Kind::kZero}, b, b.precision.norm())) {}
-  // scale: of the codes that the layer behind it reads instead of values (ColumnLinear::codes).
+  // scale: of the FP8 data that the layer behind it reads instead of values (ColumnLinear::codes).
+  Norm(std::string name, const Build& b, const CodeScale* scale = nullptr)
+      : Module(std::move(name)),
+        weights_{.gamma = &param("weight", b),
+                 .beta = param_if("bias", b),
+                 .kind = b.config().norm,
+                 .eps = static_cast<float>(b.config().norm_eps)},
+        scale_(scale) {}
   ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs,
-                         const RowDrop& drop = {}, const CodeScale* scale = nullptr) {
-    return ops::add_norm(t, x, delta, {&gamma_, &beta_}, keep, drop, scale);
+                         const RowDrop& drop = {}) {
+    return ops::add_norm(t, x, delta, weights_, kept(keep), drop, scale_);
   }
   // Nothing reads n.out any more in this forward; keep: as the norm was made.
-  void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, {&gamma_, &beta_}, keep); }
+  void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, weights_, kept(keep)); }
 
  private:
-  Parameter &gamma_, &beta_;
+  ops::Keep kept(ops::Keep keep) const {
+    return scale_ != nullptr && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
+  }
+  const ops::NormWeights weights_;
+  const CodeScale* const scale_;
 };
 
 }  // namespace gt

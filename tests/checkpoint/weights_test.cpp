@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "checkpoint/step_reader.h"
+#include "launch/commands/model_weights.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 
@@ -28,7 +29,7 @@ std::string refusal(const std::string& bytes, const std::string& name = "x.safet
   spill(dir.path + "/" + name, bytes);
   Vfs vfs;
   try {
-    const auto f = name == "x.bin"  ? open_llmc(vfs, dir.path + "/" + name)
+    const auto f = name == "x.bin"  ? open_llmc(vfs, dir.path + "/" + name, llmc_tensors)
                    : name == "x.h5" ? open_h5(vfs, dir.path + "/" + name)
                                     : open_safetensors(vfs, dir.path + "/" + name);
     for (size_t k = 0; k < f->list().size(); ++k) f->read(k);
@@ -345,7 +346,7 @@ TEST_CASE("an llm.c checkpoint is read by its stacked layers, the padding of the
   const TempDir dir;
   spill(dir.path + "/x.bin", good);
   Vfs vfs;
-  const auto f = open_llmc(vfs, dir.path + "/x.bin");
+  const auto f = open_llmc(vfs, dir.path + "/x.bin", llmc_tensors);
   REQUIRE(f->list().size() == 2 + 24 + 2);
   CHECK(f->list()[0].shape == std::vector<int64_t>{5, 2});
   CHECK(f->read(0).back() == 9);

@@ -1,4 +1,4 @@
-#include "checkpoint/weights.h"
+#include "launch/commands/model_weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {
@@ -7,7 +7,7 @@ namespace {
 void run(std::string_view input) {
   OneFile vfs(input);
   std::unique_ptr<WeightFile> f;
-  if (refused([&] { f = open_llmc(vfs, kAnyPath); })) return;
+  if (refused([&] { f = open_llmc(vfs, kAnyPath, llmc_tensors); })) return;
   for (size_t k = 0; k < f->list().size(); ++k)
     GT_CHECK(static_cast<int64_t>(f->read(k).size()) == f->list()[k].numel(), "a tensor of another size");
   GT_CHECK(!f->note("model").empty());

@@ -5,7 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/backend.h"
 #include "kernels/core/sha256.h"
-#include "launch/commands/gpt2_weights.h"
+#include "launch/commands/model_weights.h"
 #include "launch/config/config.h"
 #include "parallel/comm/self_group.h"
 #include "tests/fuzz/target.h"
@@ -21,12 +21,12 @@ void write(const std::string& path, const std::string& bytes) {
 
 std::vector<ShardView> views_of(const ModelConfig& model) {
   std::vector<ShardView> out;
-  for (const Gpt2Weight& w : gpt2_weights(model)) {
+  for (const ModelWeight& w : model_weights(model)) {
     ShardView v;
     v.name = "master/" + w.native;
     for (const int64_t d : w.shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
     v.local = v.full;
-    v.shard = w.blocks > 1 ? ShardSpec::split(0, w.blocks) : ShardSpec::replicate();
+    v.shard = w.shard.blocks > 1 ? ShardSpec::split(0, w.shard.blocks) : ShardSpec::replicate();
     v.data = {nullptr, {v.full.numel()}, DType::kF32, {}};
     out.push_back(v);
   }

@@ -66,7 +66,7 @@ TEST_CASE(
         MeshRun run = small({.pp = pp, .dp = 2}, level);
         run.engine.zero = {.stage = stage, .grad_reduce = GradReduce::kEnd, .persist_numel = 0};
         if (pp == 2) run.engine.schedule = stage == 1 ? "zb-h1" : stage == 2 ? "gpipe" : "1f1b";
-        if (stage >= 2) run.engine.model.recompute = pp == 2 ? Recompute::kFull : Recompute::kSelective;
+        if (stage >= 2) run.engine.recompute = pp == 2 ? Recompute::kFull : Recompute::kSelective;
         INFO("zero " << stage << " pp " << pp);
         check_same(run_mesh(run), reference);
       }
@@ -142,7 +142,7 @@ TEST_CASE("without masters half values are what is trained, and bytes are those 
   EngineOptions o = small({.dp = 4}, {"O3", kO3, false}).engine;
   o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};
   const EnginePlan plan = plan_memory(o, {.dp = 4}, 0);
-  const auto parameters = static_cast<double>(o.model.parameters());
+  const auto parameters = static_cast<double>(describe(o.model).parameters());
   CHECK(static_cast<double>(plan.memory.weights) == Approx(2 * parameters).epsilon(0.03));
   CHECK(static_cast<double>(plan.memory.optimizer) == Approx(8 * parameters / 4).epsilon(0.03));
 }
@@ -227,7 +227,7 @@ std::vector<std::string> trace_of(const Precision& precision) {
   }();
   MeshRun run = small({}, {"", precision, false});
   run.engine.model.layers = 1;
-  run.engine.model.loss_chunk = 1000;
+  run.engine.loss_chunk = 1000;
   run.engine.evaluates = true;
   run.global_batch = 1;
   run.steps = 1;
@@ -273,7 +273,7 @@ TEST_CASE("half values take and send half the bytes, masters belong to the optim
   for (int stage : {0, 1, 2}) {
     const EnginePlan full = plan(stage, 0), half = plan(stage, 2);
     const auto share = static_cast<double>(stage == 0 ? 1 : 4);
-    const auto parameters = static_cast<double>(o.model.parameters());
+    const auto parameters = static_cast<double>(describe(o.model).parameters());
     INFO("zero " << stage);
     CHECK(static_cast<double>(full.memory.weights) == Approx(4 * parameters).epsilon(0.02));
     CHECK(static_cast<double>(half.memory.weights) == Approx(2 * parameters).epsilon(0.03));

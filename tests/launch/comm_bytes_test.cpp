@@ -29,7 +29,7 @@ struct Scopes {
   int64_t table = 0, head = 0;  // of the two tables where they are here
 };
 Scopes scopes_of(const MeshRun& run, int pp_rank) {
-  const GptConfig& c = run.engine.model;
+  const TransformerConfig& c = run.engine.model;
   const int64_t h = c.hidden, t = run.mesh.tp, f = c.ffn, vp = (c.vocab + 128 * t - 1) / (128 * t) * 128 * t;
   const auto padded = [&](std::vector<int64_t> numels) {
     int64_t n = 0;
@@ -59,7 +59,7 @@ Scopes scopes_of(const MeshRun& run, int pp_rank) {
 }
 
 void check_bytes(const MeshRun& run, const MeshResult& result) {
-  const GptConfig& c = run.engine.model;
+  const TransformerConfig& c = run.engine.model;
   const int64_t t = run.mesh.tp, p = run.mesh.pp, d = run.mesh.dp, b = run.engine.micro_batch;
   const int64_t m = run.global_batch / (b * d), n = b * c.seq * c.hidden, e = 4;
   const auto bounds = stage_boundaries(run.engine, run.mesh.pp);

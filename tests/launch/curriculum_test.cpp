@@ -16,7 +16,7 @@ const Curriculum kGrows{.kind = Curriculum::Kind::kDiscrete, .lengths = {8, 24, 
 MeshRun run_of(MeshShape mesh) {
   MeshRun run;
   run.engine.model = {.layers = 4, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 32};
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.model.dropout = 0.1;
   run.engine.lengths = kGrows.all_lengths();
   run.engine.lr = {.type = "constant", .peak = 3e-3};
@@ -71,7 +71,7 @@ TEST_CASE("sequences that grow: pipelines, schedules, ZeRO and recomputation are
         run.engine.vpp = w.vpp;
         run.engine.zero.stage = w.zero;
         run.engine.zero.grad_reduce = GradReduce::kEnd;
-        run.engine.model.recompute = w.recompute;
+        run.engine.recompute = w.recompute;
         const MeshResult r = run_mesh(run);
         check_bitwise(r, flat);
         for (size_t rank = 0; rank < r.planned.size(); ++rank) {
@@ -213,7 +213,7 @@ TEST_CASE("steps of every length take no more memory than was planned") {
         INFO("zero " << stage << ' ' << schedule << " recompute " << static_cast<int>(how));
         EngineOptions o;
         o.model = {.layers = 6, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 64};
-        o.model.recompute = how;
+        o.recompute = how;
         o.lengths = Curriculum{.kind = Curriculum::Kind::kRoot, .min = 4, .max = 64, .multiple = 4}.all_lengths();
         o.sequence_parallel = true;
         o.zero.stage = stage;

@@ -18,7 +18,7 @@ MeshRun run_of(MeshShape mesh, double p = 0.1, double attention = 0.1) {
   run.engine.model = {.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};
   run.engine.model.dropout = p;
   run.engine.model.attn_dropout = attention;
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 3e-3};
   run.mesh = mesh;
   run.global_batch = 8;
@@ -63,7 +63,7 @@ TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal
       MeshRun run = run_of({.pp = w.pp, .dp = base.dp, .tp = base.tp});
       run.engine.schedule = w.schedule;
       run.engine.vpp = w.vpp;
-      run.engine.model.recompute = w.recompute;
+      run.engine.recompute = w.recompute;
       const MeshResult r = run_mesh(run);
       check_bitwise(r, flat);
       check_planned(r, run.steps);

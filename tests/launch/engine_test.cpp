@@ -18,7 +18,7 @@ constexpr int64_t kSeq = 16, kVocab = 300;
 EngineOptions small(MeshShape shape) {
   EngineOptions o;
   o.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = kVocab, .seq = kSeq};
-  o.model.loss_chunk = 24;
+  o.loss_chunk = 24;
   o.lr = {.type = "cosine", .peak = 1e-2, .warmup_steps = 3, .total_steps = 30};
   o.optim.weight_decay = 0.1f;
   o.micro_batch = 2;

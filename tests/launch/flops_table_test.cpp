@@ -15,15 +15,16 @@ using Catch::Contains;
 
 namespace {
 
-GptConfig model(bool tied) {
-  return {.layers = 3, .hidden = 24, .heads = 4, .kv_heads = 2, .ffn = 60, .vocab = 300, .seq = 16, .tied = tied};
+ModelSpec model(bool tied) {
+  return describe(
+      {.layers = 3, .hidden = 24, .heads = 4, .kv_heads = 2, .ffn = 60, .vocab = 300, .seq = 16, .tied = tied});
 }
 
 }  // namespace
 
 TEST_CASE("the modules' parameters and FLOPs add up to the model's, blocks left out and shorter sequences too") {
   for (const bool tied : {true, false}) {
-    const GptConfig c = model(tied);
+    const ModelSpec c = model(tied);
     const auto sums = [](const std::vector<ModuleCost>& leaves) {
       std::pair<int64_t, double> out;
       for (const ModuleCost& m : leaves) out.first += m.parameters, out.second += m.flops;

@@ -69,7 +69,7 @@ TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of 
   CHECK(one.losses != run_mesh(small_amp_run({}, kHalf, false)).losses);
   for (const Recompute how : {Recompute::kSelective, Recompute::kFull}) {
     MeshRun run = small({});
-    run.engine.model.recompute = how;
+    run.engine.recompute = how;
     check_same(run_mesh(run), one);
   }
   for (const char* schedule : {"1f1b", "zb-h1"}) {
@@ -77,7 +77,7 @@ TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of 
     MeshRun run = small({.pp = 2});
     run.engine.schedule = schedule;
     check_same(run_mesh(run), one);
-    run.engine.model.recompute = Recompute::kSelective;
+    run.engine.recompute = Recompute::kSelective;
     check_same(run_mesh(run), one);
   }
   const MeshResult two = run_mesh(small({.dp = 2}));
@@ -100,7 +100,7 @@ TEST_CASE("memory of codes is planned, and codes of what layers read take less t
         run.engine.zero.stage = stage;
         run.engine.zero.persist_numel = 0;
         run.engine.sequence_parallel = sequence_parallel;
-        run.engine.model.recompute = how;
+        run.engine.recompute = how;
         run.engine.micro_batch = 4;
         run.engine.model.ffn = 256;
         run.evaluate = true;

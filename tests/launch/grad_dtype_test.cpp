@@ -43,7 +43,7 @@ TEST_CASE("bf16 gradients: pipelines, schedules, ZeRO stages and recomputation c
         run.engine.zero.grad_reduce = GradReduce::kEnd;
         run.engine.zero.persist_numel = 0;
         if (pp == 2) run.engine.schedule = stage == 1 ? "zb-h1" : stage == 2 ? "gpipe" : "1f1b";
-        if (stage >= 2) run.engine.model.recompute = pp == 2 ? Recompute::kFull : Recompute::kSelective;
+        if (stage >= 2) run.engine.recompute = pp == 2 ? Recompute::kFull : Recompute::kSelective;
         INFO("zero " << stage << " pp " << pp);
         check_same(run_mesh(run), reference);
       }

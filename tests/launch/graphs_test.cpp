@@ -83,7 +83,7 @@ TEST_CASE("graphs: the third step of every schedule and recomputation is replaye
         INFO(schedule << " pp " << pp << " recompute " << static_cast<int>(how));
         EngineOptions o = small();
         o.schedule = schedule;
-        o.model.recompute = how;
+        o.recompute = how;
         if (o.schedule == "interleaved") o.vpp = 2;
         expect_replayed(o, {.pp = pp});
       }

@@ -22,7 +22,7 @@ MeshRun grouped_run(MeshShape mesh, int64_t kv_heads, int steps = 2) {
   MeshRun run;
   run.engine.model = {.layers = 4, .hidden = kHidden, .heads = kHeads, .kv_heads = kv_heads, .ffn = 96, .vocab = 300,
                       .seq = 16};
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};
   mesh.kv_ranks = run.engine.model.kv_ranks(mesh.tp);
@@ -132,7 +132,7 @@ TEST_CASE("with shared KV heads ZeRO stages, schedules, buckets and recomputatio
         check_bitwise(run_mesh(with(grouped_run({.pp = 2, .tp = 2 * static_cast<int>(kv)}, kv),
                                     [&](EngineOptions& o) {
                                       o.schedule = schedule;
-                                      o.model.recompute = again;
+                                      o.recompute = again;
                                     })),
                       whole);
       }
@@ -234,6 +234,6 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
   CHECK(verified.says("equal: the layout computes"));
   const Outcome hf = gpttrain("export --load runs/one --output hf", dir.path());
   CHECK(hf.code == 2);
-  CHECK(hf.says("2 key and value heads for 8 query heads"));
+  CHECK(hf.says("model.kv_heads 2, where Hugging Face's gpt2 has 8"));
   CHECK_FALSE(std::filesystem::exists(dir / "hf"));
 }

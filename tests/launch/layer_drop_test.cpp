@@ -23,7 +23,7 @@ constexpr int64_t kLayers = 6;
 MeshRun run_of(MeshShape mesh) {
   MeshRun run;
   run.engine.model = {.layers = kLayers, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.layer_drop = kOften;
   run.engine.lr = {.type = "constant", .peak = 3e-3};
   run.engine.zero.persist_numel = 0;
@@ -162,7 +162,7 @@ TEST_CASE("with layer drop pipelines, schedules, ZeRO and recomputation are bitw
       run.engine.vpp = w.vpp;
       run.engine.zero.stage = w.zero;
       run.engine.zero.grad_reduce = w.reduce;
-      run.engine.model.recompute = w.recompute;
+      run.engine.recompute = w.recompute;
       const MeshResult r = run_mesh(run);
       check_same(r, flat);
       check_within_plan(r);
@@ -204,8 +204,8 @@ TEST_CASE("memory is planned for whatever blocks a step leaves out, on every ran
               if ((again > 0 && how == Recompute::kNone) || (prefetch > 1 && stage < 3)) continue;
               EngineOptions o;
               o.model = {.layers = 12, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8};
-              o.model.recompute = how;
-              o.model.recompute_layers = again;
+              o.recompute = how;
+              o.recompute_layers = again;
               o.layer_drop = {0, 5};
               o.zero.stage = stage;
               o.zero.persist_numel = 0;
@@ -248,8 +248,8 @@ TEST_CASE("memory is planned for whatever blocks have not run yet and do not kno
           EngineOptions o;
           o.model = {.layers = 8, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 60, .seq = 16};
           o.model.dropout = dropout;
-          o.model.recompute = how;
-          o.model.recompute_layers = how == Recompute::kNone ? 0 : 2;
+          o.recompute = how;
+          o.recompute_layers = how == Recompute::kNone ? 0 : 2;
           o.precision = {.level = 2, .fp8 = true, .fp8_delayed = true};
           o.layer_drop = {0, 5};
           o.schedule = schedule;
@@ -270,7 +270,7 @@ TEST_CASE("memory is planned for whatever blocks have not run yet and do not kno
             INFO("pp " << shape.pp << ' ' << schedule << " recompute " << static_cast<int>(how) << " dropout " << dropout
                        << " step " << k);
             draw = draw * 1664525u + 1013904223u;
-            for (GptStage* stage : engine.stages()) {
+            for (ModelStage* stage : engine.stages()) {
               const std::vector<Fp8Range*> ranges = stage->fp8_ranges();
               for (uint32_t i = 0; i < ranges.size(); ++i)
                 ranges[i]->scale.known = k == 0 || (draw >> (8 + i / kRangesOfBlock) & 1u) != 0;

@@ -12,7 +12,7 @@ MeshRun small_run(MeshShape mesh, int steps = 20) {
   MeshRun run;
   run.engine.model = {
       .layers = 5, .hidden = 32, .heads = 8, .ffn = 96, .vocab = 300, .seq = 16};  // 300: padding differs by tp
-  run.engine.model.loss_chunk = 16;                                                // several chunks a microbatch
+  run.engine.loss_chunk = 16;                                                // several chunks a microbatch
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};
   run.mesh = mesh;

@@ -17,7 +17,7 @@ namespace {
 MeshRun small(MeshShape mesh, bool int8) {
   MeshRun run;
   run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};
   run.engine.precision.int8 = int8;
   run.engine.micro_batch = 1;

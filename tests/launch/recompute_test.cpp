@@ -27,7 +27,7 @@ MeshRun run_of(MeshShape mesh, bool tied) {
   MeshRun run;
   // 92 and 300: rows that no vector register divides, padding that differs by tp.
   run.engine.model = {.layers = 5, .hidden = 32, .heads = 4, .ffn = 92, .vocab = 300, .seq = 16, .tied = tied};
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 3e-3};
   run.mesh = mesh;
   run.global_batch = 8;
@@ -38,8 +38,8 @@ MeshRun run_of(MeshShape mesh, bool tied) {
 }
 
 MeshRun with(MeshRun run, Mode mode) {
-  run.engine.model.recompute = mode.how;
-  run.engine.model.recompute_layers = mode.layers;
+  run.engine.recompute = mode.how;
+  run.engine.recompute_layers = mode.layers;
   return run;
 }
 
@@ -111,9 +111,9 @@ Cost cost(const EngineOptions& o, MeshShape shape, bool train) {
 EngineOptions engine_of(Mode mode) {
   EngineOptions o;
   o.model = {.layers = 5, .hidden = 32, .heads = 4, .ffn = 96, .vocab = 1000, .seq = 16};
-  o.model.loss_chunk = 64;
-  o.model.recompute = mode.how;
-  o.model.recompute_layers = mode.layers;
+  o.loss_chunk = 64;
+  o.recompute = mode.how;
+  o.recompute_layers = mode.layers;
   o.micro_batch = 4;
   o.microbatches = 3;
   return o;
@@ -202,7 +202,7 @@ TEST_CASE("an evaluation takes the activations of one block, however many there 
 TEST_CASE("a recomputed block costs one more forward, and a selective one two norms and a GELU") {
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2}, MeshShape{.pp = 4}}) {
     const EngineOptions o = engine_of(kNone);
-    const GptConfig& c = o.model;
+    const TransformerConfig& c = o.model;
     const int64_t n = o.micro_batch * c.seq * o.microbatches * shape.dp;
     const int64_t ranks = int64_t{o.microbatches} * shape.dp * shape.tp;  // that run a block, times microbatches
     const std::vector<int> bounds = stage_boundaries(o, shape.pp);
@@ -238,14 +238,14 @@ TEST_CASE("a recomputed block costs one more forward, and a selective one two no
 
 TEST_CASE("the config's recomputation reaches the engine") {
   const auto options = [](std::vector<std::string> flags) {
-    return engine_options(load_config({.flags = std::move(flags)}).config, 1).model;
+    return engine_options(load_config({.flags = std::move(flags)}).config, 1);
   };
   CHECK(options({}).recompute == Recompute::kNone);
   CHECK(options({"--parallel.recompute", "selective"}).recompute == Recompute::kSelective);
-  const GptConfig full = options({"--parallel.recompute", "full", "--parallel.recompute_layers", "3"});
+  const EngineOptions full = options({"--parallel.recompute", "full", "--parallel.recompute_layers", "3"});
   CHECK(full.recompute == Recompute::kFull);
   CHECK(full.recompute_layers == 3);
-  const GptConfig megatron = options({"--recompute-granularity", "full", "--recompute-num-layers", "2"});
+  const EngineOptions megatron = options({"--recompute-granularity", "full", "--recompute-num-layers", "2"});
   CHECK(megatron.recompute == Recompute::kFull);
   CHECK(megatron.recompute_layers == 2);
 }

@@ -24,7 +24,7 @@ MeshRun tiny_run(MeshShape mesh, int microbatches, bool tied) {
   MeshRun run;
   run.engine.model = {.layers = 9, .hidden = 8, .heads = 2, .ffn = 16, .vocab = 30, .seq = 4};
   run.engine.model.tied = tied;
-  run.engine.model.loss_chunk = 3;  // two chunks a microbatch: the head's gradient is a sum within a microbatch too
+  run.engine.loss_chunk = 3;  // two chunks a microbatch: the head's gradient is a sum within a microbatch too
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 1e-2, .min_lr = 1e-4, .warmup_steps = 1, .total_steps = 20};
   run.mesh = mesh;

@@ -19,7 +19,7 @@ namespace {
 MeshRun run_of(MeshShape mesh, bool tied = true, int steps = 20) {
   MeshRun run;
   run.engine.model = {.layers = 3, .hidden = 24, .heads = 4, .ffn = 52, .vocab = 300, .seq = 8, .tied = tied};
-  run.engine.model.loss_chunk = 10;
+  run.engine.loss_chunk = 10;
   run.engine.model.dropout = run.engine.model.attn_dropout = 0.1;
   run.engine.micro_batch = 3;
   run.engine.optim.weight_decay = 0.1f;
@@ -95,8 +95,8 @@ TEST_CASE("with sequence parallelism recomputation is bitwise equal to none and 
       for (const Recompute how : {Recompute::kSelective, Recompute::kFull})
         for (const int64_t layers : {0, 1}) {
           INFO(text(mesh) << ' ' << schedule << " recompute " << static_cast<int>(how) << " layers " << layers);
-          run.engine.model.recompute = how;
-          run.engine.model.recompute_layers = layers;
+          run.engine.recompute = how;
+          run.engine.recompute_layers = layers;
           const MeshResult r = run_mesh(run);
           check_bitwise(r, none);
           check_planned(r, run.steps);
@@ -144,7 +144,7 @@ namespace {
 EngineOptions engine_of(bool sequence_parallel) {
   EngineOptions o;
   o.model = {.layers = 4, .hidden = 32, .heads = 4, .ffn = 96, .vocab = 300, .seq = 16};
-  o.model.loss_chunk = 64;
+  o.loss_chunk = 64;
   o.micro_batch = 4;
   o.microbatches = 3;
   o.sequence_parallel = sequence_parallel;
@@ -188,7 +188,7 @@ TEST_CASE("a layer sends what the formula says: 8 (t-1)/t n E, and 2 more where 
     for (const bool sp : {false, true})
       for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         EngineOptions o = engine_of(sp);
-        o.model.recompute = how;
+        o.recompute = how;
         o.microbatches = 1;
         const MeshShape shape{.tp = tp};
         INFO("tp " << tp << " sequence parallel " << sp << " recompute " << static_cast<int>(how));
@@ -209,7 +209,7 @@ TEST_CASE("a whole step and an evaluation send what the formulas of their layers
   for (const int tp : {2, 4})
     for (const bool sp : {false, true}) {
       const EngineOptions o = engine_of(sp);
-      const GptConfig& c = o.model;
+      const TransformerConfig& c = o.model;
       const int64_t n = share(o, tp), m = o.microbatches, rows = o.micro_batch * c.seq;
       const int64_t stats = rows * 3 * 4 * (tp - 1);  // of the cross-entropy: three floats a token from every rank
       // Position table, norms, row biases.

@@ -12,7 +12,7 @@ inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool sc
   MeshRun run;
   run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
   run.engine.model.dropout = 0.1;
-  run.engine.model.loss_chunk = 16;
+  run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};
   run.engine.precision = precision;
   if (scaled) run.engine.loss_scale = {.dynamic = true, .init = 0x1p10, .window = 2, .delta = 0, .hysteresis = 1};

@@ -64,7 +64,7 @@ void run(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   plan.train = plan.eval = {int64_t{1} << 32, int64_t{1} << 32, 0};
   Engine engine(o, mesh, backend, stream, plan);
   if (o.precision.fp8_delayed)  // as from the second step on
-    for (GptStage* s : engine.stages())
+    for (ModelStage* s : engine.stages())
       for (Fp8Range* r : s->fp8_ranges()) r->scale.known = true;
   const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *backend.device);
   MicroBatch mb;
@@ -120,8 +120,8 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
           INFO("tp " << tp << " pp " << pp << " dp " << dp << " loss_chunk " << chunk);
           EngineOptions o = small();
           o.sequence_parallel = (pp + dp) % 2 == 1;  // the same operations
-          o.model.loss_chunk = chunk;
-          const GptConfig& c = o.model;
+          o.loss_chunk = chunk;
+          const TransformerConfig& c = o.model;
           const int64_t n = o.micro_batch * c.seq * o.microbatches * dp;
           const int64_t matmul =
               c.layers * (4 * c.hidden * c.hidden + 2 * c.hidden * c.ffn) + padded_vocab(c.vocab, tp) * c.hidden;
@@ -129,7 +129,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
           CHECK(Count::gemm == 6 * n * matmul);
           CHECK(Count::attention == 6 * c.layers * c.hidden * c.seq * n);
           if (padded_vocab(c.vocab, tp) == padded_vocab(c.vocab, 1)) {
-            CHECK(static_cast<double>(Count::gemm + Count::attention) == c.train_flops(n));
+            CHECK(static_cast<double>(Count::gemm + Count::attention) == describe(c).train_flops(n));
           }
           if (chunk != 0) continue;
           run_world(o, shape, false);
@@ -140,7 +140,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
 
 TEST_CASE("the loss is one op a chunk where the vocabulary is whole, two where ranks share it", "[PK5]") {
   EngineOptions o = small();
-  o.model.loss_chunk = 20;
+  o.loss_chunk = 20;
   const int chunks = o.microbatches * 2;
   const auto count = [&](MeshShape shape, bool train) {
     run_world(o, shape, train);

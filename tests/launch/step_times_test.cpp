@@ -100,9 +100,9 @@ TEST_CASE("the predicted bubble is the formula where stages are equal, and more 
   o.model.vocab = 2;
   o.model.layers = 8;
   CHECK(predict_pipeline(o, 4).bubble == Approx(formula).margin(2e-3));  // a head of 2 tokens is next to nothing
-  o.model.recompute = Recompute::kFull;
+  o.recompute = Recompute::kFull;
   CHECK(stage_cost(o, 4).stage_b[0] == Approx(3 * stage_cost(o, 4).stage_f[0]));
-  o.model.recompute_layers = 1;  // of two blocks a stage
+  o.recompute_layers = 1;  // of two blocks a stage
   CHECK(stage_cost(o, 4).stage_b[0] == Approx(2.5 * stage_cost(o, 4).stage_f[0]));
 }
 

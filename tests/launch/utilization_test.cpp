@@ -23,14 +23,14 @@ TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, re
   CHECK(step_flops(o, 1, 1, 1024, -1).causal == 798031872);
   CHECK(step_flops(o, 1, 1, 1024, -1).full == 854654976);
   CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 798031872);
-  CHECK(step_flops(o, 1, 65536, 1024, -1).causal == o.model.train_flops(65536));
-  CHECK(step_flops(o, 1, 4096, 256, 7).causal == o.model.train_flops(4096, 256, 7));
-  o.model.recompute = Recompute::kSelective;
+  CHECK(step_flops(o, 1, 65536, 1024, -1).causal == describe(o.model).train_flops(65536));
+  CHECK(step_flops(o, 1, 4096, 256, 7).causal == describe(o.model).train_flops(4096, 256, 7));
+  o.recompute = Recompute::kSelective;
   CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 798031872);
-  o.model.recompute = Recompute::kFull;
+  o.recompute = Recompute::kFull;
   CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 986775552);
   // Four stages of 15 layers have 3, 4, 4 and 1 blocks; two of each are computed twice: seven of twelve.
-  o.model.recompute_layers = 2;
+  o.recompute_layers = 2;
   o.partition = "uniform";
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
 }

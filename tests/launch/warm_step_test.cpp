@@ -33,7 +33,7 @@ TEST_CASE("a warm training step allocates nothing on any rank") {
           EngineOptions o;
           o.schedule = schedule;
           o.sequence_parallel = sequence_parallel;
-          o.model.recompute = how;
+          o.recompute = how;
           for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
         }
 }
@@ -74,7 +74,7 @@ TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level,
           o.zero.persist_numel = 0;
           o.sequence_parallel = true;
           o.model.dropout = 0.1;
-          o.model.recompute = stage == 2 ? Recompute::kFull : Recompute::kSelective;
+          o.recompute = stage == 2 ? Recompute::kFull : Recompute::kSelective;
           const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
           for (int rank = 0; rank < shape.world(); ++rank) CHECK(warm_step(o, shape, rank) == 0);
         }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr GradReduce kEach = GradReduce::kEach, kEnd = GradReduce::kEnd, kAuto = GradReduce::kAuto;
 
-EngineOptions options_of(const GptConfig& model, int stage, GradReduce reduce, int microbatches = 3) {
+EngineOptions options_of(const TransformerConfig& model, int stage, GradReduce reduce, int microbatches = 3) {
   EngineOptions o;
   o.model = model;
   o.zero.stage = stage;
@@ -25,8 +25,8 @@ EngineOptions options_of(const GptConfig& model, int stage, GradReduce reduce, i
   return o;
 }
 
-const GptConfig kSmall{.layers = 6, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 1000, .seq = 32};
-const GptConfig kLarge{.layers = 48, .hidden = 1600, .heads = 16, .ffn = 6400, .vocab = 50257, .seq = 1024};
+const TransformerConfig kSmall{.layers = 6, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 1000, .seq = 32};
+const TransformerConfig kLarge{.layers = 48, .hidden = 1600, .heads = 16, .ffn = 6400, .vocab = 50257, .seq = 1024};
 
 // Flat sizes, padding included, of the scopes of pipeline rank `rank` in forward order. 1f1b, one chunk a rank.
 struct Scopes {
@@ -35,7 +35,7 @@ struct Scopes {
 };
 
 Scopes scopes_of(const EngineOptions& o, const MeshShape& mesh, int rank) {
-  const GptConfig& c = o.model;
+  const TransformerConfig& c = o.model;
   const int64_t t = mesh.tp, h = c.hidden;
   const auto flat = [&](std::vector<int64_t> numels) { return flat_layout(numels, mesh.dp).size; };
   const int64_t table = flat({padded_vocab(c.vocab, t) / t * h});
@@ -159,9 +159,9 @@ TEST_CASE("stage 3 gathers twice a microbatch, less what its turns from forward 
     const CommCounters each = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(each.all_gather == sent(gathered));
     CHECK(each.reduce_scatter == m * sent(all));  // together: 3m a, less the turns
-    o.model.recompute = Recompute::kFull;         // a block is gathered once for its second forward and its backward
+    o.recompute = Recompute::kFull;         // a block is gathered once for its second forward and its backward
     CHECK(plan_memory(o, mesh, 0).sent.data_parallel.all_gather == each.all_gather);
-    o.model.recompute = Recompute::kNone;
+    o.recompute = Recompute::kNone;
     o.zero.grad_reduce = kEnd;
     const CommCounters end = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(end.all_gather == each.all_gather);
@@ -205,7 +205,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
 }
 
 TEST_CASE("small buckets and no overlap keep one scope of whole gradients, overlap two") {
-  GptConfig c = kLarge;
+  TransformerConfig c = kLarge;
   c.vocab = 1000;  // blocks are the largest scopes
   const MeshShape mesh{.dp = 8};
   EngineOptions o = options_of(c, 2, kEach);

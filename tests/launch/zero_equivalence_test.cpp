@@ -33,8 +33,8 @@ MeshRun run_of(const Setting& s, const ZeroOptions& zero) {
   static const auto kSamples = synthetic_samples(48, 8, 60, 11);
   MeshRun run;
   run.engine.model = {.layers = 5, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 60, .seq = 8, .tied = s.tied};
-  run.engine.model.loss_chunk = 5;  // two chunks a microbatch
-  run.engine.model.recompute = s.recompute;
+  run.engine.loss_chunk = 5;  // two chunks a microbatch
+  run.engine.recompute = s.recompute;
   run.engine.model.dropout = s.dropout;
   run.engine.sequence_parallel = s.mesh.tp > 1;
   run.engine.optim.weight_decay = 0.1f;

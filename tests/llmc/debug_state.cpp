@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "checkpoint/weights.h"
+#include "launch/commands/model_weights.h"
 #include "tests/support/test.h"
 
 namespace gt {
@@ -87,7 +87,7 @@ DebugState read_debug_state(const std::string& folder) {
   DebugState s;
   Vfs vfs;
   s.model = name + ".bin";
-  const auto model = open_llmc(vfs, s.model);
+  const auto model = open_llmc(vfs, s.model, llmc_tensors);
   const auto shape = header_of(File::open(vfs, s.model));
   s.positions = shape[2], s.vocab = shape[3];
   const File f = File::open(vfs, name + "_debug_state.bin");

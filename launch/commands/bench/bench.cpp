@@ -96,7 +96,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.shape = mesh.shape();
     record.threads = threads;
     record.sharers = device.sharers();
-    record.parameters = options.model.parameters();
+    record.parameters = describe(options.model).parameters();
     record.sequences = c.train.global_batch;
     record.seq = c.model.seq;
     record.warmup = length.warmup;

@@ -64,7 +64,7 @@ double copies(const DeviceBench& b) {
 }
 
 // FLOP/s of causal attention, halves of the square that a row does not see left out; of the backward five products.
-void attention(const DeviceBench& b, const GptConfig& m, DType t, Ceilings& c) {
+void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilings& c) {
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
   const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),

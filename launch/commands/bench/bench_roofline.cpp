@@ -48,7 +48,7 @@ Exit run_bench_roofline(const Command& command) {
   const double tokens = static_cast<double>(c.train.global_batch * c.model.seq);
 
   fmt::print("{} parameters, tp {} pp {} dp {}, a step of {} sequences of {} tokens, {} at once\n",
-             format_thousands(o.model.parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch, c.model.seq,
+             format_thousands(describe(o.model).parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch, c.model.seq,
              c.train.micro_batch);
   fmt::print("ceilings  {}\n\n", ceilings_text(ceilings, c.model.hidden / c.model.heads, c.model.seq));
   if (shape.pp > 1) fmt::print("pipeline rank {}, the slowest:\n", roof.slowest);

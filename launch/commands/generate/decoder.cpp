@@ -48,7 +48,7 @@ int64_t arena_bytes(const LoadedModel& m, int64_t sequences) {
 
 }  // namespace
 
-KvCache::KvCache(const GptStage& stage, int64_t sequences, int64_t positions, Device device, const DeviceApi& api) {
+KvCache::KvCache(const ModelStage& stage, int64_t sequences, int64_t positions, Device device, const DeviceApi& api) {
   const Shape shape = stage.cache_shape(sequences, positions);
   const DType type = stage.cache_dtype();
   for (size_t i = 0; i < stage.blocks(); ++i) {

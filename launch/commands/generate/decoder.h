@@ -14,7 +14,7 @@ namespace gt {
 // Keys and values of the blocks of a stage, on its device.
 class KvCache {
  public:
-  KvCache(const GptStage&, int64_t sequences, int64_t positions, Device, const DeviceApi&);
+  KvCache(const ModelStage&, int64_t sequences, int64_t positions, Device, const DeviceApi&);
   const KvLayer* layers() const { return layers_.data(); }  // [blocks of the stage]
 
  private:
@@ -53,7 +53,7 @@ class Decoder {
   void collect(Tensor logits, std::span<const size_t> results);
 
   LoadedModel& m_;
-  GptStage& stage_;
+  ModelStage& stage_;
   const bool cached_;
   const int64_t context_, vocab_, shift_;
   KvCache cache_;

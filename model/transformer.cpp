@@ -1,58 +1,17 @@
-#include "model/gpt.h"
+#include "model/transformer.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "model/activation_tap.h"
 
 namespace gt {
 
-int64_t GptConfig::block_parameters() const {
-  return 4 * hidden                                                            // two norms
-         + qkv_width() * (hidden + 1) + hidden * hidden + hidden               // qkv and out
-         + 2 * hidden * ffn + ffn + hidden;                                    // up and down
-}
-
-int64_t GptConfig::parameters() const {
-  return vocab * hidden * (tied ? 1 : 2) + seq * hidden + layers * block_parameters() + 2 * hidden;
-}
-
-int64_t GptConfig::matmul_parameters() const {
-  return layers * (qkv_width() * hidden + hidden * hidden + 2 * hidden * ffn) + padded_vocab(vocab, 1) * hidden;
-}
-
-double GptConfig::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
-  GptConfig c = *this;
-  if (length > 0) c.seq = length;
-  if (blocks >= 0) c.layers = blocks;
-  const double n = static_cast<double>(tokens);
-  return n * (6.0 * static_cast<double>(c.matmul_parameters()) + 6.0 * static_cast<double>(c.layers * hidden * c.seq));
-}
-
-std::vector<LayerCost> GptConfig::layer_costs() const {
-  const int64_t h = hidden;
-  const int64_t block = 2 * h * qkv_width() + 2 * h * h + 4 * h * ffn + 2 * h * seq;
-  std::vector<LayerCost> out{{"embedding", 0, vocab * h + seq * h}};
-  out.insert(out.end(), static_cast<size_t>(layers), {"block", block, block_parameters()});
-  out.push_back({"norm", 0, 2 * h});
-  out.push_back({"head", 2 * h * vocab, vocab * h});
-  return out;
-}
-
-namespace {
-// Projections back into the residual stream start smaller by 1/sqrt(2 L).
-float residual_std(const GptConfig& c) { return c.init_std / std::sqrt(2.f * static_cast<float>(c.layers)); }
-}  // namespace
-
-Block::Block(const std::string& name, const GptConfig& c, const Build& b)
+Block::Block(const std::string& name, const Build& b)
     : Module(name),
-      keeps_codes_(b.precision.fp8 && !b.tensor().cut_rows()),
-      norm1_(name + ".norm1", c.hidden, b),
-      attn_(name + ".attn", c.hidden, c.heads, c.groups(), residual_std(c), c.attn_dropout, b),
-      attn_drop_(name + ".attn.out", c.dropout, b),
-      norm2_(name + ".norm2", c.hidden, b),
-      mlp_(name + ".mlp", c.hidden, c.ffn, residual_std(c), b),
-      mlp_drop_(name + ".mlp.down", c.dropout, b) {
+      attn_(name + ".attn", b),
+      attn_drop_(name + ".attn.out", b.config().dropout, b),
+      mlp_(name + ".mlp", b),
+      mlp_drop_(name + ".mlp.down", b.config().dropout, b),
+      norm1_(name + ".norm1", b, attn_.codes()),
+      norm2_(name + ".norm2", b, mlp_.codes()) {
   child(norm1_);
   child(attn_);
   child(norm2_);
@@ -60,12 +19,11 @@ Block::Block(const std::string& name, const GptConfig& c, const Build& b)
 }
 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
-  if (keeps_codes_ && keep == ops::Keep::kOutputs) keep = ops::Keep::kCodes;
-  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop, attn_.codes());
+  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
   const Var qkv = attn_.project(t, n1, keep);
   norm1_.discard(t, n1, keep);
   const Var a = attn_.attend(t, qkv, mb, keep);
-  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale), mlp_.codes());
+  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale));
   const Var m = mlp_(t, n2, keep);
   norm2_.discard(t, n2, keep);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};
@@ -79,70 +37,80 @@ Var Block::join(Tape& t, const Stream& s) {
   return ops::cast(t, ops::add(t, dropped, s.x), s.x.value.dtype);
 }
 
-GptStage::GptStage(const GptConfig& c, int begin, int end, int stage, const Build& b)
-    : config_(c), axis_(b.tensor()), precision_(b.precision), stage_(stage), embed_drop_("embed", c.dropout, b) {
-  const int last = static_cast<int>(c.layers) + 2;  // the head's place in the layer list
-  for (int i = begin; i < end; ++i) {
-    if (i == 0) {
-      embed_ = std::make_unique<VocabTable>("embed", c.vocab, c.hidden, b, b.precision.table(), false);
-      embed_->weight.tied_owner = c.tied;
-      position_ = std::make_unique<PositionTable>("pos_embed", c.seq, c.hidden, b);
-      named_.push_back({"embed", 0, embed_.get()});
-      named_.push_back({"pos_embed", 1, position_.get()});
-    } else if (i <= c.layers) {
+TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
+    : recompute_(b.recompute),
+      recompute_layers_(b.recompute_layers),
+      loss_chunk_(b.loss_chunk),
+      axis_(b.tensor()),
+      precision_(b.precision),
+      hidden_(b.config().hidden),
+      heads_(SelfAttention::local_heads(b)),
+      stage_(stage),
+      embed_drop_("embed", b.config().dropout, b) {
+  const auto blocks = static_cast<int>(b.config().layers);
+  for (int i = range.begin; i < range.end; ++i) {
+    const LayerSpec& layer = b.model.layers[static_cast<size_t>(i)];
+    if (layer.type == "embedding") {
+      add(embed_, layer, 0, b, false);
+      if (layer.units.size() > 1) add(position_, layer, 1, b);
+    } else if (layer.type == "block") {
       if (blocks_.empty()) first_block_ = i - 1;
       Build build = b;
-      if (b.precision.fp8_skip_ends && (i == 1 || i == c.layers)) build.precision.fp8 = false;
-      blocks_.push_back(std::make_unique<Block>("layers." + std::to_string(i - 1), c, build));
-      named_.push_back({blocks_.back()->name(), i + 1, blocks_.back().get()});
-    } else if (i < last) {
-      norm_ = std::make_unique<Norm>("final_norm", c.hidden, b);
-      named_.push_back({"final_norm", i + 1, norm_.get()});
+      if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = false;
+      add(blocks_.emplace_back(), layer, 0, build);
+    } else if (layer.type == "norm") {
+      add(norm_, layer, 0, b);
     } else {
-      head_ = std::make_unique<VocabTable>("head", c.vocab, c.hidden, b, b.precision.linear(), true);
-      if (c.tied) head_->weight.tied_to = "embed.weight";
-      named_.push_back({"head", i + 1, head_.get()});
+      add(head_, layer, 0, b, true);
     }
   }
 }
 
-std::vector<ScopeSpec> GptStage::scopes() {
+// Builds the module of an FSDP unit; both have one name.
+template <class Layer>
+void TransformerStage::add(std::unique_ptr<Layer>& layer, const LayerSpec& spec, size_t unit, const Build& b,
+                           auto... more) {
+  layer = std::make_unique<Layer>(spec.units[unit], b, more...);
+  named_.push_back({spec.units[unit], spec.first_unit + static_cast<int>(unit), layer.get()});
+}
+
+std::vector<ScopeSpec> TransformerStage::scopes() {
   std::vector<ScopeSpec> out;
   for (Named& n : named_) out.push_back({n.name, n.module->parameters(), stage_, n.index});
   return out;
 }
 
-std::vector<QuantRange*> GptStage::ranges() {
+std::vector<QuantRange*> TransformerStage::ranges() {
   std::vector<QuantRange*> out;
   for (Named& n : named_)
     for (QuantRange* r : n.module->ranges()) out.push_back(r);
   return out;
 }
 
-std::vector<Fp8Range*> GptStage::fp8_ranges() {
+std::vector<Fp8Range*> TransformerStage::fp8_ranges() {
   std::vector<Fp8Range*> out;
   for (Named& n : named_)
     for (Fp8Range* r : n.module->fp8_ranges()) out.push_back(r);
   return out;
 }
 
-void GptStage::keep_blocks(std::span<const double> keep) {
+void TransformerStage::keep_blocks(std::span<const double> keep) {
   const auto mine = keep.subspan(static_cast<size_t>(first_block_), blocks_.size());
   keep_.assign(mine.begin(), mine.end());
 }
 
-void GptStage::bind(ParamStore& store) {
+void TransformerStage::bind(ParamStore& store) {
   for (Named& n : named_) n.scope = &store.scope(n.name);
 }
 
-GptStage::Named& GptStage::named(const Module& m) {
+TransformerStage::Named& TransformerStage::named(const Module& m) {
   return *std::find_if(named_.begin(), named_.end(), [&](const Named& n) { return n.module == &m; });
 }
 
-Shape GptStage::boundary(const MicroBatch& mb) const { return {axis_.rows(mb).rows, config_.hidden}; }
+Shape TransformerStage::boundary(const MicroBatch& mb) const { return {axis_.rows(mb).rows, hidden_}; }
 
-int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
-  if (config_.loss_chunk > 0) return config_.loss_chunk;
+int64_t TransformerStage::loss_chunk(const MicroBatch& mb) const {
+  if (loss_chunk_ > 0) return loss_chunk_;
   // Fewer chunks mean fewer passes over the head's gradient; more rows than this leave the last-level cache anyway.
   constexpr int64_t kLogitBytes = 64 << 20;
   int64_t rows = 64;
@@ -152,24 +120,24 @@ int64_t GptStage::loss_chunk(const MicroBatch& mb) const {
 }
 
 template <class Body>
-void GptStage::in_scope(Tape& t, const Module& m, Body body) {
+void TransformerStage::in_scope(Tape& t, const Module& m, Body body) {
   ParamScope& scope = *named(m).scope;
   ops::enter(t, scope);
   body();
   ops::leave(t, scope);
 }
 
-void GptStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
+void TransformerStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
   if (tap_ != nullptr) tap_->activation(m.name() + part, x.value, mb);
 }
 
-Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
+Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
   Block* block = blocks_[i].get();
   const double kept = mb.train && !keep_.empty() ? keep_[i] : 1;
   if (kept == 0) return s;
   const auto scale = static_cast<float>(1 / kept);
-  const bool chosen = config_.recompute_layers == 0 || static_cast<int64_t>(i) < config_.recompute_layers;
-  if (chosen && config_.recompute == Recompute::kFull) {
+  const bool chosen = recompute_layers_ == 0 || static_cast<int64_t>(i) < recompute_layers_;
+  if (chosen && recompute_ == Recompute::kFull) {
     // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same
     // bits.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
@@ -182,7 +150,7 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
     }), {}, {}};
   }
   const ops::Keep keep =
-      chosen && config_.recompute == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
+      chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
   in_scope(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
@@ -193,7 +161,7 @@ Block::Stream GptStage::run_block(Tape& t, size_t i, Block::Stream s, const Micr
 
 // Without a backward only a block's result is needed: it moves to `room`, and all that the block computed is given back,
 // so that a forward pass takes the activations of one block instead of all.
-Block::Stream GptStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
+Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
                                        const Block::Stream& room) {
   const Arena::Mark mark = t.activations().mark();
   const Block::Stream out = run_block(t, i, s, mb);
@@ -209,11 +177,11 @@ Block::Stream GptStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s
   return kept;
 }
 
-Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
+Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}, {}};
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
-    in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
+    if (position_) in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
@@ -231,7 +199,7 @@ Var GptStage::body(Tape& t, Var input, const MicroBatch& mb) {
   return Block::join(t, s);
 }
 
-Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
+Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   Var x = body(t, input, mb);
   if (head_) {
     in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
@@ -240,7 +208,7 @@ Var GptStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   return x;
 }
 
-Tensor GptStage::logits(Tape& t, Tensor rows) {
+Tensor TransformerStage::logits(Tape& t, Tensor rows) {
   GT_CHECK(head_ && !t.recording() && !axis_.cut_rows(), "logits need the head, all rows, and no recording");
   const Tensor logits = ops::linear(t, head_->prepare(t, Var{rows}), head_->weight).value;
   if (logits.dtype == DType::kF32) return logits;
@@ -249,14 +217,17 @@ Tensor GptStage::logits(Tape& t, Tensor rows) {
   return wide;
 }
 
-Tensor GptStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
+Tensor TransformerStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {
   GT_CHECK(embed_ && head_, "logits of tokens need the whole model in one stage");
   return logits(t, body(t, {}, mb).value.slice(row, 1));
 }
 
-Shape GptStage::cache_shape(int64_t sequences, int64_t positions) const {
-  const int64_t heads = std::max<int64_t>(1, config_.groups() / axis_.group.size());
-  return {sequences, heads, positions, config_.hidden / config_.heads};
+Shape TransformerStage::cache_shape(int64_t sequences, int64_t positions) const {
+  return {sequences, heads_.kv_heads, positions, heads_.head_dim};
+}
+
+std::unique_ptr<ModelStage> make_stage(LayerRange range, int stage, const Build& build) {
+  return std::make_unique<TransformerStage>(range, stage, build);
 }
 
 }  // namespace gt

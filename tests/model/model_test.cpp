@@ -1,5 +1,5 @@
 // The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
-#include "model/gpt.h"
+#include "model/model_stage.h"
 
 #include <map>
 #include <set>
@@ -11,22 +11,25 @@ using namespace gt;
 
 namespace {
 
-GptConfig gpt2() { return {}; }  // 124M
+ModelSpec gpt2() { return describe({}); }  // 124M
 
 struct Built {
   NullFactory factory;
   Mesh mesh;
-  GptStage stage;
-  Built(const GptConfig& c, MeshShape shape, int rank, int begin, int end, bool sequence_parallel = false)
+  ModelSpec spec;
+  std::unique_ptr<ModelStage> stage;
+  Built(const TransformerConfig& c, MeshShape shape, int rank, int begin, int end, bool sequence_parallel = false)
       : factory(rank, shape.world()),
         mesh(shape, factory),
-        stage(c, begin, end, mesh.coord(Axis::kPp), Build{mesh, c.init_std, 0, sequence_parallel}) {}
+        spec(describe(c)),
+        stage(make_stage({begin, end}, mesh.coord(Axis::kPp),
+                         {.model = spec, .mesh = mesh, .sequence_parallel = sequence_parallel})) {}
 };
 
-std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape, int rank, int begin, int end) {
+std::map<std::string, Parameter> parameters(const TransformerConfig& c, MeshShape shape, int rank, int begin, int end) {
   Built b(c, shape, rank, begin, end);
   std::map<std::string, Parameter> out;
-  for (const ScopeSpec& s : b.stage.scopes())
+  for (const ScopeSpec& s : b.stage->scopes())
     for (const Parameter* p : s.params) {
       CHECK(p->name.rfind(s.name + ".", 0) == 0);  // the scope's name leads the parameter's
       CHECK(out.emplace(p->name, *p).second);
@@ -34,28 +37,26 @@ std::map<std::string, Parameter> parameters(const GptConfig& c, MeshShape shape,
   return out;
 }
 
-int layers(const GptConfig& c) { return static_cast<int>(c.layers) + 3; }
+int layers(const TransformerConfig& c) { return static_cast<int>(c.layers) + 3; }
 
 }  // namespace
 
 TEST_CASE("GPT-2 has the published number of parameters") {
   CHECK(gpt2().parameters() == 124439808);
-  CHECK(gpt2().block_parameters() == 7087872);
-  CHECK(GptConfig{.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}.parameters() == 354823168);
-  CHECK(GptConfig{.layers = 36, .hidden = 1280, .heads = 20, .ffn = 5120}.parameters() == 774030080);
-  CHECK(GptConfig{.layers = 48, .hidden = 1600, .heads = 25, .ffn = 6400}.parameters() == 1557611200);
-  GptConfig untied = gpt2();
-  untied.tied = false;
-  CHECK(untied.parameters() == 124439808 + 50257 * 768);
+  CHECK(gpt2().layers[1].parameters == 7087872);
+  CHECK(describe({.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}).parameters() == 354823168);
+  CHECK(describe({.layers = 36, .hidden = 1280, .heads = 20, .ffn = 5120}).parameters() == 774030080);
+  CHECK(describe({.layers = 48, .hidden = 1600, .heads = 25, .ffn = 6400}).parameters() == 1557611200);
+  CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
 TEST_CASE("the built layers hold as many parameters as the formula says") {
   for (bool tied : {true, false}) {
-    GptConfig c{.layers = 3, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .tied = tied};
+    TransformerConfig c{.layers = 3, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .tied = tied};
     int64_t total = 0;
     for (const auto& [name, p] : parameters(c, {}, 0, 0, layers(c)))
       total += p.tied_to.empty() ? p.full_shape.numel() : 0;
-    CHECK(total == c.parameters());
+    CHECK(total == describe(c).parameters());
   }
 }
 
@@ -89,7 +90,7 @@ TEST_CASE("FLOPs of a training step are exact integers") {
 }
 
 TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not") {
-  const GptConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     const int64_t t = tp, padded = (300 + 128 * t - 1) / (128 * t) * 128 * t;
     struct Want {
@@ -138,10 +139,10 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
 }
 
 TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial gradients, and nothing else changes") {
-  const GptConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     Built plain(c, {.tp = tp}, tp - 1, 0, layers(c)), cut(c, {.tp = tp}, tp - 1, 0, layers(c), true);
-    const std::vector<ScopeSpec> before = plain.stage.scopes(), after = cut.stage.scopes();
+    const std::vector<ScopeSpec> before = plain.stage->scopes(), after = cut.stage->scopes();
     int partial = 0;
     for (size_t s = 0; s < before.size(); ++s)
       for (size_t i = 0; i < before[s].params.size(); ++i) {
@@ -157,43 +158,43 @@ TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial
     MicroBatch mb;
     mb.batch = 3;
     mb.seq = 8;
-    CHECK(plain.stage.boundary(mb) == Shape{24, 16});
-    CHECK(cut.stage.boundary(mb) == Shape{24 / tp, 16});
+    CHECK(plain.stage->boundary(mb) == Shape{24, 16});
+    CHECK(cut.stage->boundary(mb) == Shape{24 / tp, 16});
   }
 }
 
 TEST_CASE("a split that does not divide names the parameter") {
-  const GptConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 42, .vocab = 300, .seq = 8};
+  const TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 42, .vocab = 300, .seq = 8};
   CHECK_THROWS_WITH(Built(c, {.tp = 4}, 0, 0, layers(c)),
                     Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));
 }
 
 TEST_CASE("the stages of every partition hold each parameter exactly once, under one scope order") {
-  const GptConfig c{.layers = 6, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  const TransformerConfig c{.layers = 6, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   std::map<std::string, Parameter> whole = parameters(c, {}, 0, 0, layers(c));
   for (const char* rule : {"flops", "uniform", "parameters", "type:block"})
     for (int pp : {1, 2, 3, 5, 9}) {
       INFO(rule << " pp " << pp);
       if (pp == 9 && std::string(rule) == "type:block") continue;
-      const std::vector<int> cut = partition(rule, c.layer_costs(), pp);
+      const std::vector<int> cut = partition(rule, describe(c).layer_costs(), pp);
       std::multiset<std::string> names;
       std::map<int, std::string> scopes;
       int last = -1;
       for (int s = 0; s < pp; ++s) {
         Built b(c, {.pp = pp}, s, cut[static_cast<size_t>(s)], cut[static_cast<size_t>(s) + 1]);
-        for (const ScopeSpec& scope : b.stage.scopes()) {
+        for (const ScopeSpec& scope : b.stage->scopes()) {
           CHECK(scope.stage == s);
           CHECK(scope.index > last);  // ascending in model order, whatever the cut
           last = scope.index;
-          CHECK(scope.index < c.total_scopes());
+          CHECK(scope.index < describe(c).units());
           CHECK(scopes.emplace(scope.index, scope.name).second);
           for (const Parameter* p : scope.params) names.insert(p->name);
         }
       }
-      CHECK(scopes.size() == static_cast<size_t>(c.total_scopes()));
+      CHECK(scopes.size() == static_cast<size_t>(describe(c).units()));
       CHECK(scopes[0] == "embed");
       CHECK(scopes[2] == "layers.0");
-      CHECK(scopes[c.total_scopes() - 1] == "head");
+      CHECK(scopes[describe(c).units() - 1] == "head");
       CHECK(names.size() == whole.size());
       for (const auto& [name, p] : whole) CHECK(names.count(name) == 1);
     }

@@ -1,0 +1,250 @@
+#include "launch/commands/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+// Rows of a weight's blocks along dimension 0, for so many tensors elsewhere.
+std::vector<int64_t> block_rows(const ParamSpec& p, size_t blocks) {
+  const int64_t rows = p.shape[0];
+  if (blocks != 3 || p.shard.heads == 0) {
+    const auto n = static_cast<int64_t>(blocks);
+    return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
+  }
+  const int64_t head = rows / (p.shard.heads + 2 * p.shard.kv_heads);
+  return {p.shard.heads * head, p.shard.kv_heads * head, p.shard.kv_heads * head};
+}
+
+std::vector<int64_t> extents(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }
+
+}  // namespace
+
+std::vector<int64_t> ModelWeight::hf_shape(size_t block) const {
+  std::vector<int64_t> out = shape;
+  out[0] = hf[block].rows;
+  if (transposed) std::swap(out[0], out[1]);
+  return out;
+}
+
+const Family& family_of(const ModelConfig& m) {
+  const Family* f = find_family(m.arch);
+  GT_CHECK(f != nullptr, "model.arch ", m.arch);
+  return *f;
+}
+
+std::vector<ModelWeight> model_weights(const ModelConfig& m) {
+  const Family& family = family_of(m);
+  const ModelSpec spec = describe(m);
+  std::vector<ModelWeight> out;
+  for (const ParamSpec& p : spec.params) {
+    if (!p.tied_to.empty()) continue;
+    ModelWeight w{.native = p.name, .shape = extents(p.shape), .shard = p.shard};
+    w.transposed = hf_transposed(family, p);
+    const std::vector<std::string> names = hf_names(family, p);
+    const std::vector<int64_t> rows = block_rows(p, names.size());
+    for (size_t k = 0; k < names.size(); ++k) w.hf.push_back({names[k], rows[k]});
+    out.push_back(std::move(w));
+  }
+  return out;
+}
+
+std::vector<WeightInfo> llmc_tensors(const LlmcShape& s) {
+  ModelConfig m;
+  m.layers = s.layers, m.hidden = s.hidden, m.heads = s.heads, m.ffn = 4 * s.hidden, m.vocab = s.vocab, m.seq = s.seq;
+  const ModelSpec spec = describe(m);
+  std::vector<std::string> classes;  // in the order of their first tensors
+  std::vector<std::vector<WeightInfo>> stacks;
+  for (const ParamSpec& p : spec.params) {
+    if (!p.tied_to.empty()) continue;
+    const std::string name = leaf_class(p.name);
+    const auto at = static_cast<size_t>(std::find(classes.begin(), classes.end(), name) - classes.begin());
+    if (at == classes.size()) classes.push_back(name), stacks.emplace_back();
+    stacks[at].push_back({p.name, "", extents(p.shape)});
+  }
+  std::vector<WeightInfo> out;
+  for (const auto& stack : stacks) out.insert(out.end(), stack.begin(), stack.end());
+  return out;
+}
+
+std::vector<float> transpose(const std::vector<float>& in, int64_t rows, int64_t cols) {
+  constexpr int64_t kTile = 32;
+  std::vector<float> out(in.size());
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile)
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile)
+      for (int64_t r = r0; r < std::min(rows, r0 + kTile); ++r)
+        for (int64_t c = c0; c < std::min(cols, c0 + kTile); ++c)
+          out[static_cast<size_t>(c * rows + r)] = in[static_cast<size_t>(r * cols + c)];
+  return out;
+}
+
+namespace {
+
+class HfWriter : public HfKeys {
+ public:
+  nlohmann::json json;  // keeps keys sorted
+
+  void integer(const char* key, int64_t& value, int64_t, int64_t, int64_t) override { json[key] = value; }
+  void number(const char* key, double& value, double, double, double) override { json[key] = value; }
+  void boolean(const char* key, bool& value, bool) override { json[key] = value; }
+  void word(const char* key, std::initializer_list<std::string_view> values, const char*) override {
+    json[key] = *values.begin();
+  }
+  void only(const char*, bool) override {}
+  void only(const char* key, double value) override { json[key] = value; }
+  void also(const char* key, int64_t value) override { json[key] = value; }
+  bool reading() const override { return false; }
+  void problem(std::string) override {}
+  void warning(std::string) override {}
+};
+
+class HfReader : public HfKeys {
+ public:
+  HfReader(const JsonValue& json, std::vector<std::string>& problems, std::vector<std::string>& warnings)
+      : json_(json), problems_(problems), warnings_(warnings) {}
+
+  void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard) override {
+    const JsonValue* v = given(key);
+    if (v == nullptr) {
+      if (standard == kRequired) problem(fmt::format("{}: missing", key));
+      value = std::max(standard, low);
+      return;
+    }
+    int64_t n = 0;
+    if (v->kind != JsonValue::Kind::kNumber || !parse_int(v->text, n) || n < low || n > high) {
+      problem(fmt::format("{}: expected a whole number {} to {}, found {}", key, low, high, shown(*v)));
+      n = low;
+    }
+    value = n;
+  }
+  void number(const char* key, double& value, double low, double high, double standard) override {
+    value = standard;
+    const JsonValue* v = given(key);
+    double x = 0;
+    if (v == nullptr) return;
+    if (v->kind != JsonValue::Kind::kNumber || !parse_double(v->text, x) || x < low || x > high)
+      return problem(fmt::format("{}: expected a number {} to {}, found {}", key, low, high, shown(*v)));
+    value = x;
+  }
+  void boolean(const char* key, bool& value, bool standard) override {
+    value = standard;
+    const JsonValue* v = given(key);
+    if (v == nullptr) return;
+    if (v->kind != JsonValue::Kind::kBool) problem(fmt::format("{}: expected true or false, found {}", key, shown(*v)));
+    value = v->boolean;
+  }
+  void word(const char* key, std::initializer_list<std::string_view> values, const char* remark) override {
+    const JsonValue* v = given(key);
+    if (v == nullptr) return;
+    if (v->kind != JsonValue::Kind::kString)
+      problem(fmt::format("{}: expected a text, found {}", key, shown(*v)));
+    else if (std::find(values.begin(), values.end(), v->text) == values.end())
+      problem(fmt::format("{}: \"{}\", expected {}{}", key, v->text, *values.begin(), remark));
+  }
+  void only(const char* key, bool value) override {
+    bool found = value;
+    boolean(key, found, value);
+    if (found != value) problem(fmt::format("{}: {}, expected {}", key, found, value));
+  }
+  void only(const char* key, double value) override {
+    double found = value;
+    number(key, found, 0, 1, value);
+    if (std::abs(found - value) > 1e-12) problem(fmt::format("{}: {}, expected {}", key, found, value));
+  }
+  void also(const char*, int64_t) override {}
+  bool reading() const override { return true; }
+  void problem(std::string text) override { problems_.push_back(std::move(text)); }
+  void warning(std::string text) override { warnings_.push_back(std::move(text)); }
+
+ private:
+  const JsonValue* given(const char* key) const {
+    const JsonValue* v = json_.find(key);
+    return v == nullptr || v->kind == JsonValue::Kind::kNull ? nullptr : v;
+  }
+  static std::string shown(const JsonValue& v) { return v.text.empty() ? kind_name(v.kind) : v.text.substr(0, 60); }
+  const JsonValue& json_;
+  std::vector<std::string>&problems_, &warnings_;
+};
+
+// The family that model_type names; the first where there is none, as old files of it have it.
+const Family& family_of_type(const JsonValue& json, std::vector<std::string>& problems) {
+  const JsonValue* v = json.find("model_type");
+  if (v == nullptr || v->kind == JsonValue::Kind::kNull) return *families().front();
+  std::string known;
+  for (const Family* f : families()) {
+    if (v->kind == JsonValue::Kind::kString && v->text == f->model_type) return *f;
+    known += (known.empty() ? "" : " or ") + std::string(f->model_type);
+  }
+  problems.push_back(fmt::format("model_type: \"{}\", expected {}", v->text.substr(0, 60), known));
+  return *families().front();
+}
+
+}  // namespace
+
+std::string hf_config_json(const ModelConfig& m, int64_t end_of_text, const std::string& dtype) {
+  const Family& family = family_of(m);
+  HfWriter out;
+  TransformerConfig c = m;
+  family.keys(out, c);
+  out.json["architectures"] = {family.architecture};
+  out.json["model_type"] = family.model_type;
+  out.json["torch_dtype"] = dtype;
+  out.json["bos_token_id"] = out.json["eos_token_id"] = nullptr;
+  if (end_of_text >= 0) out.json["bos_token_id"] = out.json["eos_token_id"] = end_of_text;
+  return out.json.dump(2) + "\n";
+}
+
+std::vector<std::string> not_in_hf_config(const ModelConfig& m, const std::string& text) {
+  Config ours, theirs;
+  ours.model = m;
+  static_cast<TransformerConfig&>(theirs.model) = parse_hf_config(text, "config.json").model;
+  for (Config* c : {&ours, &theirs}) c->model.kv_heads = c->model.groups(), c->model.head_dim = c->model.head_width();
+  theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
+  const std::vector<Option> a = list_options(ours), b = list_options(theirs);
+  std::vector<std::string> out;
+  for (size_t k = 0; k < a.size(); ++k)
+    if (value_text(a[k]) != value_text(b[k]))
+      out.push_back(fmt::format("{} {}, where Hugging Face's {} has {}", a[k].key(), value_text(a[k]),
+                                family_of(m).name, value_text(b[k])));
+  return out;
+}
+
+HfConfig parse_hf_config(const std::string& text, const std::string& where) {
+  JsonValue json;
+  try {
+    json = parse_json(text, where);
+  } catch (const Error& e) { throw Error(e.what(), Exit::kDamaged); }
+  std::vector<std::string> problems;
+  HfConfig out;
+  const Family& family = family_of_type(json, problems);
+  HfReader in(json, problems, out.warnings);
+  out.model.arch = family.name;
+  static_cast<TransformerConfig&>(out.model) = family.decisions;
+  family.keys(in, out.model);
+  const JsonValue* eos = json.find("eos_token_id");
+  if (eos != nullptr && eos->kind == JsonValue::Kind::kNumber)
+    in.integer("eos_token_id", out.end_of_text, 0, 1 << 22, HfKeys::kRequired);
+  GT_REQUIRE(problems.empty(), Exit::kDamaged, where, ": no ", family.name, " model that can be imported:",
+             fmt::format("\n  {}", fmt::join(problems, "\n  ")));
+  return out;
+}
+
+std::vector<std::string> model_flags(const ModelConfig& m) {
+  Config c;
+  c.model = m;
+  std::vector<std::string> out;
+  for (const Option& o : list_options(c))
+    if (o.section == "model") {
+      out.push_back("--" + o.key());
+      out.push_back(value_text(o));
+    }
+  return out;
+}
+
+}  // namespace gt

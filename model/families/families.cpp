@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <array>
+
+#include "model/families/family.h"
+
+namespace gt {
+
+extern const Family kGpt2;
+
+namespace {
+
+constexpr std::array<const Family*, 1> kFamilies{&kGpt2};
+
+const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
+  const std::string name = leaf_class(p.name, block);
+  const auto it = std::find_if(f.names.begin(), f.names.end(), [&](const NameRule& r) { return r.ours == name; });
+  return it == f.names.end() ? nullptr : &*it;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() { return kFamilies; }
+
+const Family* find_family(std::string_view name) {
+  const auto it = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family* f) { return f->name == name; });
+  return it == kFamilies.end() ? nullptr : *it;
+}
+
+const char* family_choices() {
+  static const std::string choices = [] {
+    std::string out;
+    for (const Family* f : kFamilies) out += (out.empty() ? "" : "|") + std::string(f->name);
+    return out;
+  }();
+  return choices.c_str();
+}
+
+std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
+  int64_t block = -1;
+  const NameRule* rule = rule_of(f, p, &block);
+  std::vector<std::string> out;
+  for (std::string_view rest = rule == nullptr ? "" : rule->theirs; !rest.empty();) {
+    const size_t end = std::min(rest.find(' '), rest.size());
+    std::string name(rest.substr(0, end));
+    if (const size_t star = name.find('*'); star != std::string::npos) name.replace(star, 1, std::to_string(block));
+    out.push_back(std::move(name));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return out;
+}
+
+bool hf_transposed(const Family& f, const ParamSpec& p) {
+  const NameRule* rule = rule_of(f, p, nullptr);
+  return rule != nullptr && rule->transposed && p.shape.rank == 2;
+}
+
+}  // namespace gt

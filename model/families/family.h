@@ -1,0 +1,58 @@
+// Model families: which decisions a name stands for, and what Hugging Face calls its configuration and tensors. One
+// file a family here, one line in the table of families.cpp; everything else goes by this table.
+#pragma once
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/model_spec.h"
+
+namespace gt {
+
+// The keys of a Hugging Face config.json, visited once: read into the configuration, or written from it. Problems are
+// collected, not thrown.
+class HfKeys {
+ public:
+  static constexpr int64_t kRequired = -1;
+  virtual ~HfKeys() = default;
+  // `standard`: without the key, or with null. A number below `low` or above `high` is a problem.
+  virtual void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard = kRequired) = 0;
+  virtual void number(const char* key, double& value, double low, double high, double standard) = 0;
+  virtual void boolean(const char* key, bool& value, bool standard) = 0;
+  // The key has one of these values, or is absent; the first is written.
+  virtual void word(const char* key, std::initializer_list<std::string_view> values, const char* remark = "") = 0;
+  // Another value, or another number, is a problem. Written only where `write` is set.
+  virtual void only(const char* key, bool value) = 0;
+  virtual void only(const char* key, double value) = 0;
+  virtual void also(const char* key, int64_t value) = 0;  // written, never read
+  virtual bool reading() const = 0;
+  virtual void problem(std::string text) = 0;
+  virtual void warning(std::string text) = 0;
+};
+
+// Tensors of a class, "layers.*.attn.qkv.weight", as they are called in a Hugging Face folder.
+struct NameRule {
+  std::string_view ours;
+  std::string_view theirs;  // with the same *; several names, separated by a space: blocks of dimension 0, in order
+  bool transposed = false;  // matrices there are [in, out]
+};
+
+struct Family {
+  const char* name;                 // value of model.arch
+  const char* model_type;           // in config.json
+  const char* architecture;         // the class in transformers
+  const char* prefix;               // that tensors of the model without its head may lack
+  TransformerConfig decisions;      // its sizes are those of no particular model
+  void (*keys)(HfKeys&, TransformerConfig&);
+  std::span<const NameRule> names;
+};
+
+std::span<const Family* const> families();
+const Family* find_family(std::string_view name);  // nullptr: none of the table
+const char* family_choices();                      // "gpt2|llama", for options
+// Names of a parameter's blocks in a Hugging Face folder, in order; empty: the family has none for it.
+std::vector<std::string> hf_names(const Family&, const ParamSpec&);
+bool hf_transposed(const Family&, const ParamSpec&);
+
+}  // namespace gt

@@ -1,0 +1,183 @@
+#include "model/model_spec.h"
+
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "autograd/ops.h"
+
+namespace gt {
+namespace {
+
+// Collects a model layer by layer; names are relative to the open block.
+class Inventory {
+ public:
+  explicit Inventory(const TransformerConfig& c)
+      : std_(static_cast<float>(c.init_std)), residual_std_(std_ / std::sqrt(2.f * static_cast<float>(c.layers))) {
+    m_.config = c;
+  }
+
+  void layer(const char* type) { m_.layers.push_back({.type = type, .first_unit = units_}); }
+  // Opens an FSDP unit; `prefix` leads the names of modules inside it.
+  void unit(const std::string& name, const std::string& prefix = "") {
+    m_.layers.back().units.push_back(name);
+    ++units_;
+    prefix_ = prefix;
+  }
+  void block(int64_t i) {
+    layer("block");
+    unit(cat("layers.", i), cat("layers.", i, '.'));
+  }
+  void norm(const char* name) {
+    const int64_t width = m_.config.hidden;
+    module(name);
+    add("weight", {width}, {}, {Init::Kind::kOne}, Role::kNorm);
+    if (m_.config.norm == NormKind::kLayer) add("bias", {width}, {}, {Init::Kind::kZero}, Role::kNorm);
+  }
+  // A linear layer, [out, in]; its bias is cut like its rows.
+  void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
+    linear(name, out, m_.config.hidden, cut, {Init::Kind::kNormal, std_});
+    if (bias) add("bias", {out}, cut, {Init::Kind::kZero}, Role::kBias);
+  }
+  // A projection of `in` channels, which TP ranks share, back into the residual stream.
+  void row_linear(const char* name, int64_t in, bool bias) {
+    const int64_t out = m_.config.hidden;
+    linear(name, out, in, ShardSpec::split(1), {Init::Kind::kNormal, residual_std_}).residual = true;
+    if (bias) add("bias", {out}, {}, {Init::Kind::kZero}, Role::kBias);
+  }
+  // A table [rows, hidden] of an FSDP unit of its own.
+  ParamSpec& table(const char* name, int64_t rows, Role role, ShardSpec cut) {
+    unit(name);
+    module(name);
+    return add("weight", {rows, m_.config.hidden}, cut, {Init::Kind::kNormal, std_}, role);
+  }
+  void attention(const char* name) {
+    module(name).attention = m_.config.q_width();
+    open_layer().flops += 2 * m_.config.q_width() * m_.config.seq;
+  }
+  ModuleSpec& module(const char* name) {
+    m_.modules.push_back({.name = prefix_ + name, .layer = static_cast<int>(m_.layers.size()) - 1});
+    return m_.modules.back();
+  }
+  LayerSpec& open_layer() { return m_.layers.back(); }
+  ModelSpec take() { return std::move(m_); }
+
+ private:
+  ParamSpec& linear(const char* name, int64_t out, int64_t in, ShardSpec cut, Init init) {
+    module(name).weights = out * in;
+    open_layer().flops += 2 * out * in;
+    return add("weight", {out, in}, cut, init, Role::kMatrix);
+  }
+  // A parameter of the open module.
+  ParamSpec& add(const char* leaf, Shape shape, ShardSpec shard, Init init, Role role) {
+    ParamSpec p{.name = cat(m_.modules.back().name, '.', leaf), .shape = shape, .shard = shard, .init = init};
+    p.role = role;
+    p.layer = m_.modules.back().layer;
+    m_.modules.back().parameters += shape.numel();
+    open_layer().parameters += shape.numel();
+    m_.index[p.name] = m_.params.size();
+    return m_.params.emplace_back(std::move(p));
+  }
+
+  ModelSpec m_;
+  const float std_, residual_std_;
+  int units_ = 0;
+  std::string prefix_;
+};
+
+void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
+  m.block(i);
+  m.norm("norm1");
+  m.column_linear("attn.qkv", c.qkv_width(), ShardSpec::qkv(c.heads, c.groups()), c.qkv_bias);
+  m.attention("attn.core");
+  m.row_linear("attn.out", c.q_width(), c.out_bias);
+  m.norm("norm2");
+  m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
+  m.module(cat("mlp.", names_of(c.activation)[static_cast<size_t>(c.activation)]).c_str());
+  m.row_linear("mlp.down", c.ffn, c.mlp_bias);
+}
+
+}  // namespace
+
+ModelSpec describe(const TransformerConfig& c) {
+  Inventory m(c);
+  m.layer("embedding");
+  m.table("embed", c.vocab, Role::kEmbedding, ShardSpec::split(0)).padded = true;
+  if (c.position == PositionKind::kLearned) m.table("pos_embed", c.seq, Role::kPosition, ShardSpec::replicate());
+  for (int64_t i = 0; i < c.layers; ++i) describe_block(m, c, i);
+  m.layer("norm");
+  m.unit("final_norm");
+  m.norm("final_norm");
+  m.layer("head");
+  ParamSpec& head = m.table("head", c.vocab, Role::kHead, ShardSpec::split(0));
+  head.padded = true;
+  if (c.tied) head.tied_to = "embed.weight";
+  ModelSpec spec = m.take();
+  spec.layers.back().flops = 2 * c.hidden * c.vocab;
+  spec.modules.back().weights = padded_vocab(c.vocab, 1) * c.hidden;
+  if (c.tied) spec.modules.back().parameters = 0;
+  return spec;
+}
+
+const ParamSpec* ModelSpec::find(const std::string& name) const {
+  const auto it = index.find(name);
+  return it == index.end() ? nullptr : &params[it->second];
+}
+
+const ParamSpec& ModelSpec::param(const std::string& name) const {
+  const ParamSpec* p = find(name);
+  GT_CHECK(p != nullptr, "the model has no parameter ", name);
+  return *p;
+}
+
+int64_t ModelSpec::parameters() const {
+  int64_t n = 0;
+  for (const ModuleSpec& m : modules) n += m.parameters;
+  return n;
+}
+
+int64_t ModelSpec::matmul_parameters() const {
+  int64_t n = 0;
+  for (const ModuleSpec& m : modules) n += m.weights;
+  return n;
+}
+
+double ModelSpec::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
+  const int64_t all = config.layers, s = length > 0 ? length : config.seq;
+  int64_t weights = 0, attention = 0, head = 0;  // of all blocks; outside of them
+  for (const ModuleSpec& m : modules) {
+    const bool in_block = m.layer >= 1 && m.layer <= all;
+    (in_block ? weights : head) += m.weights;
+    attention += m.attention;
+  }
+  const int64_t run = blocks >= 0 ? blocks : all;
+  const double n = static_cast<double>(tokens);
+  return n * (6.0 * static_cast<double>(weights / all * run + head) +
+              6.0 * static_cast<double>(attention / all * run * s));
+}
+
+std::vector<LayerCost> ModelSpec::layer_costs() const {
+  std::vector<LayerCost> out;
+  for (const LayerSpec& l : layers) out.push_back({l.type, l.flops, l.parameters});
+  return out;
+}
+
+Shape local_shape(const ParamSpec& p, int tp) {
+  Shape s = p.shape;
+  if (p.shard.kind != ShardSpec::Kind::kSplit) return s;
+  int64_t& extent = s.dim[static_cast<size_t>(p.shard.dim)];
+  extent = p.padded ? padded_vocab(extent, tp) / tp : local_extent(p.shard, extent, tp);
+  return s;
+}
+
+std::string leaf_class(std::string_view name, int64_t* block) {
+  constexpr std::string_view kLayers = "layers.";
+  int64_t number = -1;
+  const size_t dot = name.find('.', kLayers.size());
+  if (name.substr(0, kLayers.size()) == kLayers && dot != std::string_view::npos)
+    std::from_chars(name.data() + kLayers.size(), name.data() + dot, number);
+  if (block != nullptr) *block = number;
+  return number < 0 ? std::string(name) : cat("layers.*", name.substr(dot));
+}
+
+}  // namespace gt

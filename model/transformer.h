@@ -1,0 +1,90 @@
+// A Transformer decoder, forward only: the tape supplies the backward, ShardSpec and Mesh supply the parallelism. The
+// layer list is embedding, block x L, final norm, head; a stage is any run of it. What the layers are made of is
+// ModelSpec's.
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/layers/attention.h"
+#include "model/layers/dropout.h"
+#include "model/layers/embedding.h"
+#include "model/layers/mlp.h"
+#include "model/layers/norm.h"
+#include "model/model_stage.h"
+
+namespace gt {
+
+class Block : public Module {
+ public:
+  Block(const std::string& name, const Build&);
+  // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
+  struct Stream { Var x; std::optional<Var> branch; RowDrop drop; };
+  // scale: of what attention and MLP add.
+  Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep, float scale);
+  static Var join(Tape&, const Stream&);  // where no norm follows
+
+ private:
+  SelfAttention attn_;
+  ResidualDropout attn_drop_;
+  Mlp mlp_;
+  ResidualDropout mlp_drop_;
+  Norm norm1_, norm2_;  // each writes what the layer behind it reads
+};
+
+class TransformerStage : public ModelStage {
+ public:
+  TransformerStage(LayerRange, int stage, const Build&);
+
+  Shape boundary(const MicroBatch&) const override;
+  DType boundary_dtype() const override { return precision_.stream(); }
+  bool boundary_replicated() const override { return !axis_.cut_rows(); }
+  Var forward(Tape&, Var input, const MicroBatch&) override;
+
+  std::vector<ScopeSpec> scopes() override;
+  std::vector<QuantRange*> ranges() override;
+  std::vector<Fp8Range*> fp8_ranges() override;
+  void bind(ParamStore&) override;
+  void keep_blocks(std::span<const double> keep) override;
+  size_t blocks() const override { return blocks_.size(); }
+  int first_block() const override { return first_block_; }
+  void show_to(ActivationTap* tap) override { tap_ = tap; }
+  Var hidden(Tape& t, Var input, const MicroBatch& mb) override { return body(t, input, mb); }
+  Tensor logits(Tape&, Tensor rows) override;
+  Tensor next_logits(Tape&, const MicroBatch&, int64_t row) override;
+  Shape cache_shape(int64_t sequences, int64_t positions) const override;
+  DType cache_dtype() const override { return precision_.linear(); }
+
+ private:
+  struct Named { std::string name; int index; Module* module; ParamScope* scope = nullptr; };
+  template <class Layer>
+  void add(std::unique_ptr<Layer>& layer, const LayerSpec&, size_t unit, const Build&, auto... more);
+  Named& named(const Module&);
+  template <class Body>
+  void in_scope(Tape&, const Module&, Body);
+  Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
+  Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
+  Block::Stream run_and_forget(Tape&, size_t i, const Block::Stream&, const MicroBatch&, const Block::Stream& room);
+  int64_t loss_chunk(const MicroBatch&) const;
+  void show(const Module&, const char* part, const Var&, const MicroBatch&);
+  const Recompute recompute_;
+  const int64_t recompute_layers_, loss_chunk_;
+  const TensorAxis axis_;
+  const Precision precision_;
+  const int64_t hidden_;
+  const ops::AttentionShape heads_;  // of this rank
+  const int stage_;
+  std::unique_ptr<VocabTable> embed_, head_;
+  std::unique_ptr<PositionTable> position_;
+  ResidualDropout embed_drop_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  int first_block_ = 0;       // number of blocks_.front() in the model
+  std::vector<double> keep_;  // of the running step, by local block; empty: all of them, as they are
+  std::unique_ptr<Norm> norm_;
+  std::vector<Named> named_;
+  ActivationTap* tap_ = nullptr;
+};
+
+}  // namespace gt

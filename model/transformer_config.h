@@ -1,0 +1,50 @@
+// What a Transformer decoder computes: its sizes, and one value for each decision in which families differ. A family
+// (model/families/) is an initialiser of it. How a run computes the same function is Build's (model/module.h).
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "autograd/shard_spec.h"
+
+namespace gt {
+
+enum class NormKind : uint8_t;    // kernels/ops.h: kLayer, kRms
+enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2
+
+// How a token's position enters: a learned table added to the embeddings, or rotation of queries and keys (Su et al.
+// 2021, arXiv 2104.09864).
+enum class PositionKind : uint8_t { kLearned, kRotary };
+
+// Names of the values, in their order: of options, config.json and messages.
+constexpr std::array<const char*, 2> names_of(NormKind) { return {"layer_norm", "rms_norm"}; }
+constexpr std::array<const char*, 2> names_of(PositionKind) { return {"learned", "rotary"}; }
+constexpr std::array<const char*, 3> names_of(Activation) { return {"gelu", "silu", "relu2"}; }
+
+struct TransformerConfig {
+  int64_t layers = 12, hidden = 768, heads = 12;
+  int64_t kv_heads = 0;  // key and value heads, a divisor of heads; 0: as many
+  int64_t ffn = 3072, vocab = 50257, seq = 1024;
+  bool tied = true;      // one table for token embedding and head
+  int64_t head_dim = 0;  // channels of a head; 0: hidden / heads
+
+  NormKind norm{};  // kLayer
+  double norm_eps = 1e-5;
+  PositionKind position = PositionKind::kLearned;
+  double rope_theta = 10000;
+  Activation activation{};  // kGelu
+  bool gated = false;                 // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
+  bool qkv_bias = true, out_bias = true, mlp_bias = true;
+
+  double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
+  double attn_dropout = 0;  // of attention probabilities
+  double init_std = 0.02;
+
+  int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }              // key and value heads
+  int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
+  int64_t q_width() const { return heads * head_width(); }                          // columns of all queries
+  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }       // of the fused projection
+  // Consecutive TP ranks that hold the same key and value head: MeshShape::kv_ranks.
+  int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).copies(tp); }
+};
+
+}  // namespace gt

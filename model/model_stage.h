@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "model/activation_tap.h"
+#include "model/layers/rotary.h"
 #include "model/module.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/zero/param_store.h"
@@ -17,6 +18,7 @@ class ModelStage : public Stage {
   virtual std::vector<ScopeSpec> scopes() = 0;
   virtual std::vector<QuantRange*> ranges() = 0;     // of the inputs of linear layers, where they are quantized; without memory
   virtual std::vector<Fp8Range*> fp8_ranges() = 0;   // of what FP8 linear layers encode anew at every use
+  virtual std::vector<Constant*> constants() = 0;    // to be given memory before the first forward
   virtual void bind(ParamStore&) = 0;                // before the first forward
 
   // From the next step on: an entry a block of the model, 0 for one that is left out, else what the branches of a block

@@ -4,9 +4,9 @@
 
 namespace gt {
 
-Block::Block(const std::string& name, const Build& b)
+Block::Block(const std::string& name, const Build& b, const Constant* rotary)
     : Module(name),
-      attn_(name + ".attn", b),
+      attn_(name + ".attn", b, rotary),
       attn_drop_(name + ".attn.out", b.config().dropout, b),
       mlp_(name + ".mlp", b),
       mlp_drop_(name + ".mlp.down", b.config().dropout, b),
@@ -48,6 +48,8 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       stage_(stage),
       embed_drop_("embed", b.config().dropout, b) {
   const auto blocks = static_cast<int>(b.config().layers);
+  if (b.config().position == PositionKind::kRotary) rotary_ = rotary_table(b.config());
+  const Constant* rotary = rotary_ ? &*rotary_ : nullptr;
   for (int i = range.begin; i < range.end; ++i) {
     const LayerSpec& layer = b.model.layers[static_cast<size_t>(i)];
     if (layer.type == "embedding") {
@@ -57,7 +59,7 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       if (blocks_.empty()) first_block_ = i - 1;
       Build build = b;
       if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = false;
-      add(blocks_.emplace_back(), layer, 0, build);
+      add(blocks_.emplace_back(), layer, 0, build, rotary);
     } else if (layer.type == "norm") {
       add(norm_, layer, 0, b);
     } else {
@@ -92,6 +94,11 @@ std::vector<Fp8Range*> TransformerStage::fp8_ranges() {
   for (Named& n : named_)
     for (Fp8Range* r : n.module->fp8_ranges()) out.push_back(r);
   return out;
+}
+
+std::vector<Constant*> TransformerStage::constants() {
+  if (!rotary_ || blocks_.empty()) return {};
+  return {&*rotary_};
 }
 
 void TransformerStage::keep_blocks(std::span<const double> keep) {

@@ -19,7 +19,7 @@ namespace gt {
 
 class Block : public Module {
  public:
-  Block(const std::string& name, const Build&);
+  Block(const std::string& name, const Build&, const Constant* rotary);  // as SelfAttention
   // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
   struct Stream { Var x; std::optional<Var> branch; RowDrop drop; };
   // scale: of what attention and MLP add.
@@ -46,6 +46,7 @@ class TransformerStage : public ModelStage {
   std::vector<ScopeSpec> scopes() override;
   std::vector<QuantRange*> ranges() override;
   std::vector<Fp8Range*> fp8_ranges() override;
+  std::vector<Constant*> constants() override;
   void bind(ParamStore&) override;
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
@@ -76,6 +77,7 @@ class TransformerStage : public ModelStage {
   const int64_t hidden_;
   const ops::AttentionShape heads_;  // of this rank
   const int stage_;
+  std::optional<Constant> rotary_;  // where blocks turn queries and keys
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;
   ResidualDropout embed_drop_;

@@ -39,6 +39,32 @@ struct TransformerConfig {
   double attn_dropout = 0;  // of attention probabilities
   double init_std = 0.02;
 
+  template <class V>
+  void fields(V& v) {
+    v("layers", layers, "1..1024 blocks", "transformer blocks");
+    v("hidden", hidden, "1..1048576", "width of the residual stream");
+    v("heads", heads, "1..65536", "attention heads; must divide hidden where head_dim is 0");
+    v("kv_heads", kv_heads, "0..65536",
+      "key and value heads, each read by heads / kv_heads query heads; must divide heads; 0: as many as heads");
+    v("head_dim", head_dim, "0..65536 channels", "of a head; 0: hidden / heads");
+    v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden, gated 8/3 x hidden in multiples of 256");
+    v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
+    v("seq", seq, "1..1048576 tokens", "context length");
+    v("tied", tied, "", "input and output embedding share one table");
+    v("norm", norm, "", "layer norm with bias, or RMSNorm");
+    v("norm_eps", norm_eps, ">0..1", "added to the variance in a norm");
+    v("position", position, "", "learned table of positions, or rotation of queries and keys");
+    v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
+    v("activation", activation, "", "of the MLP; gelu: its tanh form");
+    v("gated", gated, "", "MLP of two projections, act(gate(x)) * up(x)");
+    v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");
+    v("out_bias", out_bias, "", "bias of attention's output projection");
+    v("mlp_bias", mlp_bias, "", "biases of the MLP");
+    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
+    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
+    v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
+  }
+
   int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }              // key and value heads
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t q_width() const { return heads * head_width(); }                          // columns of all queries

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
@@ -97,8 +96,8 @@ class HfWriter : public HfKeys {
     json[key] = *values.begin();
   }
   void only(const char*, bool) override {}
-  void only(const char* key, double value) override { json[key] = value; }
   void also(const char* key, int64_t value) override { json[key] = value; }
+  void none(const char* key) override { json[key] = nullptr; }
   bool reading() const override { return false; }
   void problem(std::string) override {}
   void warning(std::string) override {}
@@ -152,12 +151,10 @@ class HfReader : public HfKeys {
     boolean(key, found, value);
     if (found != value) problem(fmt::format("{}: {}, expected {}", key, found, value));
   }
-  void only(const char* key, double value) override {
-    double found = value;
-    number(key, found, 0, 1, value);
-    if (std::abs(found - value) > 1e-12) problem(fmt::format("{}: {}, expected {}", key, found, value));
-  }
   void also(const char*, int64_t) override {}
+  void none(const char* key) override {
+    if (const JsonValue* v = given(key)) problem(fmt::format("{}: {}, which is not built", key, shown(*v)));
+  }
   bool reading() const override { return true; }
   void problem(std::string text) override { problems_.push_back(std::move(text)); }
   void warning(std::string text) override { warnings_.push_back(std::move(text)); }
@@ -191,6 +188,7 @@ std::string hf_config_json(const ModelConfig& m, int64_t end_of_text, const std:
   const Family& family = family_of(m);
   HfWriter out;
   TransformerConfig c = m;
+  c.kv_heads = c.groups(), c.head_dim = c.head_width();
   family.keys(out, c);
   out.json["architectures"] = {family.architecture};
   out.json["model_type"] = family.model_type;

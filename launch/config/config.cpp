@@ -251,6 +251,19 @@ class Reader {
   std::set<std::string> seen_flags_;
 };
 
+// What the model's family decides and nobody gave.
+void take_decisions(LoadedConfig& loaded) {
+  const Family* family = find_family(loaded.config.model.arch);
+  if (family == nullptr) return;  // refused by its domain
+  Config usual;
+  static_cast<TransformerConfig&>(usual.model) = family->decisions;
+  usual.model.ffn = 0;
+  const std::vector<Option> to = list_options(loaded.config), from = list_options(usual);
+  for (size_t k = 0; k < to.size(); ++k)
+    if (to[k].section == "model" && to[k].name != "arch" && loaded.origin.count(to[k].key()) == 0)
+      set_from_words(to[k], {value_text(from[k])});
+}
+
 std::string default_name(const std::string& file, const ModelConfig& m) {
   if (const std::string stem = std::filesystem::path(file).stem().string(); !stem.empty()) return stem;
   return fmt::format("{}-{}x{}", m.arch, m.layers, m.hidden);
@@ -292,6 +305,7 @@ LoadedConfig load_config(const ConfigSource& source) {
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
   reader.flags(source.flags);
   if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
+  take_decisions(loaded);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
   resolve_and_check(
       loaded.config,

@@ -10,7 +10,7 @@
 
 #include "launch/hosts/launch_config.h"
 #include "launch/options/options.h"
-#include "model/transformer_config.h"
+#include "model/families/family.h"
 
 namespace gt {
 
@@ -20,19 +20,8 @@ struct ModelConfig : TransformerConfig {
   int64_t loss_chunk = 0;
   template <class V>
   void fields(V& v) {
-    v("arch", arch, "gpt2|llama|bert", "architecture");
-    v("layers", layers, "1..1024 blocks", "transformer blocks");
-    v("hidden", hidden, "1..1048576", "width of the residual stream");
-    v("heads", heads, "1..65536", "attention heads; must divide hidden");
-    v("kv_heads", kv_heads, "0..65536",
-      "key and value heads, each read by heads / kv_heads query heads; must divide heads; 0: as many as heads");
-    v("ffn", ffn, "0..8388608", "width of the MLP; 0: 4 x hidden");
-    v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
-    v("seq", seq, "1..1048576 tokens", "context length");
-    v("tied", tied, "", "input and output embedding share one table");
-    v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
-    v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
-    v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
+    v("arch", arch, family_choices(), "model family: what the decisions of this section are where they are not given");
+    TransformerConfig::fields(v);
     v("init", init, "normal|torch42",
       "initial weights: by name from train.seed; or llm.c's, which are PyTorch's numbers after manual_seed(42)");
     v("loss_chunk", loss_chunk, "0.. rows", "rows of logits that exist at once; 0: automatic, some 64 MiB on a CPU, a GiB on a GPU");

@@ -31,7 +31,6 @@ namespace {
 
 // The one list of what is to come. Building a feature deletes its line or widens `working`; nothing else refuses it.
 const std::vector<NotBuilt> kNotBuilt = {
-    {"model.arch", "gpt2", "this architecture"},
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
@@ -99,8 +98,8 @@ class Checker {
   void model() {
     ModelConfig& m = c_.model;
     if (m.kv_heads == 0) m.kv_heads = m.heads;
-    if (m.ffn == 0) m.ffn = 4 * m.hidden;
-    if (m.hidden % m.heads && known({"model.hidden", "model.heads"}))
+    if (m.ffn == 0) m.ffn = m.gated ? (8 * m.hidden / 3 + 255) / 256 * 256 : 4 * m.hidden;
+    if (m.head_dim == 0 && m.hidden % m.heads && known({"model.hidden", "model.heads"}))
       bad("model.heads", fmt::format("hidden {} is not divisible by heads {}", m.hidden, m.heads),
           fmt::format("heads may be {}, hidden may be {}",
                       list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
@@ -109,6 +108,9 @@ class Checker {
       bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
+    if (m.position == PositionKind::kRotary && m.head_width() % 2 && known({"model.head_dim", "model.hidden"}))
+      bad("model.position", fmt::format("rotary turns pairs of channels, and a head has {}", m.head_width()),
+          "an even model.head_dim");
     if (m.init == "torch42" && !m.tied)
       bad("model.init", "torch42 draws no separate head: llm.c's models have none", "normal, or model.tied true");
     if (m.init == "torch42" && m.hidden < 16)

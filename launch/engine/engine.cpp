@@ -94,6 +94,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   store_ = std::make_unique<ParamStore>(std::move(scopes), spec_.units(), resolved(options, pp), mesh, backend, compute,
                                         plan.zero);
   for (auto& s : stages_) s->bind(*store_);
+  make_constants();
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
   OptimizerOptions optim = options.optim;
@@ -128,6 +129,20 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
   host_seeds_ = HostArray<float>(static_cast<size_t>(m), *backend.device);
   counts_.resize(static_cast<size_t>(m));
+}
+
+void Engine::make_constants() {
+  for (auto& s : stages_)
+    for (Constant* c : s->constants()) {
+      const int64_t n = c->shape.numel();
+      c->tensor = constants_.emplace_back(n * size_of(DType::kF32), compute_.device, *backend_.device)
+                      .tensor(c->shape, DType::kF32);
+      if (compute_.device.kind == DeviceKind::kNull) continue;
+      HostArray<float> values(static_cast<size_t>(n), *backend_.device);
+      c->fill(values.data());
+      backend_.device->copy(c->tensor.data, values.data(), values.bytes(), compute_);
+      backend_.device->synchronize(compute_);
+    }
 }
 
 Engine::~Engine() { backend_.device->drop_event(read_); }
@@ -509,6 +524,7 @@ EnginePlan Engine::measured_plan() const {
       plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
       limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() + store_->table_bytes() +
       (optimizer_ ? optimizer_->work_bytes() : 0);
+  for (const Buffer& c : constants_) plan.memory.buffers += c.bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;
   if (update_) plan.memory.graphs += update_->held().bytes;

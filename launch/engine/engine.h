@@ -185,6 +185,7 @@ class Engine {
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
  private:
+  void make_constants();
   void prepare_scalars(int64_t target_tokens);
   void choose_blocks();
   void prepare_seeds(std::span<const MicroBatch>);
@@ -224,6 +225,7 @@ class Engine {
   double update_scale_ = 0;            // that it was recorded with
   ReplayCounts replays_;               // of it
   Buffer scalars_, sums_, losses_, limits_;
+  std::vector<Buffer> constants_;  // ModelStage::constants
   Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // written for the device
   HostArray<double> said_;                      // likewise, of sums_ what is behind the norms

@@ -22,12 +22,14 @@ void ModuleTimer::add(std::string_view op, const std::string* parameter, bool tr
     backward_ = true;
   else if (op == "gemm" || op == "gemm_fp8")
     backward_ = !transposed_b;
-  else if (op == "layer_norm" || op == "embedding" || op == "add_position" || op == "gelu" || op == "attention")
+  else if (op == "layer_norm" || op == "embedding" || op == "add_position" || op == "gelu" || op == "activate" ||
+           op == "attention")
     backward_ = false;
   if (parameter != nullptr) last_ = parameter->substr(0, parameter->rfind('.'));
   std::string module = last_;
   if (op.rfind("attention", 0) == 0) module = block_of(last_) + ".attn.core";
   if (op.rfind("gelu", 0) == 0) module = block_of(last_) + ".mlp.gelu";
+  if (op.rfind("activate", 0) == 0) module = block_of(last_) + ".mlp.act";
   if (op.rfind("cross_entropy", 0) == 0) module = "head";
   Seconds& s = modules_[module];
   (backward_ ? s.backward : s.forward) += seconds;

@@ -115,7 +115,7 @@ std::optional<LoadReport> checkpoint_of(const Config& c, const Dataset& train) {
   int64_t number = 0;
   LoadReport found;
   if (c.checkpoint.resume == "never") return std::nullopt;
-  require_same_optimizer(c);
+  require_same_kind(c);
   if (c.checkpoint.resume != "auto" && parse_int(c.checkpoint.resume, number)) {
     found.path = fmt::format("{}/step-{:09}", dir, number);
   } else {

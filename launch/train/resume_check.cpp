@@ -25,6 +25,15 @@ bool matters(const std::string& line, const std::vector<std::string>& parts) {
          (in("optim.") && has_part(parts, "optim")) || (in("schedule.") && has_part(parts, "schedule"));
 }
 
+// The model family that a step's config.json names; without one the first that there was.
+std::string family_of_run(const std::string& step) {
+  Config config;
+  const JsonValue saved = parse_json(read_aux(step, "config.json"), step + "/config.json");
+  const JsonValue* model = saved.find("model");
+  const JsonValue* arch = model == nullptr ? nullptr : model->find("arch");
+  return arch == nullptr ? config.model.arch : arch->text;
+}
+
 }  // namespace
 
 void require_same_run(const LoadReport& found, const Config& config, const Dataset& data,
@@ -45,14 +54,18 @@ void require_same_run(const LoadReport& found, const Config& config, const Datas
                         config.data.allow_change);
 }
 
-void require_same_optimizer(const Config& config) {
-  std::string step, was;
+void require_same_kind(const Config& config) {
+  std::string step, was, family;
   try {
     const std::string dir = config.checkpoint_dir(), &which = config.checkpoint.resume;
     int64_t number = 0;
     step = which != "auto" && parse_int(which, number) ? fmt::format("{}/step-{:09}", dir, number) : resolve_step(dir);
     was = read_state(step).optim_type;
+    family = family_of_run(step);
   } catch (const Error&) { return; }
+  GT_REQUIRE(family == config.model.arch, Exit::kUsage, "model.arch: ", step, " holds a ", family, ", this run wants ",
+             config.model.arch, ". Resume with --model.arch ", family,
+             ", or start a new run with another --log.name");
   if (was.empty()) return;  // imported weights: there is no state
   GT_REQUIRE(was == config.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
              ", this run wants ", config.optim.type, ". Resume with --optim.type ", was,

@@ -17,9 +17,10 @@ bool has_part(const std::vector<std::string>& parts, const std::string& part);  
 void require_same_run(const LoadReport& found, const Config&, const Dataset& train,
                       const std::vector<std::string>& parts = {"all"});
 
-// State of one optimizer means nothing to another, though it may have the same shapes. Checked before the load, which
-// could only report missing tensors; whatever else is wrong with the checkpoint is the load's to report.
-void require_same_optimizer(const Config&);
+// Throws kUsage when the run's model is of another family than the checkpoint's, or its optimizer another: state of one
+// optimizer means nothing to another, though it may have the same shapes. Checked before the load, which could only
+// report missing tensors; whatever else is wrong with the checkpoint is the load's to report.
+void require_same_kind(const Config&);
 
 // Throws kUsage when the run's folder holds a run and checkpoint.resume is never, unless `force`.
 void require_unused_folder(const Config&, bool force);

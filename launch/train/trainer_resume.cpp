@@ -31,7 +31,7 @@ void Trainer::load_or_init() {
   if (!c.allow_missing.empty() || !c.load_from.empty()) engine_->init_weights();  // of what is not loaded
   if (c.resume != "never") {
     agree(world, [&] {
-      if (world.rank() == 0) require_same_optimizer(config_);
+      if (world.rank() == 0) require_same_kind(config_);
     });
     agree(world, [&] {
       resumed_ = load_checkpoint(

@@ -51,7 +51,7 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
 
 void shrink_width(Config& c, const ShrinkGoal& goal) {
   ModelConfig& m = c.model;
-  const int64_t head = m.hidden / m.heads;
+  const int64_t head = m.head_width();
   int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // many heads: narrower ones
   const bool sixteens = c.precision.fp8 != "off";                               // what products of 8 bits are made of
   if (sixteens) wanted = head % 16 == 0 ? 16 : head;
@@ -60,6 +60,7 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   const auto ffn = static_cast<int64_t>(static_cast<double>(m.ffn) * scale + 0.5);
   m.ffn = std::min(m.ffn, round_up(std::max<int64_t>(ffn, 1), goal.tp * (sixteens ? 16 : 1)));
   m.hidden = hidden;
+  if (m.head_dim > 0) m.head_dim = std::min(head, wanted);
   m.vocab = std::min(m.vocab, kVocab);
   m.seq = std::min(m.seq, goal.seq);
   m.loss_chunk = std::max<int64_t>(

@@ -22,10 +22,9 @@ class HfKeys {
   virtual void boolean(const char* key, bool& value, bool standard) = 0;
   // The key has one of these values, or is absent; the first is written.
   virtual void word(const char* key, std::initializer_list<std::string_view> values, const char* remark = "") = 0;
-  // Another value, or another number, is a problem. Written only where `write` is set.
-  virtual void only(const char* key, bool value) = 0;
-  virtual void only(const char* key, double value) = 0;
+  virtual void only(const char* key, bool value) = 0;     // another value is a problem; not written
   virtual void also(const char* key, int64_t value) = 0;  // written, never read
+  virtual void none(const char* key) = 0;                 // anything but null is a problem
   virtual bool reading() const = 0;
   virtual void problem(std::string text) = 0;
   virtual void warning(std::string text) = 0;

@@ -6,7 +6,7 @@ namespace {
 
 void keys(HfKeys& k, TransformerConfig& c) {
   k.word("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, " (GELU by tanh)");
-  k.only("layer_norm_epsilon", c.norm_eps);
+  k.number("layer_norm_epsilon", c.norm_eps, 1e-12, 1, 1e-5);
   k.only("scale_attn_weights", true);
   k.only("scale_attn_by_inverse_layer_idx", false);
   k.only("add_cross_attention", false);

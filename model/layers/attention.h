@@ -5,6 +5,7 @@
 
 #include "model/layers/dropout.h"
 #include "model/layers/linear.h"
+#include "model/layers/rotary.h"
 
 namespace gt {
 
@@ -12,10 +13,10 @@ class SelfAttention : public Module {
  public:
   // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt;
   // Vt].
-  SelfAttention(std::string name, const Build& b)
-      : Module(name), shape_(local_heads(b)), drop_(name, b.config().attn_dropout, shape_.heads, b),
+  // rotary: the stage's table; nullptr: positions are not attention's.
+  SelfAttention(std::string name, const Build& b, const Constant* rotary)
+      : Module(name), shape_(local_heads(b)), drop_(name, b.config().attn_dropout, shape_.heads, b), rotary_(rotary),
         qkv_(name + ".qkv", b), out_(name + ".out", b) {
-    GT_CHECK(b.config().position == PositionKind::kLearned, "rotary positions without their op");
     child(qkv_);
     child(out_);
   }
@@ -26,6 +27,7 @@ class SelfAttention : public Module {
   const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
+    if (rotary_ != nullptr) qkv = ops::rope(t, qkv, shape_, rotary_->tensor, mb);
     return out_(t, mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
                                        : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
   }
@@ -33,6 +35,7 @@ class SelfAttention : public Module {
  private:
   ops::AttentionShape shape_;
   AttentionDropout drop_;
+  const Constant* const rotary_;
   ColumnLinear qkv_;
   RowLinear out_;
 };

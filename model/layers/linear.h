@@ -19,6 +19,11 @@ class Linear : public Module {
   Parameter& weight;
   Parameter* const bias;  // nullptr: none
 
+  // FP8 products keep FP8 data of what they read, in place of values; not where rows are gathered once more.
+  ops::Keep kept(ops::Keep keep) const {
+    return fp8_ != nullptr && !axis_.cut_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
+  }
+
  protected:
   // input_split, output_split: TP ranks hold columns of these.
   Linear(std::string name, const Build& b, bool input_split, bool output_split)
@@ -34,11 +39,6 @@ class Linear : public Module {
   Coded encoded(Tape& t, const Operand& in, ops::Keep keep) {
     return in.codes ? in.codes : ops::encode(t, in.x, CodesOf::kPlain, fp8_->input, keep);
   }
-  // FP8 products keep FP8 data of what they read, in place of values; not where rows are gathered once more.
-  ops::Keep kept(ops::Keep keep) const {
-    return fp8_ != nullptr && !axis_.cut_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
-  }
-
   TensorAxis axis_;
   QuantRange* const input_;   // nullptr: the input is not quantized
   const Fp8Linear* const fp8_;  // nullptr: products are not FP8

@@ -1,4 +1,5 @@
-// The feed-forward layer, down(act(up(x))): column-parallel up, row-parallel down, nothing to communicate between them.
+// The feed-forward layer, down(act(up(x))), or gated down(act(gate(x)) * up(x)) with gate and up in one product:
+// column-parallel up, row-parallel down, nothing to communicate between them.
 #pragma once
 #include "model/layers/linear.h"
 
@@ -6,22 +7,31 @@ namespace gt {
 
 class Mlp : public Module {
  public:
-  Mlp(std::string name, const Build& b) : Module(name), up_(name + ".up", b), down_(name + ".down", b) {
-    GT_CHECK(b.config().activation == Activation::kGelu && !b.config().gated, "an MLP without its op");
+  Mlp(std::string name, const Build& b)
+      : Module(name), kind_(b.config().activation), gated_(b.config().gated), up_(name + ".up", b),
+        down_(name + ".down", b), fused_(kind_ == Activation::kGelu && !gated_ && GeluPair::fuses(up_, down_)) {
     child(up_);
     child(down_);
   }
   const CodeScale* codes() const { return up_.codes(); }  // as ColumnLinear::codes
   Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
     return down_.finish(t, up_.on_all_rows(t, n, [&](const Operand& all) {
-      if (GeluPair::fuses(up_, down_)) return GeluPair::run(t, all, up_, down_, keep);
-      return down_.product(t, ops::gelu(t, up_.product(t, all, keep)), keep);
+      if (fused_) return GeluPair::run(t, all, up_, down_, keep);
+      const Var h = up_.product(t, all, keep);
+      if (kind_ == Activation::kGelu && !gated_) return down_.product(t, ops::gelu(t, h), keep);
+      const ops::Activated a = ops::activate(t, h, kind_, gated_, down_.kept(keep));
+      const Var y = down_.product(t, a.out, keep);
+      ops::discard(t, a, down_.kept(keep));
+      return y;
     }));
   }
 
  private:
+  const Activation kind_;
+  const bool gated_;
   ColumnLinear up_;
   RowLinear down_;
+  const bool fused_;  // as one op, with the activation in the products
 };
 
 }  // namespace gt

@@ -156,7 +156,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
        "the folder above it is log.dir"},
       {"--data.train 0.7 a 0.3", "--data.train: expected pairs of weight and path"},
       {"--data.train 0.7 a -1 b", "--data.train: position 3: expected a weight above 0"},
-      {"--model.arch llama", "--model.arch: llama is not built yet in this version (this architecture); use gpt2"},
+      {"--model.arch bert", "--model.arch: expected gpt2 or llama or qwen2"},
       {"--model.dropout 1", "--model.dropout: 1 is outside 0..<1"},
       {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
       {"--model.kv_heads 5",

@@ -11,6 +11,7 @@
 #include "checkpoint/weights.h"
 #include "kernels/core/sha256.h"
 #include "launch/commands/loaded_model.h"
+#include "tests/launch/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"
@@ -24,65 +25,7 @@ namespace fs = std::filesystem;
 
 const std::string kFixture = source_dir() + "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
 
-// Logits after a prompt, by the forward pass of training.
-std::vector<float> logits_of(LoadedModel& m, const std::vector<int32_t>& tokens) {
-  const DeviceApi& device = *m.backend->device;
-  const auto n = static_cast<int64_t>(tokens.size());
-  Buffer ids(n * 4, m.stream.device(), device);
-  device.copy(ids.data(), tokens.data(), n * 4, m.stream);
-  MicroBatch mb;
-  mb.batch = 1;
-  mb.seq = n;
-  mb.tokens = ids.tensor({1, n}, DType::kI32);
-  Arena arena(Buffer(8 << 20, m.stream.device(), device));
-  Pool pool(Buffer(kAlign, m.stream.device(), device));
-  Tape tape(arena, pool, *m.backend->ops, m.stream);
-  tape.set_recording(false);
-  const Tensor logits = m.engine->stages().front()->next_logits(tape, mb, n - 1);
-  std::vector<float> out(static_cast<size_t>(m.config.model.vocab));
-  device.copy(out.data(), logits.data, m.config.model.vocab * 4, m.stream);
-  device.synchronize(m.stream);
-  return out;
-}
-
-double worst(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double d = 0;
-  for (size_t k = 0; k < a.size(); ++k) d = std::max(d, std::fabs(static_cast<double>(a[k]) - b[k]));
-  return d;
-}
-
-struct Prompt {
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;
-};
-
-std::vector<Prompt> fixture_prompts() {
-  const std::string bytes = read_file(kFixture + "/logits.safetensors");
-  uint64_t n = 0;
-  std::memcpy(&n, bytes.data(), 8);
-  const auto header = nlohmann::json::parse(bytes.substr(8, n));
-  std::vector<Prompt> out(8);
-  for (int k = 0; k < 8; ++k) {
-    const auto part = [&](const std::string& name, auto& to) {
-      const auto& t = header[name + "." + std::to_string(k)]["data_offsets"];
-      const size_t begin = t[0], end = t[1];
-      to.resize((end - begin) / 4);
-      std::memcpy(to.data(), bytes.data() + 8 + n + begin, end - begin);
-    };
-    part("tokens", out[static_cast<size_t>(k)].tokens);
-    part("logits", out[static_cast<size_t>(k)].logits);
-  }
-  return out;
-}
-
-std::map<std::string, std::vector<float>> tensors_of(const std::string& path) {
-  Vfs vfs;
-  const auto f = open_safetensors(vfs, path);
-  std::map<std::string, std::vector<float>> out;
-  for (size_t k = 0; k < f->list().size(); ++k) out[f->list()[k].name] = f->read(k);
-  return out;
-}
+std::vector<Prompt> fixture_prompts() { return prompts_of(kFixture); }
 
 // Gives a copy of the fixture with another header, or config, to `change`.
 void copy_fixture(const TempDir& dir, const std::string& from, const std::string& to) {
@@ -107,7 +50,7 @@ TEST_CASE("a GPT-2 written by transformers predicts the same here") {
   CHECK(model->config.model.heads == 4);
   for (const Prompt& p : fixture_prompts()) {
     INFO("prompt of " << p.tokens.size());
-    CHECK(worst(logits_of(*model, p.tokens), p.logits) < 2e-5);
+    CHECK(largest_difference(logits_of(*model, p.tokens), p.logits) < 2e-5);
   }
   CHECK(must("ckpt verify in", dir).says("good"));
   CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds step 0 of a run already"));
@@ -146,7 +89,7 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   must("import --from bf --output e", dir);
   const auto model = load_model(dir / "e", {"--device.kind", "cpu"});
   const Prompt p = fixture_prompts()[5];
-  const double rounded = worst(logits_of(*model, p.tokens), p.logits);
+  const double rounded = largest_difference(logits_of(*model, p.tokens), p.logits);
   CHECK(rounded > 1e-5);
   CHECK(rounded < 0.1);
 }
@@ -316,7 +259,7 @@ TEST_CASE("transformers loads an exported folder as it is and predicts the same"
   for (size_t k = 0; k < 8; ++k) {
     std::vector<float> theirs(101);
     std::memcpy(theirs.data(), bytes.data() + k * 101 * 4, 101 * 4);
-    most = std::max(most, worst(ours[k], theirs));
+    most = std::max(most, largest_difference(ours[k], theirs));
   }
   CHECK(most < 1e-4);
   WARN(r.out << "largest difference of a logit " << most);

@@ -82,7 +82,9 @@ void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shif
 TEST_CASE("cached decoding gives the bits of the full forward") {
   const std::string f32 = "--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20";
   const std::string grouped = "--model.layers 3 --model.hidden 64 --model.heads 8 --model.kv_heads 2 --model.seq 70";
-  for (const std::string& model : {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16"}) {
+  const std::string llama = f32 + " --model.arch llama --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
+  for (const std::string& model :
+       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2"}) {
     INFO(model);
     const Rig rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);

@@ -202,6 +202,6 @@ TEST_CASE("an example command line of Megatron starts as it stands, and a line s
   CHECK_THAT(problems(words_of(example + " --rampup-batch-size 16 16 5859375")),
              Contains("--rampup-batch-size: is refused: the batch does not grow within a run"));
   // Every flag that is refused is named at once.
-  CHECK_THAT(problems(words_of(example + " --swiglu --num-experts 8")),
-             Contains("--swiglu") && Contains("--num-experts"));
+  CHECK_THAT(problems(words_of(example + " --qk-layernorm --num-experts 8")),
+             Contains("--qk-layernorm") && Contains("--num-experts"));
 }

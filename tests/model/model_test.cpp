@@ -41,12 +41,16 @@ int layers(const TransformerConfig& c) { return static_cast<int>(c.layers) + 3; 
 
 }  // namespace
 
-TEST_CASE("GPT-2 has the published number of parameters") {
+TEST_CASE("GPT-2 and Llama have the published number of parameters") {
   CHECK(gpt2().parameters() == 124439808);
   CHECK(gpt2().layers[1].parameters == 7087872);
   CHECK(describe({.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}).parameters() == 354823168);
   CHECK(describe({.layers = 36, .hidden = 1280, .heads = 20, .ffn = 5120}).parameters() == 774030080);
   CHECK(describe({.layers = 48, .hidden = 1600, .heads = 25, .ffn = 6400}).parameters() == 1557611200);
+  CHECK(describe({.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 32000, .tied = false,
+                  .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true, .qkv_bias = false,
+                  .out_bias = false, .mlp_bias = false})
+            .parameters() == 6738415616);  // Llama 7B
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 

@@ -68,19 +68,19 @@ void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilin
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
   const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),
-                          .out = b.empty({rows, m.hidden}, t, held),
+                          .out = b.empty({rows, m.q_width()}, t, held),
                           .lse = b.empty({batch, m.heads, m.seq}, DType::kF32, held),
                           .batch = batch,
                           .seq = m.seq,
                           .heads = m.heads,
                           .kv_heads = m.groups(),
-                          .head_dim = m.hidden / m.heads,
-                          .scale = 1 / std::sqrt(static_cast<float>(m.hidden / m.heads)),
+                          .head_dim = m.head_width(),
+                          .scale = 1 / std::sqrt(static_cast<float>(m.head_width())),
                           .drop = {}};
   const AttentionGrad backward{.qkv = forward.qkv,
                                .out = forward.out,
                                .lse = forward.lse,
-                               .dout = b.normal({rows, m.hidden}, t, held),
+                               .dout = b.normal({rows, m.q_width()}, t, held),
                                .dqkv = b.empty({rows, m.qkv_width()}, t, held),
                                .batch = batch,
                                .seq = m.seq,
@@ -89,7 +89,7 @@ void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilin
                                .head_dim = forward.head_dim,
                                .scale = forward.scale,
                                .drop = {}};
-  const double flops = 2.0 * static_cast<double>(m.hidden * m.seq * rows);
+  const double flops = 2.0 * static_cast<double>(m.q_width() * m.seq * rows);
   c.attention = {{.head_dim = forward.head_dim,
                   .seq = m.seq,
                   .forward = flops / b.median([&] { b.ops().attention(forward, b.stream()); }),
@@ -125,7 +125,7 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   fmt::print("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
   attention(b, options.model, t, c);
   fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
-             flops_text(c.attention[0].backward), options.model.heads, options.model.hidden / options.model.heads,
+             flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(),
              options.model.seq);
   watch.stop();
   fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));

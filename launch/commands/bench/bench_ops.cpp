@@ -105,7 +105,7 @@ Exit time_ops(const Command& command, bool products_only) {
              options.micro_batch, options.model.seq,
              shape.world() > 1 ? fmt::format(", rank 0 of tp {} pp {} dp {}", shape.tp, shape.pp, shape.dp) : "");
   fmt::print("ceilings  {}\n\n",
-             ceilings ? ceilings_text(*ceilings, config.model.hidden / config.model.heads, config.model.seq)
+             ceilings ? ceilings_text(*ceilings, config.model.head_width(), config.model.seq)
                       : "not measured on this device in this type: gpttrain bench ceilings with this config does it");
   const DeviceBench bench(backend, device.index(), threads);
   OpsReport report(ceilings);

@@ -50,7 +50,7 @@ Exit run_bench_roofline(const Command& command) {
   fmt::print("{} parameters, tp {} pp {} dp {}, a step of {} sequences of {} tokens, {} at once\n",
              format_thousands(describe(o.model).parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch, c.model.seq,
              c.train.micro_batch);
-  fmt::print("ceilings  {}\n\n", ceilings_text(ceilings, c.model.hidden / c.model.heads, c.model.seq));
+  fmt::print("ceilings  {}\n\n", ceilings_text(ceilings, c.model.head_width(), c.model.seq));
   if (shape.pp > 1) fmt::print("pipeline rank {}, the slowest:\n", roof.slowest);
   fmt::print("{}\n", roofline_table(rank, ceilings));
   for (size_t k = 0; shape.pp > 1 && k < roof.ranks.size(); ++k)

@@ -13,7 +13,7 @@ namespace {
 
 using enum MegatronStatus;
 
-constexpr std::string_view kNotGpt2 = "the model here is GPT-2's block",
+constexpr std::string_view kNoBlock = "there is no such block here",
                            kFiles = "token files hold numbers; model.vocab says how many there are",
                            kLogs = "logs are files here: log.jsonl, TensorBoard",
                            kFused = "kernels are chosen by the device",
@@ -39,14 +39,15 @@ constexpr MegatronFlag kFlags[] = {
     {"norm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
     {"layernorm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
     {"group-query-attention", kNoEffect, 0, "--num-query-groups says it"},
-    {"use-rotary-position-embeddings", kRefused, 0, kNotGpt2},
-    {"swiglu", kRefused, 0, kNotGpt2},
-    {"squared-relu", kRefused, 0, kNotGpt2},
-    {"disable-bias-linear", kRefused, 0, kNotGpt2},
-    {"qk-layernorm", kRefused, 0, kNotGpt2},
-    {"apply-layernorm-1p", kRefused, 0, kNotGpt2},
-    {"num-experts", kRefused, 1, kNotGpt2},
-    {"multi-latent-attention", kRefused, 0, kNotGpt2},
+    {"use-rotary-position-embeddings", kTranslated, 0, "queries and keys are turned", "--model.position rotary"},
+    {"swiglu", kTranslated, 0, "gated MLP with SiLU", "--model.activation silu --model.gated true"},
+    {"squared-relu", kTranslated, 0, "MLP with squared ReLU", "--model.activation relu2"},
+    {"disable-bias-linear", kTranslated, 0, "linear layers without biases",
+     "--model.qkv_bias false --model.out_bias false --model.mlp_bias false"},
+    {"qk-layernorm", kRefused, 0, kNoBlock},
+    {"apply-layernorm-1p", kRefused, 0, kNoBlock},
+    {"num-experts", kRefused, 1, kNoBlock},
+    {"multi-latent-attention", kRefused, 0, kNoBlock},
     // Layout.
     {"num-layers-per-virtual-pipeline-stage", kTranslated, 1},
     {"num-virtual-stages-per-pipeline-rank", kTranslated, 1, "interleaved 1F1B",

@@ -1,0 +1,33 @@
+// Llama (Touvron et al. 2023): RMSNorm in front, rotary positions, grouped queries, gated SiLU, no biases, own head.
+#include "autograd/ops.h"
+#include "model/families/llama_like.h"
+
+namespace gt {
+namespace {
+
+void keys(HfKeys& k, TransformerConfig& c) {
+  llama_like_keys(k, c);
+  k.integer("head_dim", c.head_dim, 1, 65536, c.hidden / c.heads);
+  k.boolean("attention_bias", c.qkv_bias, false);
+  k.boolean("mlp_bias", c.mlp_bias, false);
+  if (k.reading()) c.out_bias = c.qkv_bias;  // one key for both
+}
+
+}  // namespace
+
+extern const Family kLlama{.name = "llama",
+                           .model_type = "llama",
+                           .architecture = "LlamaForCausalLM",
+                           .prefix = "model.",
+                           .decisions = {.tied = false,
+                                         .norm = NormKind::kRms,
+                                         .position = PositionKind::kRotary,
+                                         .activation = Activation::kSilu,
+                                         .gated = true,
+                                         .qkv_bias = false,
+                                         .out_bias = false,
+                                         .mlp_bias = false},
+                           .keys = keys,
+                           .names = kLlamaNames};
+
+}  // namespace gt

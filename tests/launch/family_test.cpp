@@ -1,0 +1,155 @@
+// Families beside GPT-2: a model that transformers wrote predicts here what it predicts there, its gradients are the same
+// on every layout (tests/golden/make_hf_llama.py), and it goes out and in, resumes and writes text like any other model.
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "autograd/ops.h"
+#include "launch/commands/model_weights.h"
+#include "launch/engine/engine_options.h"
+#include "launch/verify/mesh_run.h"
+#include "tests/launch/hf_fixture.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kLlama = source_dir() + "/tests/golden/hf_llama", kQwen2 = source_dir() + "/tests/golden/hf_qwen2";
+
+ModelConfig model_of(const std::string& folder) {
+  return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
+}
+
+void check_exchange(const std::string& folder, const std::string& arch, int tensors) {
+  TempDir dir;
+  const std::string count = std::to_string(tensors);
+  CHECK(must("import --from " + folder + " --output in", dir).says("step-000000000: " + count + " tensors"));
+  const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
+  CHECK(model->config.model.arch == arch);
+  const std::vector<Prompt> prompts = prompts_of(folder);
+  CHECK(prompts.size() == 6);
+  for (const Prompt& p : prompts) {
+    INFO("prompt of " << p.tokens.size());
+    CHECK(largest_difference(logits_of(*model, p.tokens), p.logits) < 1e-5);
+  }
+  must("export --load in --output hf", dir);
+  CHECK(tensors_of(dir / "hf") == tensors_of(folder));
+  const auto config = nlohmann::json::parse(read_file(dir / "hf/config.json"));
+  const auto original = nlohmann::json::parse(read_file(folder + "/config.json"));
+  for (const auto& [key, value] : config.items()) {
+    INFO(key);
+    CHECK(value == original[key]);
+  }
+  must("export --load in --format hdf5 --output w.h5", dir);  // our own form says which family it is
+  must("import --from w.h5 --output b", dir);
+  CHECK(must("ckpt diff in b", dir).says(count + " of them equal in every bit"));
+}
+
+// [4, 17] tokens of grads.safetensors.
+std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
+  const std::string bytes = read_file(file);
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data(), 8);
+  const auto t = nlohmann::json::parse(bytes.substr(8, n))["samples"];
+  const size_t rows = t["shape"][0], width = t["shape"][1], at = t["data_offsets"][0];
+  std::vector<std::vector<int32_t>> out(rows, std::vector<int32_t>(width));
+  for (size_t r = 0; r < rows; ++r)
+    std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a Llama written by transformers predicts the same here, and leaves with the bytes that it came with") {
+  check_exchange(kLlama, "llama", 15);
+}
+
+TEST_CASE("so does a Qwen2, with biases of q, k and v and a tied head") { check_exchange(kQwen2, "qwen2", 16); }
+
+TEST_CASE("loss and gradients of a Llama and a Qwen2 equal transformers' on every layout") {
+  const std::string folder = GENERATE(kLlama, kQwen2);
+  INFO(folder);
+  const Logical theirs = tensors_of(folder + "/grads.safetensors");
+  const ModelConfig model = model_of(folder);
+  const Logical grads = native_tensors(model, theirs, "grad.");
+  const Logical weights = native_tensors(model, tensors_of(folder));
+  struct Layout {
+    MeshShape mesh;
+    bool sequence_parallel;
+    Recompute recompute;
+  };
+  for (const Layout& l : {Layout{{}, false, Recompute::kNone}, Layout{{}, false, Recompute::kSelective},
+                          Layout{{.tp = 2}, true, Recompute::kFull}, Layout{{.pp = 2, .dp = 2}, false, Recompute::kNone},
+                          Layout{{.tp = 4, .kv_ranks = 2}, false, Recompute::kSelective},
+                          Layout{{.pp = 2, .tp = 2}, true, Recompute::kSelective}}) {
+    INFO("tp " << l.mesh.tp << " pp " << l.mesh.pp << " dp " << l.mesh.dp);
+    MeshRun run;
+    run.engine.model = model;
+    run.engine.model.seq = 16;
+    run.engine.sequence_parallel = l.sequence_parallel;
+    run.engine.recompute = l.recompute;
+    run.engine.loss_chunk = 7;
+    run.engine.zero.stage = l.mesh.dp > 1 ? 3 : 0;
+    run.global_batch = 4;
+    run.mesh = l.mesh;
+    run.samples = samples_of(folder + "/grads.safetensors");
+    run.weights = &weights;
+    const MeshResult r = run_mesh(run);
+    CHECK(r.losses[0] == Approx(theirs.at("loss")[0]).epsilon(1e-6));
+    REQUIRE(r.grads.size() == grads.size());
+    for (const auto& [name, expected] : grads) {
+      INFO(name);
+      CHECK(relative_error(r.grads.at(name), expected) <= 1e-5);
+    }
+  }
+}
+
+TEST_CASE("what a Llama's config.json says that is not built is refused by its name") {
+  const std::string text = read_file(kLlama + "/config.json");
+  const auto said = [&](const std::string& from, const std::string& to) -> std::string {
+    std::string changed = text;
+    const size_t at = changed.find(from);
+    REQUIRE(at != std::string::npos);
+    changed.replace(at, from.size(), to);
+    try {
+      parse_hf_config(changed, "config.json");
+    } catch (const Error& e) { return e.what(); }
+    return "";
+  };
+  CHECK_THAT(said("\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"yarn\"}"), Catch::Contains("rope_scaling: "));
+  CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
+  CHECK_THAT(said("\"llama\"", "\"bert\""), Catch::Contains("model_type: \"bert\", expected gpt2 or llama or qwen2"));
+  CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
+}
+
+TEST_CASE("the family decides what is not given, and what is given wins") {
+  const auto load = [](std::vector<std::string> flags) { return load_config({.flags = std::move(flags)}).config; };
+  const ModelConfig plain = load({}).model, llama = load({"--model.arch", "llama"}).model;
+  CHECK((plain.norm == NormKind::kLayer && plain.position == PositionKind::kLearned && plain.tied && plain.mlp_bias));
+  CHECK((llama.norm == NormKind::kRms && llama.position == PositionKind::kRotary && !llama.tied && !llama.mlp_bias));
+  CHECK((llama.gated && llama.activation == Activation::kSilu && llama.ffn == 2048));
+  const Config mixed = load({"--model.arch", "llama", "--model.norm", "layer_norm", "--model.tied", "true"});
+  CHECK((mixed.model.norm == NormKind::kLayer && mixed.model.tied && mixed.model.gated));
+  CHECK_THROWS_WITH(load({"--model.arch", "lama"}), Catch::Contains("did you mean llama"));
+  CHECK_THROWS_WITH(load({"--model.norm", "rms"}), Catch::Contains("layer_norm or rms_norm"));
+  CHECK_THROWS_WITH(load({"--model.position", "rotary", "--model.head_dim", "7"}), Catch::Contains("even"));
+}
+
+TEST_CASE("a run does not resume as another family, and an export that would lose a decision is refused") {
+  TempDir dir;
+  const std::string run =
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 40 --model.seq 8 --data.train mock "
+      "--device.kind cpu --log.tensorboard false --train.micro_batch 2 --train.global_batch 2 --log.name x ";
+  must(run + "--train.steps 2 --model.arch llama --model.norm layer_norm", dir);
+  const Outcome other = gpttrain(run + "--train.steps 4", dir.path());
+  INFO(other.out);
+  CHECK(other.code == 2);
+  CHECK(other.says("model.arch"));
+  const Outcome lost = gpttrain("export --load runs/x --output hf", dir.path());
+  INFO(lost.out);
+  CHECK(lost.code == 2);
+  CHECK(lost.says("model.norm layer_norm, where Hugging Face's llama has rms_norm"));
+  must("export --load runs/x --naming native --output native", dir);
+}

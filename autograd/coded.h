@@ -30,7 +30,7 @@ struct Coded {
 };
 
 // The gradient of what one product gives, as f8e5m2. Whoever makes that gradient in one piece writes its codes on the
-// way (Tape::codes_to); else the layer does, in a pass of its own.
+// way (GradRequest); else the layer does, in a pass of its own.
 struct GradCodes {
   Var rows;     // [n, out], for the input's gradient; without a home where nobody wants that
   Var columns;  // [out, n], for the weight's

@@ -166,10 +166,10 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   // The delta's gradient is made here alone: so are its sums over rows and its codes, where it has the type that these
   // are made of.
   if (s.drop || s.delta.value.dtype == args.dx.dtype) {
-    const GradDst dbias = bp.bias_dst(s.delta);
-    args.dbias = dbias.tensor;
-    args.accumulate_dbias = dbias.accumulate;
-    if (GradCodes* codes = bp.codes_wanted(s.delta)) want_codes(*codes, bp, args);
+    const Backprop::Requested wanted = bp.requested(s.delta);
+    args.dbias = wanted.bias.tensor;
+    args.accumulate_dbias = wanted.bias.accumulate;
+    if (wanted.fp8 != nullptr) want_codes(*wanted.fp8, bp, args);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.pass_on(s.x, args.dx);

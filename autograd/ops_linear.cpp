@@ -33,7 +33,7 @@ Var room(Tape& t, Shape s, DType d, Output where) {
 Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
   Var y = room(t, {x.value.shape.rows(), w.value.shape[0]}, x.value.dtype, where);
   forward(t, x.value, w, b, y.value);
-  t.sums_to(y, b);
+  t.request(y, {.bias = b});
   struct Saved { Var x, y; Parameter *w, *b; };
   t.record(Saved{x, y, &w, b},
            Rule<Saved>{
@@ -78,7 +78,7 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                 .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
   forward(t, h.value, w_down, b_down, y.value);
   if (keep == Keep::kInputs) t.activations().rollback(kept);
-  t.sums_to(y, b_down);
+  t.request(y, {.bias = b_down});
   struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; Keep keep; };
   t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep},
            Rule<Saved>{
@@ -117,8 +117,8 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
 Var add_bias(Tape& t, Var x, Parameter& b) {
   t.ops().add_bias({.x = x.value, .bias = b.value, .out = x.value}, t.stream());
   Var y = t.output_of(x.value);
-  t.sums_to(y, &b);
-  t.same_codes(y, x);
+  t.request(y, {.bias = &b});
+  t.forward_request(y, x);
   struct Saved { Var x, y; Parameter* b; };
   t.record(Saved{x, y, &b}, Rule<Saved>{
       .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },

@@ -61,7 +61,7 @@ void Tape::seed(const Var& y, Tensor dy) {
   Slot& s = slot(y.id);
   drop(s);
   s.grad = dy;
-  s.summed = false;
+  s.request.summed = false;
 }
 
 void Tape::backward(size_t down_to, Pass pass) {
@@ -112,9 +112,10 @@ GradDst Backprop::dst(const Var& x) {
     own(tape_.grads_.alloc(x.value.shape, x.value.dtype));
     return {s.grad, false};
   }
-  GT_CHECK(!s.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", s.bias->name,
+  const GradRequest& r = s.request;
+  GT_CHECK(!r.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", r.bias->name,
            " already");
-  GT_CHECK(s.codes == nullptr || !(s.codes->looked || s.codes->made), "a gradient ", to_string(x.value.shape),
+  GT_CHECK(r.fp8 == nullptr || !(r.fp8->looked || r.fp8->made), "a gradient ", to_string(x.value.shape),
            " is added to one that is encoded already");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
@@ -140,20 +141,16 @@ void Backprop::pass_on(const Var& x, Tensor dy) {
   s.owned = pooled;
 }
 
-GradDst Backprop::bias_dst(const Var& x) {
-  if (!wants(x) || pass_ != Pass::kFull) return {};
+Backprop::Requested Backprop::requested(const Var& x) {
+  if (!wants(x)) return {};
   Tape::Slot& s = tape_.slot(x.id);
+  if (s.grad) return {};
+  Requested out{.fp8 = s.request.fp8};
   // Gradients of a scope that its backward has not reached may have no room yet: opened now they would stand beside
   // those of the scope that the backward is in.
-  if (s.bias == nullptr || s.grad || !s.bias->grad) return {};
-  s.summed = true;
-  return dst(*s.bias);
-}
-
-GradCodes* Backprop::codes_wanted(const Var& x) {
-  if (!wants(x)) return nullptr;
-  const Tape::Slot& s = tape_.slot(x.id);
-  return s.grad ? nullptr : s.codes;
+  s.request.summed = pass_ == Pass::kFull && s.request.bias != nullptr && s.request.bias->grad;
+  if (s.request.summed) out.bias = dst(*s.request.bias);
+  return out;
 }
 
 }  // namespace gt

@@ -27,6 +27,13 @@ enum class Pass : uint8_t { kFull, kInput, kWeight };
 class Backprop;
 struct GradCodes;  // autograd/coded.h
 
+// By-products of a gradient dL/dy: what an op asks of whoever makes the gradient of its result in one piece.
+struct GradRequest {
+  Parameter* bias = nullptr;  // a bias that was added to every row of y: its gradient, the column sums of dL/dy
+  GradCodes* fp8 = nullptr;   // dL/dy as FP8 data; lies in what the op has saved
+  bool summed = false;        // the bias has its gradient
+};
+
 // How an op differentiates itself. `input` writes gradients of inputs, `weight` gradients of parameters; either may be
 // null.
 template <class Saved>
@@ -58,14 +65,13 @@ class Tape {
     return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1};
   }
   void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
-  // The gradient of y, summed over rows, is that of this parameter: a bias that was added to all of them. The rule of
-  // the op that made y sees to it, unless whoever makes y's gradient does so on the way (Backprop::bias_dst).
-  void sums_to(const Var& y, Parameter* bias) { if (y.id >= 0) slot(y.id).bias = bias; }
-  // The gradient of y is read as codes of 8 bits. The rule of the op that made y sees to it, unless whoever makes y's
-  // gradient does so on the way (Backprop::codes_wanted). `wanted` lies in what that op has saved.
-  void codes_to(const Var& y, GradCodes* wanted) { if (y.id >= 0) slot(y.id).codes = wanted; }
-  // x has the gradient of y as it is: whoever makes that makes the codes that are wanted of x's.
-  void same_codes(const Var& y, const Var& x) { if (y.id >= 0 && x.id >= 0) slot(y.id).codes = slot(x.id).codes; }
+  // Requests by-products of dL/dy. The rule of the op that made y makes them, unless whoever makes dL/dy does so in the
+  // same pass (Backprop::requested).
+  void request(const Var& y, const GradRequest& r) { if (y.id >= 0) slot(y.id).request = r; }
+  // x has the gradient of y as it is: whoever makes that serves x's request of FP8 data beside y's own.
+  void forward_request(const Var& y, const Var& x) {
+    if (y.id >= 0 && x.id >= 0) slot(y.id).request.fp8 = slot(x.id).request.fp8;
+  }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 
   // `saved` is copied into the tape: trivially copyable, some hundred bytes. Returns the copy, which stays where it is
@@ -98,9 +104,8 @@ class Tape {
   struct Node { Fn input, weight; const void* saved; size_t host_mark, first_slot; Arena::Mark mark; };
   struct Slot {
     Tensor grad;
-    bool owned = false, summed = false;
-    Parameter* bias = nullptr;
-    GradCodes* codes = nullptr;
+    bool owned = false;
+    GradRequest request;
   };
   struct Deferred { Fn weight; const void* saved; };
 
@@ -152,15 +157,14 @@ class Backprop {
   void release(const Var& y) { tape_.discard(y); }
   GradDst dst(const Var& x);  // where to write dL/dx: first writer sets, later ones add
   GradDst dst(Parameter& p) { return grad_dst(p); }
-  // For a rule that is about to make all of dL/dx: where to write its sums over rows as well. Without data where nobody
-  // asks for them, where they would not be all (dL/dx has parts), where weight gradients are deferred, or while the
-  // parameter has no room for its gradient. With data: the sums are promised, and nothing may be added to dL/dx.
-  GradDst bias_dst(const Var& x);
-  // dL/dy was summed over rows by whoever made it; the bias has its gradient.
-  bool bias_done(const Var& y) const { return tape_.slot(y.id).summed; }
-  // For a rule that is about to make all of dL/dx: what is wanted of it in codes; it says there what it makes. nullptr:
-  // nothing, or dL/dx has parts. Nothing may be added to a gradient whose codes are made.
-  GradCodes* codes_wanted(const Var& x);
+  // For a rule that is about to make all of dL/dx: the requests that it serves in the same pass. Nothing where dL/dx has
+  // parts; nothing may be added to dL/dx afterwards.
+  // bias: where to write the column sums, which are promised where it has data. It has none where weight gradients are
+  // deferred, or while the parameter has no room for its gradient. fp8: records there what it makes; may be nullptr.
+  struct Requested { GradDst bias = {}; GradCodes* fp8 = nullptr; };
+  Requested requested(const Var& x);
+  // The gradient of the bias that y's request names was made with dL/dy.
+  bool bias_done(const Var& y) const { return tape_.slot(y.id).request.summed; }
   // dL/dx is this tensor, which is y's gradient (or the caller's): moved, not copied. Adds when x has a gradient
   // already.
   void pass_on(const Var& x, Tensor dy);

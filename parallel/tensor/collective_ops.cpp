@@ -25,7 +25,7 @@ Var reduce_from_group(Tape& t, Var x, ProcessGroup& g) {
   if (g.size() == 1) return x;
   g.all_reduce(x.value, ReduceOp::kSum, t.stream()).wait(t.stream());  // in place: no rule has saved the partial sum
   Var y = t.output_of(x.value);
-  t.same_codes(y, x);
+  t.forward_request(y, x);
   struct Saved { Var x, y; };
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
   return y;

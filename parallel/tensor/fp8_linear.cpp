@@ -38,7 +38,7 @@ Layer layer_of(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Lin
 // The gradient of y, which the layer gives, may come encoded. Not where several ranks hold columns of it: they would
 // have to agree on its largest element first.
 void ask_for_codes(Tape& t, const Layer* saved, const Var& y) {
-  if (saved != nullptr && saved->scales->output_grad.split == nullptr) t.codes_to(y, &saved->dy);
+  if (saved != nullptr && saved->scales->output_grad.split == nullptr) t.request(y, {.fp8 = &saved->dy});
 }
 
 void multiply(Tape& t, const Coded& x, const Parameter& w, const Parameter* b, Tensor y) {

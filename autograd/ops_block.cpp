@@ -186,9 +186,19 @@ void norm_weight_gradients(const NormSaved& s, Backprop& bp) {
 }
 }  // namespace
 
+namespace {
+// With a mask that drops nothing a multiplication is all there is to do.
+void drop_rows(const OpTable& ops, Tensor x, Tensor out, const RowDrop& drop, Stream s) {
+  if (drop.mask.threshold == 0)
+    ops.scale({.x = x, .out = out, .factor = drop.mask.scale}, s);
+  else
+    ops.dropout({.x = x, .out = out, .drop = drop}, s);
+}
+}  // namespace
+
 Var dropout(Tape& t, Var x, const RowDrop& drop) {
   if (!drop) return x;
-  t.ops().dropout({.x = x.value, .out = x.value, .drop = drop}, t.stream());
+  drop_rows(t.ops(), x.value, x.value, drop, t.stream());
   Var y = t.output_of(x.value);
   struct Saved { Var x, y; RowDrop drop; };
   t.record(Saved{x, y, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
@@ -196,7 +206,7 @@ Var dropout(Tape& t, Var x, const RowDrop& drop) {
     const Tensor dy = bp.grad(s.y);
     const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
     const Tensor dx = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
-    bp.ops().dropout({.x = dy, .out = dx, .drop = s.drop}, bp.stream());
+    drop_rows(bp.ops(), dy, dx, s.drop, bp.stream());
     bp.pass_on(s.x, dx);
     if (!in_place) bp.free(dx);
   }});

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <tuple>
+
+#include "kernels/core/fields.h"
 
 namespace gt {
 namespace {
@@ -14,6 +17,18 @@ double all(std::initializer_list<Tensor> list) {
 }
 // Of a result that is written, or added to.
 double result(const Tensor& t, bool accumulate) { return of(t) * (accumulate ? 2 : 1); }
+
+// Of an op whose operands are read or written once each.
+template <class Args>
+OpCost one_pass(const Args& args) {
+  constexpr OpInfo kInfo = OpOf<Args>::kInfo;
+  OpCost c{.kind = kInfo.kind};
+  each_operand(args, [&](const char*, const Tensor& t, OperandRole role) {
+    if (role != OperandRole::kControl) c.bytes += result(t, role == OperandRole::kInOut);
+  });
+  c.fused_bytes = kInfo.cost == CostRule::kPass ? c.bytes : 0;
+  return c;
+}
 
 OpCost moves(OpClass kind, double bytes) { return {.kind = kind, .bytes = bytes, .fused_bytes = bytes}; }
 OpCost moves(OpClass kind, double bytes, double fused) { return {.kind = kind, .bytes = bytes, .fused_bytes = fused}; }
@@ -50,12 +65,37 @@ OpCost step_cost(const SegmentTable& t) {
   return moves(OpClass::kOptimizer, static_cast<double>(sum) + value_bytes(t));
 }
 
+template <class Member>
+constexpr int tensors_in = std::is_same_v<Member, Tensor> ? 1 : std::is_same_v<Member, Fp8Out> ? 5 : 0;
+
 }  // namespace
 
 const char* name_of(OpClass c) {
   constexpr const char* kNames[] = {"products", "attention", "loss", "norms", "optimizer", "embedding", "elementwise"};
   return kNames[static_cast<size_t>(c)];
 }
+
+#define GT_COST_kOwn(Args)
+#define GT_COST_kPart(Args) \
+  OpCost op_cost(const Args& a) { return one_pass(a); }
+#define GT_COST_kPass(Args) GT_COST_kPart(Args)
+#define X(entry, Args, amp, direction, kind, leaf, cost) GT_COST_##cost(Args)
+GT_OPS(X)
+#undef X
+
+// A tensor that an op's operands() leaves out would be missing wherever they are read.
+template <class Args>
+consteval int tensors_left_out() {
+  int missing = 0;
+  Args args{};
+  each_operand(args, [&](const char*, Tensor&, OperandRole) { --missing; });
+  std::apply([&](const auto&... member) { ((missing += tensors_in<std::decay_t<decltype(member)>>), ...); },
+             fields::of(args));
+  return missing;
+}
+#define X(entry, Args, ...) static_assert(tensors_left_out<Args>() == 0, #entry ": operands() and members differ");
+GT_OPS(X)
+#undef X
 
 OpCost op_cost(const Gemm& g) {
   const int64_t inner = g.trans_a ? g.a.shape.rows() : g.a.shape.cols();
@@ -85,10 +125,6 @@ OpCost op_cost(const CachedAttention& a) {
   return c;
 }
 
-OpCost op_cost(const LayerNorm& a) {
-  const double read = all({a.x, a.delta, a.gamma, a.beta}) + (a.delta ? of(a.sum) : 0);
-  return moves(OpClass::kNorm, read + all({a.out, a.fp8.rows, a.fp8.columns, a.mean, a.rstd}));
-}
 OpCost op_cost(const LayerNormGrad& a) {
   const double bytes = all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
                        result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
@@ -96,13 +132,6 @@ OpCost op_cost(const LayerNormGrad& a) {
   return moves(OpClass::kNorm, bytes + all({a.fp8.rows, a.fp8.columns}), bytes);  // as QuantizeFp8
 }
 
-OpCost op_cost(const QkNorm& a) {
-  return moves(OpClass::kNorm, all({a.qkv, a.q_gamma, a.k_gamma, a.out, a.rstd}));
-}
-OpCost op_cost(const QkNormGrad& a) {
-  return moves(OpClass::kNorm, all({a.qkv, a.q_gamma, a.k_gamma, a.rstd, a.dout, a.dqkv}) +
-                                   result(a.dq_gamma, a.accumulate_dw) + result(a.dk_gamma, a.accumulate_dw));
-}
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
 // The halves: logits read twice, for ranks that share a vocabulary exchange statistics between.
@@ -131,18 +160,7 @@ OpCost op_cost(const PositionGrad& a) {
   return moves(OpClass::kEmbedding, of(a.dout) + result(a.dpos, a.accumulate), result(a.dpos, a.accumulate));
 }
 
-OpCost op_cost(const Add& a) { return apart(all({a.a, a.b, a.out})); }
-OpCost op_cost(const Axpy& a) { return apart(of(a.x) + 2 * of(a.y)); }
-OpCost op_cost(const Copy& a) { return apart(all({a.src, a.dst})); }
-OpCost op_cost(const AddBias& a) { return apart(all({a.x, a.bias, a.out})); }
-OpCost op_cost(const SumRows& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
-OpCost op_cost(const Cast& a) { return apart(all({a.src, a.dst})); }
-OpCost op_cost(const Dropout& a) { return apart(all({a.x, a.out})); }
-OpCost op_cost(const Sum& a) { return apart(of(a.x)); }
 OpCost op_cost(const SumSquares& a) { return apart(static_cast<double>(a.table.elements * size_of(a.table.grad))); }
-OpCost op_cost(const ClipFactor& a) { return apart(all({a.norm_squares, a.scalars, a.norm, a.guard})); }
-OpCost op_cost(const JudgeStep& a) { return apart(all({a.losses, a.counts, a.norm, a.limits, a.scalars})); }
-OpCost op_cost(const MaxAbs& a) { return apart(of(a.x) + result(a.out, a.accumulate)); }
 // Two codes of 8 bits take the place of the 16 bits that are counted where x is made; unless this is where it is made.
 // Only to look how large x is, is the business of whoever made it.
 OpCost op_cost(const QuantizeFp8& a) {
@@ -150,14 +168,6 @@ OpCost op_cost(const QuantizeFp8& a) {
   const double bytes = codes + result(a.sums, a.accumulate);
   return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !a.fp8.codes() ? 0 : codes);
 }
-OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
-// Alone where it is made again in the backward: a pass of its own in any graph.
-OpCost op_cost(const Gelu& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }
-OpCost op_cost(const GeluGrad& a) {
-  return moves(OpClass::kElementwise, all({a.x, a.dout}) + result(a.dx, a.accumulate));
-}
-OpCost op_cost(const Activate& a) { return moves(OpClass::kElementwise, all({a.x, a.out})); }
-OpCost op_cost(const ActivateGrad& a) { return moves(OpClass::kElementwise, all({a.x, a.dout, a.dx})); }
 // Of the table a row per position.
 OpCost op_cost(const Rope& a) {
   const int64_t n = a.x.shape.rows(), positions = a.positions ? n : std::min(n, a.seq);
@@ -165,10 +175,8 @@ OpCost op_cost(const Rope& a) {
   const double table = static_cast<double>(positions * a.table.shape.cols() * size_of(DType::kF32));
   return apart(2 * turned + table + of(a.positions));
 }
-OpCost op_cost(const FakeQuant& a) { return moves(OpClass::kElementwise, all({a.x, a.limits, a.out})); }
-OpCost op_cost(const FakeQuantGrad& a) {
-  return moves(OpClass::kElementwise, all({a.x, a.limits, a.dout}) + result(a.dx, a.accumulate));
-}
+
+OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
 
 OpCost op_cost(const AdamW& a) { return step_cost(a.table); }
 OpCost op_cost(const Sgd& a) { return step_cost(a.table); }

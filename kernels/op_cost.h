@@ -8,8 +8,6 @@
 
 namespace gt {
 
-// What a table of a step's time is cut into.
-enum class OpClass : uint8_t { kGemm, kAttention, kLoss, kNorm, kOptimizer, kEmbedding, kElementwise, kNumOpClasses };
 const char* name_of(OpClass);  // "products", "attention", ...
 
 struct OpCost {
@@ -28,7 +26,7 @@ struct OpCost {
   bool fp8 = false;  // a product of numbers of 8 bits
 };
 
-#define X(entry, Args, amp) OpCost op_cost(const Args&);
+#define X(entry, Args, ...) OpCost op_cost(const Args&);
 GT_OPS(X)
 #undef X
 

@@ -16,9 +16,9 @@
 #include <cstdint>
 
 #include "kernels/core/dropout.h"
-#include "kernels/core/segments.h"
-#include "kernels/core/step_limits.h"
 #include "kernels/core/tensor.h"
+#include "kernels/operands.h"
+#include "kernels/optimizer_ops.h"
 
 namespace gt {
 
@@ -45,18 +45,60 @@ struct Gemm {
   // Forward passes of generation: a row of out depends on that row of a alone, not on how many rows there are. Kept by
   // the CPU backend, for trans_b without accumulate, dbias and kGeluGrad; others may take no notice.
   bool by_rows = false;
+  // The forward multiplies with the transposed weight.
+  Direction direction() const { return trans_b ? Direction::kForward : Direction::kBackward; }
+  GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
+              .operand("aux", o.aux, o.epilogue == Epilogue::kGeluGrad ? OperandRole::kIn : OperandRole::kOut)
+              .out("dbias", o.dbias, o.accumulate_dbias))
 };
 
-struct Add { Tensor a, b, out; };                                  // out = a + b; out may alias a or b. f32 + H: f32
-struct Axpy { Tensor x, y; float alpha = 1; };                     // y += alpha * x. x, y: any of T each
-struct Copy { Tensor src, dst; };                                  // same dtype, same numel
-struct AddBias { Tensor x, bias, out; };                           // out = x + bias[cols]; out may alias x. bias: any
-struct SumRows { Tensor x, out; bool accumulate = false; };        // out[cols] G (+)= sum over rows: bias gradient
-struct Cast { Tensor src, dst; };                                  // between any two of f32, bf16, f16
+// out = a + b; out may alias a or b. f32 + H: f32
+struct Add {
+  Tensor a, b, out;
+  GT_OPERANDS(.in("a", o.a).in("b", o.b).out("out", o.out))
+};
+// y += alpha * x. x, y: any of T each
+struct Axpy {
+  Tensor x, y; float alpha = 1;
+  GT_OPERANDS(.in("x", o.x).out("y", o.y, true))
+};
+// out = factor * x, both T; out may alias x
+struct Scale {
+  Tensor x, out; float factor = 1;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out))
+};
+// same dtype, same numel
+struct Copy {
+  Tensor src, dst;
+  GT_OPERANDS(.in("src", o.src).out("dst", o.dst))
+};
+// out = x + bias[cols]; out may alias x. bias: any
+struct AddBias {
+  Tensor x, bias, out;
+  GT_OPERANDS(.in("x", o.x).in("bias", o.bias).out("out", o.out))
+};
+// out[cols] G (+)= sum over rows: bias gradient
+struct SumRows {
+  Tensor x, out; bool accumulate = false;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out, o.accumulate))
+};
+// between any two of f32, bf16, f16
+struct Cast {
+  Tensor src, dst;
+  GT_OPERANDS(.in("src", o.src).out("dst", o.dst))
+};
 
 // GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). x: T or f32; dout and dx alike.
-struct Gelu { Tensor x, out; };                                    // out: T or f32; may alias x
-struct GeluGrad { Tensor x, dout, dx; bool accumulate = false; };  // dx (+)= dout * gelu'(x)
+// out: T or f32; may alias x
+struct Gelu {
+  Tensor x, out;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out))
+};
+// dx (+)= dout * gelu'(x)
+struct GeluGrad {
+  Tensor x, dout, dx; bool accumulate = false;
+  GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx, o.accumulate))
+};
 
 // Of feed-forward layers: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021).
 enum class Activation : uint8_t { kGelu, kSilu, kRelu2, kNumActivations };
@@ -67,17 +109,22 @@ struct Activate {
   Tensor x, out;
   Activation kind = Activation::kSilu;
   bool gated = true;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
 // dx, laid out like x, is overwritten whole and may alias x. Gated: act'(gate) up dout, then act(gate) dout.
 struct ActivateGrad {
   Tensor x, dout, dx;
   Activation kind = Activation::kSilu;
   bool gated = true;
+  GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx))
 };
 
 // out = x * mask (kernels/core/dropout.h): the forward, and with the gradient as x the backward. x, out [n, C]; out may
 // alias x.
-struct Dropout { Tensor x, out; RowDrop drop; };
+struct Dropout {
+  Tensor x, out; RowDrop drop;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out))
+};
 
 // FP8 copies of a tensor h that an op makes in the pass that makes h (or reads it). With scale = fp8_scale(amax[0])
 // (kernels/core/fp8.h): rows [r, c] = h * scale in FP8, columns [c, r] the same transposed; both of one F8 type, either
@@ -88,6 +135,8 @@ struct Fp8Out {
   bool seen_anew = false;
   bool codes() const { return rows || columns; }
   explicit operator bool() const { return codes() || seen; }
+  GT_OPERANDS(.control("amax", o.amax).out("rows", o.rows).out("columns", o.columns).control("inverse", o.inverse)
+              .control("seen", o.seen))
 };
 
 // kLayer: (s - mean) * rstd * gamma + beta (Ba et al. 2016, arXiv 1607.06450).
@@ -107,6 +156,8 @@ struct LayerNorm {
   Fp8Out fp8;
   NormKind kind = NormKind::kLayer;
   float gamma_offset = 0;
+  GT_OPERANDS(.in("x", o.x).in("delta", o.delta).in("gamma", o.gamma).in("beta", o.beta).out("sum", o.sum)
+              .out("out", o.out).out("mean", o.mean).out("rstd", o.rstd).all(o.fp8))
 };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
@@ -127,6 +178,10 @@ struct LayerNormGrad {
   Fp8Out fp8;
   NormKind kind = NormKind::kLayer;
   float gamma_offset = 0;
+  GT_OPERANDS(.in("x", o.x).in("mean", o.mean).in("rstd", o.rstd).in("dout", o.dout).in("dsum", o.dsum)
+              .out("dx", o.dx, o.accumulate_dx).out("dgamma", o.dgamma, o.accumulate_dw)
+              .out("dbeta", o.dbeta, o.accumulate_dw).out("ddelta", o.ddelta)
+              .out("dbias", o.dbias, o.accumulate_dbias).in("gamma", o.gamma).all(o.fp8))
 };
 
 // RMSNorm of every query head and every key head of packed qkv [n, (heads + 2 kv_heads) * head_dim], laid out as for
@@ -136,6 +191,7 @@ struct QkNorm {
   Tensor qkv, q_gamma, k_gamma, out, rstd;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float eps = 1e-6f, gamma_offset = 0;
+  GT_OPERANDS(.in("qkv", o.qkv).in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma).out("out", o.out).out("rstd", o.rstd))
 };
 // qkv as it was before the norm. dqkv [n, ...] is overwritten whole; it may alias dout; empty: not wanted. dq_gamma,
 // dk_gamma [head_dim] G (+)= by accumulate_dw; both empty: not wanted.
@@ -144,6 +200,9 @@ struct QkNormGrad {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float gamma_offset = 0;
   bool accumulate_dw = false;
+  GT_OPERANDS(.in("qkv", o.qkv).in("rstd", o.rstd).in("dout", o.dout).out("dqkv", o.dqkv)
+              .out("dq_gamma", o.dq_gamma, o.accumulate_dw).out("dk_gamma", o.dk_gamma, o.accumulate_dw)
+              .in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma))
 };
 
 // Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
@@ -156,6 +215,8 @@ struct Rope {
   Tensor x, table, positions;
   int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;
   bool backward = false;
+  Direction direction() const { return backward ? Direction::kBackward : Direction::kForward; }
+  GT_OPERANDS(.out("x", o.x, true).control("table", o.table).control("positions", o.positions))
 };
 
 // Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,
@@ -167,6 +228,7 @@ struct Attention {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
+  GT_OPERANDS(.in("qkv", o.qkv).out("out", o.out).out("lse", o.lse))
 };
 // dqkv is overwritten whole, laid out like qkv.
 struct AttentionGrad {
@@ -174,29 +236,48 @@ struct AttentionGrad {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
+  GT_OPERANDS(.in("qkv", o.qkv).in("out", o.out).in("lse", o.lse).in("dout", o.dout).out("dqkv", o.dqkv))
 };
 
 // Key-value cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv [n, (heads + 2
 // kv_heads) * head_dim], laid out as above, is the token at positions[r] < capacity of sequence sequences[r], i32 [n].
 // No two rows are the same token.
-struct StoreKv { Tensor qkv, sequences, positions, keys, values; int64_t heads = 0; };
+struct StoreKv {
+  Tensor qkv, sequences, positions, keys, values; int64_t heads = 0;
+  GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions)
+              .out("keys", o.keys, true).out("values", o.values, true))
+};
 // Causal softmax(q k^T * scale) v of each row over positions 0 .. positions[r] of its sequence, which the cache holds,
 // this token among them. out [n, heads*head_dim]. CPU: the bits of Attention's row at that position.
 struct CachedAttention {
   Tensor qkv, sequences, positions, keys, values, out;
   int64_t heads = 0;
   float scale = 1;
+  GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions).in("keys", o.keys)
+              .in("values", o.values).out("out", o.out))
 };
 
 // out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
-struct Embedding { Tensor tokens, table, out; int64_t first_row = 0; };
+struct Embedding {
+  Tensor tokens, table, out; int64_t first_row = 0;
+  GT_OPERANDS(.control("tokens", o.tokens).in("table", o.table).out("out", o.out))
+};
 // dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every
 // row.
-struct EmbeddingGrad { Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false; };
+struct EmbeddingGrad {
+  Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false;
+  GT_OPERANDS(.control("tokens", o.tokens).in("dout", o.dout).out("dtable", o.dtable, o.accumulate))
+};
 // x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C], T or f32.
-struct AddPosition { Tensor x, pos; int64_t seq = 0, first_pos = 0; };
+struct AddPosition {
+  Tensor x, pos; int64_t seq = 0, first_pos = 0;
+  GT_OPERANDS(.out("x", o.x, true).in("pos", o.pos))
+};
 // dpos[first_pos + p] G (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
-struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false; };
+struct PositionGrad {
+  Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false;
+  GT_OPERANDS(.in("dout", o.dout).out("dpos", o.dpos, o.accumulate))
+};
 
 // Cross-entropy where the whole vocabulary is here: what both halves below make of one part, in one pass over a row.
 // logits [n, V], of which columns >= vocab are padding; targets, seed, loss, dlogits as there. Logits of rows without
@@ -204,136 +285,43 @@ struct PositionGrad { Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool ac
 struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
+  GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).in("seed", o.seed).out("loss", o.loss)
+              .out("dlogits", o.dlogits))
 };
 // Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
 // vocabulary, of which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of
 // the target or 0). A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
-struct CrossEntropyStats { Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0; };
+struct CrossEntropyStats {
+  Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0;
+  GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats))
+};
 // Second half: stats [parts, n, 3] of all ranks, combined in rank order. loss [n] f32 = log sum + max - z_target, 0
 // without target. If dlogits is given (it may alias logits): dlogits = (softmax - onehot) * seed[0], 0 in rows without
 // target and in padded columns. seed [1] f32 on the device.
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
-};
-
-// out[0] f64 (+)= sum of x, each element as f64, fixed blocks in order. inf and nan come through.
-struct Sum { Tensor x, out; bool accumulate = false; };
-// out[group] f64 = sum of squares of the gradients of a group's counted segments, each by fixed blocks, in their order.
-// Entries of groups that the table has nothing of are left alone. Gradients: G.
-struct SumSquares { SegmentTable table; Tensor out; };
-
-// Device-resident scalars of one optimizer step, f32 [kNumScalars]: a captured step replays with new values.
-enum StepScalar : int {
-  kLr,
-  kBeta1,
-  kBiasCorrection1,
-  kBiasCorrection2,
-  kGradMultiplier,
-  kSkip,
-  kLossSeed,
-  kBeta2,
-  kGradShare,  // weight of the gradient in a first moment that is no average: SGD's 1 - dampening
-  kStepLow,    // number of the applied step, from 1, modulo 2^16, and
-  kStepHigh,   // what is above: both are whole numbers that f32 holds exactly
-  kLeftOut,    // not 0: gradients are finite, and the step was judged bad
-  kNumScalars = 16
-};
-// From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
-// scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
-// scalars[kSkip] = 1 if the total or an entry of `guard` is not finite, else 0; norm f32 [1] = total. guard f64, may be
-// empty: sums over what the norm does not count and that must be finite as well.
-struct ClipFactor {
-  Tensor norm_squares, scalars, norm;
-  float clip = 1, denominator = 1;
-  double slack = 1e-6;
-  Tensor guard;
-};
-// Before the update: a bad step (step_limits.h; limits f64 [kNumLimits]) by losses f64 [n], sums over microbatches, and
-// norm f32 [1] sets scalars[kSkip] and scalars[kLeftOut] to 1; both stay as they are where it is skipped already. counts
-// f64 [n], targets of each microbatch: the loss is the mean of their means; empty: the mean over limits[kTargets].
-struct JudgeStep { Tensor losses, counts, norm, limits, scalars; };
-
-// Optimizer steps over the segments of a table (kernels/core/segments.h), all that a rank trains in one call. Masters
-// f32, moments f32, grad G; value of the compute dtype, or nullptr when the master is the value; value = round(master).
-// A master of a half type (AMP O3: there are no masters) is the value: widened, stepped in f32 and rounded back. All
-// read scalars, g = grad * scalars[kGradMultiplier], lr, beta1 (b1) and beta2 (b2) there and the segment's weight_decay,
-// and write nothing when scalars[kSkip] != 0.
-
-// AdamW (Loshchilov & Hutter 2019), decoupled decay:
-//   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
-//   master -= lr * ((m / bc1) / (sqrt(v / bc2) + eps) + weight_decay * master)
-// adam_l2: g += weight_decay * master before the moments, no decoupled decay (Adam, Kingma & Ba 2015).
-struct AdamW {
-  SegmentTable table;
-  Tensor scalars;
-  float eps = 1e-8f;
-  bool adam_l2 = false;
-};
-
-// Momentum as PyTorch has it: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
-// master -= lr * (nesterov ? g + b1 m : m). Segments without m: master -= lr * g.
-struct Sgd {
-  SegmentTable table;
-  Tensor scalars;
-  bool nesterov = false;
-};
-
-// Lion (Chen et al. 2023): u = sign(b1 m + (1-b1) g), sign(0) = 0; master -= lr * (u + weight_decay * master);
-// m = b2 m + (1-b2) g.
-struct Lion {
-  SegmentTable table;
-  Tensor scalars;
-};
-
-// LAMB (You et al. 2020) and the forms that apex and DeepSpeed gave it, in two passes, for the step of a tensor needs
-// the norms of all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
-//   u = m c1 / (sqrt(v c2) + eps) + weight_decay * master    (eps_inside_sqrt: sqrt(v c2 + eps))
-//   ratio = both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
-struct LambRule {
-  float eps = 1e-6f;
-  bool l2 = false;              // g += weight_decay * master before the moments, u without decay (apex's L2 mode)
-  bool grad_averaging = true;   // m = b1 m + (1-b1) g; else m = b1 m + g (apex)
-  bool corrected = true;        // bias corrections inside u; else the step is scaled by sqrt(bc2) / bc1 (DeepSpeed)
-  bool eps_inside_sqrt = false;
-  bool adapt_undecayed = true;  // false: the ratio is 1 where weight_decay is 0 (apex)
-  float min_norm = 0, max_norm = __builtin_inff(), min_ratio = 0, max_ratio = __builtin_inff();
-};
-// First pass: m, v as AdamW. norms f64 [groups, 2] = the sums of squares of master (before the step) and of u over a
-// group's counted segments, by fixed blocks in order; 0 in a skipped step. Groups that the table has nothing of are left
-// alone.
-struct LambMoments {
-  SegmentTable table;
-  Tensor scalars, norms;
-  LambRule rule;
-};
-// Second pass: master -= lr * ratio * u, the ratio from norms [groups, 2], in which a group is a whole tensor, whatever
-// of it the table has. ratio f32 [groups], may be empty: it is written there for the groups of the table.
-struct LambApply {
-  SegmentTable table;
-  Tensor scalars, norms, ratio;
-  LambRule rule;
-};
-
-// dst bf16 = src f32 rounded to a neighbour at random, upwards with the probability of what is cut off: 16 random bits
-// are added to the bits of src and its lower half dropped. Numbers of bf16, infinities and NaN stay what they are.
-// Element i of src is element e = base + (first + i) / cols * stride + (first + i) % cols of a stream; its random bits
-// are the upper half of word e mod 4 of philox(key, e / 4, n) (kernels/core/rng.h), n the step's number in `scalars`.
-// Writes nothing when scalars[kSkip] != 0.
-struct StochasticRound {
-  Tensor src, dst, scalars;
-  uint64_t key = 0;
-  int64_t base = 0, first = 0, cols = 1, stride = 1;
+  GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats).in("seed", o.seed)
+              .out("loss", o.loss).out("dlogits", o.dlogits))
 };
 
 // Fake quantization to int8, symmetric, by rows: x, out [rows, cols] T, limits [rows] f32 >= 0. With scale = max(limit
 // / 127, smallest normal f32): out = clamp(nearest-even(x / scale), -127, 127) * scale; rows of limit 0: out = x. A
 // tensor with one limit is one row. out may alias x.
-struct FakeQuant { Tensor x, limits, out; };
+struct FakeQuant {
+  Tensor x, limits, out;
+  GT_OPERANDS(.in("x", o.x).in("limits", o.limits).out("out", o.out))
+};
 // The straight-through gradient (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
-struct FakeQuantGrad { Tensor x, limits, dout, dx; bool accumulate = false; };
+struct FakeQuantGrad {
+  Tensor x, limits, dout, dx; bool accumulate = false;
+  GT_OPERANDS(.in("x", o.x).in("limits", o.limits).in("dout", o.dout).out("dx", o.dx, o.accumulate))
+};
 // out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
-struct MaxAbs { Tensor x, out; bool accumulate = false; };
+struct MaxAbs {
+  Tensor x, out; bool accumulate = false;
+  GT_OPERANDS(.in("x", o.x).control("out", o.out))
+};
 
 // What codes are made of: x itself, gelu(x), or x * gelu'(pre), the gradient that comes back through a GELU. Rounded to
 // T first, so that codes are those of the tensor that is not stored.
@@ -346,75 +334,108 @@ struct QuantizeFp8 {
   CodesOf of = CodesOf::kPlain;
   Tensor pre, sums;
   bool accumulate = false;
+  GT_OPERANDS(.in("x", o.x).in("pre", o.pre).out("sums", o.sums, o.accumulate).all(o.fp8))
 };
 // out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
 // f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
 // or half; bias [n] of out's type, not with accumulate. Sums may keep fewer bits: GemmTuning::fp8_fast_accum.
-struct GemmFp8 { Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false; };
+struct GemmFp8 {
+  Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false;
+  // Gradients are f8e5m2.
+  Direction direction() const { return a.dtype == DType::kF8E4M3 ? Direction::kForward : Direction::kBackward; }
+  GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
+              .control("a_scale", o.a_scale).control("b_scale", o.b_scale))
+};
 // Delayed scaling: column `at` of history [n, steps] = seen [n], or 0 where that is not finite; amax [n] = the largest
 // of each row. All f32.
-struct AmaxHistory { Tensor seen, history, amax; int64_t at = 0; };
+struct AmaxHistory {
+  Tensor seen, history, amax; int64_t at = 0;
+  GT_OPERANDS(.control("seen", o.seen).control("history", o.history).control("amax", o.amax))
+};
 
-// The list. Columns: entry, arguments, AMP class (O1 casts: kLow = tensor-core op, kHigh = keep f32, kKeep = as given).
-// The table, the null backend, the completeness check, decorators and the parity test are all generated from it.
-#define GT_OPS(X)                                     \
-  X(gemm, Gemm, kLow)                                 \
-  X(add, Add, kKeep)                                  \
-  X(axpy, Axpy, kKeep)                                \
-  X(copy, Copy, kKeep)                                \
-  X(add_bias, AddBias, kKeep)                         \
-  X(sum_rows, SumRows, kHigh)                         \
-  X(cast, Cast, kKeep)                                \
-  X(gelu, Gelu, kHigh)                                \
-  X(gelu_grad, GeluGrad, kHigh)                       \
-  X(activate, Activate, kHigh)                        \
-  X(activate_grad, ActivateGrad, kHigh)               \
-  X(dropout, Dropout, kKeep)                          \
-  X(layer_norm, LayerNorm, kHigh)                     \
-  X(layer_norm_grad, LayerNormGrad, kHigh)            \
-  X(qk_norm, QkNorm, kHigh)                           \
-  X(qk_norm_grad, QkNormGrad, kHigh)                  \
-  X(rope, Rope, kHigh)                                \
-  X(attention, Attention, kLow)                       \
-  X(attention_grad, AttentionGrad, kLow)              \
-  X(store_kv, StoreKv, kKeep)                         \
-  X(cached_attention, CachedAttention, kLow)          \
-  X(embedding, Embedding, kKeep)                      \
-  X(embedding_grad, EmbeddingGrad, kKeep)             \
-  X(add_position, AddPosition, kKeep)                 \
-  X(position_grad, PositionGrad, kKeep)               \
-  X(cross_entropy, CrossEntropy, kHigh)               \
-  X(cross_entropy_stats, CrossEntropyStats, kHigh)    \
-  X(cross_entropy_grad, CrossEntropyGrad, kHigh)      \
-  X(sum, Sum, kHigh)                                  \
-  X(sum_squares, SumSquares, kHigh)                   \
-  X(clip_factor, ClipFactor, kHigh)                   \
-  X(judge_step, JudgeStep, kHigh)                     \
-  X(adamw, AdamW, kHigh)                              \
-  X(sgd, Sgd, kHigh)                                  \
-  X(lion, Lion, kHigh)                                \
-  X(lamb_moments, LambMoments, kHigh)                 \
-  X(lamb_apply, LambApply, kHigh)                     \
-  X(stochastic_round, StochasticRound, kHigh)         \
-  X(fake_quant, FakeQuant, kKeep)                     \
-  X(fake_quant_grad, FakeQuantGrad, kKeep)            \
-  X(max_abs, MaxAbs, kHigh)                           \
-  X(quantize_fp8, QuantizeFp8, kKeep)                 \
-  X(gemm_fp8, GemmFp8, kLow)                          \
-  X(amax_history, AmaxHistory, kKeep)
+// The list: entry, arguments, AMP class, direction, class, leaf, cost (operands.h). The table, the null backend, the
+// completeness check, decorators, costs, timers and tests are all generated from it and from the operands above.
+#define GT_OPS(X)                                                                        \
+  X(gemm, Gemm, kLow, kByArguments, kGemm, kOfParameter, kOwn)                           \
+  X(add, Add, kKeep, kNeither, kElementwise, kOfParameter, kPart)                        \
+  X(axpy, Axpy, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
+  X(scale, Scale, kKeep, kNeither, kElementwise, kOfParameter, kPart)                    \
+  X(copy, Copy, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
+  X(add_bias, AddBias, kKeep, kForward, kElementwise, kOfParameter, kPart)               \
+  X(sum_rows, SumRows, kHigh, kBackward, kElementwise, kOfParameter, kPart)              \
+  X(cast, Cast, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
+  X(gelu, Gelu, kHigh, kForward, kElementwise, kActivation, kPass)                       \
+  X(gelu_grad, GeluGrad, kHigh, kBackward, kElementwise, kActivation, kPass)             \
+  X(activate, Activate, kHigh, kForward, kElementwise, kActivation, kPass)               \
+  X(activate_grad, ActivateGrad, kHigh, kBackward, kElementwise, kActivation, kPass)     \
+  X(dropout, Dropout, kKeep, kNeither, kElementwise, kOfParameter, kPart)                \
+  X(layer_norm, LayerNorm, kHigh, kForward, kNorm, kOfParameter, kPass)                  \
+  X(layer_norm_grad, LayerNormGrad, kHigh, kBackward, kNorm, kOfParameter, kOwn)         \
+  X(qk_norm, QkNorm, kHigh, kForward, kNorm, kOfParameter, kPass)                        \
+  X(qk_norm_grad, QkNormGrad, kHigh, kBackward, kNorm, kOfParameter, kPass)              \
+  X(rope, Rope, kHigh, kByArguments, kElementwise, kAttentionCore, kOwn)                 \
+  X(attention, Attention, kLow, kForward, kAttention, kAttentionCore, kOwn)              \
+  X(attention_grad, AttentionGrad, kLow, kBackward, kAttention, kAttentionCore, kOwn)    \
+  X(store_kv, StoreKv, kKeep, kForward, kElementwise, kAttentionCore, kOwn)              \
+  X(cached_attention, CachedAttention, kLow, kForward, kAttention, kAttentionCore, kOwn) \
+  X(embedding, Embedding, kKeep, kForward, kEmbedding, kOfParameter, kOwn)               \
+  X(embedding_grad, EmbeddingGrad, kKeep, kBackward, kEmbedding, kOfParameter, kOwn)     \
+  X(add_position, AddPosition, kKeep, kForward, kEmbedding, kOfParameter, kOwn)          \
+  X(position_grad, PositionGrad, kKeep, kBackward, kEmbedding, kOfParameter, kOwn)       \
+  X(cross_entropy, CrossEntropy, kHigh, kNeither, kLoss, kLoss, kOwn)                    \
+  X(cross_entropy_stats, CrossEntropyStats, kHigh, kForward, kLoss, kLoss, kOwn)         \
+  X(cross_entropy_grad, CrossEntropyGrad, kHigh, kBackward, kLoss, kLoss, kOwn)          \
+  X(sum, Sum, kHigh, kNeither, kElementwise, kOfParameter, kPart)                        \
+  X(sum_squares, SumSquares, kHigh, kNeither, kElementwise, kOfParameter, kOwn)          \
+  X(clip_factor, ClipFactor, kHigh, kNeither, kElementwise, kOfParameter, kPart)         \
+  X(judge_step, JudgeStep, kHigh, kNeither, kElementwise, kOfParameter, kPart)           \
+  X(adamw, AdamW, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                       \
+  X(sgd, Sgd, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                           \
+  X(lion, Lion, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                         \
+  X(lamb_moments, LambMoments, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)          \
+  X(lamb_apply, LambApply, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)              \
+  X(stochastic_round, StochasticRound, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)  \
+  X(fake_quant, FakeQuant, kKeep, kForward, kElementwise, kOfParameter, kPass)           \
+  X(fake_quant_grad, FakeQuantGrad, kKeep, kBackward, kElementwise, kOfParameter, kPass) \
+  X(max_abs, MaxAbs, kHigh, kNeither, kElementwise, kOfParameter, kPart)                 \
+  X(quantize_fp8, QuantizeFp8, kKeep, kNeither, kElementwise, kOfParameter, kOwn)        \
+  X(gemm_fp8, GemmFp8, kLow, kByArguments, kGemm, kOfParameter, kOwn)                    \
+  X(amax_history, AmaxHistory, kKeep, kNeither, kElementwise, kOfParameter, kOwn)
 
 template <class Args>
 using Kernel = void (*)(const Args&, Stream);
 
 struct OpTable {
   const char* name = "";
-#define X(entry, Args, amp) Kernel<Args> entry = nullptr;
+#define X(entry, Args, ...) Kernel<Args> entry = nullptr;
   GT_OPS(X)
 #undef X
 };
 
+// What the list says of the op of these arguments; undefined for others.
+template <class Args>
+struct OpOf;
+#define X(name, Args, amp, direction, kind, leaf, cost)                                               \
+  template <>                                                                                         \
+  struct OpOf<Args> {                                                                                 \
+    static constexpr OpInfo kInfo{#name,         AmpClass::amp, Direction::direction, OpClass::kind, \
+                                  Leaf::leaf,    CostRule::cost};                                     \
+    static constexpr auto kEntry = &OpTable::name;                                                    \
+  };
+GT_OPS(X)
+#undef X
+
+// kForward, kBackward or kNeither.
+template <class Args>
+constexpr Direction direction_of(const Args& args) {
+  if constexpr (OpOf<Args>::kInfo.direction == Direction::kByArguments)
+    return args.direction();
+  else
+    return OpOf<Args>::kInfo.direction;
+}
+
 constexpr const char* first_missing(const OpTable& t) {  // nullptr: complete
-#define X(entry, Args, amp) if (t.entry == nullptr) return #entry;
+#define X(entry, Args, ...) if (t.entry == nullptr) return #entry;
   GT_OPS(X)
 #undef X
   return nullptr;
@@ -436,7 +457,7 @@ const OpTable& decorate(const OpTable& inner) {
   to = &inner;
   static constexpr OpTable table{
       .name = "decorated",
-#define X(entry, Args, amp) .entry = [](const Args& a, Stream s) { Hook::before(#entry, a); to->entry(a, s); },
+#define X(entry, Args, ...) .entry = [](const Args& a, Stream s) { Hook::before(#entry, a); to->entry(a, s); },
       GT_OPS(X)
 #undef X
   };

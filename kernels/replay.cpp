@@ -96,7 +96,7 @@ struct Twin {
 
   static OpTable ops() {
     OpTable t{.name = behind->ops->name};
-#define X(entry, Args, amp)                                                                           \
+#define X(entry, Args, ...)                                                                           \
   t.entry = [](const Args& a, Stream s) {                                                             \
     using Call = Op<Args, &OpTable::entry>;                                                           \
     static constexpr Recording::Kind kKind{#entry, sizeof(Args), keep<Args>, same<Args>, Call::make}; \

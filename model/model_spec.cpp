@@ -93,7 +93,7 @@ void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   m.row_linear("attn.out", c.q_width(), c.out_bias);
   m.norm("norm2");
   m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
-  m.module(c.activation == Activation::kGelu && !c.gated ? "mlp.gelu" : "mlp.act");
+  m.module("mlp.act");
   m.row_linear("mlp.down", c.ffn, c.mlp_bias);
 }
 

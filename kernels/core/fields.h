@@ -59,20 +59,6 @@ constexpr auto of(const T& x) {
 #undef GT_MEMBERS
 }
 
-// Calls f on every tensor among the members and among the members of members, in their order.
-template <class T, class F>
-void each_tensor(T& x, F f) {
-  const auto one = [&](const auto& member) {
-    using M = std::decay_t<decltype(member)>;
-    auto& seen = const_cast<std::conditional_t<std::is_const_v<T>, const M, M>&>(member);
-    if constexpr (std::is_same_v<M, Tensor>)
-      f(seen);
-    else if constexpr (std::is_aggregate_v<M> && !std::is_same_v<M, Shape>)
-      each_tensor(seen, f);
-  };
-  std::apply([&](const auto&... member) { (one(member), ...); }, of(x));
-}
-
 }  // namespace fields
 
 template <class T>

@@ -59,6 +59,17 @@ void axpy(const Axpy& p, Stream s) {
   });
 }
 
+void scale(const Scale& p, Stream s) {
+  require_same("scale", {"x", p.x}, {{"out", p.out}});
+  require_numel("scale", p.out.numel(), {{"x", p.x}});
+  const Simd& f = simd();
+  each(s, p.out.numel(), !all_f32({&p.x}), [&](int64_t i, int64_t n) {
+    float x[kChunk], out[kChunk];
+    f.scale(read(f, p.x, i, n, x), p.factor, target(p.out, i, out), n);
+    write(f, p.out, i, n, out);
+  });
+}
+
 void copy(const Copy& p, Stream s) {
   GT_CHECK(p.src.dtype == p.dst.dtype && p.src.numel() == p.dst.numel(), "copy: src ", to_string(p.src.shape), ' ',
            name_of(p.src.dtype), ", dst ", to_string(p.dst.shape), ' ', name_of(p.dst.dtype));

@@ -4,7 +4,7 @@
 #include "kernels/ops.h"
 
 namespace gt::cpu {
-#define X(entry, Args, amp) void entry(const Args&, Stream);
+#define X(entry, Args, ...) void entry(const Args&, Stream);
 GT_OPS(X)
 #undef X
 }  // namespace gt::cpu

@@ -5,7 +5,7 @@
 namespace gt::cpu {
 namespace {
 constexpr OpTable kOps{.name = "cpu",
-#define X(entry, Args, amp) .entry = entry,
+#define X(entry, Args, ...) .entry = entry,
                        GT_OPS(X)
 #undef X
 };

@@ -65,6 +65,21 @@ struct AxpyOp {
   }
 };
 
+template <class T>
+struct ScaleOp {
+  const T* x;
+  T* out;
+  float factor;
+  template <int V>
+  __device__ void at(int64_t i) const {
+    float a[V];
+    load<V>(x + i, a);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] *= factor;
+    store<V>(out + i, a);
+  }
+};
+
 template <class T, class U>
 struct CastOp {
   const T* src;
@@ -235,6 +250,19 @@ void axpy(const Axpy& a, Stream s) {
     });
   });
   leave(c, "axpy");
+}
+
+void scale(const Scale& a, Stream s) {
+  GT_CHECK(a.out.numel() == a.x.numel(), "scale: ", to_string(a.x.shape), " to ", to_string(a.out.shape));
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "scale");
+  want("scale", "out", a.out, a.x.dtype);
+  by_dtype("scale", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<kPack<T>>(c, ScaleOp<T>{a.x.as<T>(), a.out.as<T>(), a.factor}, a.x.numel(),
+                   aligned16({a.x.data, a.out.data}));
+  });
+  leave(c, "scale");
 }
 
 void copy(const Copy& a, Stream s) {

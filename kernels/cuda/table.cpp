@@ -17,7 +17,7 @@
 namespace gt::cuda {
 
 static constexpr OpTable kTable{.name = "cuda",
-#define X(entry, Args, amp) .entry = entry,
+#define X(entry, Args, ...) .entry = entry,
                                 GT_OPS(X)
 #undef X
 };

@@ -3,7 +3,7 @@
 #include "kernels/ops.h"
 
 namespace gt::cuda {
-#define X(entry, Args, amp) void entry(const Args&, Stream);
+#define X(entry, Args, ...) void entry(const Args&, Stream);
 GT_OPS(X)
 #undef X
 

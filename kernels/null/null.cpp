@@ -25,7 +25,7 @@ void nothing(const AttentionGrad& a, Stream) {
 }
 
 constexpr OpTable kOps{.name = "null",
-#define X(entry, Args, amp) .entry = nothing<Args>,
+#define X(entry, Args, ...) .entry = nothing<Args>,
                        GT_OPS(X)
 #undef X
 };

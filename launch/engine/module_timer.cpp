@@ -5,10 +5,6 @@
 namespace gt {
 namespace {
 
-bool ends_with(std::string_view s, std::string_view end) {
-  return s.size() >= end.size() && s.substr(s.size() - end.size()) == end;
-}
-
 // "layers.3.mlp.up" -> "layers.3"; other modules are their own.
 std::string block_of(const std::string& module) {
   if (module.rfind("layers.", 0) != 0) return module;
@@ -17,20 +13,13 @@ std::string block_of(const std::string& module) {
 
 }  // namespace
 
-void ModuleTimer::add(std::string_view op, const std::string* parameter, bool transposed_b, double seconds) {
-  if (ends_with(op, "_grad") || op == "sum_rows")
-    backward_ = true;
-  else if (op == "gemm" || op == "gemm_fp8")
-    backward_ = !transposed_b;
-  else if (op == "layer_norm" || op == "embedding" || op == "add_position" || op == "gelu" || op == "activate" ||
-           op == "attention")
-    backward_ = false;
+void ModuleTimer::add(Leaf leaf, Direction direction, const std::string* parameter, double seconds) {
+  if (direction != Direction::kNeither) backward_ = direction == Direction::kBackward;
   if (parameter != nullptr) last_ = parameter->substr(0, parameter->rfind('.'));
-  std::string module = last_;
-  if (op.rfind("attention", 0) == 0) module = block_of(last_) + ".attn.core";
-  if (op.rfind("gelu", 0) == 0) module = block_of(last_) + ".mlp.gelu";
-  if (op.rfind("activate", 0) == 0) module = block_of(last_) + ".mlp.act";
-  if (op.rfind("cross_entropy", 0) == 0) module = "head";
+  const std::string module = leaf == Leaf::kAttentionCore ? block_of(last_) + ".attn.core"
+                             : leaf == Leaf::kActivation  ? block_of(last_) + ".mlp.act"
+                             : leaf == Leaf::kLoss        ? "head"
+                                                          : last_;
   Seconds& s = modules_[module];
   (backward_ ? s.backward : s.forward) += seconds;
 }

@@ -4,8 +4,8 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 
+#include "kernels/operands.h"
 #include "launch/engine/module_flops.h"
 #include "parallel/comm/process_group.h"
 
@@ -16,9 +16,9 @@ class ModuleTimer {
   struct Seconds {
     double forward = 0, backward = 0;
   };
-  // `parameter`: of the op, nullptr when it has none. `product`: the op is a matrix product, which is part of a forward
-  // when `transposed_b`.
-  void add(std::string_view op, const std::string* parameter, bool transposed_b, double seconds);
+  // Adds an op's time. `leaf` and `direction`: its own (kernels/operands.h); `parameter`: that it reads or whose gradient
+  // it writes, nullptr when there is none.
+  void add(Leaf leaf, Direction direction, const std::string* parameter, double seconds);
   const std::map<std::string, Seconds>& modules() const { return modules_; }
 
   // Collective over the world: fills in forward and backward of every leaf, a mean over the ranks with a share in it.

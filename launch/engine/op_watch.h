@@ -45,7 +45,7 @@ class OpWatch {
  private:
   struct Hook;
   template <class Args>
-  void call(Kernel<Args> kernel, const char* entry, const Args&, Stream);
+  void call(Kernel<Args> kernel, const Args&, Stream);
   const Parameter* parameter_at(const std::byte*, bool gradient) const;
   const Parameter* parameter_of(const struct Operands&) const;
   std::string with(const struct Operands&) const;

@@ -41,7 +41,7 @@ bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b)
 template <class Args>
 Args without_places(Args a) {
   std::map<std::byte*, uintptr_t> seen;
-  fields::each_tensor(a, [&](Tensor& t) {
+  each_operand(a, [&](const char*, Tensor& t, OperandRole) {
     if (!t) return;
     const uintptr_t number = seen.try_emplace(t.data, seen.size() + 1).first->second;
     t.data = reinterpret_cast<std::byte*>((number << 40) | (reinterpret_cast<uintptr_t>(t.data) & 0xff));
@@ -88,10 +88,10 @@ class Recorder {
   // The module whose weight or gradient a call touches, and for products which of the three it is.
   template <class Args>
   std::string name(const Args& args) const {
-    if (op_cost(args).kind == OpClass::kOptimizer) return "";
+    if (OpOf<Args>::kInfo.kind == OpClass::kOptimizer) return "";
     std::string module;
     bool gradient = false;
-    fields::each_tensor(args, [&](const Tensor& t) {
+    each_operand(args, [&](const char*, const Tensor& t, OperandRole) {
       for (const Parameter* p : parameters_) {
         if (!module.empty() || !t) return;
         gradient = lies_in(p->grad, t.data);
@@ -100,15 +100,11 @@ class Recorder {
           module = module_of(p->name);
       }
     });
-    if constexpr (std::is_same_v<Args, Gemm> || std::is_same_v<Args, GemmFp8>) {
-      if (module.empty()) return "";
-      return module + (gradient ? " weight gradient" : forward(args) ? " forward" : " input gradient");
-    }
-    return module;
+    if (OpOf<Args>::kInfo.kind != OpClass::kGemm || module.empty()) return module;
+    return module + (gradient                                          ? " weight gradient"
+                     : direction_of(args) == Direction::kForward ? " forward"
+                                                                        : " input gradient");
   }
-  // A forward multiplies with the transposed weight; codes of a gradient are of the other type.
-  static bool forward(const Gemm& g) { return g.trans_b; }
-  static bool forward(const GemmFp8& g) { return g.a.dtype == DType::kF8E4M3; }
 
   std::vector<Parameter*> parameters_;
   std::vector<OpCall> calls_;
@@ -146,7 +142,7 @@ std::string text_of(const Args& args) {
   if constexpr (OverSegments<Args>)
     return fmt::format("[{}] in {} {}, {}", args.table.elements, args.table.count,
                        args.table.count == 1 ? "segment" : "segments", name_of(args.table.grad));
-  fields::each_tensor(args, [&](const Tensor& t) {
+  each_operand(args, [&](const char*, const Tensor& t, OperandRole) {
     if (out.empty() && t) out = cat(to_string(t.shape), " ", name_of(t.dtype));
   });
   return out;

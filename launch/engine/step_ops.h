@@ -11,7 +11,7 @@
 namespace gt {
 
 // Arguments of any op.
-#define X(entry, Args, amp) , Args
+#define X(entry, Args, ...) , Args
 using OpArgs = std::variant<std::monostate GT_OPS(X)>;
 #undef X
 

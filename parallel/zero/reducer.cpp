@@ -84,11 +84,7 @@ void GradReducer::complete_gradients(ScopeState& s) {
 bool GradReducer::scales(const ScopeState& s) const { return options_.scale_before != 1 && s.domain.size > 1; }
 
 void GradReducer::multiply(Tensor t, double by) {
-  constexpr int64_t kCols = 64;  // divides flat layouts and their shards
-  const Tensor rows = t.view({t.numel() / kCols, kCols});
-  DropMask all;  // nothing is dropped
-  all.scale = static_cast<float>(by);
-  backend_.ops->dropout({.x = rows, .out = rows, .drop = {all}}, compute_);
+  backend_.ops->scale({.x = t, .out = t, .factor = static_cast<float>(by)}, compute_);
 }
 
 // Sharded gradients of a scope that nobody wrote to in this step: an error that names the parameter, or zeros, reduced

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -77,18 +78,6 @@ class OpCase {
   Images before_, after_;
 };
 
-// The name and the table entry of an op, by the type of its arguments.
-template <class Args>
-struct OpOf;
-#define X(entry, Args, amp)                         \
-  template <>                                       \
-  struct OpOf<Args> {                               \
-    static constexpr const char* kName = #entry;    \
-    static constexpr auto kEntry = &OpTable::entry; \
-  };
-GT_OPS(X)
-#undef X
-
 template <class Args>
 class CaseOf final : public OpCase {
  public:
@@ -112,7 +101,7 @@ class CaseOf final : public OpCase {
   // Fills inputs that other ops compute, on the host, from those drawn. A `big` case keeps the random ones.
   std::function<void(const Args&)> derive;
 
-  CaseOf(std::string case_name) { op = OpOf<Args>::kName, name = std::move(case_name); }
+  CaseOf(std::string case_name) { op = OpOf<Args>::kInfo.name, name = std::move(case_name); }
 
   CaseOf& in(Field f, const char* label, Shape s, Fill fill = normal(), DType t = DType::kF32) {
     return add(f, label, s, t, Access::kIn, std::move(fill));
@@ -159,7 +148,18 @@ class CaseOf final : public OpCase {
   }
 
  private:
+  // The op lists this tensor by this name, and writes it where the case says that it does.
+  static void check_listed(Field f, const char* label, Access access) {
+    Args dummy{};
+    bool listed = false;
+    each_operand(dummy, [&](const char* name, Tensor& t, OperandRole role) {
+      listed = listed || (&t == &f.of(dummy) && std::string_view(name) == label &&
+                          (access == Access::kIn || role != OperandRole::kIn));
+    });
+    GT_CHECK(listed, OpOf<Args>::kInfo.name, " lists no operand ", label, " that is used so");
+  }
   CaseOf& add(Field f, const char* label, Shape s, DType t, Access access, Fill fill) {
+    if (access != Access::kInOut) check_listed(f, label, access);
     bound_.emplace_back(f, blocks_.size());
     blocks_.push_back({label, s, t, access, std::move(fill)});
     return *this;

@@ -1,4 +1,4 @@
-// Cases of the ops that visit every element once: add, axpy, copy, bias, row sums, cast, GELU.
+// Cases of the ops that visit every element once: add, axpy, scale, copy, bias, row sums, cast, GELU.
 #include <cmath>
 #include <limits>
 
@@ -24,8 +24,13 @@ void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
   auto& axpy = add_case<Axpy>(to, describe(s, t, at));
   axpy.args.alpha = -0.37f;
   axpy.in(&Axpy::x, "x", s, normal(), t).inout(&Axpy::y, "y", s, normal(), t);
+  auto& scaled = add_case<Scale>(to, describe(s, t, at));
+  scaled.in(&Scale::x, "x", s, normal(), t).out(&Scale::out, "out", s, t);
+  auto& in_place = add_case<Scale>(to, describe(s, t, " out is x" + at));
+  in_place.inout(&Scale::x, "x", s, normal(), t).alias(&Scale::out, &Scale::x);
+  scaled.args.factor = in_place.args.factor = 0.37f;
   for (OpCase* c : {static_cast<OpCase*>(&plain), static_cast<OpCase*>(&onto_a), static_cast<OpCase*>(&onto_b),
-                    static_cast<OpCase*>(&axpy)}) {
+                    static_cast<OpCase*>(&axpy), static_cast<OpCase*>(&scaled), static_cast<OpCase*>(&in_place)}) {
     c->tolerance = unit_of(t);
     c->skew = skew;
   }
@@ -162,6 +167,7 @@ void add_benchmarks(OpCases& to) {
   add_case<Add>(to, describe(s, DType::kF32)).in(&Add::a, "a", s).in(&Add::b, "b", s).out(&Add::out, "out", s).flops =
       n;
   add_case<Axpy>(to, describe(s, DType::kF32)).in(&Axpy::x, "x", s).inout(&Axpy::y, "y", s).flops = 2 * n;
+  add_case<Scale>(to, describe(s, DType::kF32)).in(&Scale::x, "x", s).out(&Scale::out, "out", s).flops = n;
   add_case<Copy>(to, describe(s, DType::kF32)).in(&Copy::src, "src", s).out(&Copy::dst, "dst", s);
   add_case<AddBias>(to, describe(s, DType::kF32))
       .in(&AddBias::x, "x", s)

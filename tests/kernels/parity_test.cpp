@@ -90,7 +90,7 @@ void expect_parity(const std::string& op) {
 
 }  // namespace
 
-#define X(entry, Args, amp) \
+#define X(entry, Args, ...) \
   TEST_CASE("parity: " #entry " agrees with the reference on every backend") { expect_parity(#entry); }
 GT_OPS(X)
 #undef X
@@ -135,7 +135,7 @@ TEST_CASE("parity: every op has test cases and a case to time, and no two cases 
     (c->big ? timed : tested).insert(c->op);
     CHECK(names.insert(cat(c->op, '/', c->name, c->big, c->skew)).second);
   }
-#define X(entry, Args, amp)         \
+#define X(entry, Args, ...)         \
   CHECK(tested.count(#entry) == 1); \
   CHECK(timed.count(#entry) == 1);
   GT_OPS(X)

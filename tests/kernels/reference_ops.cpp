@@ -150,6 +150,10 @@ void axpy(const Axpy& p, Stream) {
   for (int64_t i = 0; i < p.y.numel(); ++i) set(p.y, i, get(p.y, i) + p.alpha * get(p.x, i));
 }
 
+void scale(const Scale& p, Stream) {
+  for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, get(p.x, i) * double{p.factor});
+}
+
 void copy(const Copy& p, Stream) {
   for (int64_t i = 0; i < p.src.bytes(); ++i) p.dst.data[i] = p.src.data[i];
 }
@@ -272,7 +276,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
 
 const OpTable& reference_ops() {
   static constexpr OpTable kTable{.name = "reference",
-#define X(entry, Args, amp) .entry = reference::entry,
+#define X(entry, Args, ...) .entry = reference::entry,
                                   GT_OPS(X)
 #undef X
   };

@@ -16,7 +16,7 @@ void set(const Tensor& t, int64_t i, double v);
 
 // The families, one file each.
 namespace reference {
-#define X(entry, Args, amp) void entry(const Args&, Stream);
+#define X(entry, Args, ...) void entry(const Args&, Stream);
 GT_OPS(X)
 #undef X
 // The mask's scale where element e of this sample is kept, else 0.

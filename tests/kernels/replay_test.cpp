@@ -27,7 +27,7 @@ int made = 0, launched = 0, alive = 0;
 
 const OpTable& ops() {
   static const OpTable t{.name = "cpu with graphs",
-#define X(entry, Args, amp)                                       \
+#define X(entry, Args, ...)                                       \
   .entry = [](const Args& a, Stream s) {                          \
     if (gone) throw Error(#entry " on a device that is gone");    \
     const auto call = [a, s] { cpu_backend().ops->entry(a, s); }; \
@@ -464,7 +464,7 @@ void expect_every_member_compared(const char* op) {
 }  // namespace
 
 TEST_CASE("replay: every member of every op's arguments tells calls apart") {
-#define X(entry, Args, amp) expect_every_member_compared<Args>(#entry);
+#define X(entry, Args, ...) expect_every_member_compared<Args>(#entry);
   GT_OPS(X)
 #undef X
   CHECK(fields::count<Gemm>() == 13);

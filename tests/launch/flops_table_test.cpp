@@ -41,16 +41,16 @@ TEST_CASE("the modules' parameters and FLOPs add up to the model's, blocks left 
 TEST_CASE("an op belongs to the module of its parameter, one without to a leaf of the block before it") {
   ModuleTimer timer;
   const std::string qkv = "layers.1.attn.qkv.weight", down = "layers.1.mlp.down.weight";
-  timer.add("gemm", &qkv, true, 1);
-  timer.add("attention", nullptr, false, 2);
-  timer.add("gemm", &down, false, 4);  // backward
-  timer.add("gelu_grad", nullptr, false, 8);
-  timer.add("attention_grad", nullptr, false, 16);
-  timer.add("copy", nullptr, false, 32);
+  timer.add(Leaf::kOfParameter, Direction::kForward, &qkv, 1);
+  timer.add(Leaf::kAttentionCore, Direction::kForward, nullptr, 2);
+  timer.add(Leaf::kOfParameter, Direction::kBackward, &down, 4);
+  timer.add(Leaf::kActivation, Direction::kBackward, nullptr, 8);
+  timer.add(Leaf::kAttentionCore, Direction::kBackward, nullptr, 16);
+  timer.add(Leaf::kOfParameter, Direction::kNeither, nullptr, 32);
   CHECK(timer.modules().at("layers.1.attn.qkv").forward == 1);
   CHECK(timer.modules().at("layers.1.attn.core").forward == 2);
   CHECK(timer.modules().at("layers.1.mlp.down").backward == 4 + 32);
-  CHECK(timer.modules().at("layers.1.mlp.gelu").backward == 8);
+  CHECK(timer.modules().at("layers.1.mlp.act").backward == 8);
   CHECK(timer.modules().at("layers.1.attn.core").backward == 16);
   std::vector<ModuleCost> leaves = module_costs(model(true), 64, 16);
   SelfGroup alone;

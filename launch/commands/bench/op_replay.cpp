@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string_view>
 
 #include "autograd/parameter.h"
-#include "kernels/core/fields.h"
 #include "kernels/core/rng.h"
 
 namespace gt {
@@ -42,27 +42,19 @@ class Values {
   const DeviceBench& bench_;
 };
 
-// Of any op, by the names that members have in kernels/ops.h.
+// Operands of any op, by name.
 template <class Args>
-void settle(Args& a, const Values& v) {
-  if constexpr (requires { a.scalars; })  // rate, beta1, two corrections, gradient's factor, not skipped, ..., beta2
-    v.put(a.scalars, {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0});
-  if constexpr (requires { a.rstd; }) v.put(a.rstd, {1});
-  if constexpr (requires { a.lse; }) v.put(a.lse, {7});
-  if constexpr (requires { a.stats; }) v.put(a.stats, {1});
-  if constexpr (requires { a.seed; }) v.put(a.seed, {1e-4f});
-  if constexpr (requires { a.fp8; }) v.put(a.fp8.amax, {5});
-  if constexpr (requires { a.amax; }) v.put(a.amax, {5});
-  if constexpr (requires { a.limits; }) v.put(a.limits, {4});
-  if constexpr (requires { a.a_scale; }) v.put(a.a_scale, {1}), v.put(a.b_scale, {1});
-  if constexpr (requires { a.b_version; }) a.b_version = a.b_version > 0 ? fresh_version() : 0;
+void settle(Args& args, const Values& v) {
+  static const std::map<std::string_view, std::vector<float>> kUsual = {
+      // rate, beta1, two corrections, gradient's factor, not skipped, ..., beta2
+      {"scalars", {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0}},
+      {"rstd", {1}}, {"lse", {7}}, {"stats", {1}}, {"seed", {1e-4f}}, {"amax", {5}}, {"limits", {4}}, {"a_scale", {1}},
+      {"b_scale", {1}}};
+  each_operand(args, [&](const char* name, const Tensor& t, OperandRole) {
+    if (const auto it = kUsual.find(name); it != kUsual.end()) v.put(t, it->second);
+  });
+  if constexpr (requires { args.b_version; }) args.b_version = args.b_version > 0 ? fresh_version() : 0;
 }
-
-Kernel<std::monostate> entry(const OpTable&, std::monostate) { return nullptr; }
-#define X(name, Args, amp) \
-  Kernel<Args> entry(const OpTable& t, const Args&) { return t.name; }
-GT_OPS(X)
-#undef X
 
 uintptr_t number(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) >> 40; }
 int64_t offset(const Tensor& t) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(t.data) & 0xff); }
@@ -75,7 +67,7 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
       [&](auto& args) {
         if constexpr (!std::is_same_v<std::decay_t<decltype(args)>, std::monostate>) {
           std::map<uintptr_t, int64_t> room;
-          fields::each_tensor(args, [&](const Tensor& t) {
+          each_operand(args, [&](const char*, const Tensor& t, OperandRole) {
             if (t) room[number(t)] = std::max(room[number(t)], offset(t) + t.bytes());
           });
           std::map<uintptr_t, size_t> place;
@@ -83,7 +75,7 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
             place[which] = held_.size();
             held_.emplace_back(bytes, bench.stream().device, *bench.backend().device);
           }
-          fields::each_tensor(args, [&](Tensor& t) {
+          each_operand(args, [&](const char*, Tensor& t, OperandRole) {
             if (!t) return;
             t.data = held_[place[number(t)]].data() + offset(t);
             t.device = bench.stream().device;
@@ -130,7 +122,8 @@ SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> 
 void OpReplay::operator()() const {
   std::visit(
       [&](const auto& args) {
-        if (const auto kernel = entry(bench_.ops(), args)) kernel(args, bench_.stream());
+        using Args = std::decay_t<decltype(args)>;
+        if constexpr (!std::is_same_v<Args, std::monostate>) (bench_.ops().*OpOf<Args>::kEntry)(args, bench_.stream());
       },
       args_);
 }

@@ -265,7 +265,7 @@ struct ExportArgs {
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
     v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
     v("naming", naming, "hf|native",
-      "hf: a Hugging Face GPT-2, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
+      "hf: a Hugging Face folder of the model's family, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
     v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");
     v("force", force, "", "replace what is there");
@@ -278,7 +278,7 @@ struct ImportArgs {
   bool allow_nonfinite = false;
   template <class V>
   void fields(V& v) {
-    v("from", from, "required", "Hugging Face GPT-2 folder (safetensors), our HDF5 export, or llm.c GPT-2 .bin");
+    v("from", from, "required", "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
     v("tokenizer", tokenizer, "", "SentencePiece model to keep with the weights");
     v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");

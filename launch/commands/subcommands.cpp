@@ -145,7 +145,7 @@ const std::vector<Subcommand>& subcommands() {
        .run = run_export,
        .bind = bind<ExportArgs>},
       {.name = "import",
-       .meaning = "a checkpoint from a Hugging Face GPT-2, our HDF5 export or llm.c",
+       .meaning = "a checkpoint from a Hugging Face folder, our HDF5 export or llm.c",
        .example = "--from gpt2/ --output runs/gpt2/checkpoints",
        .run = run_import,
        .bind = bind<ImportArgs>},

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -85,16 +86,35 @@ extern "C" void on_interrupt(int n) {
   _exit(write(STDERR_FILENO, kText, sizeof kText - 1) < 0 ? 128 + n : 128 + n);
 }
 
-void end_training_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESTART;
-  for (const int n : {SIGINT, SIGTERM, SIGHUP}) {
-    struct sigaction now {};
-    sigaction(n, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaction(n, &action, nullptr);  // nohup
+// Signals end the training of a tokenizer for as long as it lives; afterwards they do what they did before.
+class EndTrainingOnSignals {
+ public:
+  EndTrainingOnSignals() {
+    training_state = TrainingState::kBusy;
+    struct sigaction action {};
+    action.sa_handler = on_interrupt;
+    action.sa_flags = SA_RESTART;
+    for (size_t k = 0; k < before_.size(); ++k) {
+      sigaction(kSignals[k], nullptr, &before_[k]);
+      if (before_[k].sa_handler != SIG_IGN) sigaction(kSignals[k], &action, nullptr);  // nohup
+    }
   }
-}
+  ~EndTrainingOnSignals() {
+    for (size_t k = 0; k < before_.size(); ++k) sigaction(kSignals[k], &before_[k], nullptr);
+  }
+  EndTrainingOnSignals(const EndTrainingOnSignals&) = delete;
+  EndTrainingOnSignals& operator=(const EndTrainingOnSignals&) = delete;
+
+  // Files are written from now on. Does not return when a signal came first: its handler is ending this process.
+  static void begin_writing() {
+    move_on(TrainingState::kWriting);
+    while (training_state == TrainingState::kInterrupted) pause();
+  }
+
+ private:
+  static constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
+  std::array<struct sigaction, kSignals.size()> before_{};
+};
 
 std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r) {
   std::string longest;
@@ -326,11 +346,10 @@ Exit run_tokenizer_train(const Command& command) {
   TokenizerReport report;
   {
     TrainProgress progress(options);
-    end_training_on_signals();
+    const EndTrainingOnSignals signals;
     report = tokenizer_train(options, [&](const TokenizerTrainProgress& p) {
       progress.update(p);
-      if (std::string_view(p.stage) == "write")
-        while (!move_on(TrainingState::kWriting)) pause();  // the handler is ending this process
+      if (std::string_view(p.stage) == "write") EndTrainingOnSignals::begin_writing();
     });
   }
   write_out(report_text(options, report));

@@ -95,7 +95,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
 TEST_CASE("what is not built yet is refused with a sentence that says so") {
   const std::string dir = world();
   for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--ep 2",
-                           "--optim.type adagrad", "--model.arch llama"})
+                           "--optim.type adagrad", "--launch.launcher pdsh"})
     expect(dir, kData + flag, 2, {"not built yet"});
 }
 

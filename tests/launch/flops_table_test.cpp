@@ -92,7 +92,7 @@ TEST_CASE("a run prints the table after the step that it is asked for, whatever 
   const std::string table = read_file(dir / "runs/x/flops-2.txt");
   INFO(table);
   CHECK(r.says("FLOPs of step 2: 4 sequences of 16 tokens"));
-  for (const char* module : {"embed", "layers.0", "layers.1", "qkv", "core", "gelu", "down", "final_norm", "head"})
+  for (const char* module : {"embed", "layers.0", "layers.1", "qkv", "core", "act", "down", "final_norm", "head"})
     CHECK_THAT(table, Contains(module));
   std::istringstream lines(table);
   int timed = 0;

@@ -264,8 +264,8 @@ TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {
   CHECK_THAT(refused("current --amp O2 --precision.dtype fp16 --precision.master_weights false"),
              Catch::Contains("there have to be masters"));
   CHECK_THAT(refused("current --amp O2 --precision.qat int8"), Catch::Contains("one kind of codes"));
-  CHECK_THAT(refused("current --amp O2 --model.hidden 72"), Catch::Contains("with hidden of 72"));
-  CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"), Catch::Contains("ffn on a rank of 20"));
+  CHECK_THAT(refused("current --amp O2 --model.hidden 72"), Catch::Contains("216 rows of layers.*.attn.qkv on a rank"));
+  CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"), Catch::Contains("20 rows of layers.*.mlp.up on a rank"));
   CHECK_THAT(refused("current --amp O2 --model.seq 12 --train.micro_batch 2"),
              Catch::Contains("24 tokens a microbatch"));
   CHECK_THAT(refused("true --amp O2"), Catch::Contains("expected off or current or delayed"));

@@ -191,7 +191,7 @@ TEST_CASE("a name in --load that names nothing is refused, also by a run that ha
     const Outcome r = gpttrain(kTiny + "--train.steps 4 --load runs/frist --log.name " + run, dir.path());
     INFO(r.out);
     CHECK(r.code == 2);
-    CHECK(r.says("load_from: runs/frist: does not exist; did you mean runs/first?"));
+    CHECK(r.says("--load: runs/frist: does not exist; did you mean runs/first?"));
   }
   fs::create_directories(dir / "runs/empty");
   const Outcome empty = gpttrain(kTiny + "--train.steps 4 --load runs/empty --log.name second", dir.path());

@@ -165,7 +165,7 @@ TEST_CASE("Ctrl-C ends generate with what was made and 130") {
     // Texts without end: one of them may meet the end of a document by chance.
     const std::string text =
         interrupted("--prompt \"The GNU\" --num-samples 1000000 --max-tokens 1048576" + std::string(layout), 100);
-    CHECK(text.find("The GNU") == 0);
+    CHECK(text.find("The GNU") != std::string::npos);
     CHECK(text.size() > 100);
     CHECK(text.back() == '\n');
   }

@@ -30,10 +30,10 @@ __device__ inline float gelu_gate(float x) {
 
 __device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
 
-// With the gate s: s + x s (1 - s) 2u', u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2).
+// With the gate s: s + x s (1 - s) 2u', u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2). Where x^2 overflows s (1 - s) is 0.
 __device__ inline float gelu_slope(float x) {
-  const float s = gelu_gate(x), t = x * s;
-  return fmaf(fmaf(-t, s, t), 2.0f * kRootTwoOverPi * fmaf(3.0f * kCubic, x * x, 1.0f), s);
+  const float s = gelu_gate(x), t = x * s, square = fminf(x * x, 1e30f);
+  return fmaf(fmaf(-t, s, t), 2.0f * kRootTwoOverPi * fmaf(3.0f * kCubic, square, 1.0f), s);
 }
 
 __device__ inline float silu_of(float x) { return x * gate_of(-kLog2e * x); }

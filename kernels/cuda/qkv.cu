@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kThreads)
       to[j] = a[j] * cosine[j] - b[j] * sine[j];
       b[j] = b[j] * cosine[j] + a[j] * sine[j];
     }
-    store<V>(low, to);
-    store<V>(low + half, b);
+    store_at_once<V>(low, to);
+    store_at_once<V>(low + half, b);
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kFp8 = "precision.fp8";
 
-// A length of some product of a block's linear layers on one tensor rank.
+// A dimension of a GEMM of a block's linear layers on one TP rank.
 struct Extent {
   std::string name;
   int64_t size;

@@ -1,4 +1,5 @@
-// Activations of feed-forward layers, gated or not, and their gradients: a thread a pack of 16 bytes of every operand.
+// Activations of feed-forward layers, gated or not, and their gradients. Each thread processes one 16-byte pack of
+// every operand.
 #include "kernels/cuda/activation.cuh"
 
 #include "kernels/cuda/dispatch.h"
@@ -24,10 +25,11 @@ __device__ inline float slope_of(float x) {
   return 2.0f * relu_of(x);
 }
 
-// Element i of a tensor [n, cols] is at i of x, or gated at this place of x [n, 2 cols]; its up lies cols behind.
+// Offset of output element i [n, cols] in x. Ungated: i. Gated, x [n, 2 cols]: the gate; its up projection is `cols`
+// further.
 __device__ inline int64_t gate_at(int64_t i, int64_t cols, bool gated) { return gated ? i + i / cols * cols : i; }
 
-// V divides cols.
+// Requires: V divides cols.
 template <Activation A, int V, class T>
 __global__ void __launch_bounds__(kThreads)
     activate_kernel(const T* x, T* out, int64_t packs, int64_t cols, bool gated) {
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dx may be x: a thread writes where it alone has read.
+// dx may alias x: each thread writes only elements that it alone has read.
 template <Activation A, int V, class T>
 __global__ void __launch_bounds__(kThreads)
     activate_grad_kernel(const T* x, const T* dout, T* dx, int64_t packs, int64_t cols, bool gated) {
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// f(std::integral_constant<Activation, A>).
+// Calls f(std::integral_constant<Activation, A>).
 template <class F>
 void by_activation(const char* op, Activation a, F&& f) {
   switch (a) {
@@ -80,7 +82,7 @@ void validate(const char* op, const Tensor& x, const Tensor& out, bool gated) {
            to_string(x.shape), gated ? ", gated" : "", ", out ", to_string(out.shape));
 }
 
-// Calls f(std::integral_constant<int, V>, blocks, packs) for the widest packs that the tensors allow.
+// Calls f(std::integral_constant<int, V>, blocks, packs) with the widest pack that size and alignment allow.
 template <class T, class F>
 void by_pack(const Tensor& out, bool aligned, F&& f) {
   const auto launch = [&](auto v) {

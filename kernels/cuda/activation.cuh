@@ -1,4 +1,4 @@
-// Activations and their derivatives on the device.
+// Activations and their derivatives (device code).
 #pragma once
 #include <cmath>
 
@@ -9,8 +9,8 @@ constexpr float kRootTwoOverPi = 0.7978845608028654f, kCubic = 0.044715f;
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// 1 / (1 + 2^w), to some 1e-6 of it: two instructions of the special function unit, where tanhf is 34 instructions,
-// which would bound kernels that otherwise wait for memory. No branch: 2^w may be infinite.
+// 1 / (1 + 2^w), accurate to about 1e-6. Two special-function-unit instructions; tanhf takes 34, which would make
+// memory-bound kernels compute-bound. Branch-free: 2^w may be infinite.
 __device__ inline float gate_of(float w) {
 #ifdef __CUDA_ARCH__
   float power, gate;
@@ -30,7 +30,7 @@ __device__ inline float gelu_gate(float x) {
 
 __device__ inline float gelu_of(float x) { return x * gelu_gate(x); }
 
-// With the gate s: s + x s (1 - s) 2u', u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2). Where x^2 overflows s (1 - s) is 0.
+// With the gate s: s + x s (1 - s) 2u', u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2). s (1 - s) is 0 where x^2 overflows.
 __device__ inline float gelu_slope(float x) {
   const float s = gelu_gate(x), t = x * s, square = fminf(x * x, 1e30f);
   return fmaf(fmaf(-t, s, t), 2.0f * kRootTwoOverPi * fmaf(3.0f * kCubic, square, 1.0f), s);
@@ -43,6 +43,6 @@ __device__ inline float silu_slope(float x) {
   return fmaf(-t, s, t) + s;
 }
 
-__device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // NaN stays
+__device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // propagates NaN
 
 }  // namespace gt::cuda

@@ -1,18 +1,18 @@
-// Our own attention (attention.cu), and what the arguments must be, whoever computes.
+// Our own attention kernels (attention.cu) and the argument checks shared by every attention implementation.
 #pragma once
 #include "kernels/cuda/dispatch.h"
 #include "kernels/ops.h"
 
 namespace gt::cuda {
 
-// Every storage type, any head dim up to 256, dropout. The same bits in every run.
+// Support every storage type, head dims up to 256 and dropout. Bitwise reproducible.
 void own_attention(const Attention&, Stream);
 void own_attention_grad(const AttentionGrad&, Stream);
 
-// Bytes of scratch that the backward takes.
+// Scratch bytes of the backward.
 inline int64_t own_attention_scratch(const AttentionGrad& a) { return a.batch * a.heads * a.seq * 4; }
 
-// What both passes need of their arguments; throws.
+// Checks the arguments of either pass; throws on a mismatch.
 template <class Args>
 void check_attention(const char* op, const Args& a) {
   const int64_t n = a.batch * a.seq;

@@ -19,18 +19,19 @@ namespace {
 
 enum class By { kAuto, kCudnn, kOwn };
 
-// What the process was told, and what there is to tell. Ranks may be its threads.
+// Process-wide attention settings and pending log messages. Thread-safe: ranks may be threads of one process.
 class Rule {
  public:
   std::atomic<By> by{By::kAuto};
   std::atomic<bool> deterministic{true};
 
-  // `line` if nothing was noted under this key yet.
+  // Queues `line` for the log unless `key` was already reported.
   void note(const std::string& key, const std::string& line) {
     const std::lock_guard lock(mutex_);
     if (noted_.insert(key).second) news_ += (news_.empty() ? "" : "\n") + line;
   }
-  // That our own kernels take a kind of call, for this reason; literals. Called by every such op.
+  // Queues a message that our own kernels run calls of this kind, and why. Called on every such op; Requires: string
+  // literals.
   void note_own(const char* what, const char* why) {
     const std::lock_guard lock(mutex_);
     if (own_.insert(why).second) news_ += cat(news_.empty() ? "" : "\n", what, ": our own kernels; ", why);
@@ -55,11 +56,10 @@ Rule& rule() {
 template <class Args>
 constexpr bool kIsBackward = std::is_same_v<Args, AttentionGrad>;
 
-// cudnn-frontend keeps 4 bytes for a row of scores in front of the engine's workspace; cuDNN wants addresses that are
-// multiples of 16.
+// cudnn-frontend places 4 bytes per row of scores in front of the engine's workspace; cuDNN requires 16-byte alignment.
 constexpr const char* kAskew = "batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned";
 
-// Why cuDNN is not asked for a call; nullptr: it is.
+// Returns why cuDNN does not support a call; nullptr when it may.
 template <class Args>
 const char* unsuited(const Args& a) {
   bool aligned = aligned16({a.qkv.data, a.out.data, a.lse.data});
@@ -105,12 +105,12 @@ void note_cudnn(const AttentionCall& c, const AttentionPlan& plan) {
                               (plan.workspace() + (1 << 20) - 1) >> 20, " MiB for ", shape_of(c)));
 }
 
-// A stream's handle and plans. That cuDNN has none for a call is remembered as well.
+// cuDNN handle and plan cache of one stream. Caches negative results too.
 class AttentionPlans {
  public:
   explicit AttentionPlans(cudaStream_t stream) : handle_(open_cudnn(stream, &obstacle_)) {}
 
-  // False: our own kernels are to do it, and write all that cuDNN may have begun to write.
+  // Returns false when our own kernels must run the call; they overwrite any partial cuDNN output.
   bool run(const AttentionCall& call, const AttentionPointers& pointers, Context& c) {
     Entry& e = find(call);
     if (e.plan == nullptr) return false;
@@ -119,9 +119,9 @@ class AttentionPlans {
       if (!std::exchange(e.has_run, true)) note_cudnn(call, *e.plan);
       return true;
     }
-    // What has run before does not fail of itself: then something else is broken, which others must not hide.
+    // A plan that ran before does not fail by itself: another fault is pending, which a fallback must not hide.
     GT_CHECK(!e.has_run, "running cuDNN's ", pass_of(call), ": ", why);
-    cudaGetLastError();  // an error that stays is reported by the launch of our own kernel
+    cudaGetLastError();  // a sticky error is reported by the launch of our own kernel
     leave_to_own(call, cat("cuDNN has a plan and fails to run it: ", why));
     e.failed.swap(e.plan);
     return false;
@@ -138,7 +138,7 @@ class AttentionPlans {
   struct Entry {
     AttentionCall call;
     std::unique_ptr<AttentionPlan> plan;    // nullptr: our own kernels
-    std::unique_ptr<AttentionPlan> failed;  // some of its work may be queued
+    std::unique_ptr<AttentionPlan> failed;  // part of its work may be queued
     bool has_run = false;
   };
 
@@ -158,11 +158,11 @@ class AttentionPlans {
   }
 
   std::string obstacle_;
-  CudnnHandle handle_;  // before the plans: they go first
+  CudnnHandle handle_;  // declared before the plans, so destroyed after them
   std::vector<Entry> entries_;
 };
 
-// Those of every stream. A stream's are used by its own thread alone.
+// Plan caches of all streams. Each cache is used only by the thread of its stream.
 class AllPlans {
  public:
   AttentionPlans& of(const Context& c) {
@@ -177,7 +177,7 @@ class AllPlans {
     return it == plans_.end() ? nullptr : it->second.get();
   }
   void forget(const Context& c) {
-    std::unique_ptr<AttentionPlans> gone;  // outside the lock
+    std::unique_ptr<AttentionPlans> gone;  // destroyed outside the lock
     const std::lock_guard lock(mutex_);
     if (const auto it = plans_.find(&c); it != plans_.end()) {
       gone = std::move(it->second);
@@ -191,11 +191,11 @@ class AllPlans {
 };
 
 AllPlans& all_plans() {
-  static auto* const p = new AllPlans;  // never destroyed: at the end of the process the driver may be gone
+  static auto* const p = new AllPlans;  // never destroyed: the driver may be unloaded at process exit
   return *p;
 }
 
-// Whether cuDNN has done a call; else it is for our own kernels.
+// Runs a call on cuDNN; returns false when our own kernels must run it.
 template <class Args>
 bool by_cudnn(Context& c, const Args& a, const AttentionPointers& p) {
   if (rule().by == By::kOwn || !cudnn_obstacle().empty()) return false;

@@ -1,5 +1,5 @@
-// Who computes attention: cuDNN where it is and takes the call, our own kernels (attention.h) else. Both read and write
-// the same tensors, the log-sum-exp among them, so the forward may be one's and the backward the other's.
+// Selects the attention implementation: cuDNN where available and supported, otherwise our own kernels (attention.h).
+// Both use the same tensors, log-sum-exp included, so forward and backward may use different implementations.
 #pragma once
 #include <string>
 
@@ -8,17 +8,17 @@
 
 namespace gt::cuda {
 
-// Of Backend (kernels/backend.h).
+// Entries of Backend (kernels/backend.h).
 void tune_attention(const AttentionTuning&);
 std::string attention_news();
 std::string attention_library();
 
-// Bytes of scratch for the backward of attention: by what is known without a device, and the most that the stream's
-// plans have asked for.
+// Scratch bytes of the attention backward: predicted without a device, and the largest requested so far by the stream's
+// plans.
 int64_t planned_attention_bytes(const AttentionGrad&);
 int64_t held_attention_bytes(const Context&);
 
-// Before a stream is closed.
+// Drops the plans of a stream. Call before closing it.
 void forget_attention(const Context&);
 
 }  // namespace gt::cuda

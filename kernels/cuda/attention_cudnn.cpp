@@ -6,7 +6,7 @@
 
 #include "kernels/core/check.h"
 
-#define CUDNN_FRONTEND_SKIP_JSON_LIB  // graphs are not written to files
+#define CUDNN_FRONTEND_SKIP_JSON_LIB  // graphs are not serialized
 #include <cudnn_frontend.h>
 
 namespace gt::cuda {
@@ -16,7 +16,7 @@ namespace fe = cudnn_frontend;
 using Graph = fe::graph::Graph;
 using TensorPtr = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// Names of a graph's tensors. cuDNN takes their addresses in this order.
+// Tensor UIDs of a graph. cuDNN receives their addresses in this order.
 enum Uid : int64_t { kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kEnd };
 
 std::string reason(fe::error_t e) {
@@ -25,18 +25,19 @@ std::string reason(fe::error_t e) {
   return text.empty() ? cat("error ", static_cast<int>(e.get_code())) : text;
 }
 
-// The error of f, which parts of the frontend throw; empty: none.
+// Runs f and returns the message of a frontend exception; empty on success.
 template <class F>
 std::string words_of(F&& f) {
   try {
     const fe::error_t e = f();
     return e.code == fe::error_code_t::OK ? std::string() : reason(e);
   } catch (const Error&) {
-    throw;  // ours
+    throw;  // one of ours
   } catch (const std::exception& e) { return e.what(); }
 }
 
-// The tensors of one call, [batch, heads, seq, head_dim] by strides: a head's rows of packed qkv are pitch() apart.
+// Graph tensors of one call, [batch, heads, seq, head_dim] by strides: rows of one head in packed qkv are pitch()
+// apart.
 class Tensors {
  public:
   Tensors(Graph& graph, const AttentionCall& call) : graph_(graph), c_(call) {}
@@ -97,7 +98,7 @@ void describe_backward(Graph& graph, Tensors& t, const AttentionCall& call) {
   t.packed_output(dv, kDv);
 }
 
-// The graph of a call, checked; an error with the frontend's words where it refuses.
+// Builds and validates the graph of a call; returns the frontend's error on refusal.
 fe::error_t describe(Graph& graph, const AttentionCall& call) {
   graph.set_io_data_type(call.type == DType::kBF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -111,7 +112,7 @@ class Plan final : public AttentionPlan {
  public:
   Plan(cudnnHandle_t handle, const AttentionCall& call) : handle_(handle), call_(call) {}
 
-  // Heuristics' first engine that builds: the same one on every rank with this device and library.
+  // Uses the first heuristic engine that builds: the same on every rank with this device and library version.
   fe::error_t build() {
     fe::error_t e = describe(graph_, call_);
     if (e.is_good()) e = graph_.build_operation_graph(handle_);

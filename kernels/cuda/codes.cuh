@@ -1,4 +1,4 @@
-// Numbers of 8 bits on the device: floats to codes, bytes of several rows to words of a column, the largest of a block.
+// FP8 on the device: conversion from f32, 4 x 4 byte transpose, wide stores, block amax.
 #pragma once
 #include <cuda_fp8.h>
 
@@ -8,7 +8,7 @@
 
 namespace gt::cuda {
 
-// Codes of two neighbours, the first in the low byte.
+// Quantizes two adjacent values, the first to the low byte.
 template <DType F>
 __device__ inline uint32_t encode_two(float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -18,7 +18,7 @@ __device__ inline uint32_t encode_two(float low, float high) {
 #endif
 }
 
-// Codes of V neighbours times scale; V is a multiple of 4.
+// Quantizes V adjacent values times scale. Requires: V is a multiple of 4.
 template <DType F, int V>
 __device__ inline void encode(const float (&v)[V], float scale, uint32_t (&words)[V / 4]) {
 #pragma unroll
@@ -27,8 +27,7 @@ __device__ inline void encode(const float (&v)[V], float scale, uint32_t (&words
                                                                        << 16;
 }
 
-// Four rows of four codes each, first column in the low byte; afterwards four columns of four, first row in the low
-// byte.
+// Transposes four rows of four FP8 values: first column in the low byte before, first row in the low byte after.
 __device__ inline void transpose(uint32_t (&w)[4]) {
 #ifdef __CUDA_ARCH__
   const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140),
@@ -45,7 +44,7 @@ __device__ inline void transpose(uint32_t (&w)[4]) {
 #endif
 }
 
-// N words to device memory, at once where the address allows; else their first `bytes` bytes, one by one.
+// Stores N words in one access when `whole` (aligned address); otherwise their first `bytes` bytes, one by one.
 template <int N>
 __device__ inline void store_words(uint8_t* to, const uint32_t (&words)[N], int64_t bytes, bool whole) {
   if (whole) {
@@ -59,8 +58,8 @@ __device__ inline void store_words(uint8_t* to, const uint32_t (&words)[N], int6
     if (i < bytes) to[i] = static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4)));
 }
 
-// The largest of a block of W whole warps joins `seen`: numbers that are not negative are ordered as their bits are.
-// `shared` holds W values; the caller has a barrier before it is used again.
+// Raises *seen (amax) to the maximum of a block of W whole warps. Non-negative floats order like their bits, so the
+// atomic is an integer maximum. `shared` holds W values; the caller synchronizes before reusing it.
 template <int W>
 __device__ inline void raise_seen(float most, float* seen, float* shared) {
 #pragma unroll
@@ -70,7 +69,7 @@ __device__ inline void raise_seen(float most, float* seen, float* shared) {
   if (threadIdx.x != 0) return;
 #pragma unroll
   for (int w = 1; w < W; ++w) most = fmaxf(most, shared[w]);
-  // `seen` only grows: most blocks see at a glance that they have nothing to add.
+  // *seen only grows, so most blocks skip the atomic after this read.
   if (most > *static_cast<volatile float*>(seen)) atomicMax(reinterpret_cast<int*>(seen), __float_as_int(most));
 }
 

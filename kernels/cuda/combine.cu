@@ -1,5 +1,5 @@
-// Sums of ranks that share the device, in the order of ranks and with the bits of the host's (kernels/core/combine.h).
-// Each thread takes 16 bytes of every part.
+// Reductions among ranks that share the GPU, in rank order and bitwise identical to the host's
+// (kernels/core/combine.h). Each thread processes 16 bytes of every operand.
 #include <utility>
 
 #include "kernels/core/combine.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct Places {  // of one element type, by the kernel's parameters
+struct Places {  // all of one element type, a kernel template parameter
   const void* from[Combine::kMost];
   void* to[Combine::kMost];
   int parts, targets;
@@ -22,7 +22,7 @@ struct Places {  // of one element type, by the kernel's parameters
 template <class T>
 constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>;
 
-// T is added as it is, halves in f32.
+// Integers and f64 are reduced in T, 16-bit floats in f32.
 template <ReduceOp kOp, int V, class T>
 __device__ void combine_at(const Places& p, int64_t i) {
   if constexpr (kIsFloat<T>) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) combine_ranks_kernel(const __grid_co
   if (packs * V + first < n) combine_at<kOp, 1, T>(p, packs * V + first);
 }
 
-// One part to all targets, as bytes.
+// Copies one source to all targets, bytewise.
 template <class Word>
 __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant__ Places p, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;

@@ -1,5 +1,5 @@
-// What stands behind a CUDA Stream: the queue itself, the cuBLASLt plans made for it, workspace and scratch. One
-// context is used by one host thread at a time. Knows nothing of ops; every file of this backend starts from here.
+// Per-stream state of the CUDA backend: cudaStream_t, cuBLASLt plans, workspace and scratch. One context is used by one
+// host thread at a time. Independent of ops; every file of this backend includes it.
 #pragma once
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -22,14 +22,14 @@ struct Context {
   cudaStream_t stream = nullptr;
   int index = 0;
   bool sync_each_op = false;     // GPTTRAIN_CUDA_SYNC=1: wait after every op, so that an error names its op
-  int shared_per_block = 0;      // bytes of shared memory that one block may opt in to
-  bool attention_ready = false;  // the attention kernels' shared memory limits are raised on this device
-  bool loss_ready = false;       // the loss kernels' too
-  std::unique_ptr<GemmPlans, void (*)(GemmPlans*)> gemm{nullptr, nullptr};  // made by the first product of this stream
+  int shared_per_block = 0;      // opt-in shared memory limit per block, bytes
+  bool attention_ready = false;  // shared memory limits of the attention kernels are raised on this device
+  bool loss_ready = false;       // the same for the loss kernels
+  std::unique_ptr<GemmPlans, void (*)(GemmPlans*)> gemm{nullptr, nullptr};  // created by the first GEMM of this stream
 
-  // Device memory of at least `bytes` for the op that is being queued: every op of the stream starts at the same place,
-  // stream order keeps them apart. Allocates only while growing; old blocks live until the stream is closed, so that
-  // captured graphs stay valid.
+  // Returns device scratch of at least `bytes` for the op being queued. All ops of a stream share one buffer; stream
+  // order separates them. Allocates only to grow; old blocks live until the stream is closed, so captured graphs stay
+  // valid.
   std::byte* scratch(int64_t bytes);
 
   Context() = default;
@@ -42,13 +42,13 @@ struct Context {
   int64_t size_ = 0;
 };
 
-// Selects the stream's device and returns its context; throws for a stream of another device.
+// Selects the stream's device and returns its context; throws when the stream belongs to another device kind.
 Context& enter(Stream s, const char* op);
 
-// After the launches of an op: launch errors and earlier asynchronous errors, under the op's name.
+// Call after the launches of an op: reports launch errors and earlier asynchronous errors under the op's name.
 void leave(Context& c, const char* op);
 
-// Carves aligned pieces out of one scratch block: sizes first (plan), then pointers.
+// Lays out 256-byte aligned buffers in one scratch block: add() returns offsets, bytes() the total.
 class Carver {
  public:
   int64_t add(int64_t bytes) {

@@ -1,4 +1,4 @@
-// In builds without cuDNN's headers or cudnn-frontend's, instead of cudnn_library.cpp and attention_cudnn.cpp.
+// Replaces cudnn_library.cpp and attention_cudnn.cpp in builds without the headers of cuDNN or cudnn-frontend.
 #include "kernels/core/check.h"
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/cudnn_library.h"

@@ -1,5 +1,5 @@
-// The functions of libcudnn that cudnn-frontend calls, each passed on to the library loaded here. They are hidden:
-// nobody else's cuDNN meets them.
+// Forwards the libcudnn functions that cudnn-frontend calls to the library loaded at run time. Hidden symbols: they
+// cannot clash with another cuDNN in the process.
 #include "kernels/cuda/cudnn_library.h"
 
 #include <cudnn.h>
@@ -17,7 +17,7 @@ struct Library {
 };
 
 Library load() {
-  // By the loader's rules: LD_LIBRARY_PATH, our runpath (beside us, the toolkit), the system's folders.
+  // Loader search order: LD_LIBRARY_PATH, our runpath (our folder, the toolkit), system folders.
   const std::string file = cat("libcudnn.so.", CUDNN_MAJOR);
   Library l;
   l.handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -41,7 +41,7 @@ const Library& library() {
   return l;
 }
 
-// Where there is no library nothing below is called: everyone asks cudnn_obstacle() first.
+// Callers check cudnn_obstacle() first, so nothing below runs without the library.
 template <class F>
 F* symbol(const char* name) {
   void* f = library().handle != nullptr ? dlsym(library().handle, name) : nullptr;
@@ -99,8 +99,8 @@ PASS_ON(cudnnStatus_t, cudnnBackendGetAttribute,
 PASS_ON(cudnnStatus_t, cudnnBackendExecute,
         (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t tensors), handle, plan, tensors)
 
-// cudnn-frontend can compile kernels of its own by NVRTC, for who asks for them (HeurMode_t::OPENSOURCE). We do not,
-// and must load where there is no NVRTC: it is told that compiling fails.
+// cudnn-frontend can compile its own kernels with NVRTC (HeurMode_t::OPENSOURCE). We never do, and must load on
+// machines without NVRTC, so these stubs report failure.
 nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*, const char* const*) {
   return NVRTC_ERROR_INTERNAL_ERROR;
 }

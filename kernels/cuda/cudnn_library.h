@@ -1,21 +1,21 @@
-// libcudnn, loaded at run time: where it is not, this backend works as well, with attention of its own.
+// libcudnn, loaded at run time. Optional: without it this backend uses its own attention kernels.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include <memory>
 #include <string>
 
-struct cudnnContext;  // a cudnnHandle_t points to one
+struct cudnnContext;  // cudnnHandle_t is a pointer to it
 
 namespace gt::cuda {
 
-// Why cuDNN cannot be used here; empty when it can. Loads it at the first call.
+// Returns why cuDNN is unavailable; empty when it is usable. Loads the library on the first call.
 const std::string& cudnn_obstacle();
 
-// "cuDNN 9.19.0"; only where there is no obstacle.
+// Returns name and version, e.g. "cuDNN 9.19.0". Requires: cudnn_obstacle() is empty.
 const std::string& cudnn_name();
 
-// A handle for work on this stream of the current device; nullptr with the reason in *why.
+// Opens a handle bound to this stream of the current device; nullptr and the reason in *why on failure.
 using CudnnHandle = std::unique_ptr<cudnnContext, void (*)(cudnnContext*)>;
 CudnnHandle open_cudnn(cudaStream_t, std::string* why);
 

@@ -1,4 +1,4 @@
-// The DeviceApi of CUDA: memory, copies, streams, events; and the contexts behind streams.
+// CUDA's DeviceApi (memory, copies, streams, events) and the per-stream contexts.
 #include "kernels/cuda/device.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Exit code_of(cudaError_t status) {
   }
 }
 
-// Every op is waited for, so that an error is its own.
+// GPTTRAIN_CUDA_SYNC=1: synchronize after every op, so that an asynchronous error names its op.
 bool waits_for_each() {
   const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
   return sync != nullptr && std::strcmp(sync, "1") == 0;
@@ -53,12 +53,12 @@ void check(cudaError_t status, const char* what) {
 }
 
 std::byte* Context::scratch(int64_t bytes) {
-  constexpr int64_t kMostAhead = int64_t{64} << 20;  // what is asked for next is rarely much more
+  constexpr int64_t kMostAhead = int64_t{64} << 20;  // later requests are rarely much larger
   if (bytes > size_) {
     const int64_t want = std::max(bytes, size_ + std::min(size_, kMostAhead));
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(want));
-    if (status != cudaSuccess) cudaGetLastError();  // the failure is reported here, not by the next launch
+    if (status != cudaSuccess) cudaGetLastError();  // reported here, not by the next launch
     if (status == cudaErrorMemoryAllocation)
       fail(Exit::kUsage, "out of memory on CUDA device ", index, ": an op needs ", bytes,
            " bytes beside its tensors. Use a smaller micro batch, more recomputation, a higher ZeRO stage, or more "
@@ -93,11 +93,11 @@ void leave(Context& c, const char* op) {
 
 namespace {
 
-// Of calls that name no device: in a thread that has selected none they would begin a context on GPU 0. That of the
-// newest stream is as good as any other of this process.
+// Device for calls that name none: on a thread with no device selected they would create a context on GPU 0. The newest
+// stream's device serves; any device of this process would.
 std::atomic<int> a_device_of_ours{0};
 
-// An event and its device: who asks for it, or drops it, is perhaps a thread that has selected none.
+// An event and its device: the querying or destroying thread may have selected none.
 struct Mark {
   int index;
   cudaEvent_t event;
@@ -227,7 +227,7 @@ bool done(Event e) {
   constexpr const char* kWhat = "asking for an event";
   const cudaError_t status = cudaEventQuery(event_at_home(e, kWhat));
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // not an error: do not let the next launch report it
+    cudaGetLastError();  // not an error: keep the next launch from reporting it
     return false;
   }
   check(status, kWhat);

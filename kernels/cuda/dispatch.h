@@ -1,4 +1,4 @@
-// From a run-time dtype to a C++ type, from pointers to a vector width, and the errors for what is not supported.
+// Dispatch from run-time dtypes to C++ types and from alignment to vector width, with errors for unsupported dtypes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 
 namespace gt::cuda {
 
-// Calls f(T{}) with T = float, __nv_bfloat16 or __half; an error that names op, tensor and dtype for anything else.
+// Calls f(T{}) with T = float, __nv_bfloat16 or __half. Throws for any other dtype, naming op, tensor and dtype.
 template <class F>
 void by_dtype(const char* op, const char* tensor, DType t, F&& f) {
   switch (t) {
@@ -21,7 +21,7 @@ void by_dtype(const char* op, const char* tensor, DType t, F&& f) {
   }
 }
 
-// The same for a tensor that is either f32 or has the storage type T of its op's main input.
+// The same for a tensor that is f32 or has the storage type T of its op's main input.
 template <class T, class F>
 void by_f32_or(const char* op, const char* tensor, DType t, DType main, F&& f) {
   if (t == DType::kF32) return f(float{});
@@ -30,7 +30,7 @@ void by_f32_or(const char* op, const char* tensor, DType t, DType main, F&& f) {
        "; f32 or the same is supported");
 }
 
-// The type of a parameter's gradient: f32 or bf16, whatever the op's other tensors are.
+// The same for a parameter gradient: f32 or bf16, independent of the op's other tensors.
 template <class F>
 void by_gradient(const char* op, const char* tensor, DType t, F&& f) {
   if (t == DType::kF32) return f(float{});
@@ -43,14 +43,14 @@ inline void want(const char* op, const char* tensor, const Tensor& t, DType dtyp
              " is supported");
 }
 
-// True when all pointers may be read 16 bytes at a time (nullptr counts as aligned).
+// Returns whether all pointers are 16-byte aligned (nullptr counts as aligned).
 inline bool aligned16(std::initializer_list<const void*> pointers) {
   uintptr_t bits = 0;
   for (const void* p : pointers) bits |= reinterpret_cast<uintptr_t>(p);
   return bits % 16 == 0;
 }
 
-// Elements in 16 bytes.
+// Elements per 16 bytes.
 template <class T>
 constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 

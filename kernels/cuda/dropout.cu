@@ -1,4 +1,4 @@
-// Dropout of rows: a thread a pack of 16 bytes, its factors from counters.
+// Dropout of rows: each thread processes one 16-byte pack, with factors from a counter-based generator.
 #include "kernels/cuda/dropout.cuh"
 
 #include "kernels/cuda/dispatch.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// V divides cols.
+// Requires: V divides cols.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, int64_t packs, int64_t cols, RowDrop d) {
   const int64_t step = int64_t{gridDim.x} * kThreads;

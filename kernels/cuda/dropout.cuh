@@ -1,4 +1,4 @@
-// Dropout factors on the device: Philox4x32-10, see kernels/core/dropout.h and kernels/core/rng.h.
+// Dropout factors on the device: Philox4x32-10; see kernels/core/dropout.h and kernels/core/rng.h.
 #pragma once
 #include "kernels/core/dropout.h"
 #include "kernels/cuda/context.h"
@@ -19,7 +19,7 @@ __device__ inline uint4 philox(uint64_t key, uint64_t c, uint64_t n) {
   return x;
 }
 
-// Word e of the stream.
+// Word e of the random stream (key, n).
 __device__ inline uint32_t random_word(uint64_t key, uint64_t n, int64_t e) {
   const uint4 x = philox(key, static_cast<uint64_t>(e) / 4, n);
   const uint32_t which = static_cast<uint32_t>(e) % 4;
@@ -30,12 +30,12 @@ __device__ inline int64_t first_sample(const DropMask& m) {
   return m.first_sample_at != nullptr ? __ldg(m.first_sample_at) : m.first_sample;
 }
 
-// Of element e of this sample: the mask's scale, or 0.
+// Returns the factor of element e of a sample: the mask's scale or 0.
 __device__ inline float drop_factor(const DropMask& m, int64_t sample, int64_t e) {
   return random_word(m.key, static_cast<uint64_t>(sample), e) >= m.threshold ? m.scale : 0.0f;
 }
 
-// v[0..V) *= factors of elements e .. e + V - 1; for V > 1 both are multiples of 4.
+// v[0..V) *= factors of elements e .. e + V - 1. Requires: for V > 1, V and e are multiples of 4.
 template <int V>
 __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float (&v)[V]) {
   if constexpr (V == 1) {
@@ -53,7 +53,7 @@ __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float 
   }
 }
 
-// Elements c .. c + V - 1 of a row of `cols`; for V > 1 both are multiples of 4.
+// The same for elements c .. c + V - 1 of a row of `cols`. Requires: for V > 1, V, c and cols are multiples of 4.
 template <int V>
 __device__ inline void drop(const RowDrop& d, int64_t row, int64_t cols, int64_t c, float (&v)[V]) {
   const int64_t at = d.first_row + row, sequence = at / d.seq, position = at - sequence * d.seq;

@@ -1,4 +1,4 @@
-// Ops of one pass over elements: each thread takes 16 bytes of every operand.
+// Ops of one pass over elements. Each thread processes 16 bytes of every operand.
 #include <type_traits>
 
 #include "kernels/cuda/dispatch.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Op::at<V>(i) does elements i .. i+V-1. The elements left over after whole packs are done one by one.
+// Op::at<V>(i) processes elements i .. i+V-1. Elements left over after whole packs are processed one by one.
 template <int V, class Op>
 __global__ void __launch_bounds__(kThreads) each_kernel(Op op, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
@@ -124,7 +124,7 @@ struct GeluGradOp {
   }
 };
 
-// A thread keeps V bias values and walks down the rows.
+// Each thread holds V bias values in registers and iterates over the rows.
 template <int V, class T, class B>
 __global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias, T* out, int64_t rows, int64_t cols) {
   const int64_t col = (int64_t{blockIdx.x} * 128 + threadIdx.x) * V;
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias
   }
 }
 
-// Block (32, 8): 32 * V columns of one chunk of rows; row lane y takes rows y, y + 8, ...; the lanes are added in
-// order.
+// Column sums of one chunk of rows. Block (32, 8) covers 32 * V columns; threadIdx.y = y adds rows y, y + 8, ...; the 8
+// partial sums are added in order.
 template <int V, class T>
 __global__ void __launch_bounds__(256)
     sum_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(256)
                    bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
-  constexpr int kAhead = 16;  // loads under way together, the last ones too; added in the order of the parts
+  constexpr int kAhead = 16;  // loads in flight, those of the last iteration included; sums are added in chunk order
   for (int first = threadIdx.y; c < wanted && first < parts; first += 8 * kAhead) {
     float ahead[kAhead];
     const float* from = partial + first * columns + c;
@@ -210,7 +210,7 @@ void combine_partials(Context& c, const float* partial, int parts, int64_t colum
 
 namespace {
 
-// f(A{}, B{}) of tensors that have the same type, or one of which is f32.
+// Calls f(A{}, B{}) for tensors of equal type or with one of them f32.
 template <class F>
 void by_two(const char* op, const char* name_a, DType type_a, const char* name_b, DType type_b, F&& f) {
   by_dtype(op, name_a, type_a, [&](auto a) {
@@ -341,7 +341,7 @@ void sum_rows(const SumRows& a, Stream s) {
   Context& c = enter(s, "sum_rows");
   const int64_t rows = a.x.numel() / cols;
   GT_CHECK(rows * cols == a.x.numel(), "sum_rows: x ", to_string(a.x.shape), " out ", to_string(a.out.shape));
-  // Chunks depend on the shape alone: the same bits on every device of a kind.
+  // The chunk size depends on the shape alone, so results are bitwise identical on all devices of a kind.
   const int64_t chunk = std::max<int64_t>(64, ceil_div(rows, 256)), parts = ceil_div(rows, chunk);
   auto* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * cols * 4));
   by_dtype("sum_rows", "x", a.x.dtype, [&](auto t) {

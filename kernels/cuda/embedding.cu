@@ -1,6 +1,6 @@
-// Token and position tables. The token gradient sorts positions by row on the device (stable LSD radix sort, integers
-// only), so every row is summed in ascending position without float atomics: a warp a row and channel tile, rows with
-// more than 64 positions by whole blocks in fixed pieces of 64.
+// Token and position embeddings. The token gradient sorts positions by table row on the device (stable LSD radix sort,
+// integers only), so each row is summed in ascending position order without float atomics. One warp sums one row and
+// channel tile; rows with more than 64 positions are summed by whole blocks in fixed chunks of 64.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -10,7 +10,7 @@ namespace gt::cuda {
 
 namespace {
 
-// Rows are copied as words of the widest size that divides them.
+// Copies rows in words of the widest size that divides them.
 template <class Word>
 __global__ void __launch_bounds__(256) embedding_kernel(const int32_t* tokens, const Word* table, Word* out, int64_t n,
                                                         int64_t words, int64_t rows, int64_t first_row) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(256)
   store<V>(dpos + i * V, s);
 }
 
-// ---- stable radix sort of (row, position) by row: tiles of 1024 items, one warp a tile, 9 bits a pass
+// ---- stable radix sort of (row, position) by row: tiles of 1024 items, one warp per tile, 9 bits per pass
 // ----------------
 constexpr int kTile = 1024, kBits = 9, kBins = 1 << kBits;
 
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(256)
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= n) return;
   const int64_t row = tokens[i] - first_row;
-  key[i] = static_cast<int32_t>(row >= 0 && row < rows ? row : rows);  // rows: not of this table, sorted to the end
+  key[i] = static_cast<int32_t>(row >= 0 && row < rows ? row : rows);  // `rows`: not in this table, sorts last
   position[i] = static_cast<int32_t>(i);
 }
 
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(256)
   __syncthreads();
   const int64_t begin = int64_t{blockIdx.x} * kTile, end = min(n, begin + kTile);
   for (int64_t i = begin + threadIdx.x; i < end; i += 256)
-    atomicAdd(&bins[key[i] >> shift & (kBins - 1)], 1);  // integers: exact
+    atomicAdd(&bins[key[i] >> shift & (kBins - 1)], 1);  // integer: order-independent
   __syncthreads();
   for (int b = threadIdx.x; b < kBins; b += 256) counts[int64_t{b} * tiles + blockIdx.x] = bins[b];
 }
 
-// In place exclusive prefix sum by one block; every thread owns one contiguous piece.
+// In-place exclusive prefix sum in one block; each thread owns one contiguous range.
 __global__ void __launch_bounds__(1024) scan_kernel(int32_t* counts, int64_t n) {
   const int64_t piece = (n + 1023) / 1024, begin = min(n, threadIdx.x * piece), end = min(n, begin + piece);
   int32_t total = 0;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(32)
     const int64_t i = begin + round * 32 + threadIdx.x;
     const bool live = i < n;
     const int32_t k = live ? key[i] : 0;
-    const int bin = live ? k >> shift & (kBins - 1) : kBins;  // a bin of their own for lanes past the end
+    const int bin = live ? k >> shift & (kBins - 1) : kBins;  // lanes past the end share a bin of their own
     const unsigned same = __match_any_sync(kAllLanes, bin);
     const int rank = __popc(same & ((1u << threadIdx.x) - 1));
     int32_t to = 0;
@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// begin[row], end[row] in the sorted list (both zeroed before), and the rows with more than kShort positions. The order
-// of `rows_long` varies from run to run; nothing depends on it.
+// Writes begin[row] and end[row] of the sorted list (both zeroed before). long_rows_kernel collects the rows with more
+// than kShort positions; the order of `rows_long` varies between runs, but results do not depend on it.
 constexpr int kShort = 64;
 
 __global__ void __launch_bounds__(256)
@@ -176,7 +176,8 @@ __device__ inline void put(G* to, float (&s)[V], bool accumulate) {
   store_at_once<V>(to, s);
 }
 
-// A warp a (row, tile of 32 * V channels): rows without positions are zeroed or left alone, long rows are left alone.
+// One warp per (row, tile of 32 * V channels). Rows without positions are zeroed, or kept when accumulating; long rows
+// are skipped.
 template <int V, class T, class G>
 __global__ void __launch_bounds__(256)
     short_rows_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end, G* dtable,
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(256)
   put<V>(dtable + row * cols + col, s, accumulate);
 }
 
-// A block a (long row, tile): warp w takes pieces w, w + 8, ... of 64 positions; pieces are added in order.
+// One block per (long row, tile). Warp w sums chunks w, w + 8, ... of 64 positions; chunk sums are added in order.
 template <int V, class T, class G>
 __global__ void __launch_bounds__(256)
     long_sums_kernel(const T* dout, const int32_t* position, const int32_t* begin, const int32_t* end,
@@ -225,7 +226,7 @@ int bits_of(int64_t x) {
   return bits;
 }
 
-// Positions sorted by row with the bounds of every row, in the scratch of the stream.
+// Positions sorted by row and the bounds of every row, in stream scratch.
 struct Sorted {
   const int32_t *position, *begin, *end, *rows_long, *count;
 };
@@ -238,7 +239,7 @@ Sorted sort_positions(Context& c, const EmbeddingGrad& a, int64_t n, int64_t row
   const int64_t at_begin = plan.add(4 * rows), at_end = plan.add(4 * rows), at_count = plan.add(4);
   std::byte* base = c.scratch(plan.bytes());
   const auto ints = [&](int64_t at) { return reinterpret_cast<int32_t*>(base + at); };
-  // begin, end and count lie side by side: one clear.
+  // begin, end and count are contiguous: one memset clears them.
   check(cudaMemsetAsync(base + at_begin, 0, static_cast<size_t>(plan.bytes() - at_begin), c.stream), "embedding_grad");
 
   const auto over = [](int64_t items) { return static_cast<unsigned>(std::max<int64_t>(1, ceil_div(items, 256))); };
@@ -299,13 +300,13 @@ void embedding_grad(const EmbeddingGrad& a, Stream s) {
     by_gradient("embedding_grad", "dtable", a.dtable.dtype, [&](auto g) {
       using T = decltype(t);
       using G = decltype(g);
-      constexpr int kV = 4;  // 16 bytes of f32, 8 of halves
+      constexpr int kV = 4;  // 16 bytes of f32, 8 of bf16 or f16
       const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dtable.data});
       const auto tiles = static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1)));
       auto* one = wide ? short_rows_kernel<kV, T, G> : short_rows_kernel<1, T, G>;
       one<<<dim3(static_cast<unsigned>(ceil_div(rows, 8)), tiles), 256, 0, c.stream>>>(
           a.dout.as<T>(), list.position, list.begin, list.end, a.dtable.as<G>(), rows, cols, a.accumulate);
-      const int64_t most = n / (kShort + 1);  // so many rows can be long
+      const int64_t most = n / (kShort + 1);  // upper bound on the number of long rows
       auto* many = wide ? long_sums_kernel<kV, T, G> : long_sums_kernel<1, T, G>;
       if (most > 0)
         many<<<dim3(static_cast<unsigned>(std::min<int64_t>(most, 1024)), tiles), 256, 0, c.stream>>>(

@@ -1,8 +1,8 @@
-// Values to codes of 8 bits, as they lie and transposed, in one pass: what tensor cores of Hopper multiply has its
-// inner dimension last, so a tensor that is read in two products is needed both ways. What stands before a product and
-// is done element by element (GELU, its gradient) is done on the way, and so are a bias' sums over rows. A block makes
-// a tile of 64 x 128: a thread four rows of eight neighbours, so that a column's codes are words before they are turned
-// in shared memory.
+// FP8 quantization, rowwise and columnwise (transposed) in one pass. Hopper's FP8 tensor cores require the GEMM's inner
+// dimension to be contiguous, so a tensor used by two GEMMs needs both layouts. Elementwise work before a GEMM (GELU,
+// its gradient) and the column sums of a bias gradient are fused. Each block processes a 64 x 128 tile; each thread
+// four rows of eight neighbours, so that it transposes 4 x 4 bytes in registers before the tile is transposed in shared
+// memory.
 #include <cmath>
 
 #include "kernels/cuda/codes.cuh"
@@ -16,14 +16,14 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kTileRows = 64, kTileCols = 128, kThreads = 256;
-constexpr int kWide = 8, kDeep = 4;                                    // of a thread
-constexpr int kAcross = kTileCols / kWide, kDown = kTileRows / kDeep;  // threads
+constexpr int kWide = 8, kDeep = 4;                                    // per thread
+constexpr int kAcross = kTileCols / kWide, kDown = kTileRows / kDeep;  // threads per tile dimension
 constexpr int kPitch =
-    kTileCols + 4;  // words of a row of words; with it the turned reads meet no more than twice a bank
+    kTileCols + 4;  // words per row of words; the padding limits transposed reads to 2-way bank conflicts
 static_assert(kAcross * kDown == kThreads);
 
-// Sources: V values from element i on, as they would be stored in T. What a row is made of is fetched first and
-// evaluated later, so that a thread's rows are under way together.
+// Sources: V values from element i on, rounded as if stored in T. Rows are fetched first and evaluated later, so that a
+// thread's loads are in flight together.
 template <class T>
 struct Plain {
   using Type = T;
@@ -70,23 +70,23 @@ struct ThroughGeluGrad {
     f.pre.get(a);
     f.dout.get(v);
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[j] = v[j] * gelu_slope(a[j]) + 0.0f;  // as gelu_grad: no negative zero
+    for (int j = 0; j < V; ++j) v[j] = v[j] * gelu_slope(a[j]) + 0.0f;  // as gelu_grad: + 0.0f turns -0 into +0
     round_all<T>(v);
   }
 };
 
-// Any of these may be nullptr, but inverse only where there are no codes.
+// Any pointer may be nullptr; `inverse` only when no FP8 values are written.
 struct Made {
   const float* amax;
   uint8_t *rows, *columns;
   float *inverse, *seen;
-  float* partial;  // [tiles down][width]: sums over the rows of a tile
+  float* partial;  // [row tiles][width]: column sums of each tile
   int64_t height, width;
-  bool by_rows, by_columns;  // rows of source and codes, columns of codes, may be read and written in whole packs
+  bool by_rows, by_columns;  // rowwise data and source, columnwise data: whole packs are aligned
 };
 
-// Blocks that a multiprocessor should hold: what is fetched ahead takes twice the registers in f32, and codes that no
-// instruction makes take their own (devices before sm_89, which have no products of them).
+// Resident blocks per SM. Loads in flight take twice the registers in f32. Software FP8 conversion takes more (before
+// sm_89, where FP8 GEMMs do not exist either).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 template <class Source>
 constexpr int kHeld = 2;
@@ -97,7 +97,7 @@ constexpr int kHeld = 8 / sizeof(typename Source::Type);
 
 template <class Source, DType F>
 __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source source, Made to) {
-  __shared__ uint4 tile[kDown][kPitch / 4];  // [rows of four][column]: four codes a word
+  __shared__ uint4 tile[kDown][kPitch / 4];  // [group of four rows][column]: four FP8 values per word
   __shared__ float sums[kDown][kTileCols];
   __shared__ float most_of[kThreads / 32];
   const int tx = static_cast<int>(threadIdx.x) % kAcross, ty = static_cast<int>(threadIdx.x) / kAcross;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
   const float scale = to.inverse != nullptr ? fp8_scale(to.amax[0], fp8_format(F)) : 1.0f;
   if (blockIdx.x == 0 && threadIdx.x == 0 && to.inverse != nullptr) to.inverse[0] = 1.0f / scale;
   float most = 0.0f, sum[kWide] = {};
-  uint32_t low[kDeep], high[kDeep];  // codes of the first four neighbours and of the others, a row each
+  uint32_t low[kDeep], high[kDeep];  // FP8 values of the first and the last four neighbours, one word per row
 #pragma unroll
   for (int k = 0; k < kDeep; ++k) {
     float v[kWide] = {};
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
     to.partial[r0 / kTileRows * to.width + c0 + threadIdx.x] = all;
   }
   if (to.columns == nullptr) return;
-  constexpr int kPacks = kTileRows / 16;  // of 16 codes in a column of the tile
+  constexpr int kPacks = kTileRows / 16;  // packs of 16 FP8 values per column of the tile
   const auto* words = reinterpret_cast<const uint32_t*>(tile);
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < kTileCols * kPacks; i += kThreads) {
@@ -229,7 +229,7 @@ void validate(const QuantizeFp8& a) {
            to_string(a.sums.shape));
 }
 
-// f(source): by what codes are made of.
+// Calls f(source) for the value that is quantized.
 template <class T, class F>
 void by_source(const QuantizeFp8& a, F&& f) {
   switch (a.of) {

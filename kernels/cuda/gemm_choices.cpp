@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kTitle = "gpttrain gemm plans 1";
 
-// In the user's cache, of this device and these libraries; empty: the user has none.
+// Default plan file in the user's cache, named after device and library versions; empty without a cache folder.
 std::string default_file(const std::string& identity) {
   std::string name = "gemm-plans-" + identity + ".txt";
   for (char& c : name)
@@ -44,7 +44,7 @@ bool from_hex(const std::string& text, GemmChoice& c) {
   return true;
 }
 
-// "KEY | INDEX US HEX"
+// Parses "KEY | INDEX US HEX".
 bool parse_line(const std::string& line, std::string& key, GemmChoice& c) {
   const size_t bar = line.find(" | ");
   if (bar == std::string::npos || bar == 0) return false;
@@ -57,7 +57,7 @@ bool parse_line(const std::string& line, std::string& key, GemmChoice& c) {
 }  // namespace
 
 GemmChoices& GemmChoices::instance() {
-  static GemmChoices& table = *new GemmChoices;  // streams may end after static objects
+  static GemmChoices& table = *new GemmChoices;  // never destroyed: streams may outlive static objects
   return table;
 }
 
@@ -76,7 +76,7 @@ std::string GemmChoices::use(const GemmTuning& tuning, const std::string& identi
   return on ? read() : "";
 }
 
-// Fills `into`; or says why not, and whether the text is of our making and may be replaced.
+// Fills `into`, or returns why not. `ours`: the file was written by this program and may be replaced.
 std::string GemmChoices::parse(std::istream& in, Table& into, bool& ours) const {
   std::string line;
   ours = false;
@@ -94,7 +94,7 @@ std::string GemmChoices::parse(std::istream& in, Table& into, bool& ours) const 
   return "its end is missing";
 }
 
-// Fills the table, or leaves it empty and says why.
+// Fills the table, or leaves it empty and returns why.
 std::string GemmChoices::read() {
   std::error_code ec;
   if (tuning_.file.empty()) return "device.gemm_tune: no HOME and no XDG_CACHE_HOME: what is timed now is not kept";
@@ -141,8 +141,8 @@ std::string GemmChoices::written() const {
   return out.str();
 }
 
-// Aside and then renamed: a reader sees the old file or the new one. A cache that cannot be written is no reason to
-// stop.
+// Writes a temporary file and renames it: readers see the old or the new file, never a part. An unwritable cache is not
+// an error.
 void GemmChoices::write() const {
   std::error_code ec;
   const fs::path file = tuning_.file, aside = cat(tuning_.file, '.', getpid());

@@ -1,7 +1,6 @@
-// Which of cuBLASLt's algorithms a matrix product takes: by default its first suggestion; else the one that a file
-// names, or the one that was the fastest when it was timed, which is then added to the file. One table for the process,
-// so that ranks that are its threads take the same. Knows nothing of plans and descriptors: algorithms are 64 bytes,
-// products are texts.
+// Selects the cuBLASLt algorithm of a GEMM: the heuristic's first suggestion (default), the one recorded in a plan
+// file, or the fastest measured, which is then added to the file. One table per process, so that ranks running as
+// threads agree. Independent of plans and descriptors: an algorithm is 64 bytes, a GEMM is a string key.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,32 +16,32 @@
 
 namespace gt::cuda {
 
-// Of each stream that multiplies. 32 MiB is what NVIDIA recommends; the parts of a split sum of weight gradients, in f32,
-// take more (fc1 of 1600 columns: 41 MB each).
+// cuBLASLt workspace of each stream that runs GEMMs, bytes. NVIDIA recommends 32 MiB; split-k partial sums of weight
+// gradients, in f32, need more (fc1 of 1600 columns: 41 MB each).
 constexpr int64_t kGemmWorkspaceBytes = int64_t{256} << 20;
 
 struct GemmChoice {
-  std::array<uint64_t, 8> algo{};  // cublasLtMatmulAlgo_t: may be stored for one version of the library
-  int index = 0;                   // among cuBLASLt's suggestions
-  double us = 0;                   // median microseconds when it was timed
+  std::array<uint64_t, 8> algo{};  // cublasLtMatmulAlgo_t: storable, valid for one library version
+  int index = 0;                   // position in cuBLASLt's suggestions
+  double us = 0;                   // measured median, microseconds
 };
 
 class GemmChoices {
  public:
-  // The process' own; off until use().
+  // The process-wide table; disabled until use(). Thread-safe.
   static GemmChoices& instance();
 
-  // Turns it on for devices of this identity (name, libraries: what a file is good for) and reads the file. Returns
-  // what the user should be told: a file that was left aside and why; empty: nothing. The same again does nothing.
+  // Enables the table for devices of this identity (device name, library versions) and reads the plan file. Returns a
+  // message for the user when the file is rejected, and why; empty otherwise. Repeated identical calls have no effect.
   std::string use(const GemmTuning&, const std::string& identity);
 
-  // For product `key` on a device of this identity: what is in the table if `fits` agrees, else what `time` finds
-  // (nothing: it could not), which is kept. Nothing: take the first suggestion.
+  // Returns the algorithm of GEMM `key` on a device of this identity: the table's when `fits` accepts it, otherwise the
+  // result of `time`, which is stored (nullopt: timing impossible). nullopt: use the heuristic's first suggestion.
   std::optional<GemmChoice> choose(const std::string& key, const std::string& identity,
                                    const std::function<bool(const GemmChoice&)>& fits,
                                    const std::function<std::optional<GemmChoice>()>& time);
-  // All of the table as the text of a file. And such a text to take over: its choices go before those of the table;
-  // whether from now on nothing is timed. Returns why it was left aside; empty: it was taken.
+  // text() serializes the table in the file format. take() merges such a text, whose choices take precedence over the
+  // table's; `settled` disables timing from then on. Returns why the text was rejected; empty on success.
   std::string text() const;
   std::string take(const std::string& text, bool settled);
   bool times() const { return tuning_.time && !settled_; }
@@ -62,12 +61,13 @@ class GemmChoices {
   Table table_;
 };
 
-// Whether products of f32 round their factors to TF32: as the process was told last, before its first product.
+// Whether f32 GEMMs round their inputs to TF32. Set before the first GEMM.
 inline std::atomic<bool> gemm_in_tf32{false};
-// Whether products of 8 bits of a forward pass may keep fewer bits of their sums, likewise.
+// Whether FP8 GEMMs of the forward pass may use fast accumulation (fewer bits). Set before the first GEMM.
 inline std::atomic<bool> gemm_fp8_fast{true};
 
-// What a choice is good for: the device's name and size, versions of cuBLASLt and driver, TF32. gemm_lt.cpp defines it.
+// Returns what a choice is valid for: device name and SM count, cuBLASLt and driver versions, TF32. Defined in
+// gemm_lt.cpp.
 std::string gemm_identity(int device);
 
 }  // namespace gt::cuda

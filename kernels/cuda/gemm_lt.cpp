@@ -1,6 +1,6 @@
-// Matrix products by cuBLASLt. Row-major operands are handed over swapped: out^T = op(b)^T op(a)^T in column-major
-// terms. A product's plan (descriptors, algorithm) is made once per key and stream; a call only changes pointers. Which
-// algorithm: gemm_choices.h.
+// GEMMs on cuBLASLt. Row-major operands are passed swapped: out^T = op(b)^T op(a)^T in column-major terms. A plan
+// (descriptors, algorithm) is made once per key and stream; a call only changes pointers. Algorithm selection:
+// gemm_choices.h.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -20,7 +20,7 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kCandidates = 32;  // algorithms that are timed
+constexpr int kCandidates = 32;  // algorithms to time
 
 std::string text_of(cublasStatus_t s) { return cat(cublasLtGetStatusName(s), ": ", cublasLtGetStatusString(s)); }
 
@@ -37,8 +37,8 @@ cudaDataType_t lt_type(DType t, const char* tensor) {
   }
 }
 
-// What cuBLASLt does with the product; what it cannot do, kernels of ours do after it. kBiasGrad: sums of the second
-// operand; kGeluBiasGrad: of what the GELU's gradient gives. Numbers are in files: new ones come last.
+// Epilogues that cuBLASLt fuses; our own kernels do the rest afterwards. kBiasGrad: sums of the second operand.
+// kGeluBiasGrad: sums of the GELU gradient's result. The values are stored in plan files: append only.
 enum class Fused : int32_t { kNone, kBias, kGelu, kGeluBias, kGeluGrad, kBiasGrad, kGeluBiasGrad };
 
 constexpr bool adds_bias(Fused f) { return f == Fused::kBias || f == Fused::kGeluBias; }
@@ -46,7 +46,7 @@ constexpr bool sums_bias(Fused f) { return f == Fused::kBiasGrad || f == Fused::
 constexpr bool has_gelu(Fused f) {
   return f == Fused::kGelu || f == Fused::kGeluBias || f == Fused::kGeluGrad || f == Fused::kGeluBiasGrad;
 }
-// Fewer things in one launch.
+// The next form with fewer fused epilogues.
 constexpr Fused less(Fused f) {
   return f == Fused::kGeluBias ? Fused::kBias : f == Fused::kGeluBiasGrad ? Fused::kGeluGrad : Fused::kNone;
 }
@@ -56,11 +56,11 @@ struct Key {
   int32_t in, out, bias;  // cudaDataType_t; in: of a; bias -1: none
   int32_t trans_a, trans_b, accumulate;
   Fused fused;
-  int32_t align_a, align_b, align_out;  // bytes: 16 or the largest power of two below that divides the address
+  int32_t align_a, align_b, align_out;  // bytes: 16 or the largest smaller power of two that divides the address
   int32_t in_b;
-  int32_t fast;  // sums may keep fewer bits than f32
+  int32_t fast;  // fast accumulation: fewer bits than f32
 };
-static_assert(sizeof(Key) == 3 * 8 + 12 * 4);  // hashed as bytes: no padding
+static_assert(sizeof(Key) == 3 * 8 + 12 * 4);  // hashed bytewise: no padding
 
 struct KeyHash {
   size_t operator()(const Key& k) const {
@@ -74,21 +74,21 @@ struct KeyEqual {
   bool operator()(const Key& a, const Key& b) const { return std::memcmp(&a, &b, sizeof(Key)) == 0; }
 };
 
-// Name of a product in files.
+// Key of a GEMM in plan files.
 std::string text_of(const Key& k) {
   return cat("m ", k.m, " n ", k.n, " k ", k.k, " types ", k.in, k.in_b == k.in ? "" : cat('x', k.in_b), ' ', k.out,
              ' ', k.bias, k.fast ? " fast" : "", " trans ", k.trans_a, k.trans_b, " accumulate ", k.accumulate,
              " epilogue ", static_cast<int>(k.fused), " align ", k.align_a, ' ', k.align_b, ' ', k.align_out);
 }
 
-// Whether a plain product with a kernel of ours behind it may be the faster way; a bias alone costs a product nothing.
+// Whether an unfused GEMM followed by our own kernel may be faster. A fused bias alone is free.
 constexpr bool may_come_apart(Fused f) { return has_gelu(f) || sums_bias(f); }
 
-// Of a product in files that says in which form it is the fastest: the index is a Fused.
+// Key suffix of entries that record the fastest form; their index is a Fused.
 constexpr const char* kForm = " form";
 
-// What is multiplied: numbers of 8 bits have a factor each, on the device. sums: where cuBLASLt writes a bias'
-// gradient, over what is there.
+// Arguments of one GEMM. FP8 operands have a scale each, in device memory. `sums`: where cuBLASLt writes a bias
+// gradient, overwriting it.
 struct Product : Gemm {
   Tensor a_scale, b_scale, sums;
 };
@@ -102,9 +102,9 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  bool found = false;  // false: cuBLASLt has nothing for this key, or did not take what it had
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic; where a call was refused: of that
-  std::optional<Fused> form;  // of one that may come apart: the form that is the fastest
+  bool found = false;                             // false: cuBLASLt has no algorithm for this key, or refused to run it
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic; of the call, where that was refused
+  std::optional<Fused> form;                      // fastest form, for GEMMs that may run unfused
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -127,7 +127,7 @@ cublasLtEpilogue_t lt_epilogue(Fused f) {
     case Fused::kGelu: return CUBLASLT_EPILOGUE_GELU_AUX;
     case Fused::kGeluBias: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Fused::kGeluGrad: return CUBLASLT_EPILOGUE_DGELU;
-    case Fused::kBiasGrad: return CUBLASLT_EPILOGUE_BGRADB;  // operands are swapped: b is our a
+    case Fused::kBiasGrad: return CUBLASLT_EPILOGUE_BGRADB;  // operands are swapped: cuBLASLt's b is our a
     case Fused::kGeluBiasGrad: return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     default: return CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -148,7 +148,7 @@ class GemmPlans {
     cublasLtDestroy(lt_);
   }
 
-  // The plan of a product that is about to run as `g` on `c`: with it algorithms are timed when there is no plan yet.
+  // Returns the plan of GEMM `g`, creating it at first use. Creation may time algorithms on `c` with the data of `g`.
   Plan& plan(const Key& key, Context& c, const Product& g) {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
@@ -158,8 +158,8 @@ class GemmPlans {
     return it->second;
   }
 
-  // The form, from `first` on, in which a product takes the least time: cuBLASLt's fused kernels may be slower than a
-  // plain product and a kernel of ours behind it. As the table says, or by time(form) in microseconds; else `first`.
+  // Returns the fastest form, starting from `first`: cuBLASLt's fused kernels may be slower than an unfused GEMM
+  // followed by our own kernel. Uses the table's entry, or time(form) in microseconds; otherwise `first`.
   template <class Time>
   Fused form(const Key& key, Plan& p, Fused first, const Time& time) {
     if (p.form) return *p.form;
@@ -181,12 +181,13 @@ class GemmPlans {
     return *p.form;
   }
 
-  // Queues a product whose result goes to `out`, to be timed. False: it cannot be done in this form.
+  // Queues a GEMM with its result in `out`, for timing. Returns false when this form is not supported.
   bool trial(Context& c, const Plan& p, const Product& g, Fused fused, void* out) {
     return p.found && queue(c, p, p.algo, g, fused, out) == CUBLAS_STATUS_SUCCESS;
   }
 
-  // Queues a product. False: cuBLASLt does not do it in this form, now and from now on; Plan::status says why.
+  // Queues a GEMM. Returns false when cuBLASLt does not support this form, from now on too; Plan::status holds the
+  // reason.
   bool run(Context& c, Plan& p, const Product& g, Fused fused) {
     if (!p.found) return false;
     p.status = queue(c, p, p.algo, g, fused, g.out.data);
@@ -194,7 +195,7 @@ class GemmPlans {
   }
 
  private:
-  // The heuristic may suggest what then is refused.
+  // cublasLtMatmul may refuse what the heuristic suggests.
   cublasStatus_t queue(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused,
                        void* out) {
     point_to_scales(p, g);
@@ -203,11 +204,11 @@ class GemmPlans {
     const cublasStatus_t status =
         cublasLtMatmul(lt_, p.desc, &one, g.b.data, p.first, g.a.data, p.second, &beta, g.out.data, p.out, out, p.out,
                        &algo, workspace_, kGemmWorkspaceBytes, c.stream);
-    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // what it leaves is no error of the next launch
+    if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // clear it: the next launch must not report it
     return status;
   }
 
-  // Operands are handed over swapped, and their factors with them.
+  // Operands are passed swapped, and their scales with them.
   void point_to_scales(const Plan& p, const Product& g) {
     if (!g.a_scale) return;
     set(p.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(g.b_scale.data));
@@ -224,7 +225,7 @@ class GemmPlans {
   void make(const Key& key, Plan& p, Context& c, const Product& g) {
     const auto in = static_cast<cudaDataType_t>(key.in), in_b = static_cast<cudaDataType_t>(key.in_b),
                out = static_cast<cudaDataType_t>(key.out);
-    // CUBLAS_COMPUTE_32F: plain f32 for f32 inputs, f32 accumulation for halves.
+    // CUBLAS_COMPUTE_32F: no TF32 for f32 inputs, f32 accumulation for 16-bit inputs.
     const bool tf32 = in == CUDA_R_32F && gemm_in_tf32;
     check_lt(cublasLtMatmulDescCreate(&p.desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
              "making a descriptor");
@@ -234,7 +235,7 @@ class GemmPlans {
     if (key.bias >= 0) set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, key.bias);
     if (key.fast) set(p.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
     point_to_scales(p, g);
-    point_to_epilogue(p, g, key.fused);  // the heuristic looks at addresses' alignment
+    point_to_epilogue(p, g, key.fused);  // the heuristic checks the alignment of addresses
     if (has_gelu(key.fused)) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);
     const auto layout = [](cublasLtMatrixLayout_t* l, cudaDataType_t t, int64_t rows, int64_t cols) {
       check_lt(cublasLtMatrixLayoutCreate(l, t, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), rows),
@@ -251,7 +252,7 @@ class GemmPlans {
                "setting a preference");
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
-    // Split-k parts are added in f32, never in a half output type.
+    // Split-k partial sums are reduced in f32, never in a 16-bit output type.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<uint32_t>(out == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_MASK
                                                    : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -271,7 +272,7 @@ class GemmPlans {
     if (p.found && GemmChoices::instance().on()) choose(key, p, c, g, {suggested.data(), static_cast<size_t>(found)});
   }
 
-  // Another algorithm than the first, by the process' table.
+  // Replaces the heuristic's first algorithm by the one of the process-wide table.
   void choose(const Key& key, Plan& p, Context& c, const Product& g,
               std::span<const cublasLtMatmulHeuristicResult_t> suggested) {
     const auto fits = [&](const GemmChoice& choice) {
@@ -284,13 +285,13 @@ class GemmPlans {
     const auto time = [&]() -> std::optional<GemmChoice> {
       const GemmTimer timer(c.stream, g.out.bytes());
       if (!timer.ready()) return {};
-      std::optional<GemmChoice> best;  // of those that are not refused
+      std::optional<GemmChoice> best;  // among those that run
       for (size_t i = 0; i < suggested.size(); ++i) {
         const cublasLtMatmulAlgo_t& algo = suggested[i].algo;
         if (suggested[i].state != CUBLAS_STATUS_SUCCESS) continue;
         const auto us =
             timer.median_us([&] { return queue(c, p, algo, g, key.fused, timer.out()) == CUBLAS_STATUS_SUCCESS; });
-        if (us && (!best || *us < 0.99 * best->us))  // ties to the lower index
+        if (us && (!best || *us < 0.99 * best->us))  // ties: the lower index
           best = GemmChoice{std::bit_cast<decltype(GemmChoice::algo)>(algo), static_cast<int>(i), *us};
       }
       return best;
@@ -312,7 +313,7 @@ GemmPlans& plans_of(Context& c) {
   return *c.gemm;
 }
 
-// cuBLASLt writes bf16 for operands of bf16 alone.
+// bf16 gradient of operands of another type; cuBLASLt writes bf16 only for bf16 operands.
 bool writes_gradient(const Gemm& g) { return g.out.dtype == DType::kBF16 && g.a.dtype != DType::kBF16; }
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
@@ -341,16 +342,16 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   if (g.epilogue != Epilogue::kNone) same_or_f32("aux", g.aux);
 }
 
-// cuBLASLt's own GELU serves half outputs, where it is far inside the rounding of the type; f32 outputs take our tanhf.
-// It is of the sum before aux is rounded: a GELU made again from a half aux may differ in its last bit.
-// Kernels that add a bias read 16 bytes of it at once, and no preference tells them where it begins. Sums of a weight's
-// gradient on the way are for products of ordinary places and sizes: few kernels have them.
+// cuBLASLt's GELU is used for 16-bit outputs, where its error is far below the rounding of the type; f32 outputs use
+// our tanhf. It takes the sum before aux is rounded: a GELU recomputed from 16-bit aux may differ in the last bit.
+// Bias epilogues read the bias 16 bytes at a time, and no preference attribute covers its alignment. The fused bias
+// gradient of a weight-gradient GEMM requires aligned addresses and sizes: few kernels support it.
 Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
   const bool half =
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
   const bool placed = !g.bias || alignment(g.bias.data) == 16;
   if (g.epilogue == Epilogue::kGelu && half && placed) return g.bias ? Fused::kGeluBias : Fused::kGelu;
-  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums of out's type: of thousands of rows too much for f16
+  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums in out's type: over thousands of rows f16 would overflow
     return g.dbias && g.out.dtype == DType::kBF16 ? Fused::kGeluBiasGrad : Fused::kGeluGrad;
   if (g.dbias && g.trans_a) {
     const bool even = m % 8 == 0 && n % 8 == 0 && alignment(g.a.data) == 16 && alignment(g.b.data) == 16 &&
@@ -360,12 +361,12 @@ Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
   return g.bias && placed ? Fused::kBias : Fused::kNone;
 }
 
-// The gradient of a bias, over rows that are read again.
+// Bias gradient by a separate pass over the rows.
 void sum_bias(const Gemm& g, Stream s) {
   if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
 }
 
-// What is left to do when the product ran with `fused`. sums: as Product has them.
+// Runs what remains after the GEMM ran with `fused`. sums: see Product.
 void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
   if (g.bias && fused == Fused::kNone) {
     const Tensor z = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
@@ -380,7 +381,7 @@ void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
   cast({.src = sums, .dst = g.dbias}, s);
 }
 
-// A bf16 gradient of operands of another type: its sum is made in f32 scratch and goes on in f32.
+// bf16 gradient of operands of another type: the GEMM writes f32 scratch, which is then accumulated or cast.
 void add_product(Context& c, const Gemm& g, Stream s) {
   GT_CHECK(!g.bias && g.epilogue == Epilogue::kNone, "gemm: a bf16 result of ", name_of(g.a.dtype),
            " operands is a gradient: without bias and epilogue");
@@ -409,14 +410,14 @@ std::string gemm_identity(int device) {
 
 namespace {
 
-// One call of gemm: the product in the forms that cuBLASLt may finish, most in one launch first.
+// One gemm() call: tries the forms that cuBLASLt may support, the most fused first.
 class Call {
  public:
   Call(const Gemm& g, Context& c, Stream s, int64_t m, int64_t n, int64_t k)
       : g_(g), c_(c), s_(s), m_(m), n_(n), k_(k), plans_(plans_of(c)) {}
 
-  // What is multiplied when cuBLASLt does `f`: without a fused GELU the product itself (z) goes to aux, and GELU reads
-  // it from there.
+  // Arguments of the GEMM in form `f`. Without a fused GELU the GEMM's result (z) goes to aux, which the GELU kernel
+  // reads.
   Product target(Fused f) const {
     Product t{g_, {}, {}, {}};
     if (sums_bias(f))
@@ -466,21 +467,21 @@ class Call {
     return plans_.plan(key_of(t, f), c_, t);
   }
 
-  // The form to try first, from `first` on. Plans are made before the table is asked: both need its lock.
+  // Returns the form to try first. Makes the plans before consulting the table: both take the table's lock.
   Fused fastest(Fused first) {
     if (!GemmChoices::instance().on() || !may_come_apart(first)) return first;
     Plan& p = plan_of(first);
     if (p.form || !p.found) return p.form.value_or(first);
     for (Fused f = first; may_come_apart(f); f = less(f)) plan_of(less(f));
-    std::optional<GemmTimer> timer;  // only if there is something to time
+    std::optional<GemmTimer> timer;  // created only when there is something to time
     return plans_.form(key_of(target(first), first), p, first, [&](Fused f) -> std::optional<double> {
       if (!timer) timer.emplace(c_.stream, g_.out.bytes() + g_.dbias.bytes());
       return timer->ready() ? median_us(*timer, f) : std::nullopt;
     });
   }
 
-  // Of the product and all that is left to do behind it. Results go to the timer's memory, but for the output of a GELU
-  // and its aux, which the call itself writes next.
+  // Median time of the GEMM and its remaining kernels. Results go to the timer's memory, except the output of a GELU
+  // and its aux, which the call itself overwrites next.
   std::optional<double> median_us(const GemmTimer& timer, Fused f) {
     const Product t = target(f);
     const Plan& p = plan_of(f);
@@ -510,7 +511,7 @@ void gemm(const Gemm& g, Stream s) {
   if (g.out.numel() == 0) return sum_bias(g, s);
   Context& c = enter(s, "gemm");
   Call call(g, c, s, m, n, k);
-  if (g.a.numel() == 0) {  // an empty sum
+  if (g.a.numel() == 0) {  // k = 0: an empty sum
     const Gemm t = call.target(Fused::kNone);
     if (!g.accumulate) check(cudaMemsetAsync(t.out.data, 0, static_cast<size_t>(t.out.bytes()), c.stream), "gemm");
     finish(g, Fused::kNone, {}, s);
@@ -545,8 +546,8 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
 
 }  // namespace
 
-// Products that the tensor cores make of numbers of 8 bits; Hopper's read both operands with k last. Those of two
-// f8e4m3 are a forward pass' and may have fast sums; gradients never have.
+// FP8 GEMM on tensor cores; Hopper requires both operands with k innermost. E4M3 x E4M3 is a forward GEMM and may use
+// fast accumulation; gradient GEMMs never do.
 void gemm_fp8(const GemmFp8& g, Stream s) {
   const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.a.shape.cols();
   if (g.out.numel() == 0) return;

@@ -1,6 +1,6 @@
-// Times what is queued on a stream: some warm runs, then timed ones with a cold L2 cache. The results go to memory of
-// its own, so that a product that adds to its output can run many times. It waits for the device; only for first uses.
-// A fault of the device while it times ends the program: no time is the time of what did not run.
+// Times work queued on a stream: warm-up runs, then timed runs with a cold L2 cache. Results go to memory of its own,
+// so that an accumulating GEMM can run repeatedly. Synchronizes the device; only for first uses. A device fault while
+// timing is fatal: the time of work that failed is meaningless.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -22,7 +22,7 @@ class GemmTimer {
              cudaMalloc(&out_, static_cast<size_t>(out_bytes)) == cudaSuccess &&
              cudaMalloc(&cold_, kColdBytes) == cudaSuccess && cudaEventCreate(&begin_) == cudaSuccess &&
              cudaEventCreate(&end_) == cudaSuccess;
-    if (!ready_) cudaGetLastError();  // no room: not an error of the next launch
+    if (!ready_) cudaGetLastError();  // out of memory: keep the next launch from reporting it
   }
   GemmTimer(const GemmTimer&) = delete;
   GemmTimer& operator=(const GemmTimer&) = delete;
@@ -33,10 +33,11 @@ class GemmTimer {
     cudaFree(out_);
   }
 
-  bool ready() const { return ready_; }  // false: no memory to be had, or the stream is being captured
+  bool ready() const { return ready_; }  // false: out of memory, or the stream is being captured
   std::byte* out() const { return static_cast<std::byte*>(out_); }
 
-  // Of work() -> bool; nothing when it is false: the work cannot be queued.
+  // Returns the median time of work() -> bool, in microseconds; nullopt when work() returns false (it cannot be
+  // queued).
   template <class Work>
   std::optional<double> median_us(const Work& work) const {
     constexpr const char* kWhat = "timing a product";
@@ -59,7 +60,7 @@ class GemmTimer {
 
  private:
   static constexpr int kWarm = 3, kRuns = 10;
-  static constexpr size_t kColdBytes = size_t{128} << 20;  // more than any L2 cache holds
+  static constexpr size_t kColdBytes = size_t{128} << 20;  // larger than any L2 cache
   cudaStream_t stream_;
   void *out_ = nullptr, *cold_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;

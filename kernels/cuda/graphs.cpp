@@ -1,4 +1,4 @@
-// CUDA graphs of what ops queue: captured once, launched as often as wanted.
+// CUDA graphs of queued ops: captured once, launched any number of times.
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/context.h"
@@ -10,10 +10,11 @@ namespace {
 
 std::string text_of(cudaError_t status) { return cat(cudaGetErrorName(status), ": ", cudaGetErrorString(status)); }
 
-// What `queue` queues, as a graph; nullptr with *why. The capture is over in any case, and no error is left behind for
-// the next launch to report.
+// Captures the work that `queue` queues; returns nullptr and the reason in *why on failure. Always ends the capture and
+// leaves no error for the next launch.
 cudaGraph_t captured(cudaStream_t stream, void (*queue)(void*), void* what, std::string* why) {
-  // Thread-local: other ranks of this process may allocate and wait meanwhile, and this one cannot by mistake.
+  // Thread-local capture mode: ranks running as other threads may allocate and synchronize meanwhile; this thread
+  // cannot by mistake.
   if (const cudaError_t status = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
       status != cudaSuccess) {
     cudaGetLastError();
@@ -43,7 +44,7 @@ Graph capture(Stream s, void (*queue)(void*), void* what, std::string* why) {
   cudaError_t status = cudaGraphInstantiate(&made, graph, 0);
   cudaGraphDestroy(graph);
   if (status == cudaSuccess) {
-    // Memory that the first launch would take is taken here, where the work can still be queued without a graph.
+    // Allocates the first launch's memory now, while the work can still be queued without a graph.
     status = cudaGraphUpload(made, c.stream);
     if (status == cudaSuccess) return made;
     cudaGraphExecDestroy(made);

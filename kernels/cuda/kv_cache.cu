@@ -1,5 +1,5 @@
-// The key-value cache of generation: tokens go in, and queries read what is there. A block computes a query head of a
-// row: threads share the keys of a tile for the scores, and the channels for the weighted sum, by online softmax.
+// KV cache for generation: appends tokens, attends queries to the cached ones. One block computes one query head of one
+// row: threads split the keys of a tile for the scores and the channels for the weighted sum, with online softmax.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -9,12 +9,12 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kThreads = 128;  // and keys of a tile
-constexpr int kMaxDim = 512;   // channels of a head
+constexpr int kThreads = 128;  // also the keys per tile
+constexpr int kMaxDim = 512;   // channels per head
 constexpr int kPerThread = kMaxDim / kThreads;
 
 struct CacheSize {
-  int64_t kv_heads, capacity, dim, row;  // row: elements of a row of qkv
+  int64_t kv_heads, capacity, dim, row;  // row: elements per row of qkv
 };
 
 template <class T>
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The largest of a block's values, in every thread.
+// Returns the maximum over the block to every thread.
 __device__ inline float block_max(float x, float* shared) {
 #pragma unroll
   for (int m = 16; m > 0; m >>= 1) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, m));
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const float now = fmaxf(top, block_max(score, shared)), fade = expf(top - now), p = expf(score - now);
     weight[threadIdx.x] = p;
-    total = total * fade + group_sum<kThreads / 32>(p, shared);  // its barriers are also those of `weight`
+    total = total * fade + group_sum<kThreads / 32>(p, shared);  // its barriers also protect `weight`
     top = now;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {

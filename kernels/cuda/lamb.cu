@@ -1,6 +1,6 @@
-// LAMB in two passes over the segments of a table: moments with the sums of squares of weights and update, by tiles in
-// double; then the step, whose trust ratio every block makes from the norms of the whole tensor. The update is computed
-// in both passes from the same numbers rather than stored.
+// LAMB in two passes over a segment table. lamb_moments updates the moments and sums the squares of weights and update,
+// per tile in double. lamb_apply takes the step; every block derives the trust ratio from the norms of the whole
+// tensor. Both passes recompute the update from the same values rather than storing it.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -67,7 +67,7 @@ __device__ inline void moments_at(const Moments<M, G>& a, const LambRule& r, con
   store_at_once<V>(on_device(a.v) + i, v);
 }
 
-// A block a tile.
+// One block per tile.
 template <class M, class G>
 __global__ void __launch_bounds__(kThreads)
     moments_kernel(const Segment* table, int segments, const float* scalars, LambRule r, double* partial) {
@@ -126,13 +126,12 @@ __device__ inline void apply_at(const Step<M, U>& a, const LambRule& r, const Fa
   if (a.value != nullptr) store_at_once<V>(on_device(a.value) + i, w);
 }
 
-// Of the segments of a group, which are neighbours, one alone says what the group's ratio is: the last, as calls in
-// their order would.
+// One segment of a group, the last, writes the group's ratio, as calls in segment order would.
 __device__ inline bool last_of_group(const Segment* table, int segments, const Segment& s) {
   return &s + 1 == table + segments || (&s)[1].group != s.group;
 }
 
-// A block a part of a tile.
+// One block per part of a tile.
 template <class M, class U>
 __global__ void __launch_bounds__(kThreads) apply_kernel(const Segment* table, int segments, const float* scalars,
                                                          const double* norms, float* ratios, LambRule r) {

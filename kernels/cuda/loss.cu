@@ -1,6 +1,6 @@
-// Cross-entropy: a block a row, online maximum and sum in f32 (Milakov & Gimelshein 2018, arXiv 1805.02867), the
-// gradient written over the logits where the caller wants that. Rows whose vocabulary is all here are read once: they
-// wait in shared memory between the pass that sums and the one that writes. A vocabulary in parts takes two kernels.
+// Cross-entropy: one block per row, online max and sum in f32 (Milakov & Gimelshein 2018, arXiv 1805.02867), optionally
+// writing the gradient over the logits. With the whole vocabulary on this rank, rows are read once: they stay in shared
+// memory between the summing and the writing pass. A vocabulary split over TP ranks takes two kernels.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -13,14 +13,15 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-// Blocks a multiprocessor should hold: as many as there is room for rows of 50304 halves, and as many as there can be.
+// Target blocks per SM: two rows of 50304 16-bit logits fit in shared memory; the streaming kernels run at full
+// occupancy.
 constexpr int kKeeping = 2, kStreaming = 4;
 
 struct MaxSum {
   float max, sum;  // sum of e^(z - max)
 };
 
-// Where exponents are counted from: -inf - -inf would be no number.
+// Offset of the exponents: -inf - -inf would be NaN.
 __device__ inline float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 __device__ inline MaxSum merge(MaxSum a, MaxSum b) {
@@ -45,7 +46,8 @@ __device__ inline void take(MaxSum& s, float (&z)[V], int c, int valid) {
   s = {top, sum};
 }
 
-// Of all threads' shares; every thread gets the same bits. The caller has a barrier before `warp` is used again.
+// Merges all threads' values; every thread gets bitwise identical results. The caller synchronizes before `warp` is
+// reused.
 __device__ inline MaxSum block_merge(MaxSum s, MaxSum (&warp)[kWarps]) {
 #pragma unroll
   for (int m = 16; m > 0; m >>= 1)
@@ -60,7 +62,7 @@ __device__ inline MaxSum block_merge(MaxSum s, MaxSum (&warp)[kWarps]) {
   return {top, sum};
 }
 
-// A pack of logits becomes a pack of (softmax - onehot) * scale; `hot` is the target's column, `factor` scale / sum.
+// Replaces a pack of logits by (softmax - onehot) * scale. `hot`: the target's column; `factor`: scale / sum.
 template <int V>
 __device__ inline void to_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor, float scale) {
 #pragma unroll
@@ -83,10 +85,10 @@ struct Rows {
   float* loss;
   T* dlogits;
   int cols, valid;
-  int kept;  // columns that stay in shared memory, a multiple of a pack; the others are read twice, then from L2
+  int kept;  // columns kept in shared memory, a multiple of a pack; the others are read twice, the second time from L2
 };
 
-// Packs first, first + kThreads, ... below `end` of a row that begins at z.
+// Calls f for packs first, first + kThreads, ... below `end` of a row that begins at z.
 template <int V, class T, class F>
 __device__ inline void each_pack(const T* z, int first, int end, F f) {
   for (int c = (first + static_cast<int>(threadIdx.x)) * V; c < end; c += kThreads * V) {
@@ -96,9 +98,9 @@ __device__ inline void each_pack(const T* z, int first, int end, F f) {
   }
 }
 
-// A thread works on the packs that it has copied itself, so that no barrier stands between copy and use. The copies are
-// under way all at once and used in four parts as they come. The product has written the last rows last: they are
-// first, for some are in L2 still.
+// Each thread processes the packs that it copied itself, so no barrier separates copy and use. All copies are issued at
+// once and consumed in four parts as they arrive. Rows run in reverse: the GEMM wrote the last rows last, so some are
+// still in L2.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T> p) {
   extern __shared__ float4 memory[];
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
   const int64_t row = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const T* z = p.logits + row * p.cols;
   const int target = p.targets[row];
-  const float scale = p.dlogits != nullptr ? p.seed[0] : 0.0f;  // here, where it arrives with the target
+  const float scale = p.dlogits != nullptr ? p.seed[0] : 0.0f;  // loaded here, together with the target
   if (target < 0) {
     if (threadIdx.x == 0) p.loss[row] = 0;
     if (p.dlogits == nullptr) return;
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
     }
   }
   const int hot = target < p.valid ? target : -1;
-  const float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before anybody writes
+  const float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before any thread writes
   MaxSum s{-INFINITY, 0};
   const auto add = [&](int c, float(&x)[V]) { take(s, x, c, p.valid); };
   each_pack<V>(z, p.kept / V, p.valid, add);
@@ -171,8 +173,8 @@ __global__ void __launch_bounds__(kThreads, kStreaming)
   stats[row * 3 + 2] = t >= 0 && t < valid ? to_float(z[t]) : 0.0f;
 }
 
-// Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order. stats: [parts,
-// gridDim.x, 3].
+// Each thread combines the statistics of all TP ranks, in rank order: a few broadcast loads. stats: [parts, gridDim.x,
+// 3].
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads, kStreaming)
     grad_kernel(const Rows<T> p, const float* stats, int64_t first_col, int parts) {
@@ -199,14 +201,14 @@ __global__ void __launch_bounds__(kThreads, kStreaming)
   });
 }
 
-// f(std::integral_constant of the pack): 16 bytes where rows and addresses allow.
+// Calls f(std::integral_constant<int, V>): 16-byte packs where rows and addresses allow, otherwise single elements.
 template <class T, class F>
 void by_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f) {
   if (cols % kPack<T> == 0 && aligned16(pointers)) return f(std::integral_constant<int, kPack<T>>{});
   f(std::integral_constant<int, 1>{});
 }
 
-// Of logits [n, columns], with the dimensions of the others.
+// Returns the columns of logits [n, columns] after checking the shapes.
 template <class Args>
 int64_t columns_of(const char* op, const Args& a, int64_t n) {
   const int64_t cols = a.logits.numel() / n;
@@ -234,12 +236,12 @@ Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
           static_cast<int>(valid),     0};
 }
 
-// Bytes of a row that a block may keep on this device.
+// Bytes of a row that a block can keep in shared memory on this device.
 int room(const Context& c) {
   return std::max(0, c.shared_per_block - static_cast<int>(sizeof(MaxSum) * kWarps)) / 16 * 16;
 }
 
-// Rows may take all that a block can have, and two blocks the cache's share too.
+// Allows the kernel a block's maximum of shared memory, and the largest shared memory carveout for two blocks.
 template <class T>
 void raise_limit(const Context& c) {
   using K = void (*)(Rows<T>);

@@ -1,5 +1,5 @@
-// Residual add + layer norm or RMSNorm, and its backward, in one pass each. A row lives in registers: one warp a row up to 1024
-// columns, eight warps up to 8192; other sizes take the plain kernels, which read a row several times.
+// Residual add + layer norm or RMSNorm, and its backward, in one pass each. A row stays in registers: one warp per row
+// up to 1024 columns, eight warps up to 8192. Other sizes use generic kernels that read a row several times.
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm.cuh"
@@ -12,18 +12,18 @@ namespace gt::cuda {
 
 namespace {
 
-// W warps share a row, K packs of V elements a lane. Drop: dropout of delta.
+// W warps per row, K packs of V elements per lane. Drop: dropout of delta.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, W == 1 && K == 4 ? 6 : 1) norm_kernel(Forward<T> p) {
   __shared__ float shared[W];
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t row = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
-  if (row >= p.n) return;  // whole warps leave; with W > 1 the grid is exact
+  if (row >= p.n) return;  // whole warps exit; with W > 1 the grid is exact
   norm_row<V, K, W, Drop>(p, row, lane, shared,
                           [&](int c, const float(&v)[V]) { store<V>(p.out + row * p.cols + c, v); });
 }
 
-// Any row length: a block a row, three passes.
+// Any row length: one block per row, three passes.
 template <class T, bool Drop>
 __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   __shared__ float shared[8];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
     }
     s += v;
   }
-  const T* x = p.delta ? p.sum : p.x;  // a thread reads back only what it wrote itself
+  const T* x = p.delta ? p.sum : p.x;  // each thread reads back only its own writes
   const float mean = p.template mean_of<8>(s, shared);
   float q = 0;
   for (int c = threadIdx.x; c < p.cols; c += 256) {
@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
   if (threadIdx.x == 0) p.statistics(row, mean, rstd);
 }
 
-// Blocks walk over rows and keep their share of dgamma and dbeta in registers until the end, that of dbias in shared
-// memory: registers for it would cost resident warps.
+// Blocks iterate over rows, accumulating dgamma and dbeta in registers and dbias in shared memory: registers for dbias
+// would cost occupancy.
 template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W, Drop>) norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[2 * W];
-  extern __shared__ float4 memory[];  // bias shares, where dbias is wanted
+  extern __shared__ float4 memory[];  // dbias partial sums, if dbias is requested
   auto* bias_shares = reinterpret_cast<float*>(memory);
   const int lane = W == 1 ? threadIdx.x % 32 : threadIdx.x;
   const int64_t first = W == 1 ? int64_t{blockIdx.x} * 4 + threadIdx.x / 32 : blockIdx.x;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(256) norm_grad_any_kernel(Backward<T> p) {
   }
 }
 
-// dgamma and dbeta of one chunk of rows for any row length; a thread a column.
+// dgamma and dbeta of one chunk of rows, any row length; one thread per column.
 template <class T>
 __global__ void __launch_bounds__(256) norm_weights_any_kernel(Backward<T> p, int64_t chunk) {
   const int c = blockIdx.x * 256 + threadIdx.x;
@@ -211,12 +211,12 @@ void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
   if (fp8.seen) want(kOp, "seen", fp8.seen, DType::kF32);
 }
 
-// A row in registers; false: no kernel takes this shape, these types or addresses.
+// One-pass kernels with the row in registers. Returns false when none supports this shape, dtype or alignment.
 template <class T>
 bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares, bool* encoded) {
-  // Weights alone (a deferred pass) are the column kernel's work: testing for dx here would spill registers.
+  // Weight gradients alone (a deferred pass) use the column kernel: a run-time test for dx here would spill registers.
   if (!a.dx || !aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data})) return false;
-  if constexpr (!std::is_same_v<T, float>)  // products of 8 bits stand between halves
+  if constexpr (!std::is_same_v<T, float>)  // FP8 training has 16-bit activations
     if (a.fp8 && norm_grad_codes(a, p, c, shares)) return *encoded = true;
   bool fits = false;
   by_drop(a.drop, [&](auto drops) {
@@ -233,7 +233,7 @@ bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shar
   return fits;
 }
 
-// Any row length, any address. Weights first: dx and ddelta may alias what they read.
+// Any row length, any alignment. Weights first: dx and ddelta may alias the inputs.
 template <class T>
 void in_passes(const LayerNormGrad& a, Backward<T> p, Context& c, Shares& shares) {
   const int64_t chunk = std::max<int64_t>(16, ceil_div(p.n, 256));

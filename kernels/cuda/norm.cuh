@@ -1,4 +1,4 @@
-// What the kernels of layer norm and RMSNorm share: their arguments, one row in registers, which shape holds a row.
+// Shared by the layer norm and RMSNorm kernels: arguments, one row in registers, the register shape for a row length.
 #pragma once
 #include <type_traits>
 
@@ -10,7 +10,7 @@
 
 namespace gt::cuda {
 
-// gamma and beta are f32 or the storage type of x; the branch is the same for the whole grid. RMSNorm has no beta.
+// gamma or beta, f32 or the storage type of x; the branch is uniform over the grid. RMSNorm has no beta.
 template <class T>
 struct Weights {
   const void* data;
@@ -25,7 +25,7 @@ struct Weights {
   }
 };
 
-// V elements of a branch that were asked for: as they lie, in the one of its types that it has.
+// V elements of a branch in flight: raw words of the one dtype that it has.
 template <int V, class T>
 struct AskedOfBranch {
   Stored<V, T> same;
@@ -37,7 +37,7 @@ struct AskedOfBranch<V, float> {
   Stored<V, __half> f16;
 };
 
-// The branch that is added to x, or its gradient: of x's type, or beside f32 of a half type.
+// The branch added to x, or its gradient: of x's type, or a 16-bit type beside f32 x.
 template <class T>
 struct Branch {
   void* data;
@@ -74,7 +74,7 @@ struct Branch {
     else
       store<V>(static_cast<T*>(data) + i, d);
   }
-  // d as put() stores it.
+  // Rounds d as put() stores it.
   template <int V>
   __device__ void round(float (&d)[V]) const {
     if (std::is_same_v<T, float> && type == DType::kBF16)
@@ -101,12 +101,12 @@ struct Forward {
   bool rms;
   float gamma_offset;
 
-  // Of a row's elements, by their sum. RMSNorm has none.
+  // Mean of a row from this thread's partial sum; 0 for RMSNorm.
   template <int W>
   __device__ float mean_of(float sum, float* shared) const {
     return rms ? 0.0f : group_sum<W>(sum, shared) * inverse_cols;
   }
-  // v as it leaves the norm, at columns c and on.
+  // Normalizes v, the elements from column c on, and applies gamma and beta.
   template <int V>
   __device__ void scale(int c, float mean, float rstd, float (&v)[V]) const {
     float g[V], b[V] = {};
@@ -126,7 +126,7 @@ struct Forward {
   }
 };
 
-// To two units of the last place, in one instruction where a root and a division are 30.
+// 1 / sqrt(x) within 2 ulp, in one instruction; sqrt and division take 30.
 __device__ inline float inverse_root(float x) {
 #ifdef __CUDA_ARCH__
   return rsqrtf(x);
@@ -135,12 +135,13 @@ __device__ inline float inverse_root(float x) {
 #endif
 }
 
-// One row of p.cols columns, by W warps, K packs of V elements a lane: writes the sum and the statistics, gives what
-// comes out of the norm to emit(column, float (&)[V]), pack by pack. Drop: dropout of delta. `shared` holds W values.
+// Normalizes one row of p.cols columns with W warps, K packs of V elements per lane. Writes the residual sum and the
+// statistics, and passes the result pack by pack to emit(column, float (&)[V]). Drop: dropout of delta. `shared` holds
+// W values.
 template <int V, int K, int W, bool Drop, class T, class Emit>
 __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, float* shared, Emit emit) {
   float v[K][V];
-  Stored<V, T> x[K];  // all of x and delta is asked for before any of it is looked at
+  Stored<V, T> x[K];  // all loads of x and delta are issued before the first use
   AskedOfBranch<V, T> delta[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -187,8 +188,8 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
   if (lane == 0) p.statistics(row, mean, rstd);
 }
 
-// The smallest register shape that holds a row: at most 32 elements a lane, and in one warp at most `Most`; more spill
-// in the backward. Long: one warp takes longer rows of a half type too.
+// The smallest register shape that holds a row: at most 32 elements per lane, at most `Most` with one warp (more spills
+// in the backward). Long: one warp also takes longer rows of 16-bit types.
 template <int K, int W>
 struct RowShape {
   static constexpr int k = K, w = W;
@@ -196,15 +197,15 @@ struct RowShape {
 
 constexpr int kForward = 32, kBackward = 24, kLong = 56;
 
-// Calls f with it; false when there is none. Four warps where a pack a lane holds what is too long for one warp: half
-// of eight would have nothing to do.
+// Calls f with the shape; returns false when there is none. Four warps are used where one pack per lane suffices: half
+// of eight warps would idle.
 template <class T, int Most, bool Long = false, class F>
 bool by_row_shape(int64_t cols, F&& f) {
   constexpr int kV = kPack<T>;
   if (cols % kV != 0 || cols > 32 * 256) return false;
   if constexpr (Most < 4 * kV)
     if (cols > Most * 32 && cols <= 4 * kV * 32) return f(RowShape<1, 4>{}), true;
-  if constexpr (Long && sizeof(T) == 2)  // without barriers, and with more rows under way, than eight warps
+  if constexpr (Long && sizeof(T) == 2)  // faster than eight warps: no barriers, more rows in flight
     if (cols > Most * 32 && cols <= kLong * 32) return f(RowShape<kLong / kV, 1>{}), true;
   if (cols <= 16 * 32)
     f(RowShape<16 / kV, 1>{});
@@ -221,7 +222,7 @@ bool by_row_shape(int64_t cols, F&& f) {
   return true;
 }
 
-// f(std::bool_constant): with or without dropout.
+// Calls f(std::bool_constant) for with or without dropout.
 template <class F>
 void by_drop(const RowDrop& d, F&& f) {
   if (d) return f(std::true_type{});
@@ -265,8 +266,8 @@ Forward<T> forward_of(const LayerNorm& a) {
           a.gamma_offset};
 }
 
-// The norm with its result encoded, or looked at, in the same pass. False: no kernel takes this shape, these types or
-// addresses, and nothing was queued.
+// Norm with its result quantized to FP8, or its amax observed, in the same pass. Returns false, with nothing queued,
+// when no kernel supports this shape, dtype or alignment.
 bool norm_codes(const LayerNorm&, Context&);
 
 }  // namespace gt::cuda

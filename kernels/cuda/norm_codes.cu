@@ -1,7 +1,6 @@
-// Residual add + layer norm whose result is codes of 8 bits, as it lies and transposed: what products of 8 bits read is
-// written at once, and what is norm's own result need not be stored at all. Its backward, which writes codes of delta's
-// gradient beside it. A block takes 16 rows, so that it writes 16 codes of a column at a time; they wait in shared
-// memory until all rows are there.
+// Residual add + norm with FP8 output, rowwise and columnwise: writes the inputs of the following FP8 GEMM directly, so
+// the norm's own result need not be stored. And its backward, which also quantizes delta's gradient. Each block
+// processes 16 rows, so that it writes 16 values of a column at once; they are staged in shared memory.
 #include "kernels/cuda/codes.cuh"
 #include "kernels/cuda/norm_grad.cuh"
 
@@ -10,18 +9,19 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kStatic = 1024;  // shared memory that is kept free for what is not dynamic: limits are for both together
+constexpr int kStatic = 1024;  // shared memory reserved for static use: limits cover static and dynamic together
 
-// Any may be nullptr; inverse where there are no codes.
+// Any pointer may be nullptr; `inverse` only when no FP8 values are written.
 struct Made {
   const float* amax;
   uint8_t *rows, *columns;
   float *inverse, *seen;
-  bool by_columns;  // columns of codes may be written R at a time
-  bool seen_anew;   // for the host
+  bool by_columns;  // columnwise data may be written R values at a time
+  bool seen_anew;   // zero `seen` first; host side only
 };
 
-// Codes [R][cols] of rows r0 and on, which lie in shared memory, to columns of n; whole: R at a time.
+// Writes FP8 values [R][cols] of rows r0 and on from shared memory to columnwise data of row length n; whole: R at a
+// time.
 template <int R>
 __device__ inline void put_columns(const uint8_t* tile, int cols, int64_t n, int64_t r0, uint8_t* columns, bool whole) {
   for (int c = 4 * static_cast<int>(threadIdx.x); c < cols; c += 4 * static_cast<int>(blockDim.x)) {
@@ -42,10 +42,10 @@ __device__ inline void put_columns(const uint8_t* tile, int cols, int64_t n, int
   }
 }
 
-// R rows a block; the rest as in norm_kernel.
+// R rows per block; otherwise as norm_kernel.
 template <class T, int V, int K, int W, bool Drop, int R>
 __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made to) {
-  extern __shared__ float4 memory[];  // codes [R][cols], where columns are wanted
+  extern __shared__ float4 memory[];  // FP8 values [R][cols], if columnwise data is requested
   __shared__ float shared[kThreads / 32];
   constexpr int kLanes = 32 * W;
   auto* tile = reinterpret_cast<uint8_t*>(memory);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made
   float most = 0.0f;
   for (int i = static_cast<int>(threadIdx.x) / kLanes; i < R; i += kThreads / kLanes) {
     const int64_t row = r0 + i;
-    if (row >= p.n) break;  // all who share the row
+    if (row >= p.n) break;  // uniform over the warps of a row
     norm_row<V, K, W, Drop>(p, row, lane, shared, [&](int c, float(&v)[V]) {
       const int64_t at = row * p.cols + c;
       round_all<T>(v);
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kThreads) norm_codes_kernel(Forward<T> p, Made
   put_columns<R>(tile, p.cols, p.n, r0, to.columns, to.by_columns);
 }
 
-// Whether a kernel may have so much shared memory of both kinds; where it has to be asked for, all that there is: the
-// limit is the kernel's, whoever else launches it with more.
+// Returns whether a kernel may use this much dynamic plus static shared memory. Above 48 KiB raises the kernel's limit
+// to the maximum: the attribute belongs to the kernel, and other launches may need more.
 bool shared_fits(const void* kernel, int dynamic, int fixed, const Context& c) {
   if (dynamic + fixed > c.shared_per_block) return false;
   if (dynamic + fixed > 48 << 10)
@@ -98,7 +98,7 @@ bool launch(const Forward<T>& p, const Made& to, Context& c) {
   return true;
 }
 
-// Of a norm, or of its backward.
+// For a norm or its backward.
 template <class Args>
 Made made_of(const Args& a, int64_t n) {
   const Fp8Out& fp8 = a.fp8;
@@ -121,15 +121,15 @@ bool norm_codes_of(const LayerNorm& a, Context& c) {
   by_drop(a.drop, [&](auto drops) {
     by_row_shape<T, kForward>(p.cols, [&](auto shape) {
       using S = decltype(shape);
-      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // some 64 KiB of codes at most
+      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // at most about 64 KiB of FP8 values
       done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(p, to, c);
     });
   });
   return done;
 }
 
-// Blocks of norm_grad_codes_kernel that a multiprocessor holds: as those without codes, where registers are left for
-// these. Codes that no instruction makes (devices before sm_89, which have no products of them) take more.
+// Resident blocks of norm_grad_codes_kernel per SM: as without FP8, where registers allow. Software FP8 conversion
+// takes more (before sm_89, where FP8 GEMMs do not exist either).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 constexpr int kWarpsHeld = 16;
 #else
@@ -138,12 +138,13 @@ constexpr int kWarpsHeld = 24;
 template <int V, int K, int W>
 constexpr int kHeldCodes = K* V > 8 ? kHeld<V, K, W, false> : kWarpsHeld / W;
 
-// Blocks walk over pieces of R rows, of which W == 1 gives each warp its share; the rest as in norm_grad_kernel.
+// Blocks iterate over groups of R rows, split among the warps if W == 1; otherwise as norm_grad_kernel.
 template <class T, int V, int K, int W, bool Drop, int R>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
     norm_grad_codes_kernel(Backward<T> p, Made to) {
   constexpr int kWarps = W == 1 ? 4 : W, kApart = W == 1 ? 4 : 1;
-  extern __shared__ float4 memory[];  // bias shares, where dbias is wanted; codes [R][cols], where columns are
+  extern __shared__ float4 memory[];  // dbias partial sums, if requested; then FP8 values [R][cols], if columnwise data
+                                      // is
   __shared__ float shared[2 * kWarps];
   auto* bias_shares = reinterpret_cast<float*>(memory);
   auto* tile = reinterpret_cast<uint8_t*>(memory) + (p.bias_partial != nullptr ? kBiasShareBytes<V, K, W> : 0);
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
   for (int64_t r0 = int64_t{blockIdx.x} * R; r0 < p.n; r0 += int64_t{gridDim.x} * R) {
     for (int i = static_cast<int>(threadIdx.x) / (32 * W); i < R; i += kApart) {
       const int64_t row = r0 + i;
-      if (row >= p.n) break;  // all who share the row
+      if (row >= p.n) break;  // uniform over the warps of a row
       norm_grad_row<V, K, W, Drop>(p, row, lane, shared, dgamma, dbeta, [&](int k, int c, float(&v)[V]) {
         p.ddelta.round(v);
 #pragma unroll
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
     if (to.columns == nullptr) continue;
     __syncthreads();
     put_columns<R>(tile, p.cols, p.n, r0, to.columns, true);
-    __syncthreads();  // the next rows' codes take their place
+    __syncthreads();  // the next rows overwrite the tile
   }
   __syncthreads();
   if (to.seen != nullptr) raise_seen<kWarps>(most, to.seen, shared);
@@ -195,7 +196,7 @@ bool launch(const LayerNormGrad& a, Backward<T> p, const Made& to, Context& c, S
 }  // namespace
 
 bool norm_codes(const LayerNorm& a, Context& c) {
-  if (a.x.dtype == DType::kF32) return false;  // products of 8 bits stand between halves
+  if (a.x.dtype == DType::kF32) return false;  // FP8 training has 16-bit activations
   if (a.fp8.codes()) {
     want("layer_norm", "amax", a.fp8.amax, DType::kF32);
     want("layer_norm", "inverse", a.fp8.inverse, DType::kF32);
@@ -208,7 +209,7 @@ bool norm_codes(const LayerNorm& a, Context& c) {
 template <class T>
 bool norm_grad_codes(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares) {
   const Made to = made_of(a, p.n);
-  // Columns of whole packs alone, as all have that products of 8 bits read: storing bytes would take registers.
+  // Columnwise data in whole packs only, which every FP8 GEMM has: byte stores would take registers.
   if (!aligned16({a.fp8.rows.data}) || (a.fp8.columns && !to.by_columns)) return false;
   bool done = false;
   by_drop(a.drop, [&](auto drops) {

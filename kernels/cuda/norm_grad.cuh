@@ -1,4 +1,4 @@
-// What the kernels of layer norm's backward share: their arguments, one row in registers, sums over rows.
+// Shared by the backward kernels of layer norm and RMSNorm: arguments, one row in registers, column sums.
 #pragma once
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/table.h"
@@ -11,15 +11,15 @@ struct Backward {
   Weights<T> gamma;
   const float *mean, *rstd;
   const T *dout, *dsum;
-  T* dx;           // nullptr: not wanted, gamma is not read
-  float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not wanted
+  T* dx;           // nullptr: not requested, gamma is not read
+  float* partial;  // [blocks][2][cols]: dgamma, dbeta; nullptr: not requested
   int64_t n;
   int cols;
   float inverse_cols;
   bool accumulate;
-  Branch<T> ddelta;  // may be dout: a thread writes where it alone has read
+  Branch<T> ddelta;  // may alias dout: each thread writes only elements that it alone has read
   RowDrop drop;
-  float* bias_partial;  // [blocks][cols]: dbias; nullptr: not wanted
+  float* bias_partial;  // [blocks][cols]: dbias; nullptr: not requested
   bool rms;             // no mean, no dbeta
   float gamma_offset;
 
@@ -33,12 +33,12 @@ struct Backward {
   }
 };
 
-// Bias shares: f32 [warps that walk apart][K][V][lanes of a row] in shared memory. An element's place there has its
-// lane last: no two of a warp meet in a bank, and no thread reads what another wrote before the end.
+// dbias partial sums: f32 [warps with separate rows][K][V][lanes of a row] in shared memory. The lane is the fastest
+// index: no bank conflicts, and no thread reads another's values before the end.
 template <int V, int K, int W>
 constexpr int kBiasShareBytes = K* V*(W == 1 ? 128 : 32 * W) * static_cast<int>(sizeof(float));
 
-// This thread's part of them, zeroed where dbias is wanted.
+// Returns this thread's partial sums, zeroed if dbias is requested.
 template <int V, int K, int W, class T>
 __device__ inline float* bias_share(const Backward<T>& p, float* shares, int lane) {
   float* mine = shares + (W == 1 ? threadIdx.x / 32 * (K * V * 32) : 0) + lane;
@@ -55,7 +55,7 @@ __device__ inline void add_bias_share(const float (&v)[V], int k, float* mine) {
   for (int j = 0; j < V; ++j) mine[(k * V + j) * 32 * W] += v[j];
 }
 
-// Sums of a block's rows out of shared memory; the four warps that walked apart are added in order.
+// Writes the block's dbias sums from shared memory; the four warps of a block are added in order (W == 1).
 template <int V, int K, int W, class T>
 __device__ inline void put_bias_share(const Backward<T>& p, const float* shares) {
   __syncthreads();
@@ -69,17 +69,17 @@ __device__ inline void put_bias_share(const Backward<T>& p, const float* shares)
   }
 }
 
-// One row of p.cols columns, by W warps, K packs of V elements a lane: writes dx and ddelta, adds to the shares of
-// dgamma and dbeta, gives delta's gradient to emit(k, column, float (&)[V]), pack by pack, not yet rounded as it is
-// stored (Branch::round). `shared` holds W values.
+// Backward of one row of p.cols columns with W warps, K packs of V elements per lane. Writes dx and ddelta, adds to
+// dgamma and dbeta, and passes delta's gradient pack by pack to emit(k, column, float (&)[V]), before rounding
+// (Branch::round). `shared` holds W values.
 template <int V, int K, int W, bool Drop, class T, class Emit>
 __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane, float* shared, float (&dgamma)[K][V],
                                      float (&dbeta)[K][V], Emit emit) {
   const int64_t at = row * p.cols;
   const float mean = p.mean_of(row), rstd = p.rstd[row];
   float x[K][V], g[K][V];
-  // Asked for with the others, and before them, for the branch would wait for what they bring: behind the sums, each
-  // pack would wait for memory once more, as dx may be where the next one lies.
+  // Loaded with the other inputs, and before them, as their first use would stall. After the sums each pack would wait
+  // for memory again, because dx may alias the next one.
   const T* addend = p.dsum != nullptr ? p.dsum : p.accumulate ? p.dx : nullptr;
   Stored<V, T> added[K];
   if (addend != nullptr) {
@@ -143,11 +143,11 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
   }
 }
 
-// Shared memory that put_weight_shares has of its own.
+// Static shared memory of put_weight_shares, bytes.
 template <int V, int W>
 constexpr int kWeightShareBytes = W == 1 ? 4 * 2 * 32 * V* static_cast<int>(sizeof(float)) : 0;
 
-// A block's shares of dgamma and dbeta out of registers.
+// Writes the block's partial sums of dgamma and dbeta.
 template <int V, int K, int W, class T>
 __device__ inline void put_weight_shares(const Backward<T>& p, const float (&dgamma)[K][V], const float (&dbeta)[K][V],
                                          int lane) {
@@ -164,7 +164,7 @@ __device__ inline void put_weight_shares(const Backward<T>& p, const float (&dga
         out[p.cols + c + j] = dbeta[k][j];
       }
     }
-  } else {  // the four warps of the block hold four shares of the same columns: added in order
+  } else {  // four warps hold partial sums of the same columns: added in order
     __shared__ float share[4][2][32 * V];
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -185,8 +185,8 @@ __device__ inline void put_weight_shares(const Backward<T>& p, const float (&dga
   }
 }
 
-// Blocks of such kernels that a multiprocessor holds, by the registers of a lane's K packs of V elements; those of
-// f32 wait in twice as many, and masks take some. resources.txt says whether they fit.
+// Resident blocks per SM, by the registers of a lane's K packs of V elements; f32 loads in flight take twice as many,
+// dropout masks some more. resources.txt records the actual figures.
 template <int V, int K, int W, bool Drop>
 constexpr int kHeld = W == 1           ? 3
                       : W == 4         ? (Drop ? 6 : 8)
@@ -194,15 +194,15 @@ constexpr int kHeld = W == 1           ? 3
                       : V == 4 || Drop ? 3
                                        : 4;
 
-// Shares depend on the shape alone, never on the device: they fill an H200 once.
+// The number of partial sums depends on the shape alone, never on the device: one wave on an H200.
 constexpr int64_t kMultiprocessors = 132;
 
-// Partial sums of blocks, in the stream's scratch: [parts][2][cols] of dgamma and dbeta, [parts][cols] of dbias.
+// Per-block partial sums in stream scratch: [parts][2][cols] of dgamma and dbeta, [parts][cols] of dbias.
 struct Shares {
   int64_t parts = 0;
   float* room = nullptr;
 
-  // So many blocks; p learns where what is wanted goes.
+  // Allocates `into` parts and points p at the requested ones.
   template <class T>
   void divide(const LayerNormGrad& a, int64_t into, Backward<T>& p, Context& c) {
     parts = into;
@@ -212,8 +212,8 @@ struct Shares {
   }
 };
 
-// The backward with delta's gradient encoded, or looked at, in the same pass. T: half types. False: no kernel takes
-// this shape or these addresses, and nothing was queued.
+// Backward with delta's gradient quantized to FP8, or its amax observed, in the same pass. T: bf16 or f16. Returns
+// false, with nothing queued, when no kernel supports this shape or alignment.
 template <class T>
 bool norm_grad_codes(const LayerNormGrad&, const Backward<T>&, Context&, Shares&);
 

@@ -1,5 +1,4 @@
-// The functions of NVML that are asked, with declarations of our own: values and layouts of nvml.h, the same from CUDA
-// 11 to 13.
+// The NVML functions used, declared here with the values and layouts of nvml.h; unchanged from CUDA 11 to 13.
 #include "kernels/cuda/nvml.h"
 
 #include <cuda_runtime_api.h>
@@ -14,7 +13,7 @@
 namespace gt::cuda {
 namespace {
 
-constexpr const char* kLibrary = "libnvidia-ml.so.1";  // comes with the driver
+constexpr const char* kLibrary = "libnvidia-ml.so.1";  // installed with the driver
 using Gpu = struct OpaqueGpu*;                         // nvmlDevice_t
 
 constexpr int kSuccess = 0, kFunctionNotFound = 13;                   // nvmlReturn_t
@@ -27,17 +26,17 @@ struct Temperature {  // nvmlTemperature_v1_t
   int sensor = kSensorOfGpu, celsius = 0;
 };
 
-// nvmlClocksEventReason…, bit by bit. GpuIdle, bit 0, holds nothing down.
+// Maps nvmlClocksEventReason… bit by bit. GpuIdle, bit 0, is no limit.
 uint32_t limits_of(unsigned long long reasons) {
   constexpr unsigned long long kIdle = 1;
-  constexpr int kKnown = kNumClockLimits - 1;  // the last is what came later
+  constexpr int kKnown = kNumClockLimits - 1;  // the last stands for later additions
   const unsigned long long named = (reasons & ~kIdle) >> 1;
   const auto known = static_cast<uint32_t>(named & ((1ull << kKnown) - 1));
   return known | (named >> kKnown != 0 ? 1u << kKnown : 0u);
 }
 
 struct Nvml {
-  std::string obstacle;  // why there is none
+  std::string obstacle;  // why NVML is unavailable
   int (*init)() = nullptr;
   const char* (*error_string)(int) = nullptr;
   int (*driver_version)(char*, unsigned length) = nullptr;
@@ -70,7 +69,7 @@ struct Nvml {
     find(temperature, "nvmlDeviceGetTemperature");
     find(newer_temperature, "nvmlDeviceGetTemperatureV");
     find(reasons, "nvmlDeviceGetCurrentClocksEventReasons");
-    find(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");  // its name before CUDA 12.2
+    find(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");  // name before CUDA 12.2
     find(utilization, "nvmlDeviceGetUtilizationRates");
     const int status = init != nullptr ? init() : kFunctionNotFound;
     if (status != kSuccess) obstacle = cat("nvmlInit_v2: ", text(status));
@@ -83,7 +82,7 @@ struct Nvml {
 };
 
 const Nvml& nvml() {
-  static const Nvml& loaded = *new Nvml;  // never shut down: threads may ask to the end
+  static const Nvml& loaded = *new Nvml;  // never shut down: threads may query until exit
   return loaded;
 }
 

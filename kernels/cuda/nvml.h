@@ -1,6 +1,5 @@
-// NVIDIA's management library, NVML, loaded at run time: what GPUs say of their clocks, power and temperature. It is
-// asked and never told: no function that sets anything is looked up. Where there is none, or a GPU does not answer, all
-// else works as well.
+// NVML, NVIDIA's management library, loaded at run time: GPU clocks, power and temperature. Read-only: no function that
+// changes a setting is looked up. Optional: without it, or when a GPU does not answer, everything else works.
 #pragma once
 #include <string>
 
@@ -8,10 +7,11 @@
 
 namespace gt::cuda {
 
-// Of Backend (kernels/backend.h). `index`: CUDA's; NVML counts GPUs in another order, so they are told by PCI bus.
+// Entry of Backend (kernels/backend.h). `index`: CUDA's; GPUs are matched by PCI bus, because NVML numbers them
+// differently.
 DeviceConditions conditions(int index, std::string* why);
 
-// Of the NVIDIA driver: "580.65.06"; empty where NVML does not say.
+// Returns the NVIDIA driver version, e.g. "580.65.06"; empty when NVML does not report it.
 std::string driver_version();
 
 }  // namespace gt::cuda

@@ -1,5 +1,5 @@
-// Sums in double by fixed blocks, the clip factor, AdamW, SGD, Lion, stochastic rounding. Scalars of a step are read on
-// the device, and so is the table of what is stepped: one launch, whatever the parameters lie in.
+// Sums in double over fixed blocks, clip factor, AdamW, SGD, Lion, stochastic rounding. A step's scalars and its
+// segment table are read on the device: one launch steps all parameters, whichever buffers hold them.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -20,7 +20,7 @@ __device__ inline double block_sum(double x) {
   return group_sum<kThreads / 32>(x, shared);
 }
 
-// Of elements [begin, end) of x, in double; every thread gets the sum.
+// Sum, or sum of squares, of x[begin, end) in double; returned to every thread.
 template <int V, bool Squares, class T>
 __device__ inline double sum_of_block(const T* x, int64_t begin, int64_t end) {
   double s = 0;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* parti
   if (threadIdx.x == 0) partial[blockIdx.x] = s;
 }
 
-// A block a tile.
+// One block per tile.
 template <class T>
 __global__ void __launch_bounds__(kThreads) squares_kernel(const Segment* table, int segments, double* partial) {
   const Segment& s = segment_of(table, segments, blockIdx.x);
@@ -96,8 +96,8 @@ struct StepScalars {
         share(s[kGradShare]) {}
 };
 
-// V elements of every tensor from element i on. Each rule, bound to a segment, loads what it needs, stores its state
-// and leaves the new masters in p.
+// Update rules. Each is bound to a segment, loads its state for V elements from i on, stores the new state and leaves
+// the new master weights in p.
 struct AdamRule {
   float eps;
   bool l2;
@@ -126,7 +126,7 @@ struct AdamRule {
 
 struct SgdRule {
   bool nesterov;
-  float* m = nullptr;  // of a segment without momentum it stays so
+  float* m = nullptr;  // stays nullptr for a segment without momentum
   float weight_decay = 0;
   __device__ void bind(const Segment& s) { m = s.m, weight_decay = s.weight_decay; }
   __device__ bool aligned() const { return aligned16(m); }
@@ -167,7 +167,7 @@ struct LionRule {
   }
 };
 
-// Tensors of a segment, in their types.
+// Typed pointers of a segment.
 template <class M, class G, class U>
 struct Typed {
   M* master;
@@ -192,7 +192,7 @@ __device__ inline void update_at(const Rule& rule, const StepScalars& k, const T
   if (t.value != nullptr) store_at_once<V>(on_device(t.value) + i, p);
 }
 
-// A block a part of a tile.
+// One block per part of a tile.
 template <class M, class G, class U, class Rule>
 __global__ void __launch_bounds__(kThreads)
     update_kernel(Rule rule, const float* scalars, const Segment* table, int segments) {
@@ -230,7 +230,7 @@ void update(const char* op, const SegmentTable& table, const Tensor& scalars, co
   leave(c, op);
 }
 
-// What StochasticRound does, a thread an element. An exponent of ones must not move: infinity, NaN.
+// See StochasticRound. One thread per element. An exponent of all ones (infinity, NaN) is left unchanged.
 __global__ void __launch_bounds__(kThreads)
     stochastic_round_kernel(const float* src, uint16_t* dst, const float* scalars, int64_t n, StochasticRound a) {
   if (scalars[kSkip] != 0.0f) return;

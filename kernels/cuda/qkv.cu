@@ -1,6 +1,5 @@
-// What is done to the heads of packed queries, keys and values before attention: rotary positions, a thread a pack of
-// 16 bytes of either half of a head; the norm of each head, a warp a head, which reads it twice, the second time from
-// cache.
+// Ops on the heads of packed qkv before attention. Rotary embedding: each thread processes a 16-byte pack of both
+// halves of a head. QK norm: one warp per head, which reads it twice, the second time from cache.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -14,11 +13,11 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 struct RopeShape {
-  int64_t rows, cols, heads, head_dim, dim;  // dim: channels of a head that are turned
+  int64_t rows, cols, heads, head_dim, dim;  // dim: rotary channels per head
   int64_t seq, first_row, first_position;
 };
 
-// V divides dim / 2, cols and head_dim.
+// Requires: V divides dim / 2, cols and head_dim.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(T* x, const float* table, const int32_t* positions, RopeShape p, float sign) {
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Heads of packed qkv: of a row first `heads` of queries, then `kv_heads` each of keys and of values.
+// Layout of a packed qkv row: `heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads.
 struct Heads {
   int64_t rows, heads, kv_heads;
   int dim;
@@ -68,18 +67,18 @@ struct HeadWeights {
   }
 };
 
-// V divides dim.
+// Requires: V divides dim.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_kernel(const T* qkv, HeadWeights<T> weights, T* out, float* rstd, Heads p, float eps) {
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (unit >= p.rows * p.all()) return;  // whole warps
+  if (unit >= p.rows * p.all()) return;  // whole warps exit
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = unit / p.all(), head = unit - row * p.all();
   const T* x = qkv + unit * p.dim;
   T* to = out + unit * p.dim;
   float v[V], w[V];
-  if (head >= p.normed()) {  // values
+  if (head >= p.normed()) {  // value heads
     for (int c = lane * V; to != x && c < p.dim; c += 32 * V) {
       load<V>(x + c, v);
       store<V>(to + c, v);
@@ -103,18 +102,18 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) rstd[row * p.normed() + head] = r;
 }
 
-// dqkv may be dout: a thread writes where it alone has read.
+// dqkv may alias dout: each thread writes only elements that it alone has read.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     qk_norm_grad_kernel(const T* qkv, HeadWeights<T> weights, const float* rstd, const T* dout, T* dqkv, Heads p) {
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (unit >= p.rows * p.all()) return;  // whole warps
+  if (unit >= p.rows * p.all()) return;  // whole warps exit
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = unit / p.all(), head = unit - row * p.all();
   const T *x = qkv + unit * p.dim, *dy = dout + unit * p.dim;
   T* dx = dqkv + unit * p.dim;
   float v[V], d[V], w[V];
-  if (head >= p.normed()) {  // values
+  if (head >= p.normed()) {  // value heads
     for (int c = lane * V; dx != dy && c < p.dim; c += 32 * V) {
       load<V>(dy + c, d);
       store<V>(dx + c, d);
@@ -141,8 +140,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (32, 8): 32 V channels of the heads of one chunk of rows, queries or keys (blockIdx.z); lane y takes rows y,
-// y + 8, ...; the lanes are added in order. partial [chunks][2][dim].
+// QK norm weight gradients of one chunk of rows, for queries or keys (blockIdx.z). Block (32, 8) covers 32 V channels;
+// threadIdx.y = y adds rows y, y + 8, ...; the 8 partial sums are added in order. partial: [chunks][2][dim].
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     qk_weights_kernel(const T* qkv, const float* rstd, const T* dout, float* partial, Heads p, int64_t chunk) {
@@ -212,7 +211,7 @@ HeadWeights<T> head_weights(const char* op, const Args& a) {
           a.gamma_offset};
 }
 
-// f(std::integral_constant<int, V>): the widest packs that fit.
+// Calls f(std::integral_constant<int, V>) with the widest pack that fits.
 template <class T, class F>
 void by_width(bool wide, F&& f) {
   if (wide) return f(std::integral_constant<int, kPack<T>>{});
@@ -269,7 +268,8 @@ void qk_norm_grad(const QkNormGrad& a, Stream s) {
   if (a.dk_gamma) want(kOp, "dk_gamma", a.dk_gamma, a.dq_gamma.dtype);
   if (p.rows == 0 && !a.dq_gamma) return;
   Context& c = enter(s, kOp);
-  // Chunks depend on the shape alone: the same bits on every device of a kind. Weights first: dqkv may be dout.
+  // The chunk size depends on the shape alone: bitwise identical on all devices of a kind. Weights first: dqkv may
+  // alias dout.
   const int64_t chunk = std::max<int64_t>(16, ceil_div(p.rows, 128)), parts = ceil_div(p.rows, chunk);
   float* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * 2 * p.dim * size_of(DType::kF32)));
   by_dtype(kOp, "qkv", a.qkv.dtype, [&](auto t) {

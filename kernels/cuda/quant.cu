@@ -1,4 +1,4 @@
-// Fake quantization to int8 and the largest absolute value of rows: a thread an element, some blocks a row.
+// Fake quantization to int8, one thread per element, and row-wise absolute maxima, several blocks per row.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(kThreads)
     float v[1];
     load<1>(x + i, v);
     if (limit != 0.0f) {
-      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // no negative zero
+      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // + 0.0f turns -0
+                                                                                                   // into +0
       v[0] = (q != q ? q : fminf(127.0f, fmaxf(-127.0f, q))) * scale;
     }
     store<1>(out + i, v);
@@ -44,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block y of a row takes its elements [y * part, (y + 1) * part). Numbers that are not negative are ordered as their
-// bits are, so blocks of one row meet in an integer maximum, which has the same bits in any order.
+// Block y of a row covers elements [y * part, (y + 1) * part). Non-negative floats order like their bits, so the blocks
+// of a row combine with an integer atomicMax, which is order-independent.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     max_abs_kernel(const T* x, float* out, int64_t cols, int64_t part, bool add) {
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
 
 unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads), 1 << 20)); }
 
-// Elements of a row; limits is a number for each.
+// Returns the elements per row; limits holds one value per row.
 int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits) {
   want(op, "limits", limits, DType::kF32);
   const int64_t rows = limits.numel();

@@ -1,4 +1,4 @@
-// Sums over a warp or a block in a fixed order: the same bits on every run.
+// Sums over a warp or a block in a fixed order: bitwise reproducible.
 #pragma once
 #include "kernels/cuda/context.h"
 
@@ -6,7 +6,7 @@ namespace gt::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Butterfly: addition commutes, so every lane ends with the same bits.
+// Butterfly: addition commutes, so all lanes end with identical bits.
 template <class T>
 __device__ inline T warp_sum(T x) {
 #pragma unroll
@@ -14,13 +14,13 @@ __device__ inline T warp_sum(T x) {
   return x;
 }
 
-// Sum over W whole warps that share a row (W == 1: a warp of its own; else the block has W warps). Every thread gets
-// the result. `shared` holds W values and may be reused after the call by the next group_sum.
+// Sums over W whole warps that share a row (W == 1: one warp; otherwise the whole block). Every thread gets the result.
+// `shared` holds W values; the next group_sum may reuse it.
 template <int W, class T>
 __device__ inline T group_sum(T x, T* shared) {
   x = warp_sum(x);
   if constexpr (W > 1) {
-    __syncthreads();  // the previous result has been read
+    __syncthreads();  // all threads have read the previous result
     if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
     __syncthreads();
     x = shared[0];
@@ -30,12 +30,12 @@ __device__ inline T group_sum(T x, T* shared) {
   return x;
 }
 
-// Likewise of two sums, which then wait for each other once. `shared` holds 2 W values.
+// The same for two sums with one pair of barriers. `shared` holds 2 W values.
 template <int W>
 __device__ inline float2 group_sum(float2 x, float* shared) {
   x = make_float2(warp_sum(x.x), warp_sum(x.y));
   if constexpr (W > 1) {
-    __syncthreads();  // the previous result has been read
+    __syncthreads();  // all threads have read the previous result
     if (threadIdx.x % 32 == 0) {
       shared[threadIdx.x / 32] = x.x;
       shared[W + threadIdx.x / 32] = x.y;
@@ -51,9 +51,9 @@ __device__ inline float2 group_sum(float2 x, float* shared) {
   return x;
 }
 
-// out[c] (+)= sum over p < parts of partial[p][c], c < columns, in index order within 8 interleaved groups and then
-// over the groups; the sum goes on from what is there, in f32. Columns from `split` on go to out2[c - split], which has
-// the type of out, f32 or bf16; without out2 they are left out.
+// out[c] (+)= sum over p < parts of partial[p][c] for c < columns: in index order within 8 interleaved groups, then
+// over the groups, in f32 and starting from out[c] when accumulating. Columns from `split` on go to out2[c - split],
+// which has out's type (f32 or bf16); without out2 they are dropped.
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op);
 

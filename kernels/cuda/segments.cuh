@@ -1,4 +1,4 @@
-// Kernels over the segments of a table (kernels/core/segments.h): a block a tile, or a part of one.
+// Helpers for kernels over a segment table (kernels/core/segments.h): one block per tile or part of a tile.
 #pragma once
 #include "kernels/core/segments.h"
 #include "kernels/cuda/dispatch.h"
@@ -6,18 +6,18 @@
 
 namespace gt::cuda {
 
-constexpr int kPartsOfTile = 4;  // blocks that step a tile: a shard of a few million elements still fills a device
+constexpr int kPartsOfTile = 4;  // blocks per tile in update kernels: a shard of a few million elements fills a device
 constexpr int64_t kPart = kSegmentTile / kPartsOfTile;
 
-// Elements [begin, end) of a segment, none where it ends before its last tile does.
+// Elements [begin, end) of a segment; empty past the segment's end.
 struct PartOfSegment {
   int64_t begin, end;
   __device__ PartOfSegment(const Segment& s, int64_t block)
       : begin((block - int64_t{s.first_tile} * kPartsOfTile) * kPart), end(min(s.count, begin + kPart)) {}
 };
 
-// An address that a kernel reads from a table could be of any memory, for all the compiler knows; these are of device
-// memory, whose loads and stores are instructions of their own. Not for nullptr.
+// Marks a pointer loaded from a table as global memory, so that the compiler emits ld.global/st.global rather than
+// generic accesses. Requires: not nullptr.
 template <class T>
 __device__ inline T* on_device(T* p) {
 #ifdef __CUDA_ARCH__
@@ -26,13 +26,13 @@ __device__ inline T* on_device(T* p) {
   return p;
 }
 
-// Whether all of these may be read 16 bytes at a time; nullptr counts as aligned.
+// Returns whether all pointers are 16-byte aligned; nullptr counts as aligned.
 template <class... T>
 __device__ inline bool aligned16(const T*... p) {
   return ((reinterpret_cast<uintptr_t>(p) | ...) % 16) == 0;
 }
 
-// The types of a table's masters and of the values beside them: a master of a half type stands alone.
+// Calls f(master, value) with the table's types. 16-bit masters have no separate value.
 template <class F>
 void by_master(const SegmentTable& t, F&& f) {
   if (t.master == DType::kBF16) return f(__nv_bfloat16{}, float{});
@@ -40,8 +40,8 @@ void by_master(const SegmentTable& t, F&& f) {
   by_dtype("an optimizer", "value", t.value, [&](auto u) { f(float{}, u); });
 }
 
-// out[kSums * group + k] = sum over the counted segments of the group, in order; of each the sum of its tiles' partial
-// sums, kSums of them a tile. A block a segment: the first of a group does the work of all.
+// out[kSums * group + k] = sum, in order, over the group's counted segments of their per-tile partial sums (kSums per
+// tile). One block per segment; the block of a group's first segment does the work.
 template <int kSums>
 __global__ void __launch_bounds__(256)
     sum_groups_kernel(const Segment* table, int segments, const double* partial, double* out) {

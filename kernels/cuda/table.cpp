@@ -1,4 +1,4 @@
-// The op table, and the one symbol that this library exports.
+// The op table, and the single exported symbol of this library.
 #include "kernels/cuda/table.h"
 
 #include <cublasLt.h>
@@ -29,12 +29,12 @@ namespace {
 
 std::string version(int v) { return cat(v / 1000, '.', v % 1000 / 10); }
 
-// To be called before the driver is: it reads this once. Streams that share one of its queues (8 by default) wait for
-// one another, and a rank has a stream for each of its groups and each direction of messages: a receive could stand
-// behind a send that waits for the peer, who waits for it.
+// Call before the first CUDA call: the driver reads this once. Streams that share a hardware queue (8 by default)
+// serialize, and a rank has one stream per group and message direction. A receive could queue behind a send whose peer
+// waits for that rank: deadlock.
 void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
-// Why this machine cannot run the backend; empty when it can.
+// Returns why this machine cannot run the backend; empty when it can.
 std::string obstacle(int abi) {
   if (abi != kBackendAbi)
     return cat("libgpttrain_cuda.so was built for backend interface ", kBackendAbi, " and the program for ", abi,

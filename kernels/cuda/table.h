@@ -1,4 +1,5 @@
-// Declares one function per line of GT_OPS; gemm_lt.cpp and the .cu files define them, table.cpp collects them.
+// Declares one function per line of GT_OPS; gemm_lt.cpp, attention_choice.cpp and the .cu files define them, table.cpp
+// collects them.
 #pragma once
 #include "kernels/ops.h"
 

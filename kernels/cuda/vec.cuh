@@ -1,5 +1,5 @@
-// Loads and stores of V elements at once as floats, whatever the storage type. The caller guarantees that the address
-// is a multiple of min(16, V * sizeof(T)) bytes.
+// Vectorized loads and stores of V elements as floats, for any storage type. Requires: addresses are multiples of
+// min(16, V * sizeof(T)) bytes.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -29,13 +29,13 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// The value as it will be read back after a store.
+// x rounded to T: the value read back after a store.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-// Likewise of V values: two at once where there is an instruction for it, which takes a quarter of the time.
+// The same for V values. 16-bit types convert two at once, in a quarter of the time.
 template <class T, int V>
 __device__ inline void round_all(float (&v)[V]) {
   if constexpr (sizeof(T) == 2 && V % 2 == 0) {
@@ -74,14 +74,14 @@ struct WordOf<2> {
   using type = uint16_t;
 };
 
-// Elements of one access when V of T are wanted.
+// Elements per memory access when V elements of T are loaded or stored.
 template <class T, int V>
 constexpr int kPerAccess = V * sizeof(T) > 16 ? 16 / sizeof(T) : V;
 
 template <class T, int V>
 using WordFor = typename WordOf<kPerAccess<T, V> * sizeof(T)>::type;
 
-// What one access has brought, as elements j and on.
+// Unpacks one access into elements j and on.
 template <class T, int V>
 __device__ inline void unpack(WordFor<T, V> word, float (&out)[V], int j) {
   T x[kPerAccess<T, V>];
@@ -96,7 +96,7 @@ __device__ inline void load(const T* p, float (&out)[V]) {
   for (int j = 0; j < V; j += kPerAccess<T, V>) unpack<T>(*reinterpret_cast<const WordFor<T, V>*>(p + j), out, j);
 }
 
-// V elements as they lie in memory: what is asked for ahead of its use waits in as many registers as it has bytes.
+// V elements as raw words: a load in flight takes as many registers as it has bytes / 4.
 template <int V, class T>
 struct Stored {
   WordFor<T, V> words[V / kPerAccess<T, V>];
@@ -127,8 +127,8 @@ __device__ inline void store(T* p, const float (&in)[V]) {
   }
 }
 
-// store() by name of the instruction, to global memory: where the address is a running one, the compiler makes several
-// stores of an assignment. Nothing is moved across it, which costs registers: only where resources.txt shows the need.
+// store() to global memory in explicit instructions: the compiler may split an assignment through a running pointer.
+// Acts as a compiler barrier, which costs registers: used only where resources.txt shows the need.
 template <int V, class T>
 __device__ inline void store_at_once(T* p, const float (&in)[V]) {
 #ifdef __CUDA_ARCH__
@@ -155,8 +155,9 @@ __device__ inline void store_at_once(T* p, const float (&in)[V]) {
   store<V>(p, in);
 }
 
-// 16 bytes from global to shared memory without a register between, both at multiples of 16 bytes. They are there for
-// this thread (for others behind a barrier too) once wait_copies says so: all but the last N commits.
+// Asynchronous 16-byte copy from global to shared memory, bypassing registers; both addresses 16-byte aligned. Complete
+// for this thread after wait_copies<N>, which waits for all but the last N commits; for other threads after a barrier
+// too.
 __device__ inline void copy_async16(void* shared, const void* global) {
 #ifdef __CUDA_ARCH__
   asm volatile(
@@ -183,8 +184,7 @@ __device__ inline void wait_copies() {
 #endif
 }
 
-// e^x in one instruction of the special function unit, relative error below 2^-20 for x from -10 to 0; results below
-// the smallest normal number are 0.
+// e^x by the special function unit: relative error below 2^-20 for x in [-10, 0]; subnormal results flush to 0.
 __device__ inline float exp_down(float x) {
   constexpr float kLog2e = 1.4426950408889634f;
 #ifdef __CUDA_ARCH__

@@ -143,8 +143,7 @@ template <class T, int V, int K, int W, bool Drop, int R>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeldCodes<V, K, W>)
     norm_grad_codes_kernel(Backward<T> p, Made to) {
   constexpr int kWarps = W == 1 ? 4 : W, kApart = W == 1 ? 4 : 1;
-  extern __shared__ float4 memory[];  // dbias partial sums, if requested; then FP8 values [R][cols], if columnwise data
-                                      // is
+  extern __shared__ float4 memory[];  // optional: dbias partial sums, then FP8 values [R][cols]
   __shared__ float shared[2 * kWarps];
   auto* bias_shares = reinterpret_cast<float*>(memory);
   auto* tile = reinterpret_cast<uint8_t*>(memory) + (p.bias_partial != nullptr ? kBiasShareBytes<V, K, W> : 0);

@@ -20,8 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     float v[1];
     load<1>(x + i, v);
     if (limit != 0.0f) {
-      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // + 0.0f turns -0
-                                                                                                   // into +0
+      const float scale = fmaxf(limit / 127.0f, 1.17549435e-38f), q = rintf(v[0] / scale) + 0.0f;  // no -0
       v[0] = (q != q ? q : fminf(127.0f, fmaxf(-127.0f, q))) * scale;
     }
     store<1>(out + i, v);

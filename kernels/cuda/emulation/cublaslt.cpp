@@ -1,15 +1,14 @@
-// The part of cuBLASLt that this backend calls, as plain loops in double over column-major matrices, with its epilogues
-// as NVIDIA documents them. It knows three algorithms that compute the same; the second takes the least time by the
-// emulated clock, and all half of it where fast sums are allowed (CUBLASLT_MATMUL_DESC_FAST_ACCUM; they are exact too).
-// An algorithm that it did not make is refused. Where a GPU would fault, or nobody is known to have gone, the program
-// dies: a bias that does not begin at a multiple of 16 bytes; sums of a bias' gradient beside operands that do not, or
-// of odd sizes.
+// Emulates the part of cuBLASLt that this backend calls: plain loops in double over column-major matrices, with the
+// epilogues as NVIDIA documents them. Offers three equivalent algorithms. The second is the fastest by the emulated
+// clock, and all take half the time with fast accumulation (CUBLASLT_MATMUL_DESC_FAST_ACCUM; exact here too). Refuses
+// algorithms that it did not make. Aborts where a GPU would fault or behaviour is unknown: a bias that is not 16-byte
+// aligned; a fused bias gradient with unaligned operands or odd sizes.
 //
-// GPTTRAIN_EMULATED_EPILOGUES: `none`, `bias` (alone) or `no_bias_gradients` limits what the heuristic finds, so that
-// the backend's fallbacks run; with `slow_bias_gradients` or `slow_gelu` these take long; with `refused` the heuristic
-// finds all of them, and cublasLtMatmul takes none. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul does
-// not take. What it refuses leaves an error behind for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: how often
-// each ran, a line a process at its end.
+// GPTTRAIN_EMULATED_EPILOGUES limits the heuristic, to exercise the backend's fallbacks: `none`, `bias` (alone) or
+// `no_bias_gradients`. `slow_bias_gradients` or `slow_gelu` make these epilogues slow. With `refused` the heuristic
+// offers all epilogues and cublasLtMatmul refuses them. GPTTRAIN_EMULATED_REFUSES=02: algorithms that cublasLtMatmul
+// refuses. A refusal leaves an error for cudaGetLastError. GPTTRAIN_EMULATED_ALGORITHMS=FILE: appends how often each
+// algorithm ran, one line per process at exit.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,7 +39,7 @@ struct Desc {
   T get(int key, T otherwise) const {
     const auto i = attributes.find(key);
     if (i == attributes.end()) return otherwise;
-    if (i->second.size() != sizeof(T)) std::abort();  // the backend gave the wrong type
+    if (i->second.size() != sizeof(T)) std::abort();  // the backend passed the wrong type
     std::memcpy(&otherwise, i->second.data(), sizeof(T));
     return otherwise;
   }
@@ -68,7 +67,7 @@ double get(const void* p, cudaDataType_t t, int64_t i) {
   return __half2float(static_cast<const __half*>(p)[i]);
 }
 
-// To the nearest number with 10 bits of mantissa, ties to even.
+// Rounds to 10 mantissa bits, nearest even.
 double in_tf32(double v) {
   const auto f = static_cast<float>(v);
   uint32_t bits;
@@ -88,7 +87,7 @@ void put(void* p, cudaDataType_t t, int64_t i, double v) {
     static_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
 }
 
-constexpr uint64_t kMade = 0x656D756C61746564;  // the first word of our algorithms; the second is the index
+constexpr uint64_t kMade = 0x656D756C61746564;  // first word of our algorithms; the second is the index
 constexpr std::array<double, 3> kMicroseconds{3, 1, 2};
 
 struct Runs {
@@ -98,13 +97,13 @@ struct Runs {
     if (file != nullptr) std::ofstream(file, std::ios::app) << count[0] << ' ' << count[1] << ' ' << count[2] << '\n';
   }
 };
-Runs runs;  // OnDevice keeps threads apart
+Runs runs;  // serialized by OnDevice
 
 bool made_here(const cublasLtMatmulAlgo_t* a) {
   return a != nullptr && a->data[0] == kMade && a->data[1] < kMicroseconds.size();
 }
 
-// By an algorithm's index.
+// GPTTRAIN_EMULATED_REFUSES lists algorithm indices.
 bool refuses(uint64_t algorithm) {
   const char* which = std::getenv("GPTTRAIN_EMULATED_REFUSES");
   return which != nullptr && std::string(which).find(std::to_string(algorithm)) != std::string::npos;
@@ -144,7 +143,7 @@ struct Product {
   void run() const;
 };
 
-// What the tensor cores of sm_90 ask of numbers of 8 bits, which alone have fast sums.
+// Restrictions of sm_90 tensor cores on FP8 operands; fast accumulation exists for FP8 only.
 bool Product::legal() const {
   if (!eight_bits(a.type)) return !fast();
   const bool formats = eight_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
@@ -222,7 +221,7 @@ void Product::run() const {
       static_cast<cudaDataType_t>(d.get<int32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, o.type));
   const auto aux_ld = d.get<int64_t>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 0);
   const double factors = eight_bits(a.type) ? double{*factor_a()} * double{*factor_b()} : 1;
-  std::vector<double> of_rows(static_cast<size_t>(rows));  // of D, before it is rounded
+  std::vector<double> of_rows(static_cast<size_t>(rows));  // row sums of D before rounding
   for (int64_t j = 0; j < cols; ++j) {
     for (int64_t i = 0; i < rows; ++i) {
       double s = 0;
@@ -243,7 +242,7 @@ void Product::run() const {
       put(D, o.type, i + j * o.ld, s);
     }
   }
-  // BGRADB: columns of op(B) over the inner dimension. Written, never added.
+  // BGRADB: sums of op(B)'s columns over the inner dimension. Overwrites, never accumulates.
   for (int64_t i = 0; e == CUBLASLT_EPILOGUE_DGELU_BGRAD && i < rows; ++i)
     put(bias, bias_type, i, of_rows[static_cast<size_t>(i)]);
   for (int64_t j = 0; e == CUBLASLT_EPILOGUE_BGRADB && j < cols; ++j) {
@@ -325,7 +324,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
   return made_here(algo) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// The scalars are read when the call is made, whenever the product runs.
+// alpha and beta are read at call time, whenever the GEMM runs.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t la, const void* B, cublasLtMatrixLayout_t lb, const void* beta,
                               const void* C, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t ld,

@@ -1,7 +1,7 @@
-// What the backend asks of cuDNN (cudnn_library.h, attention_cudnn.h), as plain loops, so that choosing, plans and
-// workspaces are tested without it. GPTTRAIN_EMULATED_CUDNN=1: there is one; like the real one on many GPUs it has no
-// backward for heads above 128 and none for a single token. Workspaces are overwritten whole; the engine's part of them
-// must begin at a multiple of 16. GPTTRAIN_EMULATED_CUDNN_RUNS=N: a plan runs N times and then fails.
+// Emulates the backend's cuDNN interface (cudnn_library.h, attention_cudnn.h) with plain loops, to test selection,
+// plans and workspaces without cuDNN. GPTTRAIN_EMULATED_CUDNN=1 enables it. Like the real one on many GPUs, it supports
+// no backward for head dims above 128 and none for a single token. Workspaces are overwritten entirely; the engine's
+// part must be 16-byte aligned. GPTTRAIN_EMULATED_CUDNN_RUNS=N: a plan runs N times, then fails.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -63,7 +63,7 @@ class LoopPlan final : public AttentionPlan {
     emulated::watch::writes(p.dqkv, qkv, what);
   }
 
-  // Element d of token t of sequence b: of query head h, of the key or value of its group, of a row of outputs.
+  // Offset of element d of token t of sequence b: of query head h, of its group's key or value head, of an output row.
   int64_t at_q(int64_t b, int64_t t, int64_t h) const { return (b * c_.seq + t) * c_.pitch() + h * c_.head_dim; }
   int64_t at_k(int64_t b, int64_t t, int64_t h) const { return at_q(b, t, c_.heads + h / (c_.heads / c_.kv_heads)); }
   int64_t at_v(int64_t b, int64_t t, int64_t h) const { return at_k(b, t, h) + c_.kv_heads * c_.head_dim; }
@@ -106,7 +106,8 @@ class LoopPlan final : public AttentionPlan {
     }
   }
 
-  // Adds to dk and dv, which query heads of a group share, rounding each time as cuDNN rounds parts of a group.
+  // Accumulates dk and dv over the query heads of a group, rounding each time as cuDNN rounds partial results of a
+  // group.
   void backward(const AttentionPointers& p, int64_t b, int64_t h) {
     const auto n = static_cast<size_t>(c_.seq * c_.head_dim);
     std::vector<double> dk(n), dv(n);

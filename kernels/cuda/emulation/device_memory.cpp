@@ -17,7 +17,7 @@ double clock_us = 0;
 
 namespace {
 
-constexpr size_t kRange = size_t{1} << 34, kPage = 4096;  // addresses; pages come when they are touched
+constexpr size_t kRange = size_t{1} << 34, kPage = 4096;  // address space; pages are committed on first touch
 
 struct Memory {
   const bool guarded = std::getenv("GPTTRAIN_EMULATED_GUARD") != nullptr;
@@ -25,13 +25,13 @@ struct Memory {
   std::byte* base =
       static_cast<std::byte*>(mmap(nullptr, kRange, guarded || fenced ? PROT_NONE : PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  size_t used = 0;                 // bytes from the base that were ever given out
+  size_t used = 0;                 // high-water mark, bytes from the base
   std::map<size_t, size_t> taken;  // offset -> bytes, whole pages
   std::mutex mutex;
 };
 
 Memory& memory() {
-  static Memory& m = *new Memory;  // streams may end after static objects
+  static Memory& m = *new Memory;  // never destroyed: streams may outlive static objects
   return m;
 }
 
@@ -61,7 +61,7 @@ void require_device_address(const void* p) {
 void* device_alloc(size_t bytes) {
   Memory& m = memory();
   const size_t room = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
-  const size_t need = room + (m.fenced ? kPage : 0);  // the page behind stays closed
+  const size_t need = room + (m.fenced ? kPage : 0);  // the page after it stays protected
   size_t at = 0;
   {
     const std::lock_guard lock(m.mutex);

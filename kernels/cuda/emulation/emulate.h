@@ -1,9 +1,9 @@
-// Runs the kernels of this folder on the CPU: one block after the other, one fiber a thread, switched at barriers. What
-// barriers order is ordered and nothing else, and copies behind a thread's back are made when it waits for them, so
-// indexing, reductions, forgotten waits, forgotten and divergent barriers are tested on machines without a device. It
-// knows nothing of speed, of occupancy, of real cuBLASLt or of memory spaces. Races are seen in build/cpu/races alone
-// (races.cpp).
-// Included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
+// Runs the kernels of this folder on the CPU: blocks one after the other, one fiber per thread, switched at barriers.
+// Only barriers order threads, and asynchronous copies complete when their thread waits for them. So indexing,
+// reductions, missing waits, missing and divergent barriers are tested without a device. Not modelled: speed,
+// occupancy, real cuBLASLt, memory spaces. Races are detected only in build/cpu/races (races.cpp).
+// Force-included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel %
+// gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -32,30 +32,30 @@ inline dim3 blockDim, gridDim;
 
 namespace gt::emulated {
 
-extern std::byte* dynamic_shared;  // of the running block, filled with NaN at its start
+extern std::byte* dynamic_shared;  // of the running block; filled with NaN when the block starts
 
-// Runs `thread` for every thread of the grid; ends the program when threads wait at different barriers for ever.
+// Runs `thread` for every thread of the grid. Aborts when threads wait at different barriers (deadlock).
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread);
 [[noreturn]] void die(const char* what);
-// Dynamic shared memory that a launch may ask for. Unless cudaFuncSetAttribute raised it: 48 KB, less 1 KB for the
-// kernel's static shared memory, which counts too and is not known here.
+// Dynamic shared memory limit of a kernel, bytes. Unless cudaFuncSetAttribute raised it: 48 KB less 1 KB for static
+// shared memory, which counts too and is unknown here.
 size_t shared_room(const void* kernel);
 void wait_block();
-void wait_warp();   // what a warp wrote before is seen behind it
-void wait_lanes();  // they exchange values: no order of memory
-// Asynchronous copies of 16 bytes of the running thread: NaN is there until it waits for all but the newest commits.
+void wait_warp();   // the warp's earlier writes are visible after it
+void wait_lanes();  // exchanges values only: does not order memory
+// Asynchronous 16-byte copies of the running thread. The destination is NaN until the thread waits for all but the
+// newest commits.
 void copy_later(void* to, const void* from);
 void commit_copies();
 void wait_copies(int newest);
-// Whether launches on a stream go to a graph now, and one that does.
+// Whether a stream is being captured; records work for the graph.
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);
 void count_single();
-// The values of all lanes of this warp; valid until the warp's next barrier.
+// Exchanges a value among the lanes of a warp; the result is valid until the warp's next barrier.
 const uint64_t* exchange(uint64_t mine);
 
-// Kernels that are given an address of the host's die. Of those that are arguments of their own; what structs hold is
-// not looked at.
+// Aborts when a pointer argument of a kernel is a host address. Pointers inside structs are not checked.
 void require_device_address(const void*);
 template <class T>
 void require_device_memory(const T& argument) {
@@ -129,7 +129,7 @@ T __ldg(const T* p) {
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-#define GT_ATOMIC __attribute__((noinline, no_sanitize("thread"))) inline  // told as one access, of their caller
+#define GT_ATOMIC __attribute__((noinline, no_sanitize("thread"))) inline  // reported as one access of their caller
 GT_ATOMIC int atomicAdd(int* p, int v) {
   gt::emulated::watch::atomic(p, sizeof *p, __builtin_return_address(0));
   const int old = *p;

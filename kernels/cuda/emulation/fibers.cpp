@@ -1,5 +1,5 @@
-// The scheduler of emulated blocks. GPTTRAIN_EMULATED_ORDER: 0 threads in order (the default), 1 in reverse, 2 shuffled
-// anew at every barrier; results must not depend on it.
+// Scheduler of emulated blocks. GPTTRAIN_EMULATED_ORDER: 0 threads in order (default), 1 in reverse, 2 reshuffled at
+// every barrier. Results must not depend on it.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -17,7 +17,8 @@
 #error "the emulation switches fibers in x86-64 assembly"
 #endif
 
-// void gt_emulated_switch(void** save_stack, void* load_stack): callee-saved registers by the System V ABI.
+// void gt_emulated_switch(void** save_stack, void* load_stack): switches stacks, saving callee-saved registers (System
+// V ABI).
 asm(R"(
 .text
 .globl gt_emulated_switch
@@ -51,7 +52,7 @@ struct Fiber {
   State state = State::kDone;
   std::vector<char> stack;
   uint3 index{};
-  std::vector<Copy> copies;  // not made yet
+  std::vector<Copy> copies;  // issued, not yet performed
   int commits = 0;
 };
 
@@ -80,13 +81,13 @@ void start(Fiber& f, size_t i, dim3 block) {
   f.index = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
              static_cast<unsigned>(i / block.x / block.y)};
   auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(f.stack.data()) + kStack) & ~uintptr_t{15});
-  *--top = nullptr;  // the return address of entry, never used, keeps the alignment of a call
+  *--top = nullptr;  // return address of entry: never used, keeps the stack aligned as after a call
   *--top = reinterpret_cast<void*>(&entry);
   for (int r = 0; r < 6; ++r) *--top = nullptr;
   f.stack_pointer = top;
 }
 
-// Frees the threads begin..end-1 when all that still live wait at `at`.
+// Releases threads begin..end-1 when all that have not exited wait at `at`.
 bool open_barrier(size_t begin, size_t end, State at) {
   const auto waits = [&](const Fiber& f) { return f.state == at; };
   const auto first = fibers.begin() + static_cast<ptrdiff_t>(begin),
@@ -164,7 +165,7 @@ const uint64_t* exchange(uint64_t mine) {
 }
 
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
-  const OnDevice now;  // ranks that are threads launch one after the other: the state above is of one kernel
+  const OnDevice now;  // ranks running as threads launch one at a time: the state above belongs to one kernel
   if (!kernel_runs()) return;
   const size_t n = size_t{block.x} * block.y * block.z, blocks = size_t{grid.x} * grid.y * grid.z;
   if (n == 0 || n > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 || shared > 232448) die("invalid launch");

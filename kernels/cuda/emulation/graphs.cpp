@@ -1,9 +1,9 @@
-// Stream capture and graphs. A graph does again what was captured, with the arguments of then, in the order of then. As
-// strict as CUDA: another stream takes part once it waits for an event of the capture, must have come back to the first
-// one in the end, and an event from outside is none to wait for. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds,
-// as after a call that is not allowed; once: the first of the process does not; full: the device has no memory for what
-// a launch takes. GPTTRAIN_EMULATED_GRAPHS=FILE: how many graphs were made, launched, and of how many pieces of work;
-// how many pieces of work were queued one by one; how often the host waited for a stream or an event.
+// Stream capture and graphs. A graph replays the captured work in order with the captured arguments. As strict as CUDA:
+// another stream joins a capture by waiting for one of its events and must be joined back before the end; waiting for
+// an event from outside is an error. GPTTRAIN_EMULATED_CAPTURE=spoilt: no capture succeeds, as after an illegal call;
+// once: the first one of the process fails; full: graph upload runs out of device memory.
+// GPTTRAIN_EMULATED_GRAPHS=FILE: statistics: graphs made and launched, with how many work items; work items queued
+// individually; host waits for a stream or an event.
 #include "kernels/cuda/emulation/graphs.h"
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace gt::emulated {
 namespace {
 
 using Pieces = std::vector<std::function<void()>>;
-constexpr long kPieceBytes = 10240;  // of device memory that a graph takes a piece
+constexpr long kPieceBytes = 10240;  // device memory of a graph per work item
 
 struct Queue;
 
@@ -27,15 +27,15 @@ struct Capture {
   Queue* origin = nullptr;
   bool spoilt = false;
   Pieces kept;
-  std::vector<Queue*> joined;  // others than the origin
+  std::vector<Queue*> joined;  // all but the origin
 };
 
 struct Queue {
   std::shared_ptr<Capture> in;
-  size_t tip = 0, merged = 0;  // of kept: behind this stream's last piece; behind what other streams wait for
+  size_t tip = 0, merged = 0;  // indices into kept: after its last item; after those that others wait for
 };
 
-struct Mark {  // an event
+struct Mark {  // a recorded event
   double reading = 0;
   std::weak_ptr<Capture> of;
   Queue* queue = nullptr;
@@ -50,7 +50,7 @@ Pieces* pieces_of(void* graph) { return static_cast<Pieces*>(graph); }
 Mark& mark_of(cudaEvent_t e) { return *reinterpret_cast<Mark*>(e); }
 
 struct Counts {
-  std::atomic<long> made{0}, launched{0}, pieces{0}, single{0}, waits{0}, held{0};  // held: pieces of graphs that live
+  std::atomic<long> made{0}, launched{0}, pieces{0}, single{0}, waits{0}, held{0};  // held: work items of live graphs
   ~Counts() {
     const char* file = std::getenv("GPTTRAIN_EMULATED_GRAPHS");
     if (file == nullptr) return;
@@ -98,7 +98,7 @@ using namespace gt::emulated;
 
 extern "C" {
 
-// For libraries that the tests put in the place of real ones: true when the stream is captured, and keeps the work.
+// For test doubles of other libraries: records the work and returns true when the stream is being captured.
 __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream, void (*work)(void*), void* what,
                                                                    void (*drop)(void*)) {
   const auto s = static_cast<cudaStream_t>(stream);
@@ -108,7 +108,7 @@ __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream,
   return true;
 }
 
-// And what such work reads and writes, if it is a piece of its own (stream) or of a graph that runs (nullptr).
+// Reports the memory accesses of such work: a work item of its own (stream), or part of a running graph (nullptr).
 __attribute__((visibility("default"))) void gpttrain_emulated_transfer(void* stream, const void* from,
                                                                        size_t from_bytes, void* to, size_t to_bytes) {
   if (stream != nullptr) watch::piece(static_cast<cudaStream_t>(stream));
@@ -157,7 +157,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     return watch::wait(s, e), cudaSuccess;
   }
   const std::shared_ptr<Capture> of = m.of.lock();
-  if (of == nullptr) return cudaErrorInvalidValue;  // of a capture that is over
+  if (of == nullptr) return cudaErrorInvalidValue;  // recorded in a capture that has ended
   if (q.in != nullptr && q.in != of) return spoil(*q.in, cudaErrorStreamCaptureMerge);
   if (q.in == nullptr) {
     q.in = of;

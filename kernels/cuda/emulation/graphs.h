@@ -1,5 +1,5 @@
-// Streams of the emulation and what capturing one means: launches, copies and products are kept, with their arguments
-// as they were, instead of being done.
+// Emulated streams and capture: captured launches, copies and GEMMs are recorded with their arguments instead of
+// executed.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,11 +13,11 @@ namespace gt::emulated {
 
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);
-void count_single();  // work that is done at once
-void count_wait();    // of the host for a stream
-long graph_bytes();   // of device memory, that all graphs take
+void count_single();  // work executed immediately
+void count_wait();    // of the host for a stream or an event
+long graph_bytes();   // device memory of all live graphs
 
-// Does it now, or keeps it for the graph.
+// Executes work now, or records it for the graph being captured.
 template <class Work>
 cudaError_t queue(cudaStream_t s, Work work) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
@@ -27,7 +27,8 @@ cudaError_t queue(cudaStream_t s, Work work) {
   return work(), cudaSuccess;
 }
 
-// True when this thread captures a stream: the call that asks is none that may be made then, and the capture is spoilt.
+// Returns true while this thread captures a stream: the calling function is illegal then, and the capture becomes
+// invalid.
 bool forbidden();
 
 }  // namespace gt::emulated

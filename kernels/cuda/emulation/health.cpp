@@ -10,7 +10,7 @@ namespace gt::emulated {
 namespace {
 
 struct Fate {
-  long kernel = 0;  // counted from 1; 0: none
+  long kernel = 0;  // counted from 1; 0: disabled
   cudaError_t error = cudaErrorIllegalAddress;
   std::atomic<long> ran{0};
   std::atomic<bool> broken{false};
@@ -24,7 +24,7 @@ struct Fate {
 };
 
 Fate& fate() {
-  static Fate& f = *new Fate;  // streams may end after static objects
+  static Fate& f = *new Fate;  // never destroyed: streams may outlive static objects
   return f;
 }
 

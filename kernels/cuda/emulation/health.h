@@ -1,17 +1,17 @@
-// What every call of the emulated runtime asks first. A thread that has selected no device and calls nevertheless dies:
-// with several GPUs its call would begin a context on GPU 0.
-// GPTTRAIN_EMULATED_FAILS=N or N:ERROR: the N-th kernel breaks the device, with the error of that number (without: 700,
-// an illegal address). As with a GPU nobody is told at once: what is called from then on returns the error, nothing is
-// computed any more, and nothing helps but a new process.
+// Checks that every emulated runtime call makes first. A call from a thread that has selected no device aborts: with
+// several GPUs it would create a context on GPU 0.
+// GPTTRAIN_EMULATED_FAILS=N or N:ERROR: the N-th kernel breaks the device with that error number (default 700, illegal
+// address). As with a GPU, the error is asynchronous and sticky: later calls return it, nothing is computed, and only a
+// new process recovers.
 #pragma once
 #include <cuda_runtime_api.h>
 
 namespace gt::emulated {
 
-cudaError_t entered();  // what the call that asks returns at once, unless cudaSuccess
-bool kernel_runs();     // counts one; false: the device is broken, and its host will hear of it
-void select_device();   // of the calling thread
-void leave_error(cudaError_t);  // of a call that was refused, for whoever asks next on this thread
-cudaError_t last_error();       // the device's for good, or what was left, once
+cudaError_t entered();  // cudaSuccess, or the error that the calling function returns at once
+bool kernel_runs();     // counts one launch; false: the device is broken, and the host learns later
+void select_device();   // marks the calling thread as having selected a device
+void leave_error(cudaError_t);  // records the error of a refused call for cudaGetLastError on this thread
+cudaError_t last_error();       // the sticky device error, or the recorded one, which is cleared
 
 }  // namespace gt::emulated

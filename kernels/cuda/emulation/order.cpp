@@ -16,13 +16,13 @@ namespace {
 struct Streams {
   std::mutex mutex;
   std::map<cudaStream_t, uint32_t> number;
-  std::vector<Clock> clock;     // by number; those of streams that ended go on for the next one
-  std::vector<uint32_t> ended;  // numbers
+  std::vector<Clock> clock;     // by stream number; the next stream to take a freed number continues its clock
+  std::vector<uint32_t> ended;  // stream numbers
   std::map<cudaEvent_t, Clock> event;
 };
 
 Streams& streams() {
-  static Streams& s = *new Streams;  // streams may end after static objects
+  static Streams& s = *new Streams;  // never destroyed: streams may outlive static objects
   return s;
 }
 
@@ -107,7 +107,7 @@ void host_waits_for_all() {
   for (const Clock& c : all.clock) join(host_here, c);
 }
 
-// What a stream did before it ended is over for the next one of its number alone.
+// Work of a closed stream counts as finished only for the next stream of its number.
 void ends(cudaStream_t s) {
   Streams& all = streams();
   const std::lock_guard lock(all.mutex);

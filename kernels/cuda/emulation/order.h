@@ -1,31 +1,30 @@
-// Which pieces of work are ordered behind which: vector clocks of streams, events and threads of the host. A thread's
-// clock knows what it waited for itself; what other threads waited for and told it is not seen, so such an order has to
-// be one of events.
+// Happens-before order of work items: vector clocks of streams, events and host threads. Synchronization between host
+// threads is not tracked, so an order that relies on it must also be established by events.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 namespace gt::emulated {
 
-// A stream (8 bits) and the number of its piece (24 bits); 0: none.
+// A stream (8 bits) and its work item number (24 bits); 0: none.
 using When = uint32_t;
 constexpr uint32_t stream_of(When w) { return w >> 24; }
 constexpr uint32_t number_of(When w) { return w & 0xFFFFFF; }
 
-using Clock = std::vector<uint32_t>;  // by stream: how many of its pieces are over
+using Clock = std::vector<uint32_t>;  // per stream: number of finished work items
 
 struct Piece {
   When when = 0;
-  Clock behind;  // what is over when it begins, itself counted
+  Clock behind;  // work finished when it begins, itself included
   bool after(When w) const { return stream_of(w) < behind.size() && behind[stream_of(w)] >= number_of(w); }
 };
 
-// Of the calling thread.
+// The work item of the calling thread.
 const Piece& current_piece();
 
-// Whether the watch is to overlook this one, so that a test sees a race where an order is missing: a wait of a stream
-// for an event (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`), by GPTTRAIN_EMULATED_FORGETS=KIND,
-// all of them, or KIND:N, the N-th alone.
+// Whether the race detector ignores this synchronization, so that a test can verify that the missing order is detected.
+// Set by GPTTRAIN_EMULATED_FORGETS=KIND (all of them) or KIND:N (the N-th alone): a stream's wait for an event
+// (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`).
 bool forgets(const char* kind);
 
 }  // namespace gt::emulated

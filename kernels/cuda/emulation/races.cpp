@@ -1,11 +1,11 @@
-// Finds races: two accesses to a byte of shared or device memory, one of them a write, that nothing orders. Threads of
-// a block are ordered by __syncthreads, those of a warp by __syncwarp too, blocks of a launch by nothing, launches and
-// copies by streams and events (order.h). It sees what ran, in the one order in which it ran: data that decide who
-// writes where have to be tried. GPTTRAIN_EMULATED_RACES=all: goes on after the first and tells each pair of places
-// once.
+// Race detector: reports two accesses to a byte of shared or device memory, at least one of them a write, that nothing
+// orders. Threads of a block are ordered by __syncthreads, those of a warp also by __syncwarp, blocks of a launch by
+// nothing, launches and copies by streams and events (order.h). Only the executed schedule is checked: data-dependent
+// addresses need suitable inputs. GPTTRAIN_EMULATED_RACES=all: continues after the first race and reports each pair of
+// code locations once.
 //
-// The compiler calls __tsan_readN and __tsan_writeN at every load and store of a kernel (-fsanitize=thread, without its
-// run-time library): here they ask this file.
+// The compiler inserts __tsan_readN and __tsan_writeN calls at every load and store of a kernel (-fsanitize=thread,
+// without its runtime library); this file implements them.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -31,16 +31,15 @@
 namespace gt::emulated {
 namespace {
 
-// Threads that read since they were last ordered behind one another.
+// Threads that have read since the last ordering point.
 enum class Who : uint8_t { kThread, kWarp, kBlock, kBlocks };
 enum class How : uint8_t { kPlain, kAtomic, kLibrary };
 
-// An access to a byte; what is volatile counts as atomic. Epochs count what ends at a barrier of a block, and never
-// begin anew.
+// One access to a byte; volatile counts as atomic. Epochs count block barriers and are never reset.
 struct Access {
   uint32_t epoch = 0, warp_epoch = 0;
-  When when = 0;       // 0: there was none
-  uint32_t place = 0;  // in this library: of the code; of the library's name for How::kLibrary
+  When when = 0;       // 0: no access
+  uint32_t place = 0;  // code offset in this library; for How::kLibrary the offset of the function's name
   uint16_t thread = 0;
   Who who = Who::kThread;
   How how = How::kPlain;
@@ -48,10 +47,10 @@ struct Access {
 
 struct Cell {
   Access write, read;
-  When elsewhere = 0;  // a read of another stream that `read` is not ordered behind
+  When elsewhere = 0;  // a read by another stream, unordered with `read`
 };
 
-// A cell a word of 4 bytes, until one byte of it is touched alone: then a cell a byte.
+// One cell per 4-byte word, until a part of a word is accessed: then one per byte.
 constexpr uintptr_t kPage = 4096, kWord = 4;
 struct Page {
   std::vector<Cell> cells{kPage / kWord};
@@ -69,7 +68,7 @@ struct Range {
   bool holds(uintptr_t p) const { return p - begin < bytes; }
 };
 
-// What runs; of one kernel at a time (OnDevice).
+// State of the running kernel; one kernel at a time (OnDevice).
 struct Running {
   Range stack, dynamic_shared;
   bool kernel = false;
@@ -104,9 +103,9 @@ class Shadow {
   std::unordered_map<uintptr_t, std::unique_ptr<Page>> pages_;
   std::array<Recent, 256> recent_{};
 };
-Shadow& shadow = *new Shadow;  // streams may end after static objects
+Shadow& shadow = *new Shadow;  // never destroyed: streams may outlive static objects
 
-// This library as it is loaded: where its code begins, and its variables, which static shared memory is among.
+// Load address and data segment of this library; static shared memory lies in the data segment.
 struct Module {
   uintptr_t base = 0;
   Range data;
@@ -135,12 +134,12 @@ const Module& module = *new Module;
 std::string source_line(const Access& a) {
   if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module.base + a.place);
   char line[512];
-  // The call's own address: the one before where it returns to.
+  // Address of the call instruction: just before the return address.
   std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module.file.c_str(), a.place - 1);
   std::string out;
   if (FILE* p = popen(line, "r")) {
     while (std::fgets(line, sizeof line, p) != nullptr) {
-      const char* folder = std::strstr(line, "kernels/cuda/");  // without where the project lies
+      const char* folder = std::strstr(line, "kernels/cuda/");  // drop the path of the source tree
       const char* name = folder != nullptr ? folder : line;
       out += (out.empty() ? "" : ", in ") + std::string(name, std::strcspn(name, " \n"));
     }
@@ -177,7 +176,7 @@ void tell(const Access& old, bool old_writes, const Access& now, bool now_writes
   const std::lock_guard lock(mutex);
   if (!seen.emplace(old.place, now.place).second) return;
   const std::string first = source_line(old), second = source_line(now);
-  if (!told.emplace(first, second).second) return;  // of another instance of a template
+  if (!told.emplace(first, second).second) return;  // the same lines in another template instance
   std::fprintf(stderr, "emulated kernel: a race at %p: %s and then %s, %s\n  first:  %s\n  second: %s\n",
                reinterpret_cast<void*>(at), name_of(old.how, old_writes), name_of(now.how, now_writes),
                scope_of(old, now).c_str(), first.c_str(), second.c_str());
@@ -185,7 +184,7 @@ void tell(const Access& old, bool old_writes, const Access& now, bool now_writes
   if (wanted == nullptr || std::strcmp(wanted, "all") != 0) std::abort();
 }
 
-// Whether `old` is over for the thread or the piece of `now`; shared memory begins anew with each block.
+// Whether `old` happens before `now`; shared memory starts afresh with each block.
 bool over(const Access& old, const Access& now, bool shared) {
   if (old.when == 0) return true;
   if (old.when != now.when) return shared || current_piece().after(old.when);
@@ -197,7 +196,7 @@ bool over(const Access& old, const Access& now, bool shared) {
   return old.who <= Who::kWarp && old.thread / 32 == now.thread / 32 && old.warp_epoch < now.warp_epoch;
 }
 
-// `now` beside those before it of its kind: the newest stands for all that it is ordered behind.
+// Merges `now` into the recorded access of its kind: the newest represents all that it is ordered after.
 void note(Access& kept, const Access& now, bool shared) {
   const Access old = std::exchange(kept, now);
   if (over(old, now, shared) || old.when != now.when) return;
@@ -249,7 +248,7 @@ void touch(uintptr_t p, size_t bytes, const Access& now, bool shared) {
   }
 }
 
-// A load or store of the instrumented code, which may be of the host: its own stack tells kernels' threads from that.
+// A load or store of instrumented code. Host code is instrumented too: kernel threads are identified by their stack.
 template <Touch T>
 void accessed(const void* p, size_t bytes, const void* place, How how = How::kPlain) {
   if (!running.kernel || !running.stack.holds(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)))) return;

@@ -1,7 +1,7 @@
-// The part of the CUDA runtime that this backend calls: everything is finished when the call returns, unless its stream
-// is being captured. Streams, events and graphs: graphs.cpp. Fresh memory is NaN. GPTTRAIN_EMULATED_SHARED: bytes of
-// shared memory a block may use (default: an H200's 232448). GPTTRAIN_EMULATED_DEVICES: how many there are (default 1),
-// on PCI buses EE00:00, EE00:01 and so on.
+// Emulates the CUDA runtime functions that this backend calls. Synchronous, unless the stream is being captured.
+// Streams, events and graphs: graphs.cpp. New memory is filled with NaN. GPTTRAIN_EMULATED_SHARED: bytes of shared
+// memory per block (default: an H200's 232448). GPTTRAIN_EMULATED_DEVICES: number of devices (default 1), on PCI buses
+// EE00:00, EE00:01 and so on.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ namespace gt::emulated {
 namespace {
 
 std::mutex rooms_mutex;
-std::map<const void*, size_t> rooms;  // shared memory that a kernel may ask for, where it was raised
+std::map<const void*, size_t> rooms;  // dynamic shared memory limits raised by cudaFuncSetAttribute
 
 void allow_shared(const void* kernel, int bytes) {
   const std::lock_guard lock(rooms_mutex);
@@ -84,7 +84,7 @@ cudaError_t cudaMemsetAsync(void* d, int v, size_t n, cudaStream_t stream) {
   });
 }
 
-// Waits for what a stream or an event does would never end while the stream is captured.
+// Waiting for a stream or an event would never return during its capture.
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   gt::emulated::count_wait();
   if (const cudaError_t e = gt::emulated::entered(); e != cudaSuccess) return e;

@@ -1,6 +1,6 @@
-// What the emulation tells whoever watches the order of accesses to memory: who works, where threads meet, which stream
-// waits for which. unwatched.cpp: nobody does. races.cpp and order.cpp, in emulated_races/libgpttrain_cuda.so, find
-// accesses that nothing orders; kernels there are compiled so that each of their loads and stores is told too.
+// Interface between the emulation and the race detector: who runs, where threads synchronize, which stream waits for
+// which. unwatched.cpp implements it as no-ops. races.cpp and order.cpp, in races/libgpttrain_cuda.so, detect unordered
+// accesses; kernels there are instrumented at each load and store.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,24 +8,24 @@
 
 namespace gt::emulated::watch {
 
-// The calling thread begins a piece of work of this stream: a kernel, a copy, a product.
+// The calling thread begins a work item of this stream: a kernel, a copy or a GEMM.
 void piece(cudaStream_t);
-// What it reads and writes, of pieces that are no kernels. what: a string literal.
+// Memory accesses of work items other than kernels. what: a string literal.
 void reads(const void* p, size_t bytes, const char* what);
 void writes(const void* p, size_t bytes, const char* what);
 
-// Of the kernel that runs, whose threads are fibers: one after the other, on stacks of their own.
+// Events of the running kernel, whose threads are fibers: sequential, each on its own stack.
 void kernel_begins(const void* dynamic_shared, size_t bytes);
 void block_begins();
 void thread_runs(size_t index, const void* stack, size_t stack_bytes);
 void block_meets();            // at __syncthreads
-void warp_meets(size_t warp);  // at __syncwarp; shuffles order no memory
+void warp_meets(size_t warp);  // at __syncwarp; shuffles do not order memory
 void kernel_ends();
-// By the running thread, beside its own loads and stores.
+// Accesses of the running thread beyond its instrumented loads and stores.
 void atomic(const void* p, size_t bytes, const void* caller);
 void copies(const void* to, const void* from, size_t bytes);
 
-// Streams, events and the calling thread of the host.
+// Synchronization of streams, events and the calling host thread.
 void record(cudaEvent_t, cudaStream_t);
 void wait(cudaStream_t, cudaEvent_t);
 void host_waits(cudaEvent_t);
@@ -33,7 +33,7 @@ void host_waits(cudaStream_t);
 void host_waits_for_all();
 void ends(cudaStream_t);
 void ends(cudaEvent_t);
-// Fresh memory: nobody has used it.
+// New memory: without previous accesses.
 void fresh(const void* p, size_t bytes);
 
 }  // namespace gt::emulated::watch

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What every kernel takes of a multiprocessor (registers, stack, spills, shared memory, as ptxas reports them when the
-# kernels are compiled) and how wide it reads and writes device memory (from its PTX), held against resources.txt; what
-# no kernel may do, recorded or not, but those of exceptions.txt beside it.
-#   resources.sh compile OBJECT COMMAND...     run a compiler, keep ptxas' report of a CUDA object as OBJECT.resources
-#   resources.sh check  RECORD RELEASE OBJECT...   1 and the kernels' names: one that spills, takes more than recorded,
-#                                                  reads or writes in smaller pieces, computes in double precision where
-#                                                  it did not, has no line, has a line and is gone, or breaks a rule
-#   resources.sh record RECORD RELEASE OBJECT...   write the record anew, where no kernel spills or breaks a rule
-# OBJECTs: NAME.cu.o of the library, NAME.ptx of the same source. RELEASE is the compiler's. Another release than the
-# record's allocates registers as it likes: then registers, stack, shared memory and blocks are no failures.
+# Compares the resources of every kernel with resources.txt: registers, stack, spills and shared memory, as reported by
+# ptxas at compile time, and the widest loads and stores of device memory, from its PTX. Enforces the rules of
+# exceptions.txt on all kernels, recorded or not.
+#   resources.sh compile OBJECT COMMAND...       runs a compiler; keeps ptxas' report in OBJECT.resources
+#   resources.sh check  RECORD RELEASE OBJECT... exits 1 and names kernels that spill, exceed the record, use narrower
+#                                                accesses, newly use double precision, have no record, break a rule; and
+#                                                records without a kernel
+#   resources.sh record RECORD RELEASE OBJECT... rewrites the record, unless a kernel spills or breaks a rule
+# OBJECTs: NAME.cu.o of the library, NAME.ptx of the same source. RELEASE: the compiler's. Releases allocate registers
+# differently: with another release than the record's, registers, stack, shared memory and blocks are not compared.
 set -euo pipefail
 
 if [ "$1" = compile ]; then
@@ -17,7 +17,7 @@ if [ "$1" = compile ]; then
   case $object in *.cu.o) ;; *) exec "$@" ;; esac
   code=0
   "$@" 2>"$object.stderr" || code=$?
-  # What is not ptxas' report is for whoever reads the build's output.
+  # Passes everything but ptxas' report on to the build's output.
   grep -vE '^ptxas info|^ *[0-9]+ bytes (stack frame|gmem)|^$' "$object.stderr" >&2 || true
   mv "$object.stderr" "$object.resources"
   exit $code
@@ -26,7 +26,7 @@ fi
 verb=$1 record=$2 release=$3
 shift 3
 
-# awk: a kernel's name without namespaces, return type and parameters.
+# awk: strips namespaces, return type and parameters from a kernel's name.
 name_of='
       function name_of(s,    i, depth, c) {
         gsub(/\(anonymous namespace\)::/, "", s)
@@ -43,9 +43,9 @@ name_of='
         return s
       }'
 
-# One line a kernel, tabs between: FILE KERNEL ARCH REGISTERS STACK SPILL SHARED of each architecture, and
-# FILE KERNEL ptx LOAD STORE DOUBLE THREADS LOCAL: bytes of the widest access to device memory, 1 for double precision,
-# threads a block by its launch bounds (0: it has none), accesses to local memory.
+# Prints one tab-separated line per kernel. Per architecture: FILE KERNEL ARCH REGISTERS STACK SPILL SHARED. From PTX:
+# FILE KERNEL ptx LOAD STORE DOUBLE THREADS LOCAL (bytes of the widest device memory access; 1 for double precision;
+# threads per block from the launch bounds, 0 without; accesses to local memory).
 measure() {
   local object
   for object in "$@"; do
@@ -99,7 +99,7 @@ measure "$@" | LC_ALL=C sort -u >"$built"
 [ -s "$built" ] || { echo "no kernels among $*" >&2; exit 1; }
 cut -f 1-3 "$built" | uniq -d | sed 's/^/two kernels of one name: /' | grep . >&2 && exit 1
 
-# The rules that exceptions.txt opens with: prints what breaks them, and 1.
+# Prints violations of the rules stated at the head of exceptions.txt; returns 1 if there are any.
 keep_rules() {
   awk -F'\t' '
     function bad(text) { print $1 ".cu: " $2 " " text ", and exceptions.txt does not let it"; broken = 1 }
@@ -134,8 +134,8 @@ keep_rules() {
     }' "$(dirname "$record")/exceptions.txt" "$built"
 }
 
-# awk: blocks that a multiprocessor of sm_90 holds at once: 64 warps, 64 Ki registers given out by 256 to a warp of each
-# quarter, 228 KiB of shared memory, 1 KiB a block its own; without what a launch adds.
+# awk: resident blocks per sm_90 SM: 64 warps; 64 Ki registers, allocated in units of 256 per warp within each quarter;
+# 228 KiB of shared memory, 1 KiB per block reserved. Dynamic shared memory is not included.
 blocks='
   function blocks(registers, threads, shared,    w, n, warps) {
     w = int((threads + 31) / 32)

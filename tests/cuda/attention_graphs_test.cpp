@@ -1,6 +1,5 @@
-// Attention as cuDNN will be asked for it, tried without a device: the graphs of every shipped config are accepted for
-// the architectures that we build for, and for an H200 cuDNN's heuristics have engines for them that need no more
-// memory than was planned.
+// cuDNN attention checked without a device: the graphs of every shipped config are accepted for the architectures that
+// we build for, and for an H200 cuDNN's heuristics have engines within the planned memory.
 #include <dlfcn.h>
 
 #include <cmath>
@@ -25,7 +24,7 @@ std::string text_of(const AttentionCall& c) {
              c.seq, " heads ", c.heads, "/", c.kv_heads, " head_dim ", c.head_dim, ' ', name_of(c.type));
 }
 
-// Forward, backward, and backward in any order, with both half types.
+// Adds forward, deterministic backward and nondeterministic backward, in bf16 and fp16.
 void add_passes(std::vector<AttentionCall>& to, AttentionCall c) {
   c.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
   for (c.type = DType::kBF16;; c.type = DType::kF16) {
@@ -37,7 +36,7 @@ void add_passes(std::vector<AttentionCall>& to, AttentionCall c) {
   }
 }
 
-// What a rank computes of each shipped config, on every number of tensor ranks that its heads allow.
+// Per-rank attention calls of each shipped config, for every TP size that its heads allow.
 std::vector<AttentionCall> shipped() {
   std::vector<AttentionCall> out;
   for (const auto& file : std::filesystem::directory_iterator(source_dir() + "/configs")) {
@@ -54,7 +53,7 @@ std::vector<AttentionCall> shipped() {
   return out;
 }
 
-// Beyond them: grouped queries, odd lengths, other head dims, long sequences.
+// Further shapes: grouped queries, odd lengths, other head dims, long sequences.
 std::vector<AttentionCall> others() {
   std::vector<AttentionCall> out;
   for (const AttentionCall& c :
@@ -70,7 +69,7 @@ bool without_cudnn() {
   return true;
 }
 
-// An H200 as cuDNN 9.19 describes one.
+// cuDNN 9.19's description of an H200.
 constexpr const char* kH200 =
     R"({"deviceName":"NVIDIA H200","cudaDeviceId":0,"deviceVer":900,"driverVer":13000,"multiProcessorCount":132,)"
     R"("totalGlobalMem":150754820096,"warpSize":32,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
@@ -90,7 +89,7 @@ TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every
       for (const int sm : {80, 90, 100}) {
         INFO(text_of(c) << ", sm_" << sm);
         const std::string refusal = cuda::refusal_of_graph(c, sm);
-        // Backward above 128 is Hopper's alone (Turing-NLG's 152); elsewhere our own kernels take it.
+        // Only Hopper has a backward for head dims above 128 (Turing-NLG: 152); elsewhere our own kernels run it.
         if (c.backward && c.head_dim > 128 && sm != 90)
           CHECK_THAT(refusal, Catch::Contains("less than or equal to 128"));
         else
@@ -111,7 +110,7 @@ TEST_CASE("cuDNN's graphs of attention refuse what cuDNN cannot do, and say why"
 
 TEST_CASE("cuDNN has engines for attention on an H200, in the workspace that is planned, and in no less", "[PN6]") {
   if (without_cudnn()) return;
-  // Engines that are compiled at run time look for the driver's library before they say that they could.
+  // Engines compiled at run time look for the driver's library before they report support.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
       dlopen(GPT_LIBCUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
     return print_skip("PN6", "neither libcuda.so.1 nor the toolkit's stub of it is here");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Clocks, power, temperature and clock limits in the records of bench, on the emulated device with an NVML that is a
-# script (fake_nvml/): each rank's own GPU, which that NVML counts the other way round; and what is left where a call is
+# Clocks, power, temperature and clock limits in bench records, on the emulated device with a scripted NVML
+# (fake_nvml/): of each rank's own GPU, although that NVML numbers GPUs in reverse; and what remains when a query is
 # refused.
 #   tests/cuda/conditions.sh BUILD/emulated/gpttrain
 set -euo pipefail
@@ -11,21 +11,21 @@ nvml=$(dirname "$program")/../fake_nvml
 
 small="--model.layers 2 --model.hidden 32 --model.heads 2 --model.vocab 64 --model.seq 32 --train.micro_batch 4"
 small+=" --train.global_batch 16 --launch.ranks threads --device.kind cuda"
-bench() {  # NAME FLAG...: with that NVML; long enough for several looks
+bench() {  # NAME FLAG...: with that NVML; long enough for several samples
   local name=$1
   shift
   # shellcheck disable=SC2086
   LD_LIBRARY_PATH="$nvml" "$program" bench $small --warmup 1 --steps "${steps:-3}" --out "$name.json" "$@" \
     >"$name.txt" 2>&1 || { cat "$name.txt"; fail "bench $*"; }
 }
-# holds NAME EXPRESSION…: each expression of Python is true, c the record's conditions, r the record
+# holds NAME EXPRESSION…: checks Python expressions; c: the record's conditions, r: the record
 holds() {
   python3 - "$@" <<'PYTHON' || fail "$1.json does not hold"
 import json, sys
 r = json.loads(open(sys.argv[1] + ".json").read())
 c = r.get("conditions")
 n = c["looks"] if c else 0
-def per_look(limits):  # shares as numbers of looks
+def per_look(limits):  # shares as numbers of samples
     return {k: round(v * n, 6) for k, v in limits.items()}
 for e in sys.argv[2:]:
     if not eval(e):
@@ -87,8 +87,8 @@ holds without "c['why_unknown'].startswith('no NVML: ')" "c['looks'] == 0" \
   "r['libraries']['NVIDIA driver'].startswith('version unknown, serves CUDA')"
 echo "what NVML refuses is null, with the reason; where there is none all is"
 
-# Both sides of a pair are looked at in the same way, and only while the device computes. The peer finds the user's
-# environment, not what this program likes (this stand-in would be slower for it).
+# Both sides of a pair are sampled in the same way, and only while the device computes. The baseline runs in the user's
+# environment, without this program's settings (this stand-in would be slower with them).
 unset CUDA_DEVICE_MAX_CONNECTIONS
 # shellcheck disable=SC2016
 peer='sleep 0.5; echo "${CUDA_DEVICE_MAX_CONNECTIONS:-100} tokens/s"'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole trainer on the emulated CUDA device (kernels/cuda/emulation), where there is no real one: layouts, levels of
-# mixed precision and quantization against one rank on the CPU; no host code touches device memory; checkpoints go from
-# the CPU to the device and back. Very small models: the emulation takes a second for what a GPU does in microseconds.
+# The whole trainer on the emulated CUDA device (kernels/cuda/emulation): layouts, mixed-precision levels and
+# quantization against one rank on the CPU. Host code touches no device memory; checkpoints move between CPU and device.
+# Very small models: the emulation takes a second for a GPU's microseconds.
 #   tests/cuda/emulated.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
@@ -17,7 +17,7 @@ verify() {
   echo "equal to one rank of the CPU: $*"
 }
 
-# losses NAME: of every step
+# losses NAME: the loss of every step
 losses() { grep '"type": "step"' "runs/$1/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/'; }
 
 train() {  # NAME FLAG...
@@ -31,7 +31,7 @@ grep -q "emulated device" < <("$program" --version) || fail "$program does not l
 verify --tp 1
 verify --tp 2 --pp 2 --dp 2 --zero 3
 ! full_size || verify --tp 2 --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --steps 1
-verify --dp 2 --device.graphs off  # kernels read the samples where verify has put them
+verify --dp 2 --device.graphs off  # kernels read the samples from where verify placed them
 verify --dp 2 --zero 2 --model.dropout 0.1 --parallel.recompute full
 ! full_size || verify --tp 2 --pp 2 --dp 2 --zero 2 --comm.backend staged
 verify --tp 2 --dp 2 --precision.amp O1 --precision.dtype bf16
@@ -54,7 +54,7 @@ paste <(losses cpu) <(losses mixed) |
   { paste <(losses cpu) <(losses mixed); fail "a run that moves between CPU and device has other losses"; }
 echo "a run moves from the CPU to two ranks on the device and back with the losses of the CPU"
 
-# NCCL over a library of threads, which adds in rank order as staged and direct groups do: the same bits.
+# NCCL replaced by a library for threads that reduces in rank order, as staged and direct groups do: bitwise identical.
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 layout="--device.kind cuda --train.steps 3 --train.eval_every 2 --tp 2 --pp 2 --dp 2 --zero 2"

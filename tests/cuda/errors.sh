@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A device that breaks in the middle of the work, as an emulated one does when it is told to: whatever verb and layout, at
-# whatever moment, the run ends by itself, says which call and which error, and with the exit code of that kind of error.
+# A device that fails in the middle of the work (injected in the emulation): in any subcommand and layout, at any time,
+# the run ends by itself, reports the call and the error, and exits with the code of that kind of error.
 #   tests/cuda/errors.sh BUILD/emulated/gpttrain
 set -euo pipefail
 ops=$(dirname "$(realpath "$0")")/../../kernels/ops.h
@@ -12,7 +12,7 @@ small+=" --train.global_batch 4 --device.kind cuda --data.train mock --schedule.
 training="--train.steps 4 --train.eval_every 2 --checkpoint.every 2 --log.name broken"
 illegal=700 contained=226 uncorrectable=214 unavailable=46
 
-# breaks CODE NAME KERNEL:ERROR ARGUMENT...: what the program says is in said.txt
+# breaks CODE NAME KERNEL:ERROR ARGUMENT...: the program's output is in said.txt
 breaks() {
   local code=$1 name=$2 when=$3 got=0
   shift 3
@@ -28,7 +28,7 @@ fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | hea
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 four="--tp 2 --dp 2 --zero 2 --launch.ranks threads"
 
-# Kernels of the start, of steps noted and replayed, of evaluations, of saves.
+# Kernels of startup, of recorded and replayed steps, of evaluation, of saving.
 moments="2 150 420"
 ! full_size || moments="2 40 150 300 420 700"
 for kernel in $moments; do
@@ -60,7 +60,7 @@ for kernel in $moments; do
 done
 echo "evaluation and comparison too"
 
-# Who waits after every op is told which one it was, and who does not is told to.
+# With a synchronization after every op the error names the op; without, the message recommends it.
 # shellcheck disable=SC2086
 breaks 70 cudaErrorIllegalAddress 300:$illegal $small $training
 grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' said.txt || { cat said.txt; fail "no way to the op is told"; }

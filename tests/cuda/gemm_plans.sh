@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How matrix products pick an algorithm, on the emulated device, whose cuBLASLt has three of which the second is the
-# fastest (kernels/cuda/emulation/cublaslt.cpp counts what ran).
+# GEMM algorithm selection on the emulated device, whose cuBLASLt has three algorithms, the second the fastest
+# (kernels/cuda/emulation/cublaslt.cpp counts the runs).
 #   tests/cuda/gemm_plans.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
@@ -33,10 +33,10 @@ silent timed
 ran
 plans=$(ls home/.cache/gpttrain/gemm-plans-emulated-device-*.txt)
 keys=$(grep -c " | 1 " "$plans")
-# Products that sum a bias' gradient on the way (5) are held against those that do not (0), with sums behind them: two
+# GEMMs with a fused bias gradient (form 5) are timed against plain ones (form 0) followed by a separate sum: two
 # medians.
 both=$(grep -c " form | 5 " "$plans")
-kinds=$((keys - both))  # of products that this run makes
+kinds=$((keys - both))  # GEMM keys of this run
 [ "$kinds" -gt 5 ] && [ "$both" -gt 0 ] && [ "$(grep -c ' | ' "$plans")" = "$((keys + both))" ] ||
   { cat "$plans"; fail "not all chose the fastest"; }
 [ "$first $second $third" = "$((13 * keys)) $((13 * keys + 26 * both + kinds + products)) $((13 * keys))" ] ||
@@ -52,7 +52,7 @@ ran
 cmp -s "$plans" before || fail "the file changed"
 
 if full_size; then
-  # Where the library is slow at sums on the way, they are made behind; the file says so to whoever takes it.
+  # Where fused bias gradients are slow, separate sums are chosen; the plan file records that for later runs.
   GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
   [ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
   train behind --device.gemm_plans sums.txt
@@ -60,8 +60,9 @@ if full_size; then
     { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
   echo "sums of bias gradients on the way or behind, what is faster"
 
-  # GELU likewise, of halves: forward (3) a product with its bias (1), backward (6) the slope on the way (4) or nothing (0).
-  forms() {  # NAME FORWARD BACKWARD: lines of the file that say so, of those with these epilogues
+  # The same for GELU with 16-bit outputs: forward (3) a GEMM with its bias (1); backward (6) the GELU gradient fused
+  # (4) or nothing (0).
+  forms() {  # NAME FORWARD BACKWARD: number of entries with these forms among those epilogues
     local n
     n=$(grep -c ' epilogue [36] .* form | ' "$1")
     [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
@@ -82,7 +83,7 @@ if full_size; then
   echo "GELU and its slope on the way or behind, what is faster"
 fi
 
-# What is suggested and then refused is left out of the choice; a form that is refused whole is done in pieces.
+# An algorithm that is suggested and then refused is not chosen; a form that is refused entirely runs unfused.
 GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
 [ "$(grep -c ' | 2 2 ' without.plans)" = "$keys" ] && [ "$(grep -c ' | ' without.plans)" = "$((keys + both))" ] ||
   { cat without.plans; fail "an algorithm that is refused spoils the choice"; }
@@ -106,7 +107,7 @@ grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { ca
 echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
 
 if full_size; then
-  # Fast sums (half the time, here): of the forward pass' products of 8 bits (type 28 alone), unless told otherwise.
+  # Fast accumulation (half the time here): for FP8 GEMMs of the forward pass (type 28 alone), unless disabled.
   fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
   # shellcheck disable=SC2086
   train fast $fp8 --device.gemm_plans fast.plans
@@ -128,12 +129,12 @@ ran
 [ "$first $second" = "0 0" ] && [ "$third" -ge "$products" ] || fail "not as the file says: $(cat ran)"
 echo "a file decides, again and again, for all ranks"
 
-# Ranks that are processes: the first times for all. A run that goes on takes its own copy, whatever the cache says.
+# Ranks as processes: the first times for all. A resumed run uses its own copy, whatever the cache contains.
 ranks=processes
 mv "$plans" aside.txt
 train processes --device.gemm_tune auto --dp 2 --train.steps 3
 ran
-fewer=$(grep -c ' | 1 ' "$plans")  # one microbatch: nothing is accumulated
+fewer=$(grep -c ' | 1 ' "$plans")  # one microbatch: no accumulation
 [ "$first $third" = "$((13 * fewer)) $((13 * fewer))" ] && [ "$fewer" -gt 5 ] || fail "2 processes timed: $(cat ran)"
 ranks=threads
 train threads --device.gemm_tune auto --dp 2 --train.steps 3
@@ -149,7 +150,7 @@ grep -q "gemm-plans-1.txt is not used: its first line" resumed.txt || { cat resu
 mv aside.txt "$plans"
 echo "one rank times for all of them, threads or processes, and a run that goes on takes its own table"
 
-bad() {  # NAME TEXT: plans.txt as it is now is left aside, with and without timing
+bad() {  # NAME TEXT: plans.txt in its present state is rejected, with and without timing
   train "$1" --device.gemm_plans plans.txt
   noted "$1" "$2"
   ran
@@ -172,7 +173,7 @@ cp plans.txt kept
 train foreign2 --device.gemm_plans plans.txt --device.gemm_tune auto
 noted foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
 cmp -s plans.txt kept || fail "another device's file was overwritten"
-# An algorithm that this library does not know, as after an update that kept its version: its first suggestion instead.
+# An algorithm unknown to this library, as after an update under the same version: falls back to its first suggestion.
 sed 's/656d756c61746564/0000000000000000/' good.txt >plans.txt
 train unknown --device.gemm_plans plans.txt
 ran
@@ -184,7 +185,7 @@ for name in timed again torn foreign2 unknown; do
 done
 
 if full_size; then
-  # TF32 by name alone: other losses, near; its algorithms are timed apart; halves do not change.
+  # TF32 only on request: losses differ slightly; its algorithms are timed separately; 16-bit GEMMs do not change.
   train tf32 --precision.tf32 true
   cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
   paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||

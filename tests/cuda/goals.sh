@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu.sh where a goal is not reached: its verdict, its exit code, what it says. With the emulated device, and with
-# a compute-sanitizer and an nvidia-smi that are scripts here, and an NVML of the tests.
+# tests/gpu.sh when a goal is missed: verdict, exit code and output. On the emulated device, with scripts in place of
+# compute-sanitizer and nvidia-smi, and the tests' NVML.
 #   tests/cuda/goals.sh BUILD/emulated/gpttrain
 set -euo pipefail
 goals=$(realpath "$(dirname "$0")/../gpu.sh")
@@ -9,7 +9,7 @@ source "$(dirname "$(realpath "$0")")/rig.sh"
 GPT_BUILD=$(dirname "$program")
 export GPT_BUILD GPT_GPU_LOGS=$work/logs PATH=$work:$PATH LD_LIBRARY_PATH=$GPT_BUILD/../fake_nvml
 
-# It finds an error in axpy, takes a minute for sgd, or knows no such device.
+# Reports an error in axpy, takes a minute for sgd, or finds no such device.
 cat >compute-sanitizer <<'SCRIPT'
 #!/usr/bin/env bash
 while [ $# -gt 2 ]; do
@@ -28,7 +28,7 @@ SCRIPT
 printf '#!/bin/sh\n' >nvidia-smi
 chmod +x compute-sanitizer nvidia-smi
 
-# expect CODE PATTERN WORDS…: tests/gpu.sh with these WORDS ends with CODE and says PATTERN
+# expect CODE PATTERN WORDS…: tests/gpu.sh with these WORDS exits with CODE and prints PATTERN
 expect() {
   local code=$1 pattern=$2 got=0
   shift 2
@@ -49,7 +49,7 @@ FAKE=sleeps GPT_GPU_LIMIT=12 expect 0 '^PART +memcheck .* 0 with errors, [12] st
 GPT_GPU_BUDGET=10 expect 0 '^SKIP +parity .*are spent' parity
 GPT_GPU_SMALL=floors expect 3 '^MISSED +speed .*124m .* 550.0k MISSED.* 1558m .* 56.0k MISSED' speed
 GPT_GPU_SMALL=floors expect 3 '^MISSED +small-batch .* of its roofline, 0.5 MISSED' small-batch
-# Ceilings so low that even an emulation is near them.
+# Peak throughput set so low that even the emulation is near it.
 GPT_GPU_SMALL=floors GPT_GPU_STAND_IN=1e4 expect 0 \
   '^ok +speed .*124m .* 550.0k not, but R is [0-9.]+ s here: 0.74 of it MET' ceilings speed
 GPT_GPU_OUT=$work/out GPT_GPU_SMALL=1 expect 0 '^ok +repeat' repeat

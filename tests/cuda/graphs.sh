@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Graphs of the emulated CUDA device: the whole trainer with graphs and without gives the same losses, norms and checkpoints,
-# bit for bit, whatever the layout, and work that has run once is replayed.
+# CUDA graphs on the emulated device: training with and without graphs gives bitwise identical losses, norms and
+# checkpoints in any layout, and repeated work is replayed.
 #   tests/cuda/graphs.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
@@ -18,13 +18,13 @@ train() {  # NAME FLAG...
     { cat "$name.txt"; fail "training $*"; }
 }
 
-# steps NAME: what every step and evaluation computed
+# steps NAME: the results of every step and evaluation
 steps() {
   grep -E '^\{"type": "(step|eval)"' "runs/$1/log.jsonl" | sed 's/"timers".*//' |
     grep -oE '"(type|step|loss|grad_norm|clip_coef|lr|loss_scale|skipped)": [^,}]*'
 }
 
-# graphs NAME: what the run says of them at its end
+# graphs NAME: the run's final report on graphs
 graphs() { grep -E 'graphs +[0-9]+ replayed' "$1.txt" | tail -1; }
 
 same() {  # NAME OTHER
@@ -33,7 +33,7 @@ same() {  # NAME OTHER
   "$program" ckpt diff "runs/$1" "runs/$2" >diff.txt 2>&1 || { cat diff.txt; fail "$1 and $2 differ"; }
 }
 
-both() {  # NAME FLAG...: with and without, the same; most work replayed, none of it otherwise than the first time
+both() {  # NAME FLAG...: with and without, identical; most work replayed, no call deviating
   local name=$1
   shift
   train "$name-off" --device.graphs off "$@"
@@ -51,7 +51,7 @@ both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
 both zero --dp 2 --zero 3 --precision.amp O2 --precision.dtype fp16 --optim.type lamb
 ! full_size || both stages --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --dp 2 --zero 1 --train.loss_mean microbatch
 
-# step NAME FLAG...: graphs launched, work queued piece by piece and waits of the host in a step
+# step NAME FLAG...: graph launches, individually queued work and host waits per step
 step() {
   local name=$1
   shift
@@ -66,19 +66,19 @@ read -r launched4 single4 waits4 <<<"$(step four --train.global_batch 4)"
 read -r launched8 single8 waits8 <<<"$(step eight --train.global_batch 8)"
 read -r none single waits <<<"$(step eager --train.global_batch 4 --device.graphs off)"
 echo "a step of 4 microbatches: $launched4 graphs and $single4 single calls, without graphs $single calls; $waits4 waits of the host"
-# One a microbatch and one of norms and clipping; the update behind it is a single call, which needs no graph.
+# One graph per microbatch and one for norms and clipping; the update is a single call, which needs no graph.
 [ "$none" = 0 ] && [ "$launched4" = 5 ] && [ "$launched8" = 9 ] || fail "graphs a step: $launched4, $launched8 of 8, $none without"
 [ "$((single8 - single4))" -le 24 ] || fail "a microbatch has $((single8 - single4)) / 4 calls beside its graph"
 [ "$waits4" = "$waits8" ] && [ "$waits" = "$waits4" ] && [ "$waits4" -le 1 ] || fail "waits of the host: $waits4, $waits8 of 8, $waits eager"
 
-# Graphs are in the plan, by their calls, and measured, by what the device has less when they are made.
+# Graph memory is planned from the number of calls, and measured as the drop in free memory when the graphs are made.
 read -r planned measured <<<"$(grep 'memory of rank 0' one-on.txt | grep -oE 'graphs [0-9.]+ [kM]B' |
   awk '{print $2 * ($3 == "MB" ? 1000 : 1)}' | paste -s -d ' ')"
 echo "memory of graphs: planned $planned kB, measured $measured kB"
 awk -v p="${planned:-0}" -v m="${measured:-0}" 'BEGIN {exit !(m > 0 && p >= m && p <= 2 * m)}' ||
   fail "graphs take $measured kB where $planned kB were planned"
 
-# A run that stops and goes on makes its graphs anew.
+# A resumed run captures its graphs again.
 train resumed --device.graphs on --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
   --parallel.recompute full --train.steps 2 --checkpoint.every 2
 train resumed --device.graphs auto --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
@@ -86,7 +86,8 @@ train resumed --device.graphs auto --model.dropout 0.1 --model.attn_dropout 0.1 
 same one-off resumed
 echo "a resumed run with graphs goes on with the same bits"
 
-# Where the device makes none, or the user waits after every op, calls are queued as ever, and the run says why.
+# Where the device cannot capture, or the user synchronizes after every op, calls are queued directly, and the run
+# reports why.
 GPTTRAIN_EMULATED_CAPTURE=spoilt train spoilt --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
   --parallel.recompute full
 same one-off spoilt
@@ -105,7 +106,7 @@ GPTTRAIN_EMULATED_GUARD=1 train guarded --dp 2 --zero 1 --train.steps 3 --train.
 graphs guarded | grep -q ' 0 queued call by call' || fail "guarded: $(graphs guarded)"
 echo "no host code touches device memory around graphs"
 
-# Collectives of NCCL are parts of graphs; messages between stages run between them.
+# NCCL collectives are inside graphs; messages between stages run between graphs.
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 nccl="--comm.backend nccl --comm.nccl_library $fake"
@@ -117,12 +118,13 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
     train nccl-staged --tp 2 --dp 2 --zero 2 --comm.backend staged
     same nccl-off nccl-staged
   fi
-  # One rank that cannot capture: none of those that share its collectives does, and nobody waits for ever.
+  # One rank cannot capture: none of the ranks that share its collectives uses that graph, and nothing hangs.
   GPTTRAIN_EMULATED_CAPTURE=once train nccl-voted --tp 2 --dp 2 --zero 2 $nccl
   same nccl-off nccl-voted
   grep -q 'no graph could be made' nccl-voted.txt || fail "a graph that one rank could not make is not told about"
   echo "a capture that fails on one rank is given up by all, with the same bits ($(graphs nccl-voted | sed 's/ *graphs *//'))"
-  # A call in a graph that fails: all ranks end, though communicators do not end before the graphs that have calls of them.
+  # A failing call inside a graph: all ranks end, although communicators must outlive the graphs that contain their
+  # calls.
   code=0
   FAKE_NCCL_FAIL_AT=800 timeout 25 "$program" $small --log.name nccl-torn --train.steps 8 --device.graphs on --tp 2 --dp 2 \
     --zero 2 $nccl >nccl-torn.txt 2>&1 || code=$?
@@ -142,7 +144,7 @@ echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_ins
   "with collectives beside graphs $outside and $single_outside"
 [ "$inside" = 10 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
 
-# Attention by (emulated) cuDNN is captured like everything else.
+# (Emulated) cuDNN attention is captured like everything else.
 ! full_size || GPTTRAIN_EMULATED_CUDNN=1 both cudnn --precision.amp O2 --precision.dtype bf16
 
 refused() {  # TEXT FLAG...

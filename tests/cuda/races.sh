@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Races of streams: whole steps on the emulated device, where every access of every kernel, copy and library is held
-# against what orders it (kernels/cuda/emulation/races.cpp): in the layouts, by the groups, with the precisions whose
-# streams differ. And the watch itself: with a barrier or a wait overlooked it must find something.
+# Stream races: whole steps on the emulated device, with every access of every kernel, copy and library checked against
+# the established order (kernels/cuda/emulation/races.cpp), over the layouts, groups and precisions that use different
+# streams. And the race detector itself: with a barrier or wait ignored, it must report a race.
 #   tests/cuda/races.sh BUILD/races/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
@@ -10,7 +10,7 @@ tests=$(dirname "$program")/test_kernels
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
 [ -n "$fake" ] || fail "no libfake_nccl.so in the build folder"
 
-train() {  # NAME FLAG...: 0 or how it ended; what it said is in NAME.txt
+train() {  # NAME FLAG...: returns its exit status; output in NAME.txt
   local name=$1
   shift
   "$program" --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 64 --model.seq 16 --train.micro_batch 1 \
@@ -36,7 +36,7 @@ ordered fp8 --amp O2 --precision.fp8 delayed --model.hidden 64 --train.global_ba
 ! full_size || ordered lamb --optim.type lamb --train.global_batch 4 --dp 2 --zero 2 --device.graphs off
 echo "no race in steps of one rank and of eight, over direct, NCCL's and staged groups"
 
-found() {  # NAME WHAT: the run of NAME ended by a race of two of WHAT
+found() {  # NAME WHAT: run NAME ended with a race between two of WHAT
   grep -q "emulated kernel: a race at .*: .* $2" "$1.txt" || { cat "$1.txt"; fail "$1: no race of $2"; }
   [ "$(grep -c '^  first: \|^  second: ' "$1.txt")" = 2 ] || { cat "$1.txt"; fail "$1: two places are not named"; }
 }

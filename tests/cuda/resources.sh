@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The rules for kernels (kernels/cuda/exceptions.txt) are held against the PTX of a build: each of them, broken in a
-# copy of it, fails the check and keeps the record from being written, with the kernel's name.
+# The kernel rules (kernels/cuda/exceptions.txt), checked against the PTX of a build: each rule, broken in a copy, fails
+# the check with the kernel's name and keeps the record from being written.
 #   tests/cuda/resources.sh KERNELS/CUDA/resources.sh PTX...
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
 source "$(dirname "$(realpath "$0")")/rig.sh"
 shift
 
-for ptx in "$@"; do  # two sources are enough: vector kernels, and kernels with exceptions
+for ptx in "$@"; do  # two sources suffice: vector kernels, and kernels with exceptions
   case $ptx in */dropout.ptx | */quant.ptx) cp "$ptx" . ;; esac
 done
 grep -E '^(#|dropout |quant )' "$(dirname "$program")/exceptions.txt" >exceptions.txt
@@ -15,7 +15,7 @@ grep -E '^(#|dropout |quant )' "$(dirname "$program")/exceptions.txt" >exception
 "$program" check resources.txt 0 dropout.ptx quant.ptx || fail "what has just been recorded is refused"
 mkdir whole && cp -- *.ptx *.txt whole
 
-refuses() {  # PATTERN...: what is said of the files as they are now; then they are whole again
+refuses() {  # PATTERN...: expected output for the files as they are; then restores them
   local verb pattern
   for verb in check record; do
     if "$program" "$verb" resources.txt 0 dropout.ptx quant.ptx >said.txt 2>&1; then fail "$verb accepts: $*"; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where a step's time went on a device that computes behind the host's back: by its own clock, which on the emulated device
-# products alone move, so that times can be told exactly.
+# Step time breakdown on an asynchronous device, measured by the device's clock. GEMMs alone advance the emulated clock,
+# so the expected times are exact.
 #   tests/cuda/times.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh
@@ -18,7 +18,7 @@ train() {  # NAME FLAG...
   zcat "runs/$name/trace-5.json.gz" >"$name.json"
 }
 
-# timer NAME STEP TIMER: its seconds, 0 where the record has none
+# timer NAME STEP TIMER: its seconds, 0 if the record has none
 timer() {
   local found
   found=$(grep "\"type\": \"step\", .*\"step\": $2," "runs/$1/log.jsonl" | grep -oE "\"$3\": [0-9.e-]+" | head -1 | cut -d ' ' -f 2)
@@ -27,7 +27,7 @@ timer() {
 value() { grep "\"type\": \"step\", .*\"step\": $2," "runs/$1/log.jsonl" | grep -oE "\"$3\": [^,}]+" | head -1 | cut -d ' ' -f 2; }
 slices() { grep -cE "\"name\":\"$2 m[0-9]+ s[0-9]+\"" "$1.json" || true; }
 
-# A microbatch that is one graph takes as long as its forward and its backward.
+# A microbatch that is one graph takes as long as its forward and backward together.
 train off --device.graphs off
 train on --device.graphs on
 for step in 3 6; do
@@ -41,7 +41,7 @@ done
 [ "$(slices on FB)" = 8 ] && [ "$(slices on F)" = 0 ] || fail "the trace with graphs"
 echo "forward $forward s, backward $backward s, as one graph $whole s"
 
-# Stages: on the last one, a microbatch that no message is received in the middle of is one graph; elsewhere it is two.
+# Pipeline stages: on the last one a microbatch without a message in the middle is one graph; elsewhere it is two.
 train stages --pp 2 --dp 2 --device.graphs on
 for t in forward backward microbatch; do
   awk -v s="$(timer stages 6 $t)" 'BEGIN {exit !(s > 0)}' || fail "two stages: no $t"

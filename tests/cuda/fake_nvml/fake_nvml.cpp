@@ -1,8 +1,8 @@
-// A libnvidia-ml.so.1 for machines without one: two GPUs of the emulation's buses, which NVML counts the other way
-// round. Each answers by how often its clock has been asked for: at first, before anything is measured, as if it were
-// idle and cold; then high, then low, and then always the same. All numbers are different.
+// A libnvidia-ml.so.1 for machines without one: two GPUs on the emulation's buses, numbered in reverse. Each answers by
+// how often its clock was queried: idle and cold before anything is measured, then high, then low, then constant. All
+// values differ.
 //   GPTTRAIN_FAKE_NVML_REFUSES="nvmlDeviceGetPowerUsage nvmlInit_v2"   functions that return "Not Supported"
-//   GPTTRAIN_FAKE_NVML_IDLE=1   the looks after the first three find a device that does nothing, cold and slow
+//   GPTTRAIN_FAKE_NVML_IDLE=1   samples after the first three find an idle device, cold and slow
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +19,7 @@ struct Look {
 struct Gpu {
   const char* bus;
   unsigned memory_mhz, limit_milliwatts;
-  Look looks[5];  // idle at the start, high, low, then; idle at the end
+  Look looks[5];  // idle at the start, high, low, constant; idle at the end
   int look = -1;
 };
 Gpu gpus[] = {{"EE00:01:00.0", 3201, 500'000,
@@ -65,7 +65,7 @@ int nvmlDeviceGetClockInfo(Gpu* gpu, int type, unsigned* mhz) {
 }
 int nvmlDeviceGetPowerUsage(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = look_of(gpu).milliwatts); }
 int nvmlDeviceGetEnforcedPowerLimit(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = gpu->limit_milliwatts); }
-#ifdef FAKE_NVML_RENAMED  // reasons as before CUDA 12.2, the temperature as it has to be asked for since CUDA 13
+#ifdef FAKE_NVML_RENAMED  // clock reasons as before CUDA 12.2, the temperature query as required since CUDA 13
 struct Temperature {
   unsigned version;
   int sensor, celsius;

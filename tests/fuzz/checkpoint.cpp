@@ -1,4 +1,4 @@
-// A foreign checkpoint as a whole, every hash and seal right: what generate, eval and export do with it.
+// A whole foreign checkpoint with valid hashes and seal, passed to generate, eval and export.
 #include <filesystem>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kVocab = 16;
 
-// By the part "weights": all of them alike, or not finite.
+// Selected by the part "weights": all equal, or not finite.
 SealedStep& step_of(const Parts& parts) {
   static SealedStep plain(kVocab), nan(kVocab, std::numeric_limits<float>::quiet_NaN()), huge(kVocab, 3e38f);
   const auto kind = parts.find("weights");

@@ -1,4 +1,4 @@
-// config.json of a checkpoint whose every hash is right: what generate, eval and export do with it before they compute.
+// config.json of a checkpoint with valid hashes: what generate, eval and export do with it before computing.
 #include "launch/commands/checkpoint_config.h"
 
 #include "tests/fuzz/sealed_step.h"
@@ -27,7 +27,7 @@ void run(std::string_view input) {
 }
 
 std::vector<std::string> seeds() {
-  static const std::string written = SealedStep().aux["config.json"];  // as a run writes it
+  static const std::string written = SealedStep().aux["config.json"];  // as written by a run
   const size_t parallel = written.find("\"parallel\": {");
   const std::string model = written.substr(0, written.rfind(',', parallel)) + "}";
   return {written, model};

@@ -1,4 +1,4 @@
-// The checksums of an index stop accidents, not authors: the target repairs them, so that what lies behind is reached.
+// An index's checksums guard against accidents, not attackers: the target repairs them to reach the code behind.
 #include <cstring>
 
 #include "checkpoint/index_file.h"

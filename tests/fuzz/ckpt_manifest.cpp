@@ -1,4 +1,4 @@
-// The seal of a manifest is a plain hash: the target seals what it is given, so that what lies behind is reached.
+// A manifest's seal is a plain hash: the target seals its input to reach the code behind.
 #include "checkpoint/manifest.h"
 #include "kernels/core/sha256.h"
 #include "tests/fuzz/sealed_step.h"
@@ -43,7 +43,7 @@ std::vector<std::string> seeds() {
   m.state.consumed_samples = 7;
   m.state.best_step = 30;
   m.state.best_loss = 2.5;
-  m.state.seed = 1ull << 60;  // beyond what JSON's readers agree on: written as a text
+  m.state.seed = 1ull << 60;  // beyond JSON's portable integer range: written as a string
   m.state.scaler = {65536, 12, 2};
   m.state.curriculum = {32, 100};
   m.state.pld_theta = 0.75;

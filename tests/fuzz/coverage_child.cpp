@@ -1,5 +1,5 @@
-// Only in a build that counts lines (nightly.sh coverage): children of the readers leave by _exit, which writes no
-// counts, and may write no files. Here they may, and write their counts first.
+// Coverage builds only (nightly.sh coverage). The readers' child processes leave by _exit, which writes no counters,
+// and may write no files. Here they may, and write their counters first.
 #ifdef GPT_COVERAGE
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-// Three readers of JSON that we wrote ourselves and find again on disk: each gets the same text.
+// The three readers of our own JSON files: each gets the same input.
 #include "data/cursor.h"
 #include "data/prepare_journal.h"
 #include "data/token_meta.h"

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kMark = "\n==== ";
 
-// Standard output goes nowhere, standard error into memory.
+// Discards standard output and captures standard error in memory.
 class Captured {
  public:
   Captured() : out_(dup(STDOUT_FILENO)), err_(dup(STDERR_FILENO)), memory_(memfd_create("stderr", MFD_CLOEXEC)) {

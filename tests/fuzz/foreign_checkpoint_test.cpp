@@ -1,4 +1,4 @@
-// Checkpoints of foreigners: every hash in them is right, what they say need not be.
+// Checkpoints from untrusted sources: all hashes are valid, the contents need not be.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ using Catch::Contains;
 
 namespace {
 
-// config.json with one value replaced: of the first such key that is no section.
+// Returns config.json with one value replaced: that of the first such key that is not a section.
 std::string with(const std::string& config, const std::string& key, const std::string& value) {
   size_t at = config.find("\"" + key + "\": ");
   while (at != std::string::npos && config[at + key.size() + 4] == '{') at = config.find("\"" + key + "\": ", at + 1);
@@ -95,7 +95,7 @@ TEST_CASE("of a foreign config.json only the model is taken, no path, host or la
   CHECK(taken.checkpoint.dir == fresh.checkpoint.dir);
   const auto model = load_model(step.path(), {"--device.kind", "cpu"});
   CHECK(model->config.model.layers == 1);
-  // The data of the run are named for copying, not opened.
+  // Training data paths are shown for copying, never opened.
   refused_as(Exit::kUsage, {"eval", "--load", step.path(), "--steps", "2"},
              "gpttrain eval --load " + step.path() + " --steps 2 --data.train /etc/shadow");
   step.aux["config.json"] = with(config, "train", "[\"a b'c;d\x01\"]");
@@ -146,7 +146,7 @@ TEST_CASE(
   refused_as(Exit::kDamaged, {"export", "--load", step.path(), "--output", step.path() + "-out"}, why);
   step.manifest.tensors.resize(own + 60000);
   step.seal();
-  // 49 s for 100,000 when the parser of the manifest was quadratic.
+  // 49 s for 100,000 when the manifest parser was quadratic.
   CHECK(seconds([&] { load_model(step.path(), {"--device.kind", "cpu"}); }) < (kSanitized ? 100 : 20));
 
   std::string config = "{\"model\": {";
@@ -154,7 +154,7 @@ TEST_CASE(
   step.manifest.tensors.resize(own);
   step.aux["config.json"] = config + "}}";
   step.seal();
-  // 35 s when each had a suggestion of its own.
+  // 35 s when each had its own suggestion.
   CHECK(seconds([&] {
           refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, "70000 problems");
         }) < (kSanitized ? 50 : 10));

@@ -1,6 +1,6 @@
-// Every target on its seeds, on what is kept in corpus/<target>/ (every past finding), and on mutations of both. An
-// input whose refusal has a new text joins the pool. GPT_FUZZ_FACTOR=50 takes so many times more inputs, GPT_TEST_SEED
-// others; an input that was a finding is left in fuzz-<target>.input in the build folder, also when the process died.
+// Runs every target on its seeds, on corpus/<target>/ (all past findings), and on mutations of both. An input that is
+// refused with a new message joins the pool. GPT_FUZZ_FACTOR=50 multiplies the number of inputs; GPT_TEST_SEED changes
+// them. A finding is left in fuzz-<target>.input in the build folder, even when the process dies.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ int64_t from_environment(const char* name, int64_t otherwise) {
   return s == nullptr ? otherwise : std::atoll(s);
 }
 
-// Of the texts, what does not vary with an input's numbers and names.
+// Error messages with the input's numbers and names removed.
 std::string kind_of(const std::string& text) {
   std::string out;
   bool quoted = false;
@@ -33,7 +33,7 @@ std::string kind_of(const std::string& text) {
   return out;
 }
 
-// A size that a file claims must never be allocated: no parser needs more than this beside the program.
+// A size claimed by a file must never be allocated: parsers stay within this limit beyond the program itself.
 void limit_memory() {
   if (kSanitized) return;  // shadow memory is larger than any limit
   rlimit r{};

@@ -1,4 +1,5 @@
-// libhdf5 dies on some damaged files: in its child. The parent must live, and what it believes must lie in the file.
+// libhdf5 crashes on some damaged files: it must do so in its child process. The parent survives, and accepts only what
+// lies within the file.
 #include <hdf5.h>
 
 #include <functional>
@@ -31,7 +32,7 @@ std::string ours() {
   return read_file(vfs, file.path(), 1 << 20);
 }
 
-// What libhdf5 makes of `fill`.
+// Returns the file that libhdf5 writes for `fill`.
 std::string theirs(const std::function<void(hid_t file)>& fill) {
   const ScratchFile path("seed.h5");
   const hid_t f = H5Fcreate(path.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
@@ -41,7 +42,7 @@ std::string theirs(const std::function<void(hid_t file)>& fill) {
   return read_file(vfs, path.path(), 1 << 20);
 }
 
-// A data set of zeros; `change` sets properties, `mark` adds to the set.
+// Writes a data set of zeros; `change` sets its creation properties, `mark` adds to it.
 void put(
     hid_t file, const char* name, hid_t type = H5T_IEEE_F32LE,
     const std::function<void(hid_t props)>& change = [](hid_t) {},
@@ -67,7 +68,7 @@ void attribute(hid_t object, const char* name, hid_t type, hsize_t n) {
   H5Sclose(space);
 }
 
-// IEEE halves have no name of their own in libhdf5.
+// libhdf5 has no predefined IEEE half type.
 hid_t half() {
   const hid_t t = H5Tcopy(H5T_IEEE_F32LE);
   H5Tset_fields(t, 15, 10, 5, 0, 10);
@@ -105,7 +106,7 @@ std::vector<std::string> seeds() {
           }),
           theirs([](hid_t f) { H5Lcreate_soft("/loop", f, "loop", H5P_DEFAULT, H5P_DEFAULT); }),
           theirs([](hid_t f) { H5Tcommit2(f, "a.type", half(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT); }),
-          theirs([](hid_t f) {  // itself below itself
+          theirs([](hid_t f) {  // a cycle: a group inside itself
             const hid_t group = H5Gcreate2(f, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
             H5Lcreate_hard(f, "/g", group, "again", H5P_DEFAULT, H5P_DEFAULT);
             H5Gclose(group);

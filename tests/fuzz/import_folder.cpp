@@ -1,4 +1,4 @@
-// A foreign Hugging Face folder as a whole: config.json, weights, tokenizer; what was imported then writes text.
+// A whole foreign Hugging Face folder: config.json, weights, tokenizer. After the import, generates text.
 #include <filesystem>
 
 #include "checkpoint/vfs.h"

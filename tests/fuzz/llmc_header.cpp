@@ -13,7 +13,7 @@ void run(std::string_view input) {
   GT_CHECK(!f->note("model").empty());
 }
 
-// T 4, V 5, L 1, H 2, C 4, Vp 8.
+// Model dimensions: T 4, V 5, L 1, H 2, C 4, Vp 8.
 std::string file(int version, int item) {
   std::string s;
   for (uint64_t v : {20240326, version, 4, 5, 1, 2, 4, 8}) s += number_bytes(v, 4);

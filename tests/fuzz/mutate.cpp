@@ -15,7 +15,7 @@ std::string Mutator::next(const std::vector<std::string>& pool, size_t limit) {
   return s;
 }
 
-// A binary number that parsers stumble over, little-endian, at any place.
+// Writes a binary number that parsers mishandle, little-endian, at any offset.
 void Mutator::put_number(std::string& s) {
   static const int64_t odd[] = {0,
                                 -1,
@@ -39,7 +39,7 @@ void Mutator::put_number(std::string& s) {
   if (s.size() >= width) std::memcpy(s.data() + below(s.size() - width + 1), &v, width);
 }
 
-// A decimal number of a text becomes another.
+// Replaces a decimal number of a text.
 void Mutator::change_digits(std::string& s) {
   static const char* const odd[] = {"0", "-1", "1e9", "0.5", "4294967296", "9223372036854775808", "1e-400", "007", "2"};
   const auto digit = [](char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; };

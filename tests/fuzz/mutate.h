@@ -1,5 +1,5 @@
-// Mutations of inputs, a pure function of the seed: flipped and odd bytes, odd numbers, words of the format, cuts,
-// repetitions, and pieces of other inputs.
+// Input mutations, a pure function of the seed: flipped and odd bytes, odd numbers, words of the format, deletions,
+// repetitions, and splices of other inputs.
 #pragma once
 #include <random>
 #include <string>
@@ -11,7 +11,7 @@ class Mutator {
  public:
   Mutator(uint64_t seed, std::vector<std::string> words) : random_(seed), words_(std::move(words)) {}
 
-  // One to eight changes of one of `pool`, at most `limit` bytes.
+  // Returns one of `pool` with one to eight changes, at most `limit` bytes.
   std::string next(const std::vector<std::string>& pool, size_t limit);
 
  private:

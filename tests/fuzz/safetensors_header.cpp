@@ -4,7 +4,7 @@
 namespace gt::fuzz {
 namespace {
 
-// Of what was accepted: every tensor that holds weights can be read whole.
+// On acceptance, every weight tensor must be readable.
 void run(std::string_view input) {
   OneFile vfs(input);
   std::unique_ptr<WeightFile> f;

@@ -1,4 +1,4 @@
-// Input: model.safetensors.index.json of a folder that holds two files.
+// Input: model.safetensors.index.json of a folder with two weight files.
 #include <filesystem>
 
 #include "checkpoint/weights.h"

@@ -36,7 +36,7 @@ std::vector<ShardView> views_of(const ModelConfig& model) {
 }  // namespace
 
 SealedStep::SealedStep(int vocab, float weight) {
-  static const ScratchFile folder("sealed");  // its folder goes with the process
+  static const ScratchFile folder("sealed");  // removed with the process
   static int count = 0;
   const std::string dir = folder.path() + cat("-", count++);
   const Config config = load_config({.flags = {"--model.layers", "1", "--model.hidden", "8", "--model.heads", "2",

@@ -1,4 +1,4 @@
-// A small checkpoint whose seal and hashes are right, whatever is put into it: what a foreigner would send.
+// A small checkpoint with valid seal and hashes, whatever its contents: what an attacker would send.
 #pragma once
 #include <map>
 #include <string>
@@ -8,24 +8,24 @@
 
 namespace gt::fuzz {
 
-// A committed step of a model of one block, its weights all alike, in a folder of the memory file system, which goes
-// with the process.
+// A committed step of a one-block model with all weights equal, in a memory-backed folder that is removed with the
+// process.
 class SealedStep {
  public:
   explicit SealedStep(int vocab = 300, float weight = 0.01f);
   const std::string& path() const { return path_; }
-  Manifest manifest;                       // as it was written; changes count when seal() is called
+  Manifest manifest;                       // as written; seal() applies changes
   std::map<std::string, std::string> aux;  // name -> bytes: config.json
-  std::string index;                       // of the one shard
+  std::string index;                       // of the single shard
 
-  // Writes aux files, index and manifest, the hashes made new.
+  // Writes aux files, index and manifest with recomputed hashes.
   void seal();
 
  private:
   std::string path_;
 };
 
-// The same bytes with right checksums, and a manifest's body with its seal.
+// Return an index with repaired checksums, and a sealed manifest.
 std::string repaired_index(std::string_view input);
 std::string sealed_manifest(std::string_view body);
 

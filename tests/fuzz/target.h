@@ -1,6 +1,6 @@
-// Fuzz targets: one parser of untrusted bytes each, in tests/fuzz/<name>.cpp. An input is accepted, and then what was
-// read is walked and written again, or it is refused with one error of its reader; anything else is a finding.
-// Knows no engine: fuzz_test.cpp brings the inputs.
+// Fuzz targets: one parser of untrusted bytes each, in tests/fuzz/<name>.cpp. Every input is either accepted, then
+// walked and written back, or refused with one error of its reader; anything else is a finding. Independent of the
+// fuzzing engine: fuzz_test.cpp supplies the inputs.
 #pragma once
 #include <string>
 #include <string_view>
@@ -13,18 +13,18 @@ namespace gt::fuzz {
 
 struct Target {
   const char* name;
-  void (*run)(std::string_view input);  // throws for a finding
-  std::vector<std::string> (*seeds)();  // inputs that are accepted, or nearly, made by our own writers
-  std::vector<std::string> words;       // what a mutation may insert: keywords of the format
-  int inputs;                           // mutated inputs of a normal test run: a second or two
+  void (*run)(std::string_view input);  // throws on a finding
+  std::vector<std::string> (*seeds)();  // accepted or nearly accepted inputs, made by our own writers
+  std::vector<std::string> words;       // words that a mutation may insert: keywords of the format
+  int inputs;                           // mutated inputs in a normal test run: a second or two
 };
 
 Target checkpoint();         // a whole folder: generate, eval and export
 Target checkpoint_config();  // config.json of a foreign checkpoint
 Target ckpt_index();         // rank-00000.idx, its checksums repaired
-Target ckpt_manifest();      // manifest.json, sealed again
+Target ckpt_manifest();      // manifest.json, resealed
 Target config_json();        // --config
-Target data_json();          // what lies beside token files, and the loader's cursor in a checkpoint
+Target data_json();          // JSON files beside token files, and the loader's cursor in a checkpoint
 Target deepspeed_json();     // --deepspeed_config
 Target hdf5_gate();          // .h5 of import: the reader is a child process
 Target hf_config();          // config.json of Hugging Face
@@ -32,24 +32,24 @@ Target import_folder();      // a Hugging Face folder: import, then generate
 Target llmc_header();        // llm.c's models
 Target llmc_tokens();        // llm.c's tokens
 Target safetensors_header();
-Target safetensors_index();  // model.safetensors.index.json of a folder of several
+Target safetensors_index();  // model.safetensors.index.json of a sharded model
 Target schedule_text();      // --parallel.schedule file:
 Target token_index();        // .idx beside a .bin
-Target tokenizer_model();    // SentencePiece models: the walker, then the library
+Target tokenizer_model();    // SentencePiece models: our walker, then the library
 
 std::vector<Target> all_targets();
-// Its seeds, and what is kept in corpus/<target>/.
+// Returns the target's seeds and the inputs in corpus/<target>/.
 std::vector<std::string> corpus(const Target& t);
 
-// What became of the current input: the texts of the errors that refused it (every rule has a text of its own, so a new
-// text says that a mutation got somewhere new), and how many readers took it.
+// Result of the current input: the messages of the errors that refused it, and how many readers accepted it. Every rule
+// has its own message, so a new message means new coverage.
 struct Outcome {
   std::string refusals;
   int accepted = 0;
 };
 Outcome& outcome();
 
-// Runs `read`; true when it refused its input as a reader may. Other errors go on: they are findings.
+// Runs `read`; returns true when it refused its input properly. Other errors propagate: they are findings.
 template <class Read>
 bool refused(const Read& read) {
   try {
@@ -63,7 +63,7 @@ bool refused(const Read& read) {
   return false;
 }
 
-// A file in memory whose bytes are replaced for every input; its folder goes with the process.
+// A memory-backed file whose contents are replaced for every input; its folder is removed with the process.
 class ScratchFile {
  public:
   explicit ScratchFile(const std::string& name);
@@ -74,7 +74,7 @@ class ScratchFile {
   std::string path_;
 };
 
-// Serves these bytes for whatever is opened: parsers that read through a Vfs need no file at all.
+// Serves these bytes for any path, so that parsers using a Vfs need no file.
 class OneFile : public Vfs {
  public:
   explicit OneFile(std::string_view bytes) : bytes_(bytes) {}
@@ -87,7 +87,7 @@ class OneFile : public Vfs {
  private:
   std::string_view bytes_;
 };
-constexpr const char* kAnyPath = "/dev/null";  // exists, and OneFile is asked for it
+constexpr const char* kAnyPath = "/dev/null";  // exists; OneFile serves it
 
 std::string number_bytes(uint64_t value, size_t width);  // little-endian
 

@@ -1,4 +1,4 @@
-// Input: two bytes, the size of the .bin; then the .idx.
+// Input: two bytes for the size of the .bin; then the .idx.
 #include "data/token_file.h"
 #include "tests/fuzz/target.h"
 
@@ -25,7 +25,7 @@ void run(std::string_view input) {
   }
   GT_CHECK(!f.fingerprint().text().empty() && name_of(f.type())[0] != '?');
   GT_CHECK(TokenFile::open(token_prefix(idx.path())).tokens() == f.tokens());
-  GT_CHECK(tokens == f.tokens());  // sequences may overlap: more tokens than the .bin holds are no fault
+  GT_CHECK(tokens == f.tokens());  // overlapping sequences are valid: they may sum to more tokens than the .bin holds
 }
 
 std::string made(TokenType type) {

@@ -11,7 +11,8 @@ void run(std::string_view input) {
   ModelInfo m;
   if (refused([&] { m = walk_model(input, "fuzz.model"); })) return;
   GT_CHECK(m.pieces >= 1 && m.longest_piece >= 1 && m.type >= 1 && m.type <= 4 && m.byte_pieces <= m.pieces);
-  // The library behind the walk: a child first, then, if that lived, here. Not for every input, a child takes a while.
+  // The library behind the walker: first in a child process, then, if that survived, here. Not for every input: a child
+  // is slow.
   static int tried = 0;
   if (++tried > 20 && tried % 100 != 0) return;
   refused([&] {
@@ -22,12 +23,12 @@ void run(std::string_view input) {
   });
 }
 
-// Protocol buffers by hand: a field of bytes.
+// Encodes a protobuf bytes field.
 std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
 
-// That the library takes: no byte fallback, for which it wants all 256 bytes.
+// Accepted by the library: no byte fallback, which would require all 256 byte pieces.
 std::string small_model() {
   std::string pieces;
   float score = 0;

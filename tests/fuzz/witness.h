@@ -1,4 +1,4 @@
-// The input in work, in a mapped file: it is there after any death of the process.
+// Keeps the current input in a mapped file, so that it survives any death of the process.
 #pragma once
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -37,7 +37,7 @@ class Witness {
     clean_ = false;
   }
   void end() { clean_ = true; }
-  // Cuts the file to the input and says where it is.
+  // Truncates the file to the input and returns its path.
   std::string keep() {
     GT_CHECK(::truncate(path_.c_str(), static_cast<off_t>(size_)) == 0);
     return path_;

@@ -1,7 +1,7 @@
-// One target under libFuzzer, which follows the branches that inputs take (preset fuzz, tests/nightly.sh guided):
+// Runs one target under libFuzzer, which is guided by branch coverage (preset fuzz, tests/nightly.sh guided):
 //   fuzz_guided NAME FOLDER [libFuzzer's flags]
-// The target's seeds and kept findings are put into FOLDER, beside what earlier runs found; its words become the
-// dictionary FOLDER.dict. A finding is left in fuzz-NAME.input of the build folder.
+// Adds the target's seeds and past findings to FOLDER, beside inputs of earlier runs; writes its words to the
+// dictionary FOLDER.dict. A finding is left in fuzz-NAME.input in the build folder.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -44,7 +44,7 @@ std::string dictionary(const std::vector<std::string>& words) {
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv);
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Takes NAME away and appends the dictionary, so that libFuzzer sees its own arguments alone.
+// Removes NAME and appends the dictionary, leaving libFuzzer its own arguments.
 int LLVMFuzzerInitialize(int* argc, char*** argv) {
   for (const Target& t : all_targets())
     if (*argc > 2 && std::strcmp(t.name, (*argv)[1]) == 0) target = new Target(t);

@@ -1,5 +1,5 @@
-// The Dockerfiles cannot be built where tests run, so what they name is looked at: files, presets, targets, packages,
-// stages.
+// The Dockerfiles cannot be built where tests run, so the files, presets, targets, packages and stages that they name
+// are checked instead.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -24,7 +24,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Instructions with continued lines joined, comments left out.
+// Returns the instructions, continued lines joined, comments dropped.
 std::vector<std::string> instructions(const std::string& text) {
   std::vector<std::string> out;
   std::istringstream in(text);
@@ -97,7 +97,7 @@ TEST_CASE("what the Dockerfiles name is there: files, presets, targets, stages, 
 TEST_CASE("both images install the libraries that setup.sh builds against") {
   const fs::path root = gt::source_dir();
   const std::string setup = text_of(root / "launch/setup.sh");
-  // What is linked, and the package of its headers.
+  // Runtime libraries and the packages of their headers.
   const std::pair<const char*, const char*> libraries[] = {
       {"libdnnl2", "libdnnl-dev"},      {"libfmt9", "libfmt-dev"},
       {"libhdf5-103-1", "libhdf5-dev"}, {"libsentencepiece0", "libsentencepiece-dev"},

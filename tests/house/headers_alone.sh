@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# usage: headers_alone.sh SOURCE_DIR COMPILER — every header compiles as the only include of a file. A header that
-# some source includes first was compiled so by the build; the others are tried here.
+# headers_alone.sh SOURCE_DIR COMPILER: every header compiles as the only include of a file. Headers that a source
+# includes first are covered by the build; the others are compiled here.
 set -euo pipefail
 cd "$1"
 compiler=$2

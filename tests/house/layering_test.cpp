@@ -1,5 +1,5 @@
-// The floor plan, enforced. A folder may include itself and the folders named here, nothing else; every third-party
-// header has one home; no file outgrows its readers.
+// Enforces the layering: a folder may include itself and the folders listed here; every third-party header has one
+// home; files stay small.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -26,7 +26,7 @@ const std::map<std::string, Names> kMayInclude{
     {"launch", {"model", "optim", "data", "checkpoint", "parallel", "autograd", "kernels", "kernels/core"}},
 };
 
-// Inside parallel/: comm <- mesh <- {tensor, pipeline, zero}, and the last three are strangers.
+// Inside parallel/: comm <- mesh <- {tensor, pipeline, zero}; the last three are independent of each other.
 const std::map<std::string, Names> kInsideParallel{
     {"comm", {"comm"}},
     {"mesh.h", {"comm"}},
@@ -36,14 +36,14 @@ const std::map<std::string, Names> kInsideParallel{
     {"zero", {"comm", "mesh.h", "zero"}},
 };
 
-// Inside launch/: each layer may include itself and those before it.
+// Inside launch/: a layer may include itself and those before it.
 const std::vector<std::string> kLaunchLayers{"options", "hosts",  "config", "ranks",   "engine",
                                              "observe", "train",  "verify", "commands"};
 
 int launch_layer(const std::string& path) {
   const std::string rest = path.substr(7);
   const auto it = std::find(kLaunchLayers.begin(), kLaunchLayers.end(), rest.substr(0, rest.find('/')));
-  return static_cast<int>(it - kLaunchLayers.begin());  // main.cpp: above all of them
+  return static_cast<int>(it - kLaunchLayers.begin());  // main.cpp: above all layers
 }
 
 const std::vector<std::pair<std::string, Names>> kHome{
@@ -96,7 +96,7 @@ std::vector<Include> includes_of(const std::string& file) {
   return out;
 }
 
-// The rule that an include breaks, or nothing.
+// Returns the rule that an include breaks; empty if none.
 std::string broken_rule(const Include& i) {
   const std::string from = folder_of(i.file), to = folder_of(i.target);
   if (!i.angle) {

@@ -1,5 +1,5 @@
-// One class, one name. Two classes of the same name in the same namespace break the program without a word: the linker
-// keeps one of their inline functions and templates for both (the one-definition rule).
+// Class names are unique within a namespace. Two classes of one name silently break the program: the linker keeps one
+// of their inline functions and templates for both (one-definition rule).
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Classes defined at namespace level outside anonymous namespaces: "gt::cpu::ThreadPool".
+// Classes at namespace level outside anonymous namespaces: "gt::cpu::ThreadPool".
 std::set<std::string> classes_of(std::istream& in) {
   static const std::regex kSpace(R"(^namespace ([\w:]*) ?\{.*)"), kEnd(R"(^\}\s*// namespace ?.*)"),
       kClass(R"(^(?:struct|class|enum class) (?:alignas\(\w+\) )?(\w+)(?: final)?(?: : [^;{]*)?(?: ?\{.*)?$)");
@@ -27,7 +27,7 @@ std::set<std::string> classes_of(std::istream& in) {
     } else if (std::regex_match(line, kEnd)) {
       if (!inside.empty()) inside.pop_back();
     } else if (std::regex_match(line, m, kClass)) {
-      if (std::count(inside.begin(), inside.end(), "") > 0) continue;  // anonymous: seen by its file alone
+      if (std::count(inside.begin(), inside.end(), "") > 0) continue;  // anonymous: internal linkage
       std::string name;
       for (const std::string& n : inside) name += n + "::";
       out.insert(name + m[1].str());
@@ -43,7 +43,7 @@ TEST_CASE("no two files define classes of the same name") {
   for (const char* folder : {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch"})
     for (const auto& e : fs::recursive_directory_iterator(fs::path(gt::source_dir()) / folder)) {
       const std::string path = fs::relative(e.path(), gt::source_dir()).string(), end = e.path().extension().string();
-      if ((end != ".h" && end != ".cpp") || path.rfind("kernels/cuda/", 0) == 0) continue;  // a library of its own
+      if ((end != ".h" && end != ".cpp") || path.rfind("kernels/cuda/", 0) == 0) continue;  // a separate library
       std::ifstream in(e.path());
       for (const std::string& name : classes_of(in)) where[name].push_back(path);
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two hosts with different token files under one name, then with different builds: refused before the first step with
-# one message that names the hosts and the difference, exit code 2.
+# one message that names hosts and difference, exit code 2.
 #   tests/hosts/alike.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# gpttrain check on three hosts: a table when all is well, one line with the host in it for everything that is not; and
-# a job that cannot start says the same before anything is started.
+# gpttrain check on three hosts: a table when all is well, otherwise one line per problem, naming the host. A job that
+# cannot start reports the same before it starts anything.
 #   tests/hosts/check.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -42,7 +42,7 @@ check 0 --comm.interface 10.77.0.0/24
 on node2 ip link del eth1
 echo "what differs or is missing is named with its hosts"
 
-train() {  # CODE TEXT: a job on all three does not start, and says why in one message
+train() {  # CODE TEXT: a job on all three hosts fails to start with one message that contains TEXT
   local code=$1 text=$2 program=${3:-$gpttrain} got=0
   on node1 "$program" --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 64 --model.seq 16 --data.train mock \
     --train.global_batch 6 --train.micro_batch 1 --train.steps 1 --device.kind cpu --hostfile hosts.txt --dp 6 \

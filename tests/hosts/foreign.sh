@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two of three hosts train; the third connects to every TCP port of both, sends 18 bytes and waits: to those of mpirun
-# and of ranks from their first moment on, to those of orted too while the ranks train. Nothing stalls, nobody answers,
-# and the losses are those of a run in peace.
+# Two of three hosts train; the third connects to all their TCP ports, sends 18 bytes and holds the connections: to
+# ports of mpirun and of ranks from startup on, to those of orted only once ranks train. Nothing stalls, nothing
+# answers, and the losses equal those of an undisturbed run.
 #   tests/hosts/foreign.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -19,8 +19,8 @@ model="--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --mo
 on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the calm run"
 
 ports() { on "$1" ss -Htlnp | grep -v "$2" | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
-# A connection of node3 to each port of a host that FILE does not name yet, held open with 18 bytes sent. Those that are
-# taken are noted in accepted.txt. WHOSE: a program that is left in peace.
+# Opens a connection from node3 to each port of a host not yet listed in FILE, sends 18 bytes and holds it. Accepted
+# connections are recorded in accepted.txt. WHOSE: a program whose ports are exempt.
 disturb() {  # HOST FILE WHOSE
   local port
   for port in $(ports "$1" "$3"); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A machine loses its power while two of three train: it is named, the job goes on without it on the spare, from the
-# newest checkpoint, and ends with the bits of a run that nothing happened to. Default settings; one command for all.
+# A host loses power while two of three train: the report names it, the job resumes on the spare from the newest
+# checkpoint, and its final state is bitwise that of an undisturbed run. Default settings, one command.
 #   tests/hosts/lost_host.sh GPTTRAIN
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"

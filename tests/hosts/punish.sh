@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Machines fail at random while a supervised job trains on three of four: link down, packets dropped, power off, host
-# crashed, ranks frozen, sshd refusing after a crash. Each event must be named with its host, the job must go on, and its
-# state at the end must be bitwise that of a run that nothing happened to. Prints the time from each fault to the next
-# step, their median and worst, and the goodput.
-#   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, the date
+# Hosts fail at random while a supervised job trains on three of four: link down, packets dropped, power off, host
+# crashed, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host, the job must continue,
+# and its final state must be bitwise that of an undisturbed run. Prints the time from each fault to the next step,
+# median and worst, and the goodput.
+#   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, seeded by the date
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
 rig_job 4 "$@"
@@ -22,7 +22,7 @@ steps() {
   echo "${n:-0}"
 }
 restarts() { cat runs/x/restarts.jsonl 2>/dev/null | wc -l; }
-more_than() {  # COUNT WHAT SECONDS: until WHAT counts more
+more_than() {  # COUNT WHAT SECONDS: waits until the count of WHAT exceeds COUNT
   local end=$((SECONDS + $3))
   until [ "$("$2")" -gt "$1" ]; do
     [ $SECONDS -lt $end ] || return 1
@@ -62,7 +62,7 @@ while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
     link_down) link_up $host ;;
     drop) undrop $host ;;
     power_off | kill_host) boot $host ;;
-    freeze_ranks) ;;  # they went with the attempt
+    freeze_ranks) ;;  # they ended with the attempt
     crash_and_refuse) allow_ssh $host ;;
   esac
 done

@@ -1,25 +1,25 @@
-# Hosts on one machine, by namespaces: each has its own network card, name, process numbers, sshd, /dev/shm, /tmp and
-# local folder; all share one folder and one switch. To be sourced; the functions below are the interface.
+# Simulates hosts on one machine with namespaces. Each has its own network card, name, process numbers, sshd, /dev/shm,
+# /tmp and local folder; all share one folder and one switch. Source this file; the functions below are its interface.
 #
-# Everything lives inside namespaces of this script, so nothing of the machine is touched (no address, no route, no
-# file), and everything is gone with the script, even if that is killed with SIGKILL: processes by the PID namespace,
-# links by the network namespace, files by tmpfs mounts of the mount namespace.
+# Everything lives in this script's namespaces: the machine's addresses, routes and files stay untouched. Everything
+# disappears with the script, even on SIGKILL: processes with the PID namespace, links with the network namespace, files
+# with the tmpfs mounts of the mount namespace.
 #
 #   rig_job N "$@"      first line of a script that trains: rig_enter, rig_up N, then in $rig_shared with $gpttrain, the
-#                       program that $1 names, hosts.txt of one slot a host, and $rig_model, flags of a small model
-#   fail TEXT           ends the script with 1 and the end of out.txt, which holds what the job printed
-#   rig_enter "$@"      first line of any other script: runs it again inside; exits 77 with a reason where that is refused
+#                       program that $1 names, hosts.txt with one slot per host, and $rig_model, flags of a small model
+#   fail TEXT           exits with 1, printing TEXT and the end of out.txt, the job's output
+#   rig_enter "$@"      first line of any other script: reruns it inside; exits 77 with a reason where that is refused
 #   rig_up N            hosts node1 … nodeN, 10.77.0.1 … on one switch; waits until every sshd answers
 #   on HOST CMD…        runs a command there
 #   link_down HOST · link_up HOST     the card loses its carrier
-#   drop HOST · undrop HOST           packets to and from it vanish without a word
-#   refuse_ssh HOST · allow_ssh HOST  its sshd is gone, what runs there runs on
-#   kill_host HOST      all its processes die at once; their connections are closed by the kernel
-#   power_off HOST      the same with the cable out: nobody hears of it
+#   drop HOST · undrop HOST           packets to and from it are lost silently
+#   refuse_ssh HOST · allow_ssh HOST  stops its sshd; running processes continue
+#   kill_host HOST      all its processes die at once; the kernel closes their connections
+#   power_off HOST      the same with the link cut first: peers receive nothing
 #   boot HOST           after kill_host or power_off
 #   freeze HOST PATTERN · thaw HOST PATTERN   SIGSTOP and SIGCONT for processes by command line
 #   rig_down            kills every host
-# Folders: $rig_shared is one for all, $rig_local another on each host (same path).
+# Folders: $rig_shared is common to all, $rig_local separate on each host (same path).
 rig=/run/rig
 rig_shared=$rig/shared
 rig_local=$rig/local
@@ -94,7 +94,7 @@ rig_up() {
   for n in $(seq 1 "$1"); do boot "node$n"; done
 }
 
-# The first process of a host waits for ever; with it goes everything there.
+# The first process of a host sleeps forever; killing it ends all others.
 boot() {
   local host=$1 n=${rig_number[$1]} up=$rig/up-$1
   rm -f "$up"
@@ -111,7 +111,7 @@ boot() {
   disown "$parent"
   rig_init[$host]=$init
   ip link del "v$n" 2>/dev/null
-  ip link add name "v$n" type veth peer name eth0 address "02:00:00:00:00:$n" netns "$init"  # as a machine keeps it
+  ip link add name "v$n" type veth peer name eth0 address "02:00:00:00:00:$n" netns "$init"  # kept across reboots
   ip link set "v$n" master switch up
   nsenter -t "$init" -n ip address add "10.77.0.$n/24" dev eth0
   nsenter -t "$init" -n ip link set eth0 up

@@ -1,4 +1,4 @@
-// configs/llmc-124m.json beside what llm.c does with the flags that the file names.
+// configs/llmc-124m.json compared with llm.c under the flags that the file names.
 #include <cmath>
 
 #include "launch/config/config.h"
@@ -12,7 +12,7 @@ using namespace gt;
 
 namespace {
 
-// llm.c, llmc/schedulers.h: of step 0, 1, … with -l 0.0006 -u 700 -q 0 -x 20000.
+// llm.c, llmc/schedulers.h: learning rate of step 0, 1, … with -l 0.0006 -u 700 -q 0 -x 20000.
 double llmc_rate(int64_t step) {
   const auto x = static_cast<double>(step);
   return step < 700 ? 6e-4 * (x + 1) / 700 : 6e-4 * 0.5 * (1 + std::cos(M_PI * (x - 700) / (20000 - 700)));

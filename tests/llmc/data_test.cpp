@@ -1,4 +1,4 @@
-// Training on llm.c's token files through the binary: what may name them, resume, and files that are not whole.
+// Training on llm.c's token files through the binary: file patterns, resume, truncated files.
 #include <filesystem>
 
 #include "tests/launch/process.h"
@@ -8,7 +8,7 @@ using namespace gt;
 
 namespace {
 
-// `count` tokens below 64 by a seeded generator, in llm.c's format.
+// `count` tokens below 64 from a seeded generator, in llm.c's format.
 std::string shard(int32_t count, uint32_t seed) {
   std::vector<int32_t> header(256);
   header[0] = 20240520, header[1] = 1, header[2] = count;
@@ -55,7 +55,7 @@ TEST_CASE("llm.c's orders train in its layout, resume at any step, and nowhere e
   write_file(dir / "s_2.bin", shard(300, 2));
   const std::string how =
       kModel + "--data.train 's_*.bin' --data.valid s_2 --dp 2 --data.order llmc_shuffled --checkpoint.every 1 ";
-  must(how + "--train.steps 9 --log.name whole", dir);  // an epoch is 15 microbatches of 2 ranks, a step takes two
+  must(how + "--train.steps 9 --log.name whole", dir);  // an epoch is 15 microbatches of 2 ranks; a step takes two
   for (const char* steps : {"1", "4", "8", "9"}) must(how + "--log.name parts --train.steps " + steps, dir);
   CHECK(logged(dir / "runs/parts", "loss") == logged(dir / "runs/whole", "loss"));
   must(how + "--data.order llmc --train.steps 9 --log.name plain", dir);

@@ -34,14 +34,14 @@ std::string path_without_suffix(const std::string& folder) {
   return found.front();
 }
 
-// Of the table of positions only what a sequence of `length` reaches.
+// Restricts the position table to the rows that a sequence of `length` uses.
 std::vector<float> reached(const DebugState& s, const WeightInfo& t, std::vector<float> values) {
   if (t.name != "pos_embed.weight") return values;
   values.resize(static_cast<size_t>(s.length * t.shape[1]));
   return values;
 }
 
-// Gradients follow in the order and with the padding of the model's file.
+// Gradients follow in the order and with the padding of the model file.
 void read_grads(DebugState& s, const File& f, int64_t at, const WeightFile& model, int64_t padded) {
   for (const WeightInfo& t : model.list()) {
     std::vector<float> all = read_values(f, at, t.numel(), "f32");
@@ -56,7 +56,7 @@ void read_grads(DebugState& s, const File& f, int64_t at, const WeightFile& mode
   REQUIRE(at == f.size());
 }
 
-// Targets are the next tokens of one text, so that both fit into samples.
+// Targets are the next tokens of one text, so inputs and targets form samples.
 void read_tokens(DebugState& s, const File& f) {
   const auto n = static_cast<size_t>(s.batch * s.length), length = static_cast<size_t>(s.length);
   std::vector<int32_t> y(n);

@@ -1,5 +1,5 @@
-// llm.c's debug state, here: the model comes in through `gpttrain import`, its logits are those of the loaded
-// checkpoint, loss, gradients and ten AdamW steps those of the trainer, on the CPU and on a GPU where there is one.
+// Reproduces llm.c's debug state: imports the model with `gpttrain import`, and compares the loaded checkpoint's
+// logits, and the trainer's loss, gradients and ten AdamW steps, on the CPU and, if present, a GPU.
 #include "tests/llmc/debug_state.h"
 
 #include <fmt/format.h>
@@ -24,21 +24,21 @@ namespace {
 
 using Flags = std::vector<std::string>;
 
-// What may differ from PyTorch.
+// Tolerances against PyTorch.
 struct Limits {
-  double logit, loss;          // the largest difference
-  double gradient = INFINITY;  // of a tensor, relative; and always llmq's criterion (see judge_gradients)
+  double logit, loss;          // largest absolute difference
+  double gradient = INFINITY;  // relative, per tensor; llmq's criterion applies too (see judge_gradients)
 };
 
 struct TenSteps {
-  std::vector<float> logits;  // of rows 0, stride, 2 stride …
+  std::vector<float> logits;  // rows 0, stride, 2 stride …
   size_t stride = 1;
   double first_loss = 0;
   std::vector<double> losses;
   Logical grads;
 };
 
-// What is wrong, a line each; and the worst of everything, for the log.
+// Failures, one line each, and the worst deviations, for the log.
 struct Verdict {
   Flags wrong;
   std::string figures;
@@ -70,7 +70,7 @@ void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Verdi
   v.figures += fmt::format(", losses {:.2g}", worst);
 }
 
-// llmq's criterion: the cosine of each tensor at least 0.95, its norm right within 5 %, the mean cosine above 0.99.
+// llmq's criterion: cosine of each tensor at least 0.95, its norm within 5 %, mean cosine above 0.99.
 void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
   double sum = 0, worst = 0, lowest = 1;
   for (const auto& [name, expected] : s.grads) {
@@ -95,7 +95,7 @@ Verdict judge(const DebugState& s, const TenSteps& o, const Limits& l) {
   return v;
 }
 
-// At most 64 rows, evenly: each takes a forward pass.
+// At most 64 evenly spaced rows: each takes a forward pass.
 void predict(const DebugState& s, const std::string& checkpoint, const Flags& flags, TenSteps& out) {
   const auto m = load_model(checkpoint, flags);
   const DeviceApi& device = *m->backend->device;
@@ -172,13 +172,13 @@ Flags in_bf16(Flags flags) {
   flags.insert(flags.end(), {"--precision.amp", "O2", "--precision.dtype", "bf16"});
   return flags;
 }
-// "" where there is one, else why there is none.
+// Returns "" if there is a GPU, otherwise why not.
 std::string no_gpu() {
   std::string why;
   return cuda_backend(&why) != nullptr ? "" : "on a GPU: " + why;
 }
 
-// Where the suite's small files lie; on machines with programs alone GPT_LLMC_SMALL names the folder.
+// Folder of the suite's small files; GPT_LLMC_SMALL overrides it on machines without the sources.
 std::string small_folder() {
   const char* given = std::getenv("GPT_LLMC_SMALL");
   return given != nullptr ? given : source_dir() + "/tests/golden/llmc";
@@ -242,7 +242,7 @@ TEST_CASE("a debug state that disagrees is found, and what disagrees is named") 
   o = right;
   for (float& z : o.logits) z *= 1.03f;
   only(o, "of their norm");
-  DebugState faster = s;  // an optimizer that is a little off
+  DebugState faster = s;  // a slightly wrong optimizer
   faster.lr *= 1.01;
   for (const std::string& w : judge(s, all_of(faster, kCpu), kSmall).wrong)
     CHECK_THAT(w, Catch::Contains("loss of step"));

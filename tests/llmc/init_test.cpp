@@ -1,4 +1,4 @@
-// model.init torch42: PyTorch's numbers, whatever the layout.
+// model.init torch42: PyTorch's initial values in every layout.
 #include "launch/engine/torch_init.h"
 
 #include "launch/verify/mesh_run.h"
@@ -9,7 +9,7 @@ using namespace gt;
 
 namespace {
 
-// PyTorch's own kernels compute logarithms and cosines by other polynomials.
+// PyTorch's own kernels use other polynomials for logarithms and cosines.
 void expect_close(const std::vector<float>& found, size_t at, const std::vector<double>& expected) {
   for (size_t k = 0; k < expected.size(); ++k) {
     INFO("number " << at + k);
@@ -21,7 +21,7 @@ void expect_close(const std::vector<float>& found, size_t at, const std::vector<
 
 TEST_CASE("normal numbers are those of torch.empty(n).normal_() after torch.manual_seed(42)") {
   std::mt19937 random(42);
-  const std::vector<float> odd = torch_normals(random, 37, 0.02f);  // the last 16 are drawn again
+  const std::vector<float> odd = torch_normals(random, 37, 0.02f);  // the last 16 are redrawn
   expect_close(odd, 0, {0.0385383032, 0.0297456812, 0.0180143435, -0.042110417, 0.0135683687, -0.0246908963});
   expect_close(odd, 8, {-0.0150427055, 0.0329744592, -0.00784957316, -0.0280721411});
   expect_close(odd, 31, {-0.00975827686, -0.0283611976, 0.0179253649, 0.000998107716, 0.0453343578, 0.0235790182});

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Plants the faults of mutants.txt and says which of them the tests find.
+"""Mutation testing: injects the faults of mutants.txt and reports which of them the tests catch.
 
-  tests/mutation/run.py                 builds a copy of the tree in build/mutation, tries every fault
+  tests/mutation/run.py                 builds a copy of the tree in build/mutation, tests every fault
   tests/mutation/run.py 3 17 20-29      only these
-  tests/mutation/run.py --limit-s 1800  starts no further fault after so many seconds
+  tests/mutation/run.py --limit-s 1800  starts no further fault after that many seconds
   tests/mutation/run.py --markdown FILE writes the table of docs/mutation.md
 
-All faults are compiled into one set of programs: each sits behind gt_mutant(N), which the variable GPT_MUTANT switches
-on. So a fault costs a run of its tests, not a build. Caught: a case fails, crashes or takes longer than ten times the
-calm run and a minute. Ends with 1 when one survives, with 2 when the calm run fails.
+All faults are compiled into one set of programs. Each is guarded by gt_mutant(N), enabled by the environment variable
+GPT_MUTANT, so a fault costs a run of its tests, not a build. Caught: a case fails, crashes, or takes longer than a
+minute plus ten times the fault-free run. Exits with 1 when a fault survives, with 2 when the fault-free run fails.
 """
 import argparse
 import os
@@ -41,7 +41,7 @@ class Mutant:
         if self.original.endswith("{"):  # a condition and its block
             return f"{self.fault[:-1].rstrip()[:-1]} && {switch} || !{switch} && {condition_of(self.original)}) {{"
         if self.original.endswith(";"):
-            if self.original.startswith("const "):  # declares a name: its value is the fault
+            if self.original.startswith("const "):  # a declaration: the fault replaces its value
                 left, old = self.original[:-1].split(" = ", 1)
                 new = self.fault[:-1].split(" = ", 1)[1]
                 return f"{left} = {switch} ? ({new}) : ({old});"
@@ -70,7 +70,7 @@ def mutants():
 
 
 def plant(all_mutants):
-    """A fresh copy of what git tracks, with every fault in it. Files keep their time where their text is the same."""
+    """Copies the working tree with every fault in it. Unchanged files keep their modification time."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                             text=True)
     texts = {name: (ROOT / name).read_bytes() for name in listed.stdout.split("\n") if name and (ROOT / name).is_file()}
@@ -92,14 +92,14 @@ def plant(all_mutants):
 
 def build(programs, jobs):
     cmake = ["cmake", "--preset", "cpu", "-DGPT_CUDA=OFF"]
-    targets = ["--target"] + [f"test_{p}" for p in sorted(programs)]  # which depend on gpttrain where they start it
+    targets = ["--target"] + [f"test_{p}" for p in sorted(programs)]  # which build gpttrain where they start it
     for command in (cmake, ["cmake", "--build", "--preset", "cpu", "-j", str(jobs)] + targets):
         if subprocess.run(command, cwd=COPY, stdout=subprocess.DEVNULL).returncode != 0:
             sys.exit(f"mutation: {' '.join(command)} failed")
 
 
 def run(program, tests, number, limit_s):
-    """Seconds that the run took and how it ended: "" when every case passed."""
+    """Returns the run's seconds and its failure; "" when every case passed."""
     env = dict(os.environ, GPT_MUTANT=str(number))
     begin = time.monotonic()
     command = [str(COPY / "build/cpu" / f"test_{program}"), "-#", "-a", tests]
@@ -109,14 +109,14 @@ def run(program, tests, number, limit_s):
     except subprocess.TimeoutExpired:
         return limit_s, "took too long"
     text = done.stdout.decode(errors="replace")
-    if "No tests ran" in text:  # some of the filter's patterns may be of another program
+    if "No tests ran" in text:  # some patterns of the filter may belong to another program
         sys.exit(f"mutant {number}: no case of test_{program} matches {tests}")
     failed = "" if done.returncode in (0, 77) else first_failure(text, done.returncode)
     return time.monotonic() - begin, failed
 
 
 def first_failure(text, code):
-    """The name of the first case that failed: the lines between the rulers of Catch2's first report."""
+    """Returns the name of the first failed case: the lines between the rulers of Catch2's first report."""
     lines = text.splitlines()
     for k, line in enumerate(lines):
         if line.startswith("-----") and k + 1 < len(lines):

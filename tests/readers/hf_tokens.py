@@ -1,5 +1,6 @@
-"""Loads a folder that `gpttrain export` wrote with AutoTokenizer, unchanged. Every line of LINES must give the ids of the same line of
-IDS (gpttrain tokenizer encode), and decode to itself. With PROMPT and N, AutoModelForCausalLM writes N tokens greedily to OUT.
+"""Loads a folder written by `gpttrain export` with AutoTokenizer, unchanged. Every line of LINES must encode to the ids in the
+same line of IDS (gpttrain tokenizer encode) and decode to itself. With PROMPT and N, AutoModelForCausalLM generates N tokens
+greedily into OUT.
 Usage: hf_tokens.py FOLDER LINES IDS [PROMPT N OUT]"""
 import sys
 

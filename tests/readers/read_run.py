@@ -1,7 +1,8 @@
-"""Reads what gpttrain wrote with software that gpttrain did not write. usage: read_run.py RUN_DIR TOKENS_PREFIX TOKENIZER TEXT IDS
+"""Reads gpttrain's output with third-party software. Usage: read_run.py RUN_DIR TOKENS_PREFIX TOKENIZER TEXT IDS
 
-TensorBoard's own reader loads the events and agrees with log.jsonl; h5py opens every shard and the rectangles fill every tensor;
-SentencePiece encodes TEXT to the IDS that gpttrain printed; numpy reads the token files as Megatron lays them out.
+TensorBoard's reader loads the events, which must agree with log.jsonl. h5py opens every shard; the rectangles must cover every
+tensor exactly once. SentencePiece must encode TEXT to the IDS that gpttrain printed. numpy reads the token files in Megatron's
+layout.
 """
 import glob
 import json

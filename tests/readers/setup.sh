@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Private virtual environments with readers that we did not write; only tests use them. build/readers: h5py, tensorboard,
-# sentencepiece, numpy. build/hf: transformers over Debian's PyTorch.
+# Virtual environments with third-party readers, for tests alone. build/readers: h5py, tensorboard, sentencepiece,
+# numpy. build/hf: transformers on Debian's PyTorch.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=/usr/bin/python3
 [ -x "$python" ] || python=python3
 
-# environment NAME VERSION VENV_OPTIONS PACKAGE…: made anew when VERSION is not what is there
+# environment NAME VERSION VENV_OPTIONS PACKAGE…: rebuilt when the installed VERSION differs
 environment() {
   local venv=build/$1 stamp=build/$1/.ready-$2 options=$3
   shift 3

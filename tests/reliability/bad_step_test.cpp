@@ -1,4 +1,4 @@
-// Bad steps: what is one, what is skipped, where the run goes back to, who is named.
+// Anomalous steps: detection, skipping, rollback, reporting.
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -35,27 +35,27 @@ const std::string kTiny =
 TEST_CASE("a value 6 deviations above the median of 128 is a spike, and no spike enters the window", "[R24]") {
   StepGuard g(kSkips);
   for (int k = 0; k < 127; ++k) CHECK_FALSE(g.judge(2, 1));
-  CHECK_FALSE(g.judge(2000, 1));  // the window is not full: nothing is judged, the value counts
+  CHECK_FALSE(g.judge(2000, 1));  // the window is not full: no check, but the value enters it
   StepGuard fixture(kSkips);
   fill(fixture);
   CHECK_FALSE(fixture.judge(2.011, 1));  // s = 0.002: z 5.5
   CHECK(fixture.judge(2.013, 1));        // 6.5
   CHECK_THAT(fixture.reason(), Catch::Contains("loss 2.013 is 6.5 deviations above 2, the median"));
-  CHECK_FALSE(fixture.judge(1.9, 1));  // only above
+  CHECK_FALSE(fixture.judge(1.9, 1));  // only values above the median
   CHECK(fixture.judge(2, 1.1));
   CHECK_THAT(fixture.reason(), Catch::Contains("gradient norm 1.1 is 1.1 times 1, the median"));
   for (int k = 0; k < 300; ++k) fixture.judge(2.013, 1);
-  CHECK(fixture.judge(2.013, 1));  // still: bad values teach nothing
+  CHECK(fixture.judge(2.013, 1));  // still a spike: spikes do not enter the window
 }
 
 TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R24]") {
   SpikeWindow w(SpikeWindow::Scale::kLinear), logs(SpikeWindow::Scale::kLog);
-  // Median 63.5, distances 0.5 … 63.5, their median 32; of the logarithms a sixteenth of that.
+  // Median 63.5, distances 0.5 … 63.5 with median 32; the logarithms are a sixteenth of that.
   for (int k = 0; k < SpikeWindow::kSize; ++k) w.add(k), logs.add(std::exp(k / 16.));
   CHECK(w.median() == 63.5);
   CHECK(w.z(63.5 + 1.4826 * 32 * 7, 6) == Approx(7).epsilon(1e-12));
   CHECK(std::log(logs.median()) == Approx(63.5 / 16).epsilon(1e-12));
-  for (const double most : {2., 6., 9.}) {  // as many deviations of the logarithm are as many spreads
+  for (const double most : {2., 6., 9.}) {  // deviations are counted in spreads of the logarithm
     CHECK(logs.z(std::exp((63.5 + 1.4826 * 32 * most) / 16), most) == Approx(most).epsilon(1e-9));
     CHECK(logs.z(std::exp((63.5 + 1.4826 * 32 * (most - 0.1)) / 16), most) < most);
   }
@@ -77,7 +77,7 @@ TEST_CASE("by default every finite step is taken, whatever its loss and norm, sp
   StepGuard level({.action = spike_action_from(standard)});
   fill(level);
   for (int k = 0; k < 300; ++k) level.judge(3, 5);
-  CHECK(level.spikes_taken() == SpikeWindow::kSize / 2);  // a level that stays is learned: it is the median then
+  CHECK(level.spikes_taken() == SpikeWindow::kSize / 2);  // a lasting level becomes the median
   CHECK_FALSE(level.bad());
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("three bad steps in a row want a rollback, what is not finite is alway
     CHECK_FALSE(g.wants_rollback());
   }
   StepGuard scaled(kSkips);
-  CHECK(scaled.judge(2, std::numeric_limits<double>::infinity(), true));  // the loss scaler's business
+  CHECK(scaled.judge(2, std::numeric_limits<double>::infinity(), true));  // handled by the loss scaler
   CHECK_FALSE(scaled.bad());
   CHECK(scaled.judge(kNan, kNan, true));
   CHECK(scaled.bad());
@@ -120,11 +120,11 @@ TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, 
     CHECK_FALSE(guard->wants_rollback());
     CHECK_THAT(guard->reason(), Catch::Contains("gradient norm 5 is far above those before"));
     CHECK_FALSE(guard->judge(2, 500));  // the window of norms is not full
-    CHECK(guard->judge(9, 5));          // that of losses is
+    CHECK(guard->judge(9, 5));          // the window of losses is
     for (int k = 0; k < 200; ++k) CHECK_FALSE(guard->judge(2, 5));
     CHECK(guard->judge(2, 6));
   }
-  // Not where a loss was among them, not where nothing bounds the update, not where the user wants to go back at once.
+  // Not if a loss was anomalous, if nothing bounds the update, or if the action is immediate rollback.
   StepGuard mixed(kSkips);
   fill(mixed);
   CHECK(mixed.judge(9, 1));
@@ -152,7 +152,7 @@ TEST_CASE("by the limits a device leaves out just the steps that the guard wants
         x = splitmix64(x);
         const auto odds = static_cast<double>(x % 1000) / 1000;
         double loss = 2 + 0.1 * odds, norm = 1 + 0.2 * odds;
-        if (step > 150 && step % 200 < 5) norm = 40;  // longer than the guard puts up with
+        if (step > 150 && step % 200 < 5) norm = 40;  // longer than the guard tolerates
         if (x % 61 == 0) loss = 9;
         if (x % 67 == 0) loss = kNan;
         if (x % 71 == 0) norm = std::numeric_limits<double>::infinity();
@@ -178,7 +178,7 @@ TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive t
   CHECK(g.count_rollback());
   CHECK_FALSE(g.count_rollback());
   for (int k = 0; k < 999; ++k) g.judge(2, 1);
-  CHECK(g.judge(kNan, 1));  // the thousand begins anew
+  CHECK(g.judge(kNan, 1));  // the count of a thousand restarts
   for (int k = 0; k < 999; ++k) g.judge(2, 1);
   CHECK(g.rollbacks() == 2);
   g.judge(2, 1);
@@ -203,11 +203,11 @@ TEST_CASE("a guard that was saved decides like the one that was not", "[R24]") {
 }
 
 TEST_CASE("a rollback leaves out the batches around the bad one") {
-  // Third bad step 1000, batch 999, of one sample each: batches 899 to 1098.
+  // Third anomalous step 1000, batch 999, one sample each: batches 899 to 1098.
   CHECK(skip_window(999, 1, 200) == std::pair<int64_t, int64_t>{899, 1099});
   CHECK(skip_window(999 * 8, 8, 200) == std::pair<int64_t, int64_t>{899 * 8, 1099 * 8});
   CHECK(skip_window(8, 8, 200).first == 0);
-  CHECK(skip_window(40, 8, 1) == std::pair<int64_t, int64_t>{40, 48});  // at least the bad one
+  CHECK(skip_window(40, 8, 1) == std::pair<int64_t, int64_t>{40, 48});  // at least the anomalous one
   CHECK(skip_window(40, 8, 0).first == skip_window(40, 8, 0).second);
 }
 
@@ -269,7 +269,7 @@ TEST_CASE(
          {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight", "norm2.weight"})
       sites.push_back({cat("layers.", layer, ".", p), layer / 2});
   int wanted = goal_size(kSanitized ? 3 : 51, 51), named = 0;
-  // Three a run: it looks for no more. Steps between them are good, so nothing rolls back.
+  // Three per run, the most it diagnoses. Good steps lie between them, so nothing rolls back.
   for (int first = 0; first < wanted; first += 3) {
     TempDir dir;
     std::string faults;
@@ -317,8 +317,8 @@ TEST_CASE("a value that no op of the step has made is said to come from elsewher
 TEST_CASE(
     "the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",
     "[R23][R24]") {
-  // Batches 8 to 10 (steps 9 to 11) are bad. Back to step 3, the oldest; batches 7 to 12 are left out: step 8 takes
-  // batch 13.
+  // Batches 8 to 10 (steps 9 to 11) are anomalous. Rollback to step 3, the oldest; batches 7 to 12 are skipped, so step
+  // 8 takes batch 13.
   const std::string run = kTiny +
                           "--pp 2 --train.steps 16 --checkpoint.every 3 --checkpoint.keep 9 --fault.skip_batches 6 "
                           "--fault.inject nan@grad:step=9,until=11 ";
@@ -335,7 +335,7 @@ TEST_CASE(
   CHECK(samples[15] == 22 * 8);
   CHECK(logged(dir / "runs/whole", "skipped")[15] == 0);  // those steps are undone
   CHECK(whole.says("newer than step 3, where the run goes on from; set aside as"));
-  // Stopped after the rollback and before the batches that are left out.
+  // Stopped after the rollback and before the skipped batches.
   REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path())
               .code == 0);
   const Outcome rest = gpttrain(run + "--log.name parts", dir.path());
@@ -350,7 +350,7 @@ TEST_CASE(
   CHECK(never.says("fault.max_rollbacks"));
   const Outcome again = gpttrain(run + "--log.name never --checkpoint.resume 9 --fault.skip_batches 0", dir.path());
   INFO(again.out);
-  CHECK(again.code == 17);  // nothing is left out: the same batches again, until it has gone back often enough
+  CHECK(again.code == 17);  // nothing is skipped: the same batches repeat until the rollback limit
   CHECK(again.says("rollback 3 of 3"));
 }
 

@@ -20,7 +20,7 @@ std::string text_at(pid_t pid, uint64_t address) {
   std::string out(4096, '\0');
   const iovec local{out.data(), out.size()}, remote{reinterpret_cast<void*>(address), out.size()};
   ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
-  if (n <= 0) {  // the string lies at the end of a mapping, or reading is forbidden: word by word
+  if (n <= 0) {  // the string ends at an unmapped page, or reading is forbidden: read word by word
     n = 0;
     for (; n + 8 <= 4096; n += 8) {
       errno = 0;

@@ -1,5 +1,5 @@
-// What a program asks the kernel for: programs started, connections made, files opened. A tracer of our own (ptrace),
-// because strace is not everywhere.
+// Records system calls of a program: programs started, connections made, files opened. A ptrace tracer of our own,
+// because strace is not installed everywhere.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,12 +10,11 @@ struct CallTrace {
   bool possible = true;  // false: tracing is forbidden here
   int code = -1;
   int programs = 0;                        // execve calls, the first one included
-  int connections = 0;                     // connect, and sockets that are not local
-  std::vector<std::string> read, written;  // paths as given to open; relative ones stay so
+  int connections = 0;                     // connect, and creation of non-local sockets
+  std::vector<std::string> read, written;  // paths as passed to open; relative ones are kept so
 };
 
-// Runs words[0] in `cwd`, its threads and children with it, and returns when all have ended. Standard output is
-// dropped.
+// Runs words[0] in `cwd` with its threads and children; returns when all have ended. Standard output is dropped.
 CallTrace trace_calls(const std::vector<std::string>& words, const std::string& cwd);
 
 }  // namespace gt

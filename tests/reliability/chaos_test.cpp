@@ -1,5 +1,5 @@
-// A supervised run that is killed, stopped, preempted and starved of disk space at random, in layouts that may change
-// from one start to the next: it must end where the calm run ends, bit for bit.
+// A supervised run is killed, stopped, preempted and starved of disk space at random, in layouts that may change from
+// one start to the next. Its final state must be bitwise that of an undisturbed run.
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ int64_t newest(const std::string& dir) {
   return steps.empty() ? 0 : steps.front().first;
 }
 
-// Time that ended attempts had spent on steps that were done again, and waiting.
+// Seconds that ended attempts spent on steps that were repeated, and on waiting.
 double seconds_lost(const std::string& run) {
   double lost = 0;
   std::ifstream in(run + "/restarts.jsonl");
@@ -45,12 +45,12 @@ int ours_in_shared_memory() {
   return n;
 }
 
-// What was done, not what was tried: a process that has ended already is not killed.
+// Faults that took effect; killing a process that has already ended does not count.
 struct Toll {
   int strikes = 0, kills = 0, stops = 0, fills = 0, preemptions = 0;
 };
 
-// One trouble for the job below the supervisor `pid`.
+// Injects one fault into the job below supervisor `pid`.
 void strike(int pid, std::mt19937_64& random, const SmallDisk& disk, Toll& toll) {
   const int rank = static_cast<int>(random() % 2);
   switch (toll.strikes++ % 3) {
@@ -91,7 +91,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   Toll toll;
   const int shared_before = ours_in_shared_memory();
   const auto begin = Clock::now();
-  const char* layouts[] = {" --pp 1", " --pp 2"};  // the same tp, dp and micro_batch
+  const char* layouts[] = {" --pp 1", " --pp 2"};  // same tp, dp and micro_batch
   for (int start = 0; since(begin) < seconds || start < 2; ++start) {
     const int64_t had = newest(checkpoints);
     const Outcome r = gpttrain("launch " + run + layouts[start % 2], dir.path(), 300, [&](int pid) {
@@ -101,7 +101,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
         const int64_t at = newest(checkpoints);
         strike(pid, random, disk, toll);
         const auto struck = Clock::now();
-        // It must get on by itself: a newer checkpoint.
+        // Progress is required: a newer checkpoint.
         while (newest(checkpoints) <= at + 5 && since(struck) < 120) usleep(20000);
         while (since(struck) < every / 2) usleep(20000);
       }
@@ -126,7 +126,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   CHECK(toll.kills > 0);
   CHECK(toll.stops > 0);
   CHECK((toll.fills > 0 || !disk.why_not().empty()));
-  if (full_size()) {  // at every change other tests run beside this one; their segments come and go
+  if (full_size()) {  // in the default size other tests run concurrently; their segments come and go
     const auto end = Clock::now();
     while (ours_in_shared_memory() > shared_before && since(end) < 120) usleep(100000);
     CHECK(ours_in_shared_memory() <= shared_before);

@@ -1,4 +1,4 @@
-// Whole runs that are killed while they save, and whose disk fills up: they go on from what they had committed.
+// Whole runs that are killed while saving or whose disk fills up: they resume from what they committed.
 #include <signal.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ int64_t newest(const std::string& dir) {
   return steps.empty() ? 0 : steps.front().first;
 }
 
-// Of the last start in the log.
+// Step from which the last start in the log resumed.
 int64_t resumed_from(const std::string& run) {
   std::ifstream in(run + "/log.jsonl");
   int64_t step = -1;
@@ -45,7 +45,7 @@ TEST_CASE("a whole run that is killed at random while it saves goes on from its 
           "[R01]") {
   const int kills = goal_size(kSanitized ? 3 : 30, 200);
   TempDir dir;
-  // Processes in the full size; as threads a start takes a third of the time.
+  // Processes at full size; with threads a start takes a third of the time.
   const std::string command = kTiny + "--tp 2 --pp 2 --train.steps 1000000 --checkpoint.every 1 --log.name x " +
                               (full_size() ? "" : "--launch.ranks threads");
   const std::string run = dir / "runs/x", checkpoints = run + "/checkpoints";

@@ -1,4 +1,4 @@
-// Real processes that stop or die: the right one is named, the run ends with the right code, nothing is left behind.
+// Real processes stop or die: the right one is named, the run exits with the right code, nothing is left behind.
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ std::string slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Once a few steps are in the log, sends `n` to that rank.
+// Sends signal `n` to that rank once a few steps are in the log.
 std::function<void(int)> once_it_trains(const std::string& log, int rank, int n, std::vector<int>& ranks) {
   return [=, &ranks](int pid) {
     wait_for_step(log, 5);
@@ -35,7 +35,7 @@ std::function<void(int)> once_it_trains(const std::string& log, int rank, int n,
   };
 }
 
-// Neither processes nor shared memory of these ranks.
+// Checks that neither processes nor shared memory of these ranks remain.
 void check_nothing_left(const std::vector<int>& pids) {
   REQUIRE(pids.size() == 4);
   for (int pid : pids) {
@@ -63,7 +63,7 @@ TEST_CASE("a stopped process is named, whichever rank it is, and the run ends wi
     CHECK(r.says("last call: "));
     CHECK(r.says("has waited 4."));
     CHECK(r.says("hang: the run ends"));
-    CHECK(std::count(r.out.begin(), r.out.end(), '\n') < 60);  // one report, not one a rank
+    CHECK(std::count(r.out.begin(), r.out.end(), '\n') < 60);  // one report, not one per rank
     int rings = 0;
     for (const auto& run : std::filesystem::directory_iterator(dir / "runs/x"))
       if (run.path().filename().string().rfind("hang-", 0) == 0)
@@ -96,13 +96,13 @@ TEST_CASE("a rank that crashes says where and in what, with its stack, and ends 
        {Crash{"segv", "SIGSEGV at address 0x", 128 + SIGSEGV}, Crash{"abort", "SIGABRT", 128 + SIGABRT},
         Crash{"terminate", "uncaught exception: fault.inject terminate", 70}})
     for (const std::string layout : {"--tp 2", "--tp 2 --launch.ranks threads"}) {
-      if (kSanitized && c.how != "terminate") continue;  // the sanitizer has handlers of its own
+      if (kSanitized && c.how != "terminate") continue;  // the sanitizer installs its own handlers
       TempDir dir;
       const Outcome r = gpttrain(kRun + layout + " --fault.inject " + c.how + "@step:rank=1,step=3", dir.path(), 100);
       INFO(layout << "\n" << r.out);
       CHECK(r.code == c.code);
       CHECK(r.says(c.says));
-      const bool outside = c.how == "terminate" && layout != "--tp 2";  // which rank's thread it is, nobody knows
+      const bool outside = c.how == "terminate" && layout != "--tp 2";  // the rank of the failing thread is unknown
       CHECK(r.says("rank 1 (") != outside);
       CHECK(r.says("; step, step 3; last call: ") != outside);
       CHECK(r.says(c.how == "terminate" ? "terminate_in_a_thread" : "gt::Trainer::run"));
@@ -153,7 +153,7 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
     TempDir dir;
     double seconds = -1;
     const std::string said = cat("stalled: not arrived: rank ", rank, "\n");
-    // The limit that nobody has set is max(10 s, 5 x p99 of the steps); to save time, at every change mostly 5 s.
+    // The default limit is max(10 s, 5 x p99 of the steps); in the default size mostly 5 s, to save time.
     const bool usual = k == 0 || full_size();
     const std::string limits = usual ? "--comm.stall_abort_s 11" : "--comm.stall_warn_s 5 --comm.stall_abort_s 6";
     const Outcome r = gpttrain(kRun + "--tp 2 --pp 2 " + limits + " 2>errors.txt", dir.path(), 200, [&](int pid) {
@@ -202,14 +202,14 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, w
       once_it_trains(log, 0, 0, pids)(pid);
       send_signal(processes ? pids[2] : pid, SIGUSR2);
       const size_t wanted = alone ? 1 : 4;
-      for (int i = 0; i < 1000; ++i) {  // every rank's stack, then steps
+      for (int i = 0; i < 1000; ++i) {  // a stack from every rank, then more steps
         const std::string text = stacks();
         size_t ranks = 0;
         for (size_t at = 0; (at = text.find("rank ", at)) != std::string::npos; ++at) ++ranks;
         if (ranks >= wanted) break;
         usleep(10000);
       }
-      kill(pid, SIGUSR2);  // the launcher passes it on
+      kill(pid, SIGUSR2);  // the launcher forwards it
       usleep(300000);
       kill(pid, SIGINT);
     });
@@ -235,7 +235,7 @@ TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed lau
       if (e.path().filename().string().rfind("gpttrain-job-", 0) == 0) out.push_back(e.path().string());
     return out;
   };
-  // Of this launcher: it holds the lock.
+  // The run folder of this launcher: it holds the lock.
   const auto folder_of = [&](int pid) -> std::string {
     std::error_code ec;
     for (const auto& fd : std::filesystem::directory_iterator(cat("/proc/", pid, "/fd"), ec)) {
@@ -267,7 +267,7 @@ TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed lau
     kill(-pid, SIGKILL);
     for (int i = 0; i < 500 && left_behind(dir.path(), {}) != ""; ++i) usleep(20000);
   });
-  REQUIRE(mine != "");  // a start beside this one may have removed it already
+  REQUIRE(mine != "");  // a concurrent start may have removed it
   const Outcome next = gpttrain(kRun + "--tp 2 --train.steps 2 --log.name z", dir.path());
   INFO(next.out);
   CHECK(next.code == 0);
@@ -288,7 +288,7 @@ TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
 
 TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
   TempDir dir;
-  // One rank stands still inside a save for longer than a step may take; a stop ends the run. Sanitized: in short.
+  // One rank pauses inside a save for longer than a step may take; a stop ends the run. Sanitized: shorter.
   const int pause = kSanitized ? 6 : 20, seconds_long = goal_size(40, 1800);
   const std::string run = cat(kRun, "--tp 2 --pp 2 --dp 2 --checkpoint.every 20 --fault.inject ",
                               "delay@save:rank=3,step=20,ms=", 1000 * pause);

@@ -1,5 +1,5 @@
-// Kills and stop signals at random times of a run, whichever way its ranks were started: no checkpoint is lost, exit
-// codes are those of the table, and nothing hangs or stays behind.
+// Kills and stop signals at random times of a run, with every launch method: no checkpoint is lost, exit codes are
+// documented ones, and nothing hangs or stays behind.
 #include <signal.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ using namespace gt;
 
 namespace {
 
-constexpr int kLimit = 60;  // seconds until a run that was hit has ended
+constexpr int kLimit = 60;  // seconds for a run to end after a signal
 constexpr int64_t kSteps = 60;
 
 struct Way {
@@ -43,35 +43,35 @@ int64_t newest(const std::string& run) {
   try {
     const auto steps = list_steps(run + "/checkpoints");
     return steps.empty() ? 0 : steps.front().first;
-  } catch (const Error&) {  // not made yet
+  } catch (const Error&) {  // does not exist yet
     return 0;
   }
 }
 
 struct Strike {
   int signal = 0;
-  bool rank = false;   // at a rank; else at the process that the user started
+  bool rank = false;   // target a rank; otherwise the process that the user started
   double after_s = 0;  // since the start
-  int64_t had = 0;     // committed when it came
+  int64_t had = 0;     // newest committed step when the signal came
   bool sent = false;
-  bool stopped = false;  // by SIGTERM to the supervisor, once it had gone on
+  bool stopped = false;  // by SIGTERM to the supervisor, once it had resumed
 };
 
 bool allowed(const Strike& s, const Outcome& r) {
-  if (r.code == 0) return true;  // it had ended, or the supervisor saw to it
+  if (r.code == 0) return true;  // it had ended, or the supervisor recovered
   if (s.stopped && r.code == 75) return true;
   if (s.signal == SIGKILL) return r.code == 128 + SIGKILL || (s.rank && r.code == 70);
-  // Before main() there is no handler yet; then there is no word either.
+  // Before main() no handler is installed, and nothing is printed.
   return r.code == 75 || (r.code == 128 + s.signal && r.out.empty());
 }
 
-// The last step that a run reported; 0: none.
+// Returns the last step that a run reported; 0: none.
 int64_t last_step(const std::string& out) {
   const size_t at = out.rfind("\nstep ");
   return at == std::string::npos ? 0 : std::atoll(out.c_str() + at + 6);
 }
 
-// Nothing may stay; processes of a killed parent get some seconds to notice.
+// Returns what is left behind. Processes of a killed parent get some seconds to exit.
 std::string rest_of(const std::string& folder) {
   std::string left;
   for (int i = 0; i < 150 && (i == 0 || !left.empty()); ++i) {
@@ -105,11 +105,11 @@ TEST_CASE("kills and signals at any time, in all ways of starting: nothing is lo
       int target = pid;
       if (s.rank) {
         target = process_of(pid, static_cast<int>(random() % 2));
-        if (target == 0) target = pid;  // ranks are not there yet
+        if (target == 0) target = pid;  // ranks have not started yet
       }
       s.sent = kill(target, s.signal) == 0;
       if (!way.supervised || target == pid || s.had >= kSteps) return;
-      for (int i = 0; i < 400 && newest(run) <= s.had; ++i) usleep(100000);  // it goes on by itself
+      for (int i = 0; i < 400 && newest(run) <= s.had; ++i) usleep(100000);  // it resumes by itself
       CHECK(newest(run) > s.had);
       s.stopped = kill(pid, SIGTERM) == 0;
     });
@@ -124,14 +124,14 @@ TEST_CASE("kills and signals at any time, in all ways of starting: nothing is lo
     CHECK(allowed(s, r));
     CHECK(took < kLimit);
     CHECK(left == "");
-    // All that it had done; an attempt of a supervisor may have ended in another way before.
+    // All completed steps are saved; an earlier attempt of a supervisor may have ended differently.
     const bool saved = r.code != 75 || way.supervised || has == std::max(s.had, last_step(r.out));
     CHECK(saved);
     interrupted += r.code == 75;
     ++codes[cat(r.code)];
     sent += s.sent;
     hits += has >= s.had && allowed(s, r) && took < kLimit && left.empty() && saved;
-    if (has >= kSteps) ++round[way.name];  // it is done: the next one of this kind begins anew
+    if (has >= kSteps) ++round[way.name];  // finished: the next one of this kind starts anew
   }
   CHECK(sent > (kills + signals) / 2);
   CHECK(interrupted > 0);

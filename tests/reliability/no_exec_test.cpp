@@ -1,5 +1,5 @@
-// Files from elsewhere are data: reading, exporting and importing them starts no program, opens no connection and no
-// file beside those that were named.
+// Untrusted files are data: reading, exporting and importing them starts no program and opens no connection and no
+// files beside the named ones.
 #include <algorithm>
 
 #include "kernels/core/check.h"
@@ -45,7 +45,7 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
     if (!t.possible || t.code == 126) return print_skip("R22", "ptrace is not allowed here");
     INFO(verb[0] << " " << verb[1] << ": exit code " << t.code);
     CHECK(t.code == 0);
-    CHECK(t.programs == 1);  // its own
+    CHECK(t.programs == 1);  // the program itself
     CHECK(t.connections == 0);
     for (const std::string& path : t.read) {
       INFO("reads " << path);

@@ -1,4 +1,4 @@
-// Silent corruption: a flipped bit that no value and no file shows is found in what several ranks hold.
+// Silent data corruption: a flipped bit that changes no loss and no file is detected by comparing replicas.
 #include "launch/engine/replica_check.h"
 
 #include <random>
@@ -39,7 +39,7 @@ TEST_CASE("the odd one out of three is named, of two both are, and a piece of on
   CHECK_FALSE(two.majority);
   CHECK(two.odd == std::vector<int>{0, 1});
   std::vector<std::vector<ReplicaClaim>> apart = claims({5, 6});
-  apart[1][1].key = 10;  // not the same piece
+  apart[1][1].key = 10;  // a different range
   const ReplicaVerdict none = judge_replicas(apart);
   CHECK(none.equal);
   CHECK(none.covered == 20);
@@ -62,7 +62,7 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
   int found = 0;
   for (int k = 0; k < injections; ++k) {
     const Layout& l = layouts[static_cast<size_t>(k) % layouts.size()];
-    // A bit of the mantissa or the sign: the loss shows nothing.
+    // A mantissa or sign bit: invisible in the loss.
     const int bit = static_cast<int>(random() % 23), rank = static_cast<int>(random() % static_cast<uint64_t>(l.ranks));
     TempDir dir;
     const Outcome r = gpttrain(

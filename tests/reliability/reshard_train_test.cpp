@@ -1,4 +1,4 @@
-// A run that goes on under another layout follows the curve that it would have followed under its own.
+// A run resumed under another layout follows the loss curve of its own layout.
 #include <cmath>
 #include <random>
 

@@ -1,5 +1,5 @@
-// Jobs that are disturbed from outside: foreign connections to their ports, a closed terminal, ranks that stop while they start,
-// machines with too little of something.
+// External disturbances of jobs: foreign connections to their ports, a closed terminal, ranks that stop during startup,
+// machines short of some resource.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ struct Listener {
   bool loopback = false, v6 = false;
 };
 
-// TCP sockets in which a process waits for connections.
+// TCP sockets on which a process listens.
 std::vector<Listener> listeners(int pid) {
   std::set<std::string> inodes;
   std::error_code ec;
@@ -62,11 +62,11 @@ std::vector<Listener> listeners(int pid) {
   return out;
 }
 
-// A connection with 18 bytes of another protocol; stays open. -1: nobody answers.
+// Opens a connection with 18 bytes of another protocol and keeps it. -1: not accepted.
 int foreign_connection(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   const timeval wait{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);  // of connect too
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait);  // also limits connect
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(port));
@@ -78,7 +78,7 @@ int foreign_connection(int port) {
   return -1;
 }
 
-// Whether this system lets a process take over sockets of its children.
+// Whether this system allows a process to take over sockets of its children.
 bool may_take_sockets() {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   const int fd = static_cast<int>(syscall(SYS_pidfd_getfd, process, 0, 0));

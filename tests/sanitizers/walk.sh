@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every verb of one binary, the way a person uses it: text, tokenizer, token files, training on 8 ranks with evaluation
-# and saving, Ctrl-C at a random time, resume, generate, export, import, ckpt verbs, verify. Meant for sanitized
-# builds: a finding ends a process with an exit code that nothing here expects (99), and is in the output.
+# Runs every subcommand of one binary as a user would: text, tokenizer, token files, training on 8 ranks with evaluation
+# and saving, Ctrl-C at a random time, resume, generate, export, import, ckpt subcommands, verify. For sanitized builds:
+# a finding exits with a code that is expected nowhere (99) and is in the output.
 #   tests/sanitizers/walk.sh build/asan/gpttrain            ranks as MPI processes
 #   tests/sanitizers/walk.sh build/tsan/gpttrain threads    ranks as threads
 set -uo pipefail
@@ -15,7 +15,7 @@ cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 commands=0
 
-# want CODES COMMAND…: runs it; one of the exit codes is expected.
+# want CODES COMMAND…: runs it; the exit code must be one of CODES.
 want() {
   local codes=" $1 " code=0
   shift
@@ -38,7 +38,7 @@ want 0 data inspect tokens --tokenizer tok.model --doc 1
 train=(--config "$root/configs/tiny.json" --device.kind cpu --launch.ranks "$ranks" --tp 2 --pp 2 --dp 2
   --model.vocab 400 --data.train tokens --data.tokenizer tok.model --train.steps 24 --train.eval_every 5
   --train.eval_steps 2 --checkpoint.every 4 --log.name walk --train.micro_batch 1 --train.grad_accum 2)
-# Interrupted while it starts, trains, evaluates or saves; 75: saved and stopped; 0: it was done before.
+# Interrupted while it starts, trains, evaluates or saves. 75: saved and stopped; 0: had finished before.
 "$gpttrain" "${train[@]}" >first 2>&1 </dev/null &
 pid=$!
 for _ in $(seq 600); do

@@ -1,5 +1,5 @@
-// Groups that sleep at random in the communication path: before calls, before waits, in polls. A number of delays
-// for each rank, drawn from a seed.
+// Process groups with random delays: before calls, before waits, in polls. The number of delays per rank is limited;
+// they are drawn from a seed.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -12,15 +12,15 @@
 
 namespace gt {
 
-// Of one rank, shared by its groups.
+// Delays of one rank, shared by its groups.
 struct Delays {
   uint64_t seed = 1;
-  int left = 200;           // delays still to come
-  int one_in = 4;           // of the places that could sleep
+  int left = 200;           // remaining delays
+  int one_in = 4;           // probability 1 / one_in at each opportunity
   int64_t longest_us = 2000;
   bool waits_only = false;
   int64_t slept_us = 0;
-  int64_t slept_in[kNumCommOps] = {};  // of it, in calls and waits of this operation
+  int64_t slept_in[kNumCommOps] = {};  // part of slept_us, in calls and waits of this operation
   uint64_t places = 0;
   void maybe(CommOp op) {
     const int64_t before = slept_us;
@@ -105,7 +105,7 @@ class DelayedGroup final : public ProcessGroup {
 
 class DelayedFactory final : public GroupFactory {
  public:
-  // The number of delays that came about is added to `happened` at the end.
+  // Adds the number of delays to `happened` on destruction.
   DelayedFactory(GroupFactory& inner, uint64_t seed, int delays, std::atomic<int>* happened = nullptr)
       : inner_(inner), most_(delays), happened_(happened) {
     delays_.seed = splitmix64(seed * 1000003 + static_cast<uint64_t>(inner.world_rank()));
@@ -120,7 +120,7 @@ class DelayedFactory final : public GroupFactory {
   Delays& delays() { return delays_; }
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override {
     auto group = inner_.make(ranks);
-    if (ranks.size() == 1) return group;  // nobody to wait for
+    if (ranks.size() == 1) return group;  // no peers
     return std::make_unique<DelayedGroup>(std::move(group), delays_);
   }
   ~DelayedFactory() override {

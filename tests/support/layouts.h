@@ -1,4 +1,4 @@
-// Layouts that checkpoints are tried on: powers of two, at most 8 ranks, each with ZeRO 0 to 3 where it has replicas.
+// Layouts for checkpoint tests: powers of two, at most 8 ranks, each with ZeRO 0 to 3 if it has replicas.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,7 @@ struct EightRanks {
   int tp = 1, pp = 1, dp = 1, zero = 0;
 };
 
-// All 50 of them.
+// Returns all 50.
 inline std::vector<EightRanks> layouts_of_eight() {
   std::vector<EightRanks> out;
   for (int tp = 1; tp <= 8; tp *= 2)

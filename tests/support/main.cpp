@@ -1,7 +1,7 @@
-// The main program of every test: Catch2's, and an exit code of its own for runs that skipped every case.
+// The main program of every test: Catch2's, plus an exit code of its own when every case was skipped.
 #define CATCH_CONFIG_RUNNER
 #ifdef GPT_SANITIZED
-#define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports them, with a stack
+#define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports signals, with a stack
 #endif
 #include <cstdio>
 
@@ -11,7 +11,7 @@
 namespace {
 
 int cases = 0, skipped = 0;
-bool skips = false;  // the case that runs
+bool skips = false;  // the running case
 
 struct CaseCounter : Catch::TestEventListenerBase {
   using TestEventListenerBase::TestEventListenerBase;

@@ -1,11 +1,11 @@
-// Where the sources and this build lie. Functions of one object, not definitions for every file: so test objects are
-// alike in all checkouts, and a compiler cache knows them again.
+// Source and build folders. Functions in one object file rather than definitions for every file: test objects are
+// identical in all checkouts, so that a compiler cache hits.
 #pragma once
 #include <string>
 
 namespace gt {
 
-// Without a slash at the end.
+// Without a trailing slash.
 std::string source_dir();
 std::string binary_dir();
 

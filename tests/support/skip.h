@@ -1,5 +1,6 @@
-// A case that cannot run on this machine says why, and ctest reports it as skipped, not as passed: a process whose
-// cases were all skipped ends with kSkipped (SKIP_RETURN_CODE in tests/CMakeLists.txt). tests/run.sh lists them at its end.
+// Skipping with a reason: a case that cannot run on this machine is reported by ctest as skipped, not passed. A process
+// whose cases were all skipped exits with kSkipped (SKIP_RETURN_CODE in tests/CMakeLists.txt). tests/run.sh lists them
+// at its end.
 #pragma once
 #include <string>
 
@@ -7,10 +8,10 @@ namespace gt {
 
 constexpr int kSkipped = 77;
 
-// The rest of this case is not run: prints "SKIPPED: why". To be followed by return; GT_SKIP does.
+// Prints "SKIPPED: why" for the rest of this case. Must be followed by return; GT_SKIP does both.
 void report_skipped(const std::string& why);
 
-// A part of this case is not run: prints "SKIPPED IN PART: why". The case passes or fails by the rest.
+// Prints "SKIPPED IN PART: why". The rest of the case decides whether it passes.
 void report_partly_skipped(const std::string& why);
 
 }  // namespace gt

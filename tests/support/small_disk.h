@@ -1,4 +1,4 @@
-// A real file system that is small: a tmpfs mounted for one test. Needs to be root and to be allowed to mount.
+// A small real file system: a tmpfs mounted for one test. Requires root and permission to mount.
 #pragma once
 #include <sys/mount.h>
 #include <unistd.h>
@@ -36,10 +36,10 @@ class SmallDisk {
   SmallDisk& operator=(const SmallDisk&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::string& why_not() const { return why_; }  // "" when it is there
+  const std::string& why_not() const { return why_; }  // "" if mounted
   int64_t free() const { return static_cast<int64_t>(std::filesystem::space(path_).available); }
 
-  // Leaves so many bytes, or what there is.
+  // Fills the disk up to `leave` free bytes, or what is available.
   void fill(int64_t leave) const {
     empty();
     std::ofstream out(path_ + "/filler", std::ios::binary);

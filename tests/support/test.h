@@ -1,11 +1,11 @@
-// The one place that names the test framework's header: moving to Catch2 version 3 is a change here.
+// The only include of the test framework: moving to Catch2 version 3 is a change here.
 #pragma once
 #include <catch2/catch.hpp>
 
 namespace gt {
 
-// Sanitized code is some ten times slower. A test whose cases only vary sizes takes fewer of them there, and one that
-// measures time judges what it counts but not how long it took.
+// Sanitized code is about ten times slower. There, tests that only vary sizes run fewer of them, and timing tests check
+// counts but not durations.
 #ifdef GPT_SANITIZED
 constexpr bool kSanitized = true;
 #else

@@ -18,7 +18,7 @@ __attribute__((noinline)) void* operator new(size_t bytes) {
 }
 __attribute__((noinline)) void operator delete(void* p) noexcept { std::free(p); }
 __attribute__((noinline)) void operator delete(void* p, size_t) noexcept { std::free(p); }
-constexpr int64_t kCounted = 1;  // what one new adds
+constexpr int64_t kCounted = 1;  // added by one operator new
 #else
 constexpr int64_t kCounted = 0;
 #endif

@@ -1,5 +1,5 @@
-// Counts what the calling thread takes from the heap while one of these lives. Under a sanitizer, which brings its own
-// allocator, nothing is counted.
+// Counts heap allocations of the calling thread during the object's lifetime. Disabled under sanitizers, which bring
+// their own allocator.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,8 @@ class CountAllocations {
  public:
   CountAllocations();
   ~CountAllocations();
-  // Ends the count. The one allocation that shows that the counter counts is not in it, and missing it is an error.
+  // Ends the count and returns it. Excludes the one allocation that verifies the counter; fails if that one was not
+  // counted.
   int64_t stop();
 };
 

@@ -1,5 +1,5 @@
-"""Loads a folder written by `gpttrain export` into transformers, unchanged. Writes the last token's logits of each prompt in a
-text file (token ids, one prompt per line) as f32, in order. Prints the library versions."""
+"""Loads a folder written by `gpttrain export` into transformers, unchanged. Writes the last token's logits of each
+prompt in a text file (token ids, one prompt per line) as f32, in order. Prints the library versions."""
 import sys
 
 import torch

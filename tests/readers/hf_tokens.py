@@ -1,6 +1,6 @@
-"""Loads a folder written by `gpttrain export` with AutoTokenizer, unchanged. Every line of LINES must encode to the ids in the
-same line of IDS (gpttrain tokenizer encode) and decode to itself. With PROMPT and N, AutoModelForCausalLM generates N tokens
-greedily into OUT.
+"""Loads a folder written by `gpttrain export` with AutoTokenizer, unchanged. Every line of LINES must encode to the ids
+in the same line of IDS (gpttrain tokenizer encode) and decode to itself. With PROMPT and N, AutoModelForCausalLM
+generates N tokens greedily into OUT.
 Usage: hf_tokens.py FOLDER LINES IDS [PROMPT N OUT]"""
 import sys
 

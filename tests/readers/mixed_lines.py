@@ -1,5 +1,6 @@
-"""Writes N lines that are hard for tokenizers: words of a text file, ASCII, accents, CJK, emoji, control characters, runs of
-blanks and other characters, U+2581, names of control tokens, random code points. Usage: mixed_lines.py N SEED TEXT > LINES."""
+"""Writes N lines that are hard for tokenizers: words of a text file, ASCII, accents, CJK, emoji, control characters,
+runs of blanks and other characters, U+2581, names of control tokens, random code points. Usage: mixed_lines.py N
+SEED TEXT > LINES."""
 import random
 import sys
 

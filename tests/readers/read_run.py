@@ -1,8 +1,8 @@
 """Reads gpttrain's output with third-party software. Usage: read_run.py RUN_DIR TOKENS_PREFIX TOKENIZER TEXT IDS
 
-TensorBoard's reader loads the events, which must agree with log.jsonl. h5py opens every shard; the rectangles must cover every
-tensor exactly once. SentencePiece must encode TEXT to the IDS that gpttrain printed. numpy reads the token files in Megatron's
-layout.
+TensorBoard's reader loads the events, which must agree with log.jsonl. h5py opens every shard; the rectangles must
+cover every tensor exactly once. SentencePiece must encode TEXT to the IDS that gpttrain printed. numpy reads the token
+files in Megatron's layout.
 """
 import glob
 import json

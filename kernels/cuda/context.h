@@ -18,6 +18,7 @@ class GemmPlans;  // gemm_lt.cpp
 // Throws gt::Error "<what>: <name>: <text>"; kHardware for errors that the device itself reports.
 void check(cudaError_t status, const char* what);
 
+// State of one CUDA stream.
 struct Context {
   cudaStream_t stream = nullptr;
   int index = 0;
@@ -48,9 +49,10 @@ Context& enter(Stream s, const char* op);
 // Call after the launches of an op: reports launch errors and earlier asynchronous errors under the op's name.
 void leave(Context& c, const char* op);
 
-// Lays out 256-byte aligned buffers in one scratch block: add() returns offsets, bytes() the total.
+// Lays out 256-byte aligned buffers in one scratch block of bytes().
 class Carver {
  public:
+  // Reserves `bytes`; returns their offset.
   int64_t add(int64_t bytes) {
     const int64_t at = size_;
     size_ += (bytes + 255) / 256 * 256;

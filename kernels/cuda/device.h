@@ -3,8 +3,10 @@
 #include "kernels/core/device.h"
 
 namespace gt::cuda {
+// Returns the table; static storage.
 const DeviceApi& device_api();
-void* raw_stream(Stream);  // its cudaStream_t
+// Returns the stream's cudaStream_t.
+void* raw_stream(Stream);
 // DeviceApi entries implemented in graphs.cpp.
 Graph capture(Stream, void (*queue)(void*), void* what, std::string* why);
 void launch(Graph, Stream);

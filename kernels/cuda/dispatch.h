@@ -38,6 +38,7 @@ void by_gradient(const char* op, const char* tensor, DType t, F&& f) {
   fail(Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t), "; gradients of parameters are f32 or bf16");
 }
 
+// Throws unless tensor t has this dtype.
 inline void want(const char* op, const char* tensor, const Tensor& t, DType dtype) {
   GT_REQUIRE(t.dtype == dtype, Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t.dtype), "; ", name_of(dtype),
              " is supported");

@@ -5,6 +5,7 @@
 
 namespace gt::cuda {
 
+// Philox4x32-10 of counter (c, n).
 __device__ inline uint4 philox(uint64_t key, uint64_t c, uint64_t n) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   uint4 x = make_uint4(static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), static_cast<uint32_t>(n),
@@ -26,6 +27,7 @@ __device__ inline uint32_t random_word(uint64_t key, uint64_t n, int64_t e) {
   return which < 2 ? (which == 0 ? x.x : x.y) : (which == 2 ? x.z : x.w);
 }
 
+// Ordinal of the first sample; read from device memory if set, so that graph replays can change it.
 __device__ inline int64_t first_sample(const DropMask& m) {
   return m.first_sample_at != nullptr ? __ldg(m.first_sample_at) : m.first_sample;
 }

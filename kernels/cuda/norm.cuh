@@ -37,7 +37,8 @@ struct AskedOfBranch<V, float> {
   Stored<V, __half> f16;
 };
 
-// The branch added to x, or its gradient: of x's type, or a 16-bit type beside f32 x.
+// The branch added to x, or its gradient: of x's type, or a 16-bit type beside f32 x. ask() issues a load, get()
+// converts it to f32, put() rounds and stores.
 template <class T>
 struct Branch {
   void* data;
@@ -86,6 +87,7 @@ struct Branch {
   }
 };
 
+// Kernel arguments of the forward pass; see LayerNorm in kernels/ops.h.
 template <class T>
 struct Forward {
   const T* x;
@@ -195,6 +197,7 @@ struct RowShape {
   static constexpr int k = K, w = W;
 };
 
+// Most elements per lane with one warp: forward, backward, and forward with `Long`.
 constexpr int kForward = 32, kBackward = 24, kLong = 56;
 
 // Calls f with the shape; returns false when there is none. Four warps are used where one pack per lane suffices: half
@@ -229,6 +232,7 @@ void by_drop(const RowDrop& d, F&& f) {
   f(std::false_type{});
 }
 
+// Kernel arguments from tensors, optional ones included; throw for unsupported dtypes.
 template <class T>
 Weights<T> weights(const char* op, const char* name, const Tensor& w, DType main) {
   if (!w) return {nullptr, true};

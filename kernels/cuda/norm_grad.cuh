@@ -5,6 +5,7 @@
 
 namespace gt::cuda {
 
+// Kernel arguments of the backward pass; see LayerNormGrad in kernels/ops.h.
 template <class T>
 struct Backward {
   const T* x;
@@ -78,8 +79,8 @@ __device__ inline void norm_grad_row(const Backward<T>& p, int64_t row, int lane
   const int64_t at = row * p.cols;
   const float mean = p.mean_of(row), rstd = p.rstd[row];
   float x[K][V], g[K][V];
-  // Loaded with the other inputs, and before them, as their first use would stall. After the sums each pack would wait
-  // for memory again, because dx may alias the next one.
+  // Issued with the other loads, and before them: the branch would otherwise wait for their values. After the sums,
+  // each pack would wait for memory again, because dx may alias the next pack.
   const T* addend = p.dsum != nullptr ? p.dsum : p.accumulate ? p.dx : nullptr;
   Stored<V, T> added[K];
   if (addend != nullptr) {

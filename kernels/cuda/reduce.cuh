@@ -6,7 +6,7 @@ namespace gt::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Butterfly: addition commutes, so all lanes end with identical bits.
+// Sums over a warp. Butterfly: addition commutes, so all lanes end with identical bits.
 template <class T>
 __device__ inline T warp_sum(T x) {
 #pragma unroll

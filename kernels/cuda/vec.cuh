@@ -10,6 +10,7 @@
 
 namespace gt::cuda {
 
+// Conversions between storage types and f32.
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(__half x) { return __half2float(x); }
@@ -55,6 +56,7 @@ __device__ inline void round_all(float (&v)[V]) {
   }
 }
 
+// Unsigned word of a memory access.
 template <int Bytes>
 struct WordOf;
 template <>
@@ -90,6 +92,7 @@ __device__ inline void unpack(WordFor<T, V> word, float (&out)[V], int j) {
   for (int t = 0; t < kPerAccess<T, V>; ++t) out[j + t] = to_float(x[t]);
 }
 
+// Loads V elements as floats.
 template <int V, class T>
 __device__ inline void load(const T* p, float (&out)[V]) {
 #pragma unroll
@@ -112,6 +115,7 @@ struct Stored {
   }
 };
 
+// Stores V floats, rounded to T.
 template <int V, class T>
 __device__ inline void store(T* p, const float (&in)[V]) {
   constexpr int kN = kPerAccess<T, V>;

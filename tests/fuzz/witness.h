@@ -31,11 +31,13 @@ class Witness {
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
 
+  // Records the input that is about to run; inputs above 1 MiB are truncated.
   void begin(std::string_view input) {
     size_ = std::min(input.size(), kBytes);
     std::memcpy(place_, input.data(), size_);
     clean_ = false;
   }
+  // The input ran without a finding.
   void end() { clean_ = true; }
   // Truncates the file to the input and returns its path.
   std::string keep() {

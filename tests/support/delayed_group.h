@@ -15,18 +15,19 @@ namespace gt {
 // Delays of one rank, shared by its groups.
 struct Delays {
   uint64_t seed = 1;
-  int left = 200;           // remaining delays
-  int one_in = 4;           // probability 1 / one_in at each opportunity
+  int left = 200;  // remaining delays
+  int one_in = 4;  // probability 1 / one_in at each opportunity
   int64_t longest_us = 2000;
-  bool waits_only = false;
+  bool waits_only = false;  // delays waits, not calls and polls
   int64_t slept_us = 0;
   int64_t slept_in[kNumCommOps] = {};  // part of slept_us, in calls and waits of this operation
-  uint64_t places = 0;
+  uint64_t places = 0;                 // opportunities so far
   void maybe(CommOp op) {
     const int64_t before = slept_us;
     maybe();
     slept_in[static_cast<int>(op)] += slept_us - before;
   }
+  // Sleeps for a random time with probability 1 / one_in, while delays remain.
   void maybe() {
     const uint64_t r = splitmix64(seed + places++);
     if (left == 0 || r % static_cast<uint64_t>(one_in) != 0) return;

@@ -11,6 +11,7 @@ namespace gt {
 // GPT_TEST_FULL=1 selects the full size, otherwise the size for every change.
 inline bool full_size() { return std::getenv("GPT_TEST_FULL") != nullptr; }
 inline int goal_size(int every_change, int full) { return full_size() ? full : every_change; }
+// GPT_TEST_SEED, or a fixed default.
 inline unsigned long goal_seed() {
   const char* seed = std::getenv("GPT_TEST_SEED");
   return seed != nullptr ? std::strtoul(seed, nullptr, 10) : 20260101;

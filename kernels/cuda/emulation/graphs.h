@@ -11,7 +11,9 @@
 
 namespace gt::emulated {
 
+// Whether launches on this stream are being captured.
 bool capturing(cudaStream_t);
+// Records work for the graph. Requires: capturing().
 void keep(cudaStream_t, std::function<void()> work);
 void count_single();  // work executed immediately
 void count_wait();    // of the host for a stream or an event

@@ -12,6 +12,6 @@ cudaError_t entered();  // cudaSuccess, or the error that the calling function r
 bool kernel_runs();     // counts one launch; false: the device is broken, and the host learns later
 void select_device();   // marks the calling thread as having selected a device
 void leave_error(cudaError_t);  // records the error of a refused call for cudaGetLastError on this thread
-cudaError_t last_error();       // the sticky device error, or the recorded one, which is cleared
+cudaError_t last_error();       // the sticky device error once reported, otherwise the recorded one, cleared
 
 }  // namespace gt::emulated

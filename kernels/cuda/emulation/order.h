@@ -13,9 +13,11 @@ constexpr uint32_t number_of(When w) { return w & 0xFFFFFF; }
 
 using Clock = std::vector<uint32_t>;  // per stream: number of finished work items
 
+// A work item: a kernel, copy or GEMM on a stream.
 struct Piece {
   When when = 0;
   Clock behind;  // work finished when it begins, itself included
+  // Whether work item `w` happens before this one.
   bool after(When w) const { return stream_of(w) < behind.size() && behind[stream_of(w)] >= number_of(w); }
 };
 

@@ -351,7 +351,7 @@ Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
   const bool placed = !g.bias || alignment(g.bias.data) == 16;
   if (g.epilogue == Epilogue::kGelu && half && placed) return g.bias ? Fused::kGeluBias : Fused::kGelu;
-  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums in out's type: over thousands of rows f16 would overflow
+  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums in out's type: over thousands of rows too large for f16
     return g.dbias && g.out.dtype == DType::kBF16 ? Fused::kGeluBiasGrad : Fused::kGeluGrad;
   if (g.dbias && g.trans_a) {
     const bool even = m % 8 == 0 && n % 8 == 0 && alignment(g.a.data) == 16 && alignment(g.b.data) == 16 &&

@@ -1,5 +1,5 @@
 // Token and position embeddings. The token gradient sorts positions by table row on the device (stable LSD radix sort,
-// integers only), so each row is summed in ascending position order without float atomics. One warp sums one row and
+// integers only). Each row is then summed in ascending position order, without float atomics. One warp sums one row and
 // channel tile; rows with more than 64 positions are summed by whole blocks in fixed chunks of 64.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"

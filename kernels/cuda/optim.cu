@@ -96,8 +96,8 @@ struct StepScalars {
         share(s[kGradShare]) {}
 };
 
-// Update rules. Each is bound to a segment, loads its state for V elements from i on, stores the new state and leaves
-// the new master weights in p.
+// Update rules, each bound to a segment. A rule loads its state for V elements from i on, stores the new state and
+// leaves the new master weights in p.
 struct AdamRule {
   float eps;
   bool l2;

@@ -1,5 +1,5 @@
-// cuDNN attention checked without a device: the graphs of every shipped config are accepted for the architectures that
-// we build for, and for an H200 cuDNN's heuristics have engines within the planned memory.
+// cuDNN attention checked without a device. The graphs of every shipped config are accepted for the architectures that
+// we build for. For an H200, cuDNN's heuristics have engines within the planned memory.
 #include <dlfcn.h>
 
 #include <cmath>

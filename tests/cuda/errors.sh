@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A device that fails in the middle of the work (injected in the emulation): in any subcommand and layout, at any time,
-# the run ends by itself, reports the call and the error, and exits with the code of that kind of error.
+# A device that fails in the middle of the work (injected in the emulation), in any subcommand and layout, at any time.
+# The run ends by itself, reports the call and the error, and exits with the code of that kind of error.
 #   tests/cuda/errors.sh BUILD/emulated/gpttrain
 set -euo pipefail
 ops=$(dirname "$(realpath "$0")")/../../kernels/ops.h

@@ -1,5 +1,5 @@
-// Reproduces llm.c's debug state: imports the model with `gpttrain import`, and compares the loaded checkpoint's
-// logits, and the trainer's loss, gradients and ten AdamW steps, on the CPU and, if present, a GPU.
+// Reproduces llm.c's debug state after `gpttrain import`. Compares the loaded checkpoint's logits, and the trainer's
+// loss, gradients and ten AdamW steps, on the CPU and, if present, a GPU.
 #include "tests/llmc/debug_state.h"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // Race detector: reports two accesses to a byte of shared or device memory, at least one of them a write, that nothing
-// orders. Threads of a block are ordered by __syncthreads, those of a warp also by __syncwarp, blocks of a launch by
-// nothing, launches and copies by streams and events (order.h). Only the executed schedule is checked: data-dependent
+// orders. __syncthreads orders the threads of a block, __syncwarp those of a warp. Nothing orders the blocks of a
+// launch. Streams and events order launches and copies (order.h). Only the executed schedule is checked: data-dependent
 // addresses need suitable inputs. GPTTRAIN_EMULATED_RACES=all: continues after the first race and reports each pair of
 // code locations once.
 //

@@ -22,7 +22,7 @@ struct Places {  // all of one element type, a kernel template parameter
 template <class T>
 constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>;
 
-// Integers and f64 are reduced in T, 16-bit floats in f32.
+// f32 and 16-bit floats are reduced in f32, other types as they are.
 template <ReduceOp kOp, int V, class T>
 __device__ void combine_at(const Places& p, int64_t i) {
   if constexpr (kIsFloat<T>) {

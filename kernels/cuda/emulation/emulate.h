@@ -2,8 +2,8 @@
 // Only barriers order threads, and asynchronous copies complete when their thread waits for them. So indexing,
 // reductions, missing waits, missing and divergent barriers are tested without a device. Not modelled: speed,
 // occupancy, real cuBLASLt, memory spaces. Races are detected only in build/cpu/races (races.cpp).
-// Force-included before every source; CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel %
-// gt::emulated::Launch(a)(b)`.
+// Force-included before every source.
+// CMakeLists.txt rewrites `kernel<<<a>>>(b)` to `kernel % gt::emulated::Launch(a)(b)`.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

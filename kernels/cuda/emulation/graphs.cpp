@@ -35,7 +35,7 @@ struct Queue {
   size_t tip = 0, merged = 0;  // indices into kept: after its last item; after those that others wait for
 };
 
-struct Mark {  // a recorded event
+struct Mark {  // an event
   double reading = 0;
   std::weak_ptr<Capture> of;
   Queue* queue = nullptr;

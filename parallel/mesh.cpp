@@ -9,7 +9,7 @@ namespace {
 
 constexpr Axis kAxes[] = {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kExpertDp, Axis::kEp, Axis::kTp};
 
-// An axis as it numbers ranks: neighbours along it are `stride` ranks apart.
+// Rank numbering along one axis: neighbours are `stride` ranks apart.
 struct AxisStep {
   Axis axis;
   int size, stride;

@@ -1,8 +1,8 @@
-// The grid of ranks: the only place that turns a rank number into coordinates and groups.
+// The rank mesh: the only place that maps rank numbers to coordinates and groups.
 //
-// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). Experts see the
-// same ranks another way: the DP * CP coordinates of a stage are EXPERT_DP * EP, ep fastest. Dense parameters are
-// replicated over dp x cp, those of an expert over expert_dp.
+// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). Experts use
+// another view of the same ranks: the DP * CP coordinates of a stage are EXPERT_DP * EP, ep fastest. Dense parameters
+// are replicated over dp x cp, those of an expert over expert_dp.
 #pragma once
 #include <initializer_list>
 #include <memory>
@@ -16,10 +16,10 @@ namespace gt {
 enum class Axis : uint8_t { kPp, kDp, kExpertDp, kEp, kCp, kTp };
 std::string_view name_of(Axis);  // "expert_dp"
 
-// Some axes of the mesh: {Axis::kDp, Axis::kCp}.
+// A set of mesh axes, such as {Axis::kDp, Axis::kCp}.
 class AxisSet {
  public:
-  constexpr AxisSet(Axis a) : bits_(bit(a)) {}  // one axis is a set
+  constexpr AxisSet(Axis a) : bits_(bit(a)) {}  // implicit: one axis is a set
   constexpr AxisSet(std::initializer_list<Axis> axes) {
     for (Axis a : axes) bits_ |= bit(a);
   }
@@ -40,21 +40,21 @@ std::string name_of(AxisSet);  // "dp_cp"
 
 struct MeshShape {
   int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
-  // Consecutive tp ranks that hold the same KV heads, where a model has fewer of them than tp ranks: a divisor of tp.
-  // Not an axis: it changes no rank's coordinates.
+  // Consecutive TP ranks that hold the same KV heads, if a model has fewer KV heads than TP ranks: a divisor of tp. Not
+  // an axis: rank coordinates do not depend on it.
   int kv_ranks = 1;
   int world() const { return pp * dp * cp * tp; }
   int size(Axis) const;
   int coord(Axis, int rank) const;
-  // All ranks whose coordinates on every other axis are those of `rank`, ascending. Requires: not {kDp or kCp} together
-  // with {kExpertDp or kEp}, which are two views of the same ranks.
+  // Ranks whose coordinates on every other axis equal those of `rank`, ascending. Requires: the set does not mix {kDp,
+  // kCp} with {kExpertDp, kEp}, which are two views of the same ranks.
   std::vector<int> members(AxisSet, int rank) const;
-  // The same ranks by the fewest axes: without those of size 1, {kDp, kCp} for {kExpertDp, kEp}.
+  // The same ranks by the fewest axes: drops axes of size 1 and replaces {kExpertDp, kEp} by {kDp, kCp}.
   AxisSet reduced(AxisSet) const;
-  std::string place(int rank) const;  // "pp1 dp0 tp1"
+  std::string place(int rank) const;  // rank coordinates: "pp1 dp0 tp1"
 };
 
-// Ranks that replicate a set of parameters: their gradients are reduced over them, their shards are dealt to them.
+// Ranks that replicate a set of parameters: gradients are reduced over them, shards are distributed among them.
 struct Domain {
   ProcessGroup* group = nullptr;
   int rank = 0, size = 1;
@@ -62,27 +62,29 @@ struct Domain {
 
 class Mesh {
  public:
-  // Collective over the factory's world. Throws kUsage when the world is not pp*dp*cp*tp, naming all five numbers.
+  // Collective over the factory's world. Throws kUsage if the world size is not pp*dp*cp*tp, naming all five numbers,
+  // or if ep does not divide dp*cp.
   Mesh(MeshShape, GroupFactory&);
   const MeshShape& shape() const { return shape_; }
   int rank() const { return rank_; }
   int size(Axis a) const { return shape_.size(a); }
   int coord(Axis a) const { return shape_.coord(a, rank_); }
-  // Ranks that differ from this one on these axes alone; of size 1 where the axes are: collectives are then no-ops.
-  // There are groups of each axis, of {kDp, kCp} and of {kExpertDp, kEp}; kInternal for other products.
+  // Group of the ranks that differ from this one on these axes alone. Of size 1 where the axes are: collectives are
+  // then no-ops. There are groups of each axis, of {kDp, kCp} and of {kExpertDp, kEp}; kInternal for other
+  // combinations.
   ProcessGroup& group(AxisSet) const;
   Domain domain(AxisSet axes) const { return {&group(axes), group(axes).rank(), group(axes).size()}; }
   ProcessGroup& world() const { return *world_; }
-  // Ranks that hold the same key and value heads as this one; of size 1 where every tp rank has its own.
+  // Ranks that hold the same KV heads as this one; of size 1 if every TP rank has its own.
   ProcessGroup& kv() const { return kv_ ? *kv_ : *one_; }
-  // Ranks of the first and last stage with this rank's (dp, tp) place: the two copies of tied weights. Size 1 when pp
-  // is 1 or this rank is on neither end.
+  // Embedding group: the ranks of the first and last stage with this rank's (dp, cp, tp) coordinates, which hold the
+  // two copies of tied weights. Of size 1 if pp is 1 or this rank is on neither stage.
   ProcessGroup& ends() const { return *ends_; }
-  // Every rank of this pipeline stage: dp x cp x tp. The world when pp is 1.
+  // Every rank of this pipeline stage: dp x cp x tp. The world if pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
   // tp, pp, dp, ends, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same list on
-  // every rank. `size` is that of the mesh's groups of this kind (this rank may be on neither end); `group` may be this
-  // rank's group of one.
+  // every rank. `size`: of the mesh's groups of this kind, even if this rank is in none. `group`: then a group of this
+  // rank alone.
   struct Named {
     std::string name;
     ProcessGroup* group;
@@ -92,7 +94,7 @@ class Mesh {
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string place() const { return shape_.place(rank_); }
-  // Where this rank says what it is doing, for its neighbours to see when they wait for it.
+  // Where this rank reports its current activity, which other ranks read while they wait for it.
   RankStatus& status() const { return *status_; }
 
  private:
@@ -102,9 +104,9 @@ class Mesh {
   };
   MeshShape shape_;
   int rank_ = 0;
-  std::unique_ptr<RankStatus> own_status_;  // where the factory has none
+  std::unique_ptr<RankStatus> own_status_;  // if the factory has none
   RankStatus* status_ = nullptr;
-  std::vector<AxisGroup> axis_groups_;  // by MeshShape::reduced
+  std::vector<AxisGroup> axis_groups_;  // keyed by MeshShape::reduced
   std::unique_ptr<ProcessGroup> world_, kv_, ends_, stage_, one_;
 };
 

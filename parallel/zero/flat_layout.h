@@ -1,5 +1,5 @@
-// How the parameters of one scope lie in one flat buffer, and how that buffer is cut over the data-parallel ranks.
-// A pure function: no memory, no ranks, no communication.
+// Maps the parameters of one FSDP unit to offsets in a flat buffer and splits that buffer into data-parallel shards.
+// Pure function: no memory, no ranks, no communication.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -19,10 +19,11 @@ struct FlatLayout {
   int64_t pad = 0;                                 // elements of padding at the end
   int64_t shard = 0;                               // elements a rank
   std::vector<int64_t> offset;                     // of each tensor
-  std::vector<std::vector<FlatSegment>> segments;  // [rank]: its pieces in ascending order; may be empty
+  std::vector<std::vector<FlatSegment>> segments;  // [rank]: tensor ranges in its shard, ascending; may be empty
 };
 
-// Tensors in order, padded at the end to a multiple of align * shards, cut into equal shards.
+// Concatenates tensors of `numels` elements, pads the end to a multiple of align * shards and splits into equal shards.
+// Requires: shards >= 1, align >= 1.
 FlatLayout flat_layout(std::span<const int64_t> numels, int shards, int64_t align = 64);
 
 }  // namespace gt

@@ -3,8 +3,8 @@
 namespace gt {
 namespace {
 
-// A scope's room: factors, each at an aligned address of its own (kernels/ops.h, GemmFp8), then codes and transposed
-// codes of weight after weight.
+// Workspace of a unit: scale_inv of each weight, each at an aligned address (kernels/ops.h, GemmFp8), then rowwise and
+// columnwise data weight by weight.
 constexpr int64_t kFactorBytes = 16;
 
 int64_t count_of(const ScopeSpec& spec) {
@@ -15,7 +15,7 @@ int64_t count_of(const ScopeSpec& spec) {
 
 int64_t code_bytes(const Parameter& p) { return align_up(p.local_shape.numel()); }
 
-// f(parameter, its values): the scope's weights of 8 bits, in order.
+// Calls f(parameter, its values) for the unit's FP8 weights, in order.
 template <class F>
 void each_weight(const ScopeState& s, Tensor values, F f) {
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
@@ -68,7 +68,7 @@ void Fp8Weights::encode(std::span<const Scope> scopes) const {
                  {factor, {1}, DType::kF32, w.device}};
       factor += kFactorBytes;
       codes += 2 * code_bytes(p);
-      if (!shared) measure(w, count);  // nobody is asked between: the weight is in cache when it is read again
+      if (!shared) measure(w, count);  // no collective in between: the weight is still in cache
       backend_.ops->quantize_fp8({.x = w,
                                   .fp8 = {.amax = largest(count++, 1),
                                           .rows = p.codes.rows,

@@ -1,7 +1,7 @@
-// Private to parallel/zero. Weights that products read as numbers of 8 bits (Parameter::fp8): their codes, as the weight
-// lies and transposed, made whenever values are published or gathered. One scale a logical weight, its largest |w|
-// counted over the tensor ranks: no layout changes it. That is known only once all of the weight has been stepped, by
-// ranks whose shards begin and end within rows, so the optimizer's own pass cannot write codes.
+// Private to parallel/zero. FP8 copies of the weights of FP8 GEMMs (Parameter::fp8): rowwise and columnwise
+// (transposed) E4M3 data, requantized whenever values are updated or gathered. Scaling is per logical tensor: the amax
+// is reduced over tp, so the scale does not depend on the layout. The optimizer's kernel cannot quantize in its own
+// pass: the amax is known only after every shard was updated, and shards begin and end within rows.
 #pragma once
 #include <span>
 #include <vector>
@@ -17,17 +17,19 @@ class Fp8Weights {
  public:
   Fp8Weights(const ScopeList&, const Mesh&, const Backend&, Stream compute);
 
-  // What a scope's codes take beside its values; 0: it has none.
+  // Bytes of FP8 data and scale_inv that a unit needs besides its values; 0 if it has no FP8 weights.
   static int64_t bytes_of(const ScopeSpec&);
 
   struct Scope {
     const ScopeState* state;
-    Tensor values;  // whole
-    std::byte* room;
+    Tensor values;  // unsharded
+    std::byte* room;  // workspace, bytes_of() bytes
   };
-  // Makes the codes of all these scopes; their parameters see them. Collective over tp: one maximum for all of them.
+  // Quantizes the FP8 weights of these units and points Parameter::codes at the results. Collective over tp: one amax
+  // all-reduce for all units.
   void encode(std::span<const Scope>) const;
-  void encode_kept() const { encode(kept_); }  // those whose values this rank keeps whole
+  void encode_kept() const { encode(kept_); }  // units whose values this rank keeps unsharded
+  // Clears Parameter::codes of the unit's parameters.
   static void hide(const ScopeState&);
 
   int64_t bytes() const { return largest_.bytes(); }
@@ -37,7 +39,7 @@ class Fp8Weights {
   const Backend& backend_;
   Stream compute_;
   std::vector<Scope> kept_;
-  Buffer largest_;  // f32, of every weight of this rank at most
+  Buffer largest_;  // f32 [FP8 weights on this rank]: the amax of each
 };
 
 }  // namespace gt

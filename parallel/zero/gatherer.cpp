@@ -41,7 +41,7 @@ void ValueGatherer::acquire(ScopeState& s) {
 
 void ValueGatherer::release(ScopeState& s) {
   GT_CHECK(s.users > 0, s.spec.name, " is released more often than acquired");
-  --s.users;  // its bytes go when the window has moved on
+  --s.users;  // its memory is freed when the window has moved on
 }
 
 void ValueGatherer::advance(ScopeState& s) {
@@ -68,12 +68,12 @@ bool ValueGatherer::in_window(const ScopeState& s) const {
 
 void ValueGatherer::gather(ScopeState& s) {
   if (s.gathered) return;
-  // One block for values and what is made of them, for the pool's two ends hold scopes in turn.
+  // One block for values and their FP8 data, because the pool's two ends hold units alternately.
   const int64_t bytes = align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec);
   s.gathered = {pool_.alloc({bytes}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
   s.prepared = false;
   s.gathering = s.domain.group->all_gather(s.value_shard(), s.gathered, compute_);
-  s.show_values(s.gathered, fresh_version());  // these bytes held another scope a moment ago: packed copies must differ
+  s.show_values(s.gathered, fresh_version());  // these bytes held another unit before: packed copies must differ
   live_.push_back(&s);
 }
 

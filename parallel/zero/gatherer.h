@@ -1,5 +1,5 @@
-// Private to parallel/zero. ZeRO stage 3's half of the values: gathers the shards of a scope before it is used, and of
-// the next ones while it is used, and gives the bytes back afterwards. Knows which scopes come next, not why.
+// Private to parallel/zero. Parameter all-gather of ZeRO stage 3: gathers the shards of a unit before its use,
+// prefetches the next units and frees gathered values afterwards. Driven by the execution order alone.
 #pragma once
 #include "kernels/backend.h"
 #include "parallel/zero/scope_state.h"
@@ -11,28 +11,28 @@ class Fp8Weights;
 class StateHash;
 class WeightQuantizer;
 
-// What is gathered at any moment is the window: the scope in use and the next `prefetch` scopes of the order. A scope
-// is gathered when it enters the window and dropped when it leaves it, so what follows itself soon (the last block of a
-// stage's forward, which its backward meets first) is not sent twice, and at most 1 + prefetch scopes exist.
+// Prefetch window: the unit in use and the next `prefetch` units of the execution order. A unit is gathered when it
+// enters the window and freed when it leaves it, so at most 1 + prefetch units are gathered at a time. A unit that is
+// reused soon is not gathered twice, such as the last block of a stage's forward, which its backward uses first.
 class ValueGatherer {
  public:
-  using Order = std::vector<ScopeState*>;  // scopes in the order of use, no scope twice in a row
+  using Order = std::vector<ScopeState*>;  // execution order; no unit twice in a row
 
   ValueGatherer(Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
   void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
   void encode_with(const Fp8Weights* w) { fp8_ = w; }
 
-  void begin(const Order*);  // a pass over the order, from its start; nullptr: no order is known, nothing is prefetched
-  void acquire(ScopeState&);  // readable when this returns
+  void begin(const Order*);   // starts a pass over the order; nullptr: order unknown, nothing is prefetched
+  void acquire(ScopeState&);  // values are readable on the compute stream when this returns
   void release(ScopeState&);
-  void drop_all();  // values have changed, or will
+  void drop_all();  // frees all gathered values: weights have changed or will
 
-  void add_to(StateHash&) const;  // where gathered values lie
-  // Room for a scope's whole f32 values, to write the shard from (initial values). Give it back with free().
+  void add_to(StateHash&) const;  // adds the gathered units and their addresses to a fingerprint
+  // Unsharded f32 buffer for a unit's initial values, from which the shard is copied. Release with free().
   Tensor scratch(const ScopeState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }
   void free(Tensor t) { pool_.free(t); }
-  int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of gathered values at once
+  int64_t high_water() const { return align_up(pool_.high_water()); }  // peak bytes of gathered values
 
  private:
   void advance(ScopeState&);
@@ -46,7 +46,7 @@ class ValueGatherer {
   const Fp8Weights* fp8_ = nullptr;
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
-  size_t next_ = 0;  // place in the order after the scope in use
+  size_t next_ = 0;  // position in the order after the unit in use
   ScopeState* current_ = nullptr;
   std::vector<ScopeState*> live_;
 };

@@ -14,8 +14,8 @@ void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, 
   const int64_t n = p.local_shape.numel();
   std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
   if (p.init.kind == Init::Kind::kNormal) {
-    // Split along dim 0: rows move, columns are whole (a vector is rows of one column). Split along dim 1: every row
-    // has this rank's columns.
+    // Split along dim 0: rows are remapped, columns are complete (a vector is rows of one column). Split along dim 1:
+    // every row has this rank's columns.
     const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
     const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : n, cols = n / rows;
     const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0],

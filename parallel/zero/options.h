@@ -1,4 +1,4 @@
-// What a user chooses about ZeRO (Rajbhandari et al. 2020) and what follows from it. Values only.
+// ZeRO options (Rajbhandari et al. 2020) and the reduction mode derived from them. Plain values.
 #pragma once
 #include <cstdint>
 
@@ -6,31 +6,33 @@
 
 namespace gt {
 
-// When the ranks of the data-parallel group add up their gradients: after every microbatch, so that whole gradients
-// exist only while they are written and travel, or once a step, so that they exist all the time and travel once.
+// When gradients are reduced over the data-parallel group. kEach: after every microbatch; unsharded gradients exist
+// only from their first write to the end of their reduction. kEnd: once a step; unsharded gradients stay allocated and
+// are sent once.
 enum class GradReduce : uint8_t { kAuto, kEach, kEnd };
 
 struct ZeroOptions {
-  int stage = 1;                    // 0: nothing is shared out; 1: optimizer state; 2: gradients too; 3: parameters too
-  int64_t bucket_bytes = 25 << 20;  // scopes are merged until a bucket holds this much gradient
-  bool overlap = true;              // reduce while the backward goes on; off: wait for each reduction
-  GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; below, gradients stay whole and kEnd is all there is
-  int prefetch = 1;                            // stage 3: scopes gathered ahead of the one in use
-  int64_t persist_numel = 100000;              // stage 3: scopes of fewer elements on this rank stay whole
-  // A parameter that no gradient was written for in a step has one of 0 there; else that is an error. Ranks of the
-  // data-parallel group must agree about it where gradients are reduced after each microbatch.
+  int stage = 1;                    // ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters
+  int64_t bucket_bytes = 25 << 20;  // units are merged until a bucket holds this many bytes of gradients
+  bool overlap = true;              // overlap reductions with the backward; false: wait for each reduction
+  GradReduce grad_reduce = GradReduce::kAuto;  // stages 2 and 3; stages 0 and 1 always use kEnd
+  int prefetch = 1;                            // stage 3: units gathered ahead of the one in use
+  int64_t persist_numel = 100000;              // stage 3: units with fewer elements on this rank stay unsharded
+  // Treats a parameter without gradient in a step as having gradient 0; otherwise that is an error. With kEach,
+  // data-parallel ranks must agree on which parameters have none.
   bool allow_unused = false;
-  DType grad = DType::kF32;    // f32 or bf16: gradients as they are kept, and added up over the microbatches
-  DType reduce = DType::kF32;  // f32 or half: what gradients become before data-parallel ranks add them up
-  // Gradients are multiplied by this before data-parallel ranks add them up, and the sums divided by it: what half
-  // types (`reduce`) can hold of a sum of many. Nothing to one rank.
+  DType grad = DType::kF32;    // f32 or bf16: dtype in which gradients are stored and accumulated over microbatches
+  DType reduce = DType::kF32;  // f32, bf16 or fp16: dtype of the data-parallel reduction
+  // Gradients are multiplied by this before the data-parallel reduction and the sums divided by it. Keeps sums over
+  // many ranks within the range of a 16-bit `reduce`. No effect on one rank.
   double scale_before = 1;
-  bool masters = true;         // half values have f32 masters, which are what is trained
-  bool gradients = true;       // false: values alone, for inference; no step, no ranges to update
+  bool masters = true;         // 16-bit values have f32 master weights, which the optimizer updates
+  bool gradients = true;       // false: inference; values alone, no step, no ranges to update
 };
 
-// kEach or kEnd. kAuto: kEnd below stage 2; kEach at stage 3, without a pipeline, and when a step is one microbatch
-// (then both send the same); else kEnd, which sends 2a instead of (m + 1)a elements. 0 microbatches: not known.
+// Resolves kAuto. It is kEnd below stage 2; kEach at stage 3, without a pipeline, and with one microbatch a step, where
+// both send the same volume. Otherwise it is kEnd, which sends 2a instead of (m + 1)a elements (a, m: README.md).
+// microbatches = 0: unknown.
 constexpr GradReduce grad_reduce_of(const ZeroOptions& o, int pp, int microbatches = 0) {
   if (o.stage < 2) return GradReduce::kEnd;
   if (o.grad_reduce != GradReduce::kAuto) return o.grad_reduce;

@@ -45,7 +45,8 @@ ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const Zer
   list_squares();
 }
 
-// A module of half and f32 parameters is two scopes, so that each is gathered in one type; they are used as one.
+// Makes two units of a module with 16-bit and f32 parameters, so that each is gathered in one dtype; they are used as
+// one.
 void ParamStore::add_scope(ScopeSpec spec) {
   ScopeSpec wide = spec, half = spec;
   wide.name += " (f32)";
@@ -102,8 +103,7 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// With one rank in its domain there is nothing to share out, whatever the stage. Values of a companion, few, stay
-// whole.
+// A domain of one rank shards nothing, at any stage. The few values of a companion stay unsharded.
 void ParamStore::allocate(ScopeState& s, bool companion) {
   for (auto& other : scopes_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
@@ -113,7 +113,7 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
   const bool shares = s.domain.size > 1;
   s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
   s.grads_sharded = shares && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
-  // All of it is written before it is read, but for the padding at the end, which stays 0 for good.
+  // Every element is written before it is read, except the padding at the end, which stays 0.
   const auto buffer = [&](bool sharded, DType type) {
     const int64_t from = sharded ? s.begin() : 0, size = sharded ? s.layout.shard : s.layout.size;
     Buffer b(size * size_of(type), compute_.device, *backend_.device);
@@ -133,7 +133,7 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
   else s.show_values(s.held_values(), fresh_version());
 }
 
-// Neighbours with the same rule are one range. Stage 0 updates everything, the others this rank's shard.
+// Merges neighbours with the same decay setting. Stage 0 updates everything, the other stages this rank's shard.
 void ParamStore::add_ranges(int scope) {
   const ScopeState& s = *scopes_[static_cast<size_t>(scope)];
   if (s.owner) return;
@@ -193,7 +193,7 @@ void ParamStore::init_whole(ScopeState& s, Tensor whole, uint64_t seed, int thre
 }
 
 namespace {
-// Values are not f32 initial values as they are drawn, or not what is trained.
+// The values are not f32, or separate master weights are trained.
 bool kept_apart(const ScopeState& s) { return s.rounds() || s.masters.bytes() > 0; }
 }  // namespace
 
@@ -208,7 +208,7 @@ void ParamStore::init(uint64_t seed, int threads) {
       const bool all = options_.stage == 0;
       const int64_t from = all ? 0 : s->begin(), to = from + (all ? s->layout.size : s->layout.shard);
       backend_.ops->cast({.src = all ? whole : s->own(whole), .dst = s->trained_at(from, to, from)}, compute_);
-      backend_.device->synchronize(compute_);  // `room` ends here
+      backend_.device->synchronize(compute_);  // `room` is freed here
     } else if (s->values_sharded) {
       const Tensor whole = gatherer_->scratch(*s);
       init_whole(*s, whole, seed, threads);
@@ -231,7 +231,7 @@ ParamScope& ParamStore::scope(const std::string& name) {
 
 void ParamStore::begin_step(std::span<const uint8_t> unused) {
   GT_CHECK(unused.empty() || static_cast<int>(unused.size()) == total_scopes_, "one entry per scope of the model");
-  const ScopeState* before = nullptr;  // the last one that is used
+  const ScopeState* before = nullptr;  // the last unit that is used
   for (auto& s : scopes_) {
     s->unused = !unused.empty() && unused[static_cast<size_t>(s->spec.index)] != 0;
     s->ends_backward = !s->unused && (before == nullptr || before->spec.stage != s->spec.stage);
@@ -241,7 +241,7 @@ void ParamStore::begin_step(std::span<const uint8_t> unused) {
   gatherer_->begin(ordered_ ? &used_order() : nullptr);
 }
 
-// Where the scope between two uses of another falls away, these are one.
+// Merges two consecutive uses of a unit when the unused units between them are skipped.
 const std::vector<ScopeState*>& ParamStore::used_order() {
   running_order_.clear();
   for (ScopeState* s : step_order_)
@@ -269,7 +269,7 @@ void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }
 
-// What this tensor rank counts, or does not count, of a scope's own shard.
+// Lists the elements of a unit's own shard that this TP rank counts, or those it does not count.
 void ParamStore::list_squares(const ScopeState& s, bool of_counted, int group) {
   if (s.tied_copy()) return;  // counted once, by the owner
   for (const FlatSegment& g : s.own_segments())
@@ -295,7 +295,7 @@ void ParamStore::norm_squares(Tensor out) {
   backend_.ops->sum_squares({.table = norms_.tables().front(), .out = out}, compute_);
 }
 
-// Values of what this rank updates become their masters, to nearest even; the optimizer's step does the same.
+// Rounds master weights to values, to nearest even, as the optimizer step does.
 void ParamStore::round_masters() {
   for (auto& s : scopes_) {
     if (s->masters.bytes() == 0) continue;
@@ -309,8 +309,8 @@ void ParamStore::adopt_masters() {
   publish();
 }
 
-// Values that the optimizer's step did not leave as they are used: the half copy of a tied f32 table, once a step; what
-// is quantized, which was overwritten when it was last published.
+// Recomputes values that the optimizer step does not write: the 16-bit copy of a tied f32 table, and fake-quantized
+// values, which the last publish() overwrote.
 void ParamStore::derive_values(ScopeState& s) {
   const bool copy = s.owner != nullptr && !s.shares_values();
   if (!copy && !(s.quantizes() && s.masters.bytes() > 0)) return;

@@ -1,11 +1,12 @@
-// Owns every parameter's bytes on this rank: flat values and flat gradients, one pair a scope, f32 masters of half
-// values (unless these are trained themselves), and which part of them this data-parallel rank is responsible for.
-// ZeRO (Rajbhandari et al. 2020) says what of it a rank keeps whole:
-//   stage 0: everything; gradients are gathered and every rank updates all;
-//   stage 1: values and gradients; each rank updates its shard and values are gathered;
-//   stage 2: values; of gradients its shard, where they are reduced microbatch by microbatch (GradReduce::kEach);
-//   stage 3: nothing; values are gathered while a scope is used.
-// All reduce by reduce-scatter on the same layout, so they agree bit for bit where gradients are reduced once a step.
+// Owns the parameter memory of this rank. Each FSDP unit has one flat buffer of values, one of gradients and, for
+// 16-bit values, f32 master weights (unless the values themselves are trained). Each data-parallel rank updates its
+// shard. The ZeRO stage (Rajbhandari et al. 2020) determines what a rank keeps unsharded:
+//   stage 0: everything; reduced gradients are all-gathered and every rank updates all parameters;
+//   stage 1: values and gradients; each rank updates its shard and values are all-gathered;
+//   stage 2: values; only its shard of gradients that are reduced after each microbatch (GradReduce::kEach);
+//   stage 3: nothing; values are all-gathered while a unit is in use.
+// All stages reduce-scatter over the same flat layout, so they are bitwise identical where gradients are reduced once a
+// step.
 #pragma once
 #include <memory>
 #include <optional>
@@ -29,124 +30,127 @@ class ValueGatherer;
 class WeightQuantizer;
 struct ScopeState;
 
-// Parameters that are gathered and reduced together. `index`: place in the whole model's scope list, equal on every
-// rank and under every pp, so that norms add up in one order. A tied copy is alone in its scope, and so is its owner.
-// Scopes of a stage come in the order in which its forward uses them.
+// One FSDP unit: parameters that are gathered and reduced together. A tied copy is alone in its unit, and so is its
+// owner. The units of a stage are listed in the order in which its forward uses them. `index`: position in the unit
+// list of the whole model, equal on every rank and under every pp, so that norms are summed in one order.
 struct ScopeSpec {
   std::string name;
   std::vector<Parameter*> params;
   int stage = 0;  // virtual stage
   int index = 0;
-  AxisSet domain{Axis::kDp, Axis::kCp};  // ranks that hold the same parameters: see Mesh::domain
+  AxisSet domain{Axis::kDp, Axis::kCp};  // ranks that replicate these parameters: see Mesh::domain
 };
 
-// A pass through all scopes of a virtual stage, from its last to its first in a backward.
+// One pass through all units of a virtual stage; a backward visits them from last to first.
 struct StageVisit {
   int stage;
   bool backward;
 };
 
-// Bytes to reserve for what exists for a while only: measured by a dry run on the null backend, or 0 for room for
-// everything at once.
+// Bytes to reserve for temporary buffers, as measured by a dry run on the null backend. 0 reserves enough for all units
+// at once.
 struct ZeroMemory {
-  int64_t gathered = 0;   // whole values of scopes in use
-  int64_t gradients = 0;  // whole gradients on their way to the shards
+  int64_t gathered = 0;   // unsharded values of units in use
+  int64_t gradients = 0;  // unsharded gradients until they are reduced
 };
 
-// What the optimizer updates: contiguous ranges that share a rule. All tensors 1-D of equal length.
+// Tensor range that the optimizer updates: contiguous elements of one unit with the same decay setting. All tensors are
+// 1-D and of equal length.
 struct UpdateRange {
   Tensor value, grad;   // value: f32 or half; grad: f32 or bf16
-  Tensor master;        // what is trained: f32, or the value itself
-  Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }  // to be written beside the master
+  Tensor master;        // what is trained: f32 master weights, or the value itself
+  // The value, to be written besides the master; empty if their dtypes are equal.
+  Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }
   bool decay = true;
-  int scope = 0;        // local scope number
-  int64_t at = 0;       // element offset within this rank's part of the scope (state buffers use the same offsets)
+  int scope = 0;        // local unit number
+  int64_t at = 0;       // element offset within this rank's part of the unit (state buffers use the same offsets)
 };
 
-// A range cut by logical tensors (and, at stage 0, by shards, so that sums over pieces have the same bits at every
-// stage), for optimizers that need norms of whole tensors.
+// Part of an UpdateRange that belongs to one logical tensor, for optimizers that need norms of whole tensors. Stage 0
+// splits ranges by shard too, so that sums are bitwise identical at every stage.
 struct UpdatePiece {
   int range = 0;              // in ranges()
   int64_t at = 0, count = 0;  // elements of the range's tensors
   int tensor = 0;             // in tensors()
-  int64_t begin = 0;          // its first element in what this rank's tp place holds of the tensor
-  bool owned = true;  // this rank counts these elements when a tensor is summed up over the ranks of its stage
+  int64_t begin = 0;          // its first element in the flattened tp-local tensor
+  bool owned = true;  // this rank counts these elements when a tensor is summed over the ranks of its stage
 };
 
 class ParamStore {
  public:
-  // total_scopes: scopes of the whole model. Allocates; values are undefined until init() or a load.
+  // total_scopes: FSDP units of the whole model. Allocates; values are undefined until init() or a checkpoint load.
   ParamStore(std::vector<ScopeSpec> scopes, int total_scopes, const ZeroOptions&, const Mesh&, const Backend&,
              Stream compute, ZeroMemory = {});
   ~ParamStore();
 
-  // The order in which this rank's compute actions will use its stages, in a step and in one pass of an evaluation:
-  // what stage 3 prefetches by. Without it nothing is prefetched; with it, scopes must be used in that order.
+  // Sets the order in which this rank's compute actions use its stages, in a step and in one evaluation pass. Stage 3
+  // prefetches by it. Without an order nothing is prefetched; with one, units must be used in that order.
   void set_order(std::span<const StageVisit> step, std::span<const StageVisit> evaluation);
 
-  // Fills values by the counter-based rule: equal under every layout. `threads` host threads.
+  // Initializes values with counter-based randomness, identical under every layout. `threads`: host threads.
   void init(uint64_t seed, int threads);
 
   ParamScope& scope(const std::string& name);
 
-  // -- one step, called through the executor's hooks
-  // unused: by scope of the whole model, equal on every rank; what is not 0 is used by no microbatch of this step, and
-  // its gradient is 0. Empty: all are used.
+  // One step; called through the executor's hooks.
+  // unused: one flag per unit of the whole model, equal on every rank. Nonzero: no microbatch of this step uses the
+  // unit (dropped layers), and its gradient is 0. Empty: all units are used.
   void begin_step(std::span<const uint8_t> unused = {});
   void begin_backward(int stage, int microbatch, bool last);
-  // Of what decides which calls an action of this stage makes for its parameters: who has written gradients, where those
-  // and values lie that exist for a while only, what is being reduced. kernels/replay.h tells actions apart by it.
+  // Hash of the state that determines which calls an action of this stage makes for its parameters: gradients written,
+  // addresses of temporary values and gradients, reductions in flight. kernels/replay.h distinguishes actions by it.
   uint64_t fingerprint(int stage) const;
-  void reduce_grads(int stage);   // launches what has not been launched
-  void reduce_tied();             // adds the two copies' gradients, first-stage + last-stage order
-  void finish_reduction();        // everything has landed; stage 0 gathers; a parameter without gradient is an error
+  void reduce_grads(int stage);   // launches the reductions not launched yet
+  void reduce_tied();             // adds the gradients of both tied copies, first-stage + last-stage order
+  void finish_reduction();        // waits for all reductions; stage 0 all-gathers; a missing gradient is an error
 
-  void begin_evaluation();        // before each pass of an evaluation
+  void begin_evaluation();        // call before each evaluation pass
 
-  // Writes the sum of squares of the gradients per scope, over the elements this rank owns (shard position at every
-  // stage; of elements that several tp ranks hold the first of them; not a tied copy), 0 for scopes of other ranks: out
-  // f64 [total_scopes + 1]. Summed over the world it is the global norm squared, with entries in the model's order
-  // whatever the layout. The last entry is the sum of squares of what the others leave out because another tensor rank
-  // counts it. Only good for knowing that it is finite: a replica that is not would part from its owner.
+  // Writes the sum of squared gradients per unit, 0 for units of other ranks, to `out`, f64 [total_scopes + 1]. Counts
+  // the elements this rank owns: its shard at every stage; of elements that several TP ranks hold, those of the first
+  // rank; no tied copies. Summed over the world it is the squared global norm, with entries in model order under every
+  // layout. The last entry is the sum of squares of elements that another TP rank counts. It serves only as a
+  // finiteness check: a non-finite replica would diverge from its owner.
   void norm_squares(Tensor out);
-  // After finish_reduction(): the parameter that a backward met first among those whose gradients are not finite on
-  // this rank's shard, and its place in the order of a backward of the whole model (0: the first it meets).
+  // After finish_reduction(): the first parameter in backward order whose gradient is not finite on this rank's shard.
+  // place: position in the backward order of the whole model, ascending.
   struct BadGradient {
     int64_t place = 0;
     std::string name;
   };
   std::optional<BadGradient> first_bad_gradient() const;
 
-  // What to update, and how many elements of state a local scope needs.
+  // Tensor ranges to update, their parts by logical tensor, and the optimizer state elements of a local unit.
   std::span<const UpdateRange> ranges() const { return ranges_; }
   std::span<const UpdatePiece> pieces() const { return pieces_; }
   const std::vector<const Parameter*>& tensors() const { return tensors_; }  // same list on all ranks of a stage
   int num_scopes() const;
-  int64_t num_shards() const;  // of all local scopes, over their domains
+  int64_t num_shards() const;  // of all local units, over their domains
   int64_t state_elements(int scope) const;
 
-  // Masters were written from outside, by a checkpoint or a test: values follow on every rank. Collective over dp.
+  // Call after master weights were overwritten (checkpoint load, tests): recomputes values on every rank. Collective
+  // over dp.
   void adopt_masters();
 
-  void publish();  // values changed: gather what is kept whole (stages 1 to 3), new versions
+  void publish();  // all-gathers updated weights that are kept unsharded (stages 1 to 3); new versions
 
-  // Throws when a tied table has drifted apart between first and last stage, naming it. Collective over their ranks.
+  // Throws if the copies of a tied table on first and last stage differ, naming the table. Collective over their ranks.
   void require_equal_copies();
 
-  // Views for checkpoints. `group` "master" gives what is trained: masters, or values of their own type; optimizers
-  // pass their own flat state buffers (one per local scope).
+  // Appends views for checkpoints, one flat buffer per local unit. `group` "master" holds what is trained: master
+  // weights, or values of their own dtype. Optimizers pass their state buffers.
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
-  // "grad/…": sums over dp, valid where `save` between finish_reduction and begin_step.
+  // "grad/…": sums over dp; valid where `save` is set, between finish_reduction and begin_step.
   std::vector<ShardView> grad_views() const;
 
   std::vector<Parameter*> parameters() const;
-  int64_t local_elements() const;     // parameters of this rank's place, padding of the flat buffers excluded
-  int64_t master_bytes() const;       // f32 masters of half values
-  int64_t value_bytes() const;        // kept, and at most gathered so far
-  int64_t grad_bytes() const;         // kept, and at most on their way so far
-  int64_t table_bytes() const { return norms_.bytes(); }  // of what norm_squares() adds up
-  ZeroMemory temporary_bytes() const; // of those, what is not kept
+  int64_t local_elements() const;     // parameters of this rank, padding of the flat buffers excluded
+  int64_t master_bytes() const;       // f32 master weights
+  int64_t value_bytes() const;        // kept, plus the peak gathered so far
+  int64_t grad_bytes() const;         // kept, plus the peak in flight so far
+  int64_t table_bytes() const { return norms_.bytes(); }  // of the segment table of norm_squares()
+  ZeroMemory temporary_bytes() const; // the part of both that is not kept
 
  private:
   void add_scope(ScopeSpec);
@@ -169,13 +173,13 @@ class ParamStore {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
   std::unique_ptr<WeightQuantizer> quantizer_;
-  std::unique_ptr<Fp8Weights> fp8_;  // none: no weight is one of 8 bits
-  std::vector<ScopeState*> step_order_, evaluation_order_, running_order_;  // running: what the step uses of its order
+  std::unique_ptr<Fp8Weights> fp8_;  // null if no weight is FP8
+  std::vector<ScopeState*> step_order_, evaluation_order_, running_order_;  // running: step order, used units only
   bool ordered_ = false;
   std::vector<UpdateRange> ranges_;
   std::vector<UpdatePiece> pieces_;
   std::vector<const Parameter*> tensors_;
-  SegmentTables norms_;  // one: gradients by scope of the model, then what other tensor ranks count
+  SegmentTables norms_;  // one table: gradients by unit of the model, then those that other TP ranks count
 };
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// What checkpoints and tests see of the store: named pieces of logical tensors.
+// Views of the store for checkpoints and tests: named shards of logical tensors.
 #include <cmath>
 
 #include "parallel/zero/param_store.h"
@@ -12,7 +12,7 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
   for (size_t k = 0; k < scopes_.size(); ++k) {
     const ScopeState& s = *scopes_[k];
     if (s.owner) continue;
-    // Saved: this rank's own shard, at every stage. Read besides, where values or state are whole: the rest of them.
+    // Saved: this rank's own shard, at every stage. Read only: the rest, where values or state are unsharded.
     const int64_t held = flat_state[k].numel(), from = held == s.layout.size ? 0 : s.begin();
     for (int r = 0; r < s.domain.size; ++r)
       for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
@@ -37,13 +37,13 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
 }
 
 std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
-  constexpr int64_t kMostParameters = 1 << 16;  // of a scope
+  constexpr int64_t kMostParameters = 1 << 16;  // per unit
   std::vector<BadGradient> all;
   SegmentTables tables;
   tables.open(options_.grad, options_.grad, options_.grad);
   for (const auto& s : scopes_)
     for (const FlatSegment& g : s->own_segments()) {
-      if (s->tied_copy() || g.count == 0) continue;  // of a copy its owner has the sum
+      if (s->tied_copy() || g.count == 0) continue;  // the owner has the sum of both copies
       const auto tensor = static_cast<size_t>(g.tensor);
       tables.add({.grad = s->grads_at(g.at, g.at + g.count).data,
                   .count = g.count,

@@ -59,12 +59,12 @@ void GradReducer::ready(ScopeState& s) {
     if (bucket_fill_ >= options_.bucket_bytes) launch_bucket();
   }
   if (!s.grads_sharded || !s.ends_backward) return;
-  launch_bucket();  // nothing of this microbatch waits for the next one
+  launch_bucket();  // no gradient of this microbatch waits for the next one
   backward_over_ = true;
 }
 
-// A scope's gradients are final on this rank and about to be added up over their domain: the one place for
-// what must be done to them before.
+// Runs once a unit's gradients are final on this rank, before they are reduced over their domain. The one hook for
+// anything that must precede the reduction.
 void GradReducer::complete_gradients(ScopeState& s) {
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
@@ -87,19 +87,19 @@ void GradReducer::multiply(Tensor t, double by) {
   backend_.ops->scale({.x = t, .out = t, .factor = static_cast<float>(by)}, compute_);
 }
 
-// Sharded gradients of a scope that nobody wrote to in this step: an error that names the parameter, or zeros, reduced
-// like others so that all ranks make the same calls.
+// Sharded gradients of a unit that nothing wrote in this step: an error naming the parameter, or zeros, which are
+// reduced like any gradient so that all ranks make the same calls.
 void GradReducer::complete_unused(ScopeState& s) {
   if (!options_.allow_unused && !s.unused) return complete_gradients(s);
-  drain();  // one such scope at a time
+  drain();  // one such unit at a time
   open(s);
-  s.hide_grads();  // the next writer opens them again
+  s.hide_grads();  // the next writer reopens them
   launch(s);
   drain();
 }
 
-// Key and value heads that several tensor ranks hold: each has the part of the gradient that its own query heads make.
-// The ranks of a run get the sum, with the same bits, and go on as one.
+// KV heads that several TP ranks hold: each rank has the gradient of its own query heads. The all-reduce leaves all of
+// them with bitwise identical sums, so the replicas stay equal.
 void GradReducer::sum_shared_heads(ScopeState& s) {
   if (mesh_.kv().size() == 1) return;
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
@@ -114,9 +114,9 @@ void GradReducer::sum_shared_heads(ScopeState& s) {
   for (Work& w : summing_) w.wait(compute_);
 }
 
-// Gradients of `partial` parameters become sums over tp, equal on every tp rank, before anything else reads them. One
-// collective for each run of such neighbours in the flat buffer; elements are added in rank order, so neither runs nor
-// buckets nor the moment change a bit.
+// All-reduces the gradients of `partial` parameters over tp before anything else reads them. One collective per run of
+// adjacent ones in the flat buffer. Elements are added in rank order, so results do not depend on runs, buckets or
+// timing.
 void GradReducer::sum_partial(ScopeState& s) {
   const std::vector<Parameter*>& params = s.spec.params;
   const auto partial = [&](size_t i) { return params[i]->shard.kind == ShardSpec::Kind::kPartial; };
@@ -141,14 +141,15 @@ void GradReducer::launch(ScopeState& s) {
     s.reducing = group.reduce_scatter(s.held_grads(), s.grad_shard(), compute_);
     return;
   }
-  // The first sum of a step goes straight to the shard, later ones are added to it when they land.
+  // The first sum of a step is written to the shard directly; later ones are added to it when they complete.
   s.reducing = group.reduce_scatter(s.open, s.accumulated ? s.own(s.open) : s.grad_shard(), compute_);
   flying_.push_back(&s);
 }
 
-// Sums of what was rounded to halves, each rounded once more on its way, or f32 sums of bf16 gradients, rounded once at
-// home: the ranks' own gradients are not used again.
-// A scope of more than a bucket goes in pieces, all but the last of which are waited for: what travels stays small.
+// Reduces in another dtype than gradients are stored in. Either gradients are rounded to 16 bits and each sum is
+// rounded once more in transit, or bf16 gradients are summed in f32 and rounded once on arrival. This rank's unreduced
+// gradients are not used again. A unit larger than a bucket is sent in chunks; all but the last are waited for, which
+// keeps send buffers small.
 void GradReducer::launch_converted(ScopeState& s) {
   ProcessGroup& group = *s.domain.group;
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
@@ -167,14 +168,14 @@ void GradReducer::launch_converted(ScopeState& s) {
   flying_.push_back(&s);
 }
 
-// Elements of each shard that travel at once.
+// Elements of each shard in one chunk.
 int64_t GradReducer::piece_of(const ScopeState& s) const {
   constexpr int64_t kAlignment = 64;  // of shards
   const int64_t most = options_.bucket_bytes / size_of(options_.reduce) / s.domain.size;
   return std::clamp<int64_t>(most / kAlignment * kAlignment, kAlignment, std::max(kAlignment, s.layout.shard));
 }
 
-// What has been added up joins, or becomes, the same elements of the shard.
+// Adds the reduced chunk to the same elements of the shard, or stores it there.
 void GradReducer::land_piece(ScopeState& s) {
   s.reducing.wait(compute_);
   const int64_t n = s.wire.numel() / s.domain.size;
@@ -213,12 +214,12 @@ void GradReducer::drain() {
 
 void GradReducer::reduce_stage(int stage) {
   launch_bucket();
-  // Reverse execution order, like the buckets: every rank of the group launches in the same order.
+  // Reverse execution order, as in buckets: every rank of the group launches in the same order.
   for (auto it = scopes_.rbegin(); it != scopes_.rend(); ++it) {
     ScopeState& s = **it;
     if (s.spec.stage != stage) continue;
     if (s.phase == Phase::kOpen) {
-      if (converts(s)) drain();  // what one scope sends at a time
+      if (converts(s)) drain();  // one unit's send buffer at a time
       launch(s);
     }
     if (s.grads_sharded && !s.accumulated && s.phase == Phase::kIdle) complete_unused(s);

@@ -1,10 +1,10 @@
-// Private to parallel/zero. Reduces gradients over each unit's domain by reduce-scatter, in buckets of whole
-// scopes in reverse execution order, beside the backward.
+// Private to parallel/zero. Reduce-scatters gradients over each unit's domain, in buckets of whole units in reverse
+// execution order, overlapped with the backward.
 //
-// Whole gradients (stages 0 and 1, GradReduce::kEnd): one reduction a step, in place; this rank's part of the flat
-// buffer is the result. Sharded gradients (kEach): a scope's whole gradients exist from their first writer to the end
-// of their reduction, which is added to the shard that this rank keeps. One bucket is on its way while the next one
-// fills. Where gradients are kept in one type and added up in another, those that are sent live as long.
+// Unsharded gradients (stages 0 and 1, GradReduce::kEnd): one in-place reduce-scatter a step; the result is this rank's
+// shard of the flat buffer. Sharded gradients (kEach): a unit's unsharded gradients exist from their first write to the
+// end of their reduce-scatter, which is accumulated into this rank's shard. One bucket is in flight while the next one
+// fills. If the reduction's dtype is not that of storage, send buffers live as long as the reduction.
 #pragma once
 #include "kernels/backend.h"
 #include "parallel/mesh.h"
@@ -18,18 +18,18 @@ class StateHash;
 class GradReducer {
  public:
   GradReducer(const ScopeList&, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
-  void allocate(int64_t bytes);  // room for whole gradients of sharded scopes
+  void allocate(int64_t bytes);  // workspace for unsharded gradients and send buffers
 
   void begin_step();
   void begin_backward(int stage, bool last);
-  void open(ScopeState&);        // the first writer of a scope is about to write
-  void ready(ScopeState&);       // every contribution of this microbatch is in
-  void reduce_stage(int stage);  // launches what has not been launched
-  void reduce_tied();            // adds the two copies' gradients, first-stage + last-stage order
-  void finish();                 // everything has landed
+  void open(ScopeState&);        // before the first write: allocates the unit's gradients
+  void ready(ScopeState&);       // this microbatch's gradients are complete
+  void reduce_stage(int stage);  // launches the reductions not launched yet
+  void reduce_tied();            // adds the gradients of both copies, first-stage + last-stage order
+  void finish();                 // waits for all reductions
 
-  void add_to(StateHash&) const;  // what is on its way or about to be
-  int64_t high_water() const { return align_up(pool_.high_water()); }  // bytes of whole gradients at once
+  void add_to(StateHash&) const;  // adds buckets and reductions in flight to a fingerprint
+  int64_t high_water() const { return align_up(pool_.high_water()); }  // peak bytes of temporary gradients
 
  private:
   using Phase = ScopeState::Phase;
@@ -56,10 +56,10 @@ class GradReducer {
   Stream compute_;
   Pool pool_;
   std::vector<ScopeState*> bucket_;  // final for this microbatch, not launched yet
-  std::vector<Work> summing_;        // of the two sums over tensor ranks; kept for its storage
-  std::vector<ScopeState*> flying_;  // sharded and converted scopes on their way
+  std::vector<Work> summing_;        // of both reductions over tp; kept for its storage
+  std::vector<ScopeState*> flying_;  // sharded and converted units in flight
   int64_t bucket_fill_ = 0;          // bytes
-  bool backward_over_ = false;       // what flies was launched by a backward that has ended
+  bool backward_over_ = false;       // the reductions in flight were launched by a backward that has ended
 };
 
 }  // namespace gt

@@ -14,7 +14,7 @@ FlatLayout layout_of(const ScopeSpec& spec, int shards) {
   return flat_layout(numels, shards);
 }
 
-// Without bytes but with its shape: whoever uses it outside its scope is caught by the first access.
+// A null pointer with the parameter's shape: use outside the unit's lifetime fails at the first access.
 Tensor nowhere(const Parameter& p, DType type, Device device) { return {nullptr, p.local_shape, type, device}; }
 
 }  // namespace
@@ -78,11 +78,12 @@ void ScopeState::acquire(Stream) {
   if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
-// The companion goes first: the first scope of a stage ends a backward, and nothing may follow it.
+// The companion is released first: the first unit of a stage ends a backward, and nothing may follow it.
 void ScopeState::release(Stream s) {
   if (companion) companion->release(s);
-  // Gradients that the forward made already (the head's, while its logits are in cache) are a microbatch's own: they go
-  // now, so that every microbatch is reduced alone, in order, whatever the schedule does before its backward.
+  // Gradients that the forward already made (the LM head's, while its logits are in cache) belong to this microbatch
+  // alone. They are reduced now, so that every microbatch is reduced on its own, in order, whatever the schedule runs
+  // before its backward.
   if (grads_sharded && phase == Phase::kOpen) reducer.ready(*this);
   if (values_sharded) gatherer.release(shares_values() ? *owner : *this);
 }

@@ -1,5 +1,5 @@
-// Private to parallel/zero. One scope on this rank: its place in the flat layout, the buffers that hold it, and where
-// its gathering and its reduction stand. The gatherer and the reducer change it, the store reads it.
+// Private to parallel/zero. State of one FSDP unit on this rank: its flat layout, its buffers and the progress of its
+// all-gather and reduce-scatter. Written by the gatherer and the reducer, read by the store.
 #pragma once
 #include <array>
 
@@ -14,7 +14,7 @@ class GradReducer;
 class ValueGatherer;
 
 struct ScopeState final : ParamScope {
-  // All parameters have one dtype. place: of each in the module that it comes from.
+  // Requires: all parameters have one dtype. place: index of each parameter in the module it comes from.
   ScopeState(ScopeSpec, std::vector<int> place, DType grad_dtype, Domain, GradReducer&, ValueGatherer&);
 
   ScopeSpec spec;
@@ -22,42 +22,42 @@ struct ScopeState final : ParamScope {
   FlatLayout layout;
   DType dtype;       // of values
   DType grad_dtype;  // of gradients
-  Domain domain;     // ranks that reduce its gradients and share out what is sharded
+  Domain domain;     // ranks that reduce its gradients and hold its shards
   GradReducer& reducer;
   ValueGatherer& gatherer;
-  ScopeState* owner = nullptr;  // of the tied weight, when it is on this rank too: nobody updates this scope
-  ScopeState* copy = nullptr;   // the other way round
-  ScopeState* companion = nullptr;  // f32 parameters of a module whose others are half: used and reduced with it
-  bool unused = false;          // in this step: nothing uses it, its gradient is 0
-  bool ends_backward = false;   // the first scope of its stage that is used: a backward reaches it last
+  ScopeState* owner = nullptr;  // unit of the tied weight, if on this rank too: this unit is then not updated
+  ScopeState* copy = nullptr;   // the inverse: the tied copy that this unit owns
+  ScopeState* companion = nullptr;  // f32 parameters of a module whose others are 16-bit: used and reduced with it
+  bool unused = false;          // in this step: no microbatch uses it, its gradient is 0
+  bool ends_backward = false;   // first unit of its stage that is used: last in a backward
 
-  // What this rank keeps: flat values and gradients, whole or its shard of them.
+  // Memory kept on this rank: flat values and gradients, unsharded or its shard.
   Buffer values, grads;
-  Buffer codes;    // of values that are kept whole and that products read as numbers of 8 bits (Fp8Weights)
-  Buffer masters;  // f32, of what this rank updates; empty where values are what is trained, and in a tied copy. Of
-                   // f32 values too where these are kept whole and quantized
+  Buffer codes;    // FP8 data of weights that are kept unsharded (Fp8Weights)
+  Buffer masters;  // f32 master weights of what this rank updates; empty where values are trained directly and in a
+                   // tied copy. Also for f32 values that are kept unsharded and fake-quantized
   bool values_sharded = false, grads_sharded = false;
 
-  // Gathering: whole values while somebody needs them (values_sharded).
+  // All-gather: unsharded values while in use (values_sharded).
   Tensor gathered;
   Work gathering;
   int users = 0;
 
-  // Reduction. Whole gradients are open from the start of a step; sharded ones are idle until their first writer opens
-  // them, and again once they have been added to the shard.
+  // Reduce-scatter. Unsharded gradients are open from the start of a step. Sharded ones are idle until their first
+  // write, and again once they were accumulated into the shard.
   enum class Phase : uint8_t { kIdle, kOpen, kReady, kReducing, kReduced } phase = Phase::kIdle;
-  Tensor open;  // whole gradients while they exist (grads_sharded)
-  Tensor wire;  // gradients in the type that is sent, while they travel (ZeroOptions::reduce): of every shard the same
-  int64_t wire_at = 0;  // elements, from this one on
+  Tensor open;  // unsharded gradients while they exist (grads_sharded)
+  Tensor wire;  // send buffer in ZeroOptions::reduce: the same elements of every shard
+  int64_t wire_at = 0;  // first of these elements within a shard
   bool last_backward = false;
-  bool accumulated = false;  // grads_sharded: the shard holds something of this step
+  bool accumulated = false;  // grads_sharded: the shard holds gradients of this step
   Work reducing;
 
-  // Weights that are used as int8 codes say them: made from what is trained whenever that is published or gathered.
+  // Quantization-aware training: values are fake-quantized to int8 whenever they are updated or gathered.
   bool quantizes() const { return quantizes_; }
-  bool prepared = false;  // `gathered` is quantized, or its codes are made, where these are wanted
+  bool prepared = false;  // `gathered` is fake-quantized and its FP8 data are made, where needed
 
-  // A tied copy of its owner's type reads the owner's values; of another type it has rounded ones of its own.
+  // A tied copy of its owner's dtype shares the owner's values; one of another dtype has rounded values of its own.
   bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }
   bool rounds() const { return dtype != DType::kF32; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
@@ -65,15 +65,16 @@ struct ScopeState final : ParamScope {
   int64_t begin() const { return layout.shard * domain.rank; }  // this rank's shard is [begin, begin + layout.shard)
   Tensor own(Tensor flat) const { return flat.slice(begin(), layout.shard); }
 
-  Tensor held_values() const;  // whole or shard
+  Tensor held_values() const;  // unsharded or shard
   Tensor value_shard() const { return shard_of(held_values(), values_sharded); }
   Tensor held_grads() const;
   Tensor grad_shard() const { return shard_of(held_grads(), grads_sharded); }
-  // What this rank is responsible for, in the order of the flat buffers.
+  // Tensor ranges of this rank's shard, in the order of the flat buffers.
   const std::vector<FlatSegment>& own_segments() const { return layout.segments[static_cast<size_t>(domain.rank)]; }
-  // Elements [from, to) of the flat buffers, which this rank holds.
+  // Elements [from, to) of the flat buffers. Requires: held by this rank.
   Tensor values_at(int64_t from, int64_t to) const { return held_values().slice(from - value_base(), to - from); }
-  // The same elements of what is trained; [from, to) lies within what this rank updates, which begins at `base`.
+  // The trained values of these elements. Requires: [from, to) lies within what this rank updates, which begins at
+  // `base`.
   Tensor trained_at(int64_t from, int64_t to, int64_t base) const {
     return masters.bytes() > 0 ? masters.tensor({to - from}, DType::kF32, (from - base) * size_of(DType::kF32))
                                : values_at(from, to);
@@ -82,8 +83,8 @@ struct ScopeState final : ParamScope {
     return held_grads().slice(from - (grads_sharded ? begin() : 0), to - from);
   }
 
-  // Parameters see these flat values or gradients, or none.
-  void show_values(Tensor flat, int64_t version);  // the copy's parameters too
+  // Point the parameters' values or gradients into these flat tensors, or clear them.
+  void show_values(Tensor flat, int64_t version);  // also of the tied copy
   void hide_values();
   void show_grads(Tensor flat);
   void hide_grads();
@@ -99,8 +100,8 @@ struct ScopeState final : ParamScope {
   int64_t value_base() const { return values_sharded ? begin() : 0; }
 };
 
-// Of the flattened local tensor, the first so many elements that no other tensor rank holds: all of a split parameter,
-// but for key and value heads that ranks share; none of one that every rank holds whole.
+// Number of leading elements of the flattened tp-local tensor that no other TP rank holds. All of a split parameter,
+// except KV heads that TP ranks share; 0 for a replicated parameter.
 inline int64_t unshared_elements(const Parameter& p, int tp_size) {
   if (p.shard.kind != ShardSpec::Kind::kSplit) return 0;
   if (p.shard.copies(tp_size) == 1) return p.local_shape.numel();
@@ -108,8 +109,8 @@ inline int64_t unshared_elements(const Parameter& p, int tp_size) {
   return p.local_shape.numel() / p.local_shape[0] * rows;
 }
 
-// A segment cut where tensor ranks begin to share its elements; either piece may be empty. Elements that several tensor
-// ranks hold are counted, in norms and in checkpoints, by the first of them.
+// A tensor range split where TP ranks begin to share its elements; either part may be empty. Norms and checkpoints
+// count elements that several TP ranks hold once, on the first of them.
 struct CountedPiece {
   FlatSegment at;
   bool counted;  // by this rank

@@ -1,4 +1,4 @@
-// Whether a tied table that lives on two stages is still one table.
+// Checks that the two copies of a tied table on different stages are still equal.
 #include <vector>
 
 #include "kernels/core/rng.h"
@@ -16,7 +16,7 @@ int64_t hash_of(std::span<const uint8_t> bytes) {
 
 }  // namespace
 
-// Both ranks learn the larger of two hashes, and of their negatives: equal hashes cancel out.
+// The max all-reduce returns the larger of two hashes and of their negatives: equal hashes cancel out.
 void ParamStore::require_equal_copies() {
   ProcessGroup& ends = mesh_.ends();
   if (ends.size() != 2 || compute_.device.kind == DeviceKind::kNull) return;

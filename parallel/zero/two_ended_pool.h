@@ -1,5 +1,5 @@
-// Private to parallel/zero. Room for the few blocks of a moving window: one from the start of the buffer, the next from
-// its end, so that two neighbours never leave a hole that is too small for the third. Same calls, same addresses.
+// Private to parallel/zero. Allocator for the few blocks of a sliding window. It alternates between the two ends of the
+// buffer, so that two neighbours never leave a hole too small for the third. Same calls, same addresses.
 #pragma once
 #include <vector>
 
@@ -11,15 +11,15 @@ class TwoEndedPool {
  public:
   TwoEndedPool() = default;
   explicit TwoEndedPool(Buffer b) : buffer_(std::move(b)) {}
-  // From the end that holds fewer live blocks, in the first hole seen from there.
+  // Allocates from the end with fewer live blocks, first fit.
   Tensor alloc(Shape, DType);
   void free(const Tensor&);
-  // Bytes that a buffer needs for the same calls: most that both ends took together.
+  // Buffer bytes that the same calls need: the peak of the total of both ends.
   int64_t high_water() const { return peak_; }
   void reserve(size_t blocks);
 
  private:
-  // Distances from the block's own end, sorted by begin.
+  // Offsets from the block's own end of the buffer, sorted by begin.
   struct Block {
     int64_t begin, end;
   };

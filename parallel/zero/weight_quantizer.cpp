@@ -7,8 +7,8 @@ namespace {
 
 bool cut_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
 
-// f(parameter, its place in the list, its first row): those whose rows are cut come first, so that one collective has
-// all of their rows. Returns how many rows these have.
+// Calls f(parameter, its index, its first row) for fake-quantized weights. Those whose rows are split come first, so
+// that one collective covers all of their rows. Returns the number of those rows.
 template <class F>
 int64_t each_weight(const ScopeSpec& spec, F f) {
   int64_t at = 0, cut = 0;

@@ -1,5 +1,5 @@
-// Private to parallel/zero. Quantization-aware training: turns the whole values of a scope into what int8 codes by row
-// can say, in place. One scale a logical row, max |w| / 127, as `gpttrain export --dtype int8` has it.
+// Private to parallel/zero. Quantization-aware training: fake-quantizes the unsharded values of a unit to int8, in
+// place. One scale per logical row, max |w| / 127, as in `gpttrain export --dtype int8`.
 #pragma once
 #include <vector>
 
@@ -12,8 +12,8 @@ namespace gt {
 
 class WeightQuantizer {
  public:
-  WeightQuantizer(const ScopeList&, const Mesh&, const Backend&, Stream compute);  // room for the largest scope
-  // Collective over tp where a scope holds weights whose rows are cut.
+  WeightQuantizer(const ScopeList&, const Mesh&, const Backend&, Stream compute);  // workspace for the largest unit
+  // Collective over tp if the unit has weights whose rows are split (dim 1).
   void apply(const ScopeState&, Tensor flat) const;
   int64_t bytes() const { return limits_.bytes(); }
 

@@ -1,4 +1,4 @@
-// Residual adds, norms, activations, attention and the scope nodes.
+// Residual adds, norms, activations, attention and the nodes of FSDP units.
 #include "autograd/ops.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace gt::ops {
 
 namespace {
-// dL/dx is dy: moved where x has its type, rounded where it has not.
+// Sets dL/dx to dy: moved if x has its dtype, else cast.
 void pass_on_as(Backprop& bp, const Var& x, Tensor dy) {
   if (!bp.wants(x) || x.value.dtype == dy.dtype) return bp.pass_on(x, dy);
   const Tensor dx = bp.scratch(dy.shape, x.value.dtype);
@@ -41,8 +41,9 @@ Var add(Tape& t, Var a, Var b) {
 }
 
 namespace {
-// Calls run(begin, rows, sequence, position) for pieces of n rows from row `first` of the microbatch on, each of whole
-// sequences of the given length that begin at that position: the rest of a sequence, whole ones, the beginning of one.
+// Calls run(begin, rows, length, position) for runs of the n rows starting at row `first` of the microbatch. Each run
+// consists of sequences of the given length that start at that position: the rest of one, whole ones, the beginning of
+// one.
 template <class Run>
 void by_sequences(int64_t first, int64_t n, int64_t seq, Run run) {
   for (int64_t at = 0; at < n;) {
@@ -92,7 +93,7 @@ Var gelu(Tape& t, Var x) {
   t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;
     const Tensor dy = bp.grad(s.y);
-    if (bp.sole_owner(s.y)) {  // nobody reads dy after this node: dx takes its place
+    if (bp.sole_owner(s.y)) {  // dy has no later reader: dx overwrites it
       bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dy}, bp.stream());
       return bp.pass_on(s.x, dy);
     }
@@ -118,9 +119,9 @@ void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
   args.accumulate_dw = dgamma.accumulate;
 }
 
-// What a layer of 8 bits wants of the delta's gradient: codes, where their scale is known, else its largest element.
-// With codes the sums over rows, which no pass of the layer's own would make: where they belong, if nothing is there
-// to which they had to be added as a whole.
+// Serves an FP8 layer's request for the gradient of delta: FP8 data if the scale is known, else its amax. FP8 data come
+// with column sums, for which the layer would make no pass. They go to the bias gradient directly, unless they must be
+// added to it.
 void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
   if (!codes.scale->known) {
     codes.looked = args.fp8.seen_anew = true;
@@ -137,8 +138,8 @@ void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
   args.dbias = codes.summed ? bp.dst(*codes.bias).tensor : bp.rebuild(codes.sums);
 }
 
-// dgamma and dbeta come out of the same pass over dy as dx. Where weight gradients are deferred they are not: then the
-// gradients of a scope are all made in its weight pass, and nobody has to keep them from here to there.
+// dgamma and dbeta come out of the same pass over dy as dx. With deferred weight gradients they do not: all gradients
+// of a unit are then computed in its weight pass, and none is kept until then.
 void norm_backward(const NormSaved& s, Backprop& bp) {
   LayerNormGrad args = norm_arguments(s, bp);
   if (bp.pass() == Pass::kFull) want_weights(s, bp, args);
@@ -152,19 +153,19 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     return;
   }
   args.dsum = bp.grad(s.sum);
-  // The gradient of the sum is the gradient of both addends. Nobody reads dsum after this node, so dx takes its place
-  // unless other slots still share it or a deferred weight gradient will read it.
+  // dL/dsum is the gradient of both addends. dx overwrites dsum, which has no later reader, unless other slots share it
+  // or a deferred weight gradient reads it.
   const bool in_place = args.dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? args.dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
-  // Dropped, the delta has a gradient of its own. It takes the place of dout under the same conditions.
+  // With dropout, delta has a gradient of its own. It overwrites dout under the same conditions.
   const bool over_dout = s.drop && s.delta.value.dtype == args.dout.dtype && bp.sole_owner(s.out) &&
                          bp.pass() == Pass::kFull;
   if (s.drop) {
     args.drop = s.drop;
     args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.delta.value.dtype);
   }
-  // The delta's gradient is made here alone: so are its sums over rows and its codes, where it has the type that these
-  // are made of.
+  // All of delta's gradient is computed here, and with it column sums and FP8 data, if it has the dtype that they are
+  // computed from.
   if (s.drop || s.delta.value.dtype == args.dx.dtype) {
     const Backprop::Requested wanted = bp.requested(s.delta);
     args.dbias = wanted.bias.tensor;
@@ -187,7 +188,7 @@ void norm_weight_gradients(const NormSaved& s, Backprop& bp) {
 }  // namespace
 
 namespace {
-// With a mask that drops nothing a multiplication is all there is to do.
+// A mask that drops nothing only scales.
 void drop_rows(const OpTable& ops, Tensor x, Tensor out, const RowDrop& drop, Stream s) {
   if (drop.mask.threshold == 0)
     ops.scale({.x = x, .out = out, .factor = drop.mask.scale}, s);
@@ -214,7 +215,7 @@ Var dropout(Tape& t, Var x, const RowDrop& drop) {
 }
 
 namespace {
-// The norm with codes of its result. While its scale is not known, the result is stored and looked at first.
+// The norm with FP8 data of its result. While the scale is unknown, the result is stored and its amax computed first.
 Coded norm_codes(Tape& t, LayerNorm args, Var out, const CodeScale& scale, Keep keep) {
   const Coded c = code_room(t, out, scale, keep != Keep::kInputs);
   if (scale.known) {

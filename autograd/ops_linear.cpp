@@ -1,10 +1,10 @@
-// Linear layers and the fused two-layer perceptron.
+// Linear layers and the fused MLP.
 #include "autograd/ops.h"
 
 namespace gt::ops {
 namespace {
 
-// dW (+)= dy^T x and, if wanted, db (+)= the sums over rows of dy.
+// dW (+)= dy^T x and, with b, db (+)= column sums of dy.
 void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter* b) {
   const GradDst dw = bp.dst(w), db = b != nullptr ? bp.dst(*b) : GradDst{};
   bp.ops().gemm({.a = dy,
@@ -73,7 +73,7 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
   Var y = room(t, {n, w_down.value.shape[0]}, x.value.dtype, where);
   Tensor pre = t.scratch({n, inner}, x.value.dtype);
   const Arena::Mark kept = t.activations().mark();
-  Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), made once, read twice
+  Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), computed once, read twice
   t.ops().gemm({.a = x.value, .b = w_up.value, .bias = b_up.value, .aux = pre, .out = h.value, .trans_b = true,
                 .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
   forward(t, h.value, w_down, b_down, y.value);
@@ -104,12 +104,12 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
                .weight =
                    [](const Saved& s, Backprop& bp) {
                      const bool again =
-                         s.keep == Keep::kInputs;  // in place: the input rule, which has run, was the last to need pre
+                         s.keep == Keep::kInputs;  // in place: the input rule has run and was the last reader of pre
                      if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
                      weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
                                       bp.bias_done(s.y) ? nullptr : s.b_down);
                      weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up,
-                                      bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has summed it
+                                      bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has computed it
                    }});
   return y;
 }

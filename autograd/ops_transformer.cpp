@@ -1,4 +1,4 @@
-// What Transformer families add to a block: gated activations, rotary positions, the norm of each head.
+// Ops of Llama-style blocks: gated activations, rotary positions, norms of queries and keys.
 #include "autograd/ops.h"
 
 namespace gt::ops {
@@ -41,7 +41,7 @@ Var rope(Tape& t, Var qkv, AttentionShape a, Tensor table, const MicroBatch& mb,
   t.record(Saved{qkv, y, args}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.qkv)) return;
     const Tensor dy = bp.grad(s.y);
-    const bool in_place = bp.sole_owner(s.y);  // nobody reads dy after this node
+    const bool in_place = bp.sole_owner(s.y);  // dy has no later reader
     Rope back = s.args;
     back.x = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
     back.backward = true;
@@ -79,7 +79,7 @@ Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& q_gamma, Parameter& k
   t.record(QkNormSaved{qkv, y, rstd, &q_gamma, &k_gamma, a, gamma_offset}, Rule<QkNormSaved>{
       .input = [](const QkNormSaved& s, Backprop& bp) {
         QkNormGrad args = arguments(s, bp, bp.pass() == Pass::kFull);
-        // Nobody reads dout after this node unless its weight gradients are deferred.
+        // dout has no later reader unless weight gradients are deferred.
         const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
         args.dqkv = in_place ? args.dout : bp.scratch(args.dout.shape, args.dout.dtype);
         bp.ops().qk_norm_grad(args, bp.stream());

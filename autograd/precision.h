@@ -1,28 +1,28 @@
-// Mixed precision: which tensors of a model are stored in half, by level. What an op computes in follows from what it
-// is given; accumulators, statistics and losses are f32 at every level, gradients of parameters f32 or bf16.
+// Mixed precision: which tensors of a model are 16-bit, by level. Ops compute in the dtypes of their inputs.
+// Accumulators, statistics and losses are f32 at every level, parameter gradients f32 or bf16.
 #pragma once
 #include "kernels/core/tensor.h"
 
 namespace gt {
 
-// O0: f32 everywhere. O1: weights are trained in f32; ops of the class kLow (GT_OPS) get half inputs, and half copies
-// of weights that are rounded once a step; the residual stream is f32. O2: parameters and residual stream in half, f32
-// masters are what is trained; norms keep f32 weights. O3: all in half and no masters: small updates are lost, which is
-// what it is there to show.
+// O0: f32 everywhere. O1: f32 weights and residual stream; ops of class kLow (GT_OPS) get 16-bit inputs and 16-bit
+// copies of weights, rounded once a step. O2: 16-bit parameters and residual stream, f32 master weights; norms keep f32
+// weights. O3: all 16-bit without master weights; small updates are lost, which this level exists to demonstrate.
 struct Precision {
   int level = 0;
   DType half = DType::kBF16;
-  bool keep_norm = true;  // O2, O3: weights of norms are f32
-  bool int8 = false;      // quantization-aware training: linear layers and tables compute with what int8 codes can say
-  bool fp8 = false;       // O2: products of a block's linear layers read numbers of 8 bits
-  bool fp8_delayed = false;    // scaled by the largest elements of steps before, not of this tensor
-  bool fp8_skip_ends = false;  // but not in the first block and in the last
-  bool masters = true;    // O2, O3: half weights have f32 masters; else they are themselves what is trained
+  bool keep_norm = true;  // O2, O3: norm weights are f32
+  bool int8 = false;      // quantization-aware training: linear layers and tables compute with int8 fake-quantized
+                          // values
+  bool fp8 = false;       // O2: FP8 GEMMs in the linear layers of each block
+  bool fp8_delayed = false;    // scaled by the amax of previous steps, not of this tensor
+  bool fp8_skip_ends = false;  // but not in the first and the last block
+  bool masters = true;    // O2, O3: 16-bit weights have f32 master weights; else they are trained directly
 
-  DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and of the head
+  DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and the head
   DType table() const { return stream(); }                          // of token and position embeddings
   DType norm() const { return level >= 2 && !keep_norm ? half : DType::kF32; }
-  DType stream() const { return level >= 2 ? half : DType::kF32; }  // residual stream and what stages send
+  DType stream() const { return level >= 2 ? half : DType::kF32; }  // residual stream and boundary tensors of stages
 };
 
 }  // namespace gt

@@ -1,21 +1,21 @@
-// How the tensor axis cuts a parameter, as data, and the arithmetic of the cut. It knows ranks as two numbers only.
+// How tensor parallelism splits a parameter, as data, and the index arithmetic. Ranks appear as two numbers only.
 #pragma once
 #include "kernels/core/tensor.h"
 
 namespace gt {
 
 // OneFlow's S/B/P, DTensor's Shard/Replicate/Partial.
-//   replicate: every tp rank holds it whole and computes the same gradient;
-//   split:     own slice along `dim`; with `blocks` > 1 the dimension is that many blocks (Q, K, V), each split on its
-//              own;
-//   partial:   held whole, but each rank's gradient is a part of the sum over tp (sequence parallelism).
+//   replicate: every tp rank holds all of it and computes the same gradient;
+//   split:     each rank holds a slice along `dim`; with `blocks` > 1 the dimension is that many blocks (Q, K, V), each
+//              split on its own;
+//   partial:   every tp rank holds all of it; gradients are partial sums over tp (sequence parallelism).
 struct ShardSpec {
   enum class Kind : uint8_t { kReplicate, kSplit, kPartial } kind = Kind::kReplicate;
   int8_t dim = 0;
   int8_t blocks = 1;
-  // Of fused queries, keys and values: heads of the first block and of each other one. 0: equal blocks, cut anywhere.
-  // Blocks of fewer heads than tp ranks are cut into heads, and tp / kv_heads consecutive ranks hold the same one;
-  // their gradients of it are parts of its sum.
+  // Of fused QKV: heads of the first block and of each other one. 0: equal blocks, split anywhere. Blocks with fewer
+  // heads than tp ranks are split by heads, and tp / kv_heads consecutive ranks hold the same one; their gradients of
+  // it are partial sums.
   int32_t heads = 0, kv_heads = 0;
 
   static constexpr ShardSpec replicate() { return {}; }
@@ -23,26 +23,26 @@ struct ShardSpec {
   static constexpr ShardSpec split(int dim, int blocks = 1) {
     return {Kind::kSplit, static_cast<int8_t>(dim), static_cast<int8_t>(blocks), 0, 0};
   }
-  // [Q; K; V] along dimension 0, of heads, kv_heads and kv_heads heads.
+  // [Q; K; V] along dimension 0, with heads, kv_heads and kv_heads heads.
   static constexpr ShardSpec qkv(int64_t heads, int64_t kv_heads) {
     return {Kind::kSplit, 0, 3, static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads)};
   }
-  // Consecutive tp ranks that hold the same of the blocks after the first.
+  // Number of consecutive tp ranks that hold the same slice of the blocks after the first.
   constexpr int copies(int tp_size) const {
     return kv_heads > 0 && kv_heads < tp_size ? tp_size / static_cast<int>(kv_heads) : 1;
   }
   friend constexpr bool operator==(ShardSpec, ShardSpec) = default;
 };
 
-// The part of one block that a tp rank holds: [local, local + count) of the dimension on that rank is [at, at + count)
-// of the logical one.
+// A tp rank's slice of one block: local indices [local, local + count) of the dimension are logical indices [at, at +
+// count).
 struct BlockCut {
   int64_t local = 0, count = 0, at = 0;
 };
 
-// Where a split dimension of logical extent `full` (padding included) goes. Element `local` on that rank: its block.
+// Returns the slice that contains index `local` of a split dimension of logical extent `full` (padding included).
 constexpr BlockCut block_cut(const ShardSpec& s, int64_t full, int64_t local, int tp_rank, int tp_size) {
-  const auto equal = [&](int64_t before, int64_t at, int64_t block) -> BlockCut {  // blocks of one size, from there on
+  const auto equal = [&](int64_t before, int64_t at, int64_t block) -> BlockCut {  // blocks of equal size from there on
     const int64_t part = block / tp_size, i = (local - before) / part;
     return {before + i * part, part, at + i * block + tp_rank * part};
   };
@@ -54,13 +54,13 @@ constexpr BlockCut block_cut(const ShardSpec& s, int64_t full, int64_t local, in
   return {q / tp_size + i * head, head, q + (i * s.kv_heads + tp_rank / s.copies(tp_size)) * head};
 }
 
-// The logical place of element `local`.
+// Returns the logical index of local index `local`.
 constexpr int64_t logical_index(const ShardSpec& s, int64_t full, int64_t local, int tp_rank, int tp_size) {
   const BlockCut b = block_cut(s, full, local, tp_rank, tp_size);
   return b.at + local - b.local;
 }
 
-// What a rank holds of a split dimension of logical extent `full`; -1 when it cannot be cut over tp_size ranks.
+// Returns the local extent of a split dimension of logical extent `full`; -1 if it cannot be split over tp_size ranks.
 constexpr int64_t local_extent(const ShardSpec& s, int64_t full, int tp_size) {
   if (s.heads == 0) return full % (int64_t{s.blocks} * tp_size) == 0 ? full / tp_size : -1;
   const int64_t all = s.heads + int64_t{s.blocks - 1} * s.kv_heads, copies = s.copies(tp_size);
@@ -71,7 +71,7 @@ constexpr int64_t local_extent(const ShardSpec& s, int64_t full, int tp_size) {
   return full / all * (s.heads + (s.blocks - 1) * s.kv_heads * copies) / tp_size;
 }
 
-// Of those, the first so many exist on this rank alone; the rest on copies() ranks.
+// Returns how many leading local indices exist on this rank alone; copies() ranks share the rest.
 constexpr int64_t unshared_extent(const ShardSpec& s, int64_t full, int tp_size) {
   if (s.copies(tp_size) == 1) return local_extent(s, full, tp_size);
   return full / (s.heads + int64_t{s.blocks - 1} * s.kv_heads) * s.heads / tp_size;

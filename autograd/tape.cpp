@@ -117,7 +117,7 @@ GradDst Backprop::dst(const Var& x) {
            " already");
   GT_CHECK(r.fp8 == nullptr || !(r.fp8->looked || r.fp8->made), "a gradient ", to_string(x.value.shape),
            " is added to one that is encoded already");
-  if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // somebody else still reads these bytes: write to a copy
+  if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // shared with another reader: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
     ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());
     tape_.drop(s);
@@ -134,7 +134,7 @@ void Backprop::pass_on(const Var& x, Tensor dy) {
     ops().axpy({.x = dy, .y = dx}, stream());
     return;
   }
-  // Which slot owns dy? Blocks of the pool are counted; a seed or a boundary buffer belongs to the caller.
+  // Ownership of dy: pool blocks are counted; an upstream gradient or a boundary buffer belongs to the caller.
   const bool pooled = tape_.grads_.owns(dy);
   if (pooled) tape_.grads_.retain(dy);
   s.grad = dy.view(x.value.shape);
@@ -146,8 +146,8 @@ Backprop::Requested Backprop::requested(const Var& x) {
   Tape::Slot& s = tape_.slot(x.id);
   if (s.grad) return {};
   Requested out{.fp8 = s.request.fp8};
-  // Gradients of a scope that its backward has not reached may have no room yet: opened now they would stand beside
-  // those of the scope that the backward is in.
+  // Gradients of a unit that the backward has not reached may not be allocated yet. Opening them now would keep them
+  // alive together with those of the current unit.
   s.request.summed = pass_ == Pass::kFull && s.request.bias != nullptr && s.request.bias->grad;
   if (s.request.summed) out.bias = dst(*s.request.bias);
   return out;

@@ -11,7 +11,7 @@ Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
   t.record(Saved{x, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     if (!bp.wants(s.x)) return;
     const Tensor dy = bp.grad(s.y);
-    const bool in_place = bp.sole_owner(s.y);  // a gradient that other slots share, or a seed, is summed in a copy
+    const bool in_place = bp.sole_owner(s.y);  // a gradient that other slots or the caller share is summed in a copy
     const Tensor sum = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
     if (!in_place) bp.ops().copy({.src = dy, .dst = sum}, bp.stream());
     s.g->all_reduce(sum, ReduceOp::kSum, bp.stream()).wait(bp.stream());
@@ -50,7 +50,7 @@ Var gather_rows(Tape& t, Var x, ProcessGroup& g) {
   return all;
 }
 
-// On the weight side: only weight gradients read `all` again, which zero-bubble schedules leave for later.
+// A weight rule: only weight gradients read `all` again, and zero-bubble schedules defer them.
 void regather_rows(Tape& t, Var x, Var all, ProcessGroup& g) {
   if (g.size() == 1) return;
   t.discard(all);
@@ -105,8 +105,8 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
 }
 
 namespace {
-// Losses of rows, and where dlogits is given their gradient. Several ranks exchange (max, sum exp, target logit) of
-// every row, in rank order, between two passes over the logits; one alone makes one pass.
+// Token losses and, if dlogits is given, their gradient. Several ranks all-gather (max, sum exp, target logit) of every
+// row, in rank order, between two passes over the logits; a single rank makes one pass.
 void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
   if (g.size() == 1) return t.ops().cross_entropy(a, t.stream());
   const int64_t rows = a.targets.numel(), first_col = a.logits.shape.cols() * g.rank();

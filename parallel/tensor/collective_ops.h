@@ -1,5 +1,5 @@
-// Collectives as differentiable ops: each one's backward is its mirror image (Megatron's f and g). Built on the public
-// tape API; autograd/ knows nothing of ranks. On a group of size 1 each is free.
+// Collectives as differentiable ops; the backward of each is its conjugate collective (Megatron's f and g). Built on
+// the public tape API; autograd/ does not depend on ranks. On a group of size 1 each is a no-op.
 #pragma once
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
@@ -11,24 +11,25 @@ namespace gt::ops {
 Var copy_to_group(Tape&, Var x, ProcessGroup&);      // forward: x            backward: all-reduce of dx
 Var reduce_from_group(Tape&, Var x, ProcessGroup&);  // forward: all-reduce   backward: dx
 
-// Sequence parallelism: between column and row layers rank i of a group of t holds rows [i n/t, (i+1) n/t) of n.
+// Sequence parallelism: between column- and row-parallel layers, rank i of a group of t holds rows [i n/t, (i+1) n/t)
+// of n.
 // gather_rows: x [n/t, C] -> all [n, C]. Forward: all-gather; backward: reduce-scatter. After the last op that reads
-// `all`, regather_rows gives its bytes back and has the backward gather it again for the rules that read it; where none
-// does, Tape::discard is enough.
+// `all`, regather_rows frees it and gathers it again in the backward for the rules that read it. If no rule reads it,
+// Tape::discard is enough.
 Var gather_rows(Tape&, Var x, ProcessGroup&);
 void regather_rows(Tape&, Var x, Var all, ProcessGroup&);
-// Partial sums [n, C], transient, which no rule reads -> this rank's rows of their sum [n/t, C]. Forward:
-// reduce-scatter; backward: all-gather.
+// Partial sums [n, C] -> this rank's rows of their sum [n/t, C]. Forward: reduce-scatter; backward: all-gather.
+// Requires: `partial` is transient and no rule reads it.
 Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 
-// Rows of `table` (this rank's slice of the padded vocabulary, first row `first_row`) for tokens [batch, seq]; summed
-// over the group. Result [batch*seq, C], or this rank's rows of it.
+// Vocabulary-parallel embedding of tokens [batch, seq], summed over the group. `table` is this rank's slice of the
+// padded vocabulary, starting at row `first_row`. Returns [batch*seq, C], or this rank's rows of it.
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis&);
 
-// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,
-// `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
-// The gradient of the root is known before the backward starts (mb.loss_seed), so dx and dW are made in the forward
-// while the logits are in cache when the tape records.
+// LM head with cross-entropy; returns the sum of the microbatch's token losses, f64 [1]. The logits x W^T are split
+// over the group by vocabulary and computed `chunk` rows at a time, so the full logits never exist. x [n, C], w [local
+// V, C]; columns >= vocab are padding. The upstream gradient of the loss (mb.loss_seed) is known before the backward.
+// When the tape records, dx and dW are therefore computed in the forward, while the logits are in cache.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&);
 
 }  // namespace gt::ops

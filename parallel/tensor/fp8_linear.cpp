@@ -3,8 +3,8 @@
 namespace gt::ops {
 namespace {
 
-// What h, which is `what` (x, of, pre), is scaled by: the largest of steps before, or of the whole logical tensor, for
-// which there is `room`.
+// Returns the amax that scales h = `what` (x, of, pre): that of the history, or that of the whole logical tensor,
+// computed into `room`.
 Tensor amax_of(const Fp8Range& range, const QuantizeFp8& what, Tensor room, const OpTable& ops, Stream stream) {
   if (range.scale.known) return range.scale.amax;
   ops.quantize_fp8({.x = what.x, .fp8 = {.seen = room, .seen_anew = true}, .of = what.of, .pre = what.pre}, stream);
@@ -12,15 +12,15 @@ Tensor amax_of(const Fp8Range& range, const QuantizeFp8& what, Tensor room, cons
   return room;
 }
 
-// A layer as its rules see it.
+// A layer as its rules have saved it.
 struct Layer {
   Coded x;
   Parameter *w, *b;
   const Fp8Linear* scales;
-  mutable GradCodes dy;  // rows for the input rule, the rest for the weight rule, which may be deferred
+  mutable GradCodes dy;  // rowwise data for the input rule, the rest for the weight rule, which may be deferred
 };
 
-// input_grad: somebody wants the gradient of x.
+// input_grad: dL/dx is needed.
 Layer layer_of(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Linear& scales, bool input_grad) {
   const int64_t n = x.x.value.shape.rows(), out = w.value.shape[0];
   return {x,
@@ -35,8 +35,8 @@ Layer layer_of(Tape& t, const Coded& x, Parameter& w, Parameter* b, const Fp8Lin
            .scale = &scales.output_grad.scale}};
 }
 
-// The gradient of y, which the layer gives, may come encoded. Not where several ranks hold columns of it: they would
-// have to agree on its largest element first.
+// Requests FP8 data of dL/dy from the op that computes it. Not if several ranks hold columns of it: they would have to
+// reduce the amax first.
 void ask_for_codes(Tape& t, const Layer* saved, const Var& y) {
   if (saved != nullptr && saved->scales->output_grad.split == nullptr) t.request(y, {.fp8 = &saved->dy});
 }
@@ -52,8 +52,8 @@ void multiply(Tape& t, const Coded& x, const Parameter& w, const Parameter* b, T
   t.discard(x.rows);
 }
 
-// Codes of the gradient of y, which is `dy` (x, of, pre), where whoever made it has not made them: rows and columns.
-// The bias' gradient is summed in the same pass; where weight gradients are deferred, to be added in theirs.
+// Quantizes dL/dy = `dy` (x, of, pre) rowwise and columnwise, unless the op that computed it has done so. The same pass
+// sums the bias gradient; if weight gradients are deferred, it is added to the parameter in their pass.
 void encode_gradient(const Layer& l, QuantizeFp8 dy, Backprop& bp) {
   if (l.dy.made) return;
   const Fp8Range& range = l.scales->output_grad;
@@ -71,7 +71,7 @@ void encode_gradient(const Layer& l, QuantizeFp8 dy, Backprop& bp) {
   l.dy.made = true;
 }
 
-// Gives the rows of codes back.
+// Computes dL/dx. Frees the rowwise data of dL/dy.
 void input_product(const Layer& l, GradDst dx, Backprop& bp) {
   bp.ops().gemm_fp8({.a = bp.value(l.dy.rows),
                      .b = l.w->codes.columns,

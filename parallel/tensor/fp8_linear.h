@@ -1,9 +1,8 @@
-// A linear layer whose products read numbers of 8 bits (Micikevicius et al. 2022): x and w as f8e4m3, the gradient of y
-// as f8e5m2, each times one factor that takes its largest element to the largest code. Sums are f32, y and the gradient
-// of x have the type of x, the weight's gradient its own; the bias is added, and its gradient summed, outside of the
-// codes. Who makes x writes its codes (autograd/coded.h), and so does the norm that makes the gradient of y: no product
-// is preceded by a pass that only encodes, but for attention's result, which cuDNN gives as halves, and for other
-// gradients, which are read once, for codes both ways round and for the bias.
+// FP8 linear layer (Micikevicius et al. 2022): x and w in E4M3, dL/dy in E5M2, each with one scale that maps its amax
+// to the largest FP8 value. Accumulation is f32. y and dL/dx have the dtype of x, dL/dw its own; the bias and its
+// gradient are not quantized. The op that produces x writes its FP8 data (autograd/coded.h), and so does the norm that
+// produces dL/dy, so these need no separate quantization pass. Exceptions: the output of attention, which cuDNN writes
+// in 16 bits, and other gradients. The latter are read once, for rowwise and columnwise data and the bias gradient.
 #pragma once
 #include <string>
 
@@ -12,12 +11,12 @@
 
 namespace gt {
 
-// How one tensor that a layer reads, or gets back, is scaled: by the largest element of the logical tensor, so that no
-// layout changes its codes.
+// Scaling of one tensor that a layer reads, or of its output gradient: by the amax of the logical tensor, so that
+// quantized values do not depend on the layout.
 struct Fp8Range {
   std::string name;               // "layers.0.attn.qkv.input", "layers.0.attn.qkv.output_grad"
-  ProcessGroup* split = nullptr;  // ranks that hold columns of it each, and agree on the largest; nullptr: all have all
-  CodeScale scale = {};           // delayed scaling: the memory is the engine's
+  ProcessGroup* split = nullptr;  // ranks that each hold columns of it and reduce the amax; nullptr: not split
+  CodeScale scale = {};           // delayed scaling; memory owned by the engine
 };
 
 struct Fp8Linear {
@@ -26,26 +25,26 @@ struct Fp8Linear {
 
 namespace ops {
 
-// Codes of x, or of what `of` makes of it, for fp8_linear. The columns are kept, or (Keep::kInputs) made again from x,
-// which then has to be rebuilt by then.
+// Quantizes x, or `of` applied to x, for fp8_linear. Columnwise data are kept or, with Keep::kInputs, recomputed in the
+// backward from x, which must have been rebuilt by then.
 Coded encode(Tape&, Var x, CodesOf of, const Fp8Range&, Keep);
 
-// y [n, out] = x [n, in] w^T + b, with n, in and out multiples of 16. Gives the rows of x back.
+// y [n, out] = x [n, in] w^T + b, with n, in and out multiples of 16. Frees the rowwise data of x.
 Var fp8_linear(Tape&, const Coded& x, Parameter& w, Parameter* b, const Fp8Linear&, Output = Output::kKept);
-// The same of values.
+// The same for an unquantized x.
 inline Var fp8_linear(Tape& t, Var x, Parameter& w, Parameter* b, const Fp8Linear& layer, Keep keep,
                       Output where = Output::kKept) {
   return fp8_linear(t, encode(t, x, CodesOf::kPlain, layer.input, keep), w, b, layer, where);
 }
 
-// One of the two layers of a perceptron.
+// One of the two linear layers of an MLP.
 struct Fp8Half {
   Parameter& w;
   Parameter* b;
   const Fp8Linear& scales;
 };
-// down(gelu(up(x))). The GELU's result and its gradient are codes alone: what is kept in half is what enters it.
-// kInputs: codes of the GELU's result are made again.
+// down(gelu(up(x))). The GELU output and its gradient exist in FP8 only; the 16-bit GELU input is kept. kInputs: the
+// FP8 GELU output is recomputed.
 Var fp8_mlp(Tape&, const Coded& x, Fp8Half up, Fp8Half down, Keep, Output = Output::kKept);
 
 }  // namespace ops

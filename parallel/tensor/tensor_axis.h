@@ -1,13 +1,14 @@
-// How activations lie between tensor-parallel layers: whole on every rank of the tensor axis or, with sequence
-// parallelism (Korthikanti et al. 2022), each rank its own rows. What is computed row by row there (norms, residual
-// adds, dropout) then works on 1/t of the rows; its parameters get partial gradients (ShardSpec::partial).
+// Layout of activations between tensor-parallel layers: replicated over tp or, with sequence parallelism (Korthikanti
+// et al. 2022), split by rows. Row-wise ops there (norms, residual adds, dropout) then process 1/t of the rows, and
+// their parameters get partial gradients (ShardSpec::partial).
 #pragma once
 #include "kernels/core/batch.h"
 #include "parallel/comm/process_group.h"
 
 namespace gt {
 
-// Rows [first, first + rows) of a microbatch's flat [batch * seq] tokens: row r is position r % seq of sequence r / seq.
+// Rows [first, first + rows) of a microbatch's flattened [batch * seq] tokens: row r is position r % seq of sequence r
+// / seq.
 struct RowSlice {
   int64_t first = 0, rows = 0;
 };
@@ -18,8 +19,8 @@ struct TensorAxis {
 
   bool cut_rows() const { return sequence_parallel && group.size() > 1; }
 
-  // The rows that this rank holds between tensor-parallel layers: equal, contiguous, in rank order. Throws when the
-  // group does not divide them.
+  // Returns the rows that this rank holds between tensor-parallel layers: equal contiguous slices in rank order. Throws
+  // if the group size does not divide the rows.
   RowSlice rows(const MicroBatch& mb) const {
     const int64_t n = mb.batch * mb.seq;
     if (!cut_rows()) return {0, n};

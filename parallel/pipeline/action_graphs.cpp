@@ -6,10 +6,10 @@
 namespace gt {
 namespace {
 
-constexpr size_t kMostGraphs = 512;  // kinds of actions; a graph of a large model takes megabytes
+constexpr size_t kMostGraphs = 512;  // distinct keys; a graph of a large model takes megabytes
 
 int64_t bytes_of(const MicroBatch& mb) {
-  int64_t sum = 2 * kAlign;  // the seed; the ordinal
+  int64_t sum = 2 * kAlign;  // the upstream gradient; the ordinal
   for (const Tensor& t : {mb.tokens, mb.targets, mb.segments}) sum += t ? align_up(t.bytes()) : 0;
   return sum;
 }
@@ -24,7 +24,7 @@ ActionGraphs::~ActionGraphs() {
   twin_.device->drop_event(read_);
 }
 
-// Another shape makes other calls: what was recorded is of no more use.
+// Another shape makes other calls and invalidates all recordings.
 void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
   on_ = twin_.replays;
   why_.clear();
@@ -46,7 +46,7 @@ void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
     inputs_ = Buffer();
     inputs_ = Buffer(slots_ * slot_bytes_, stream_.device, *twin_.device);
   }
-  while (!twin_.device->done(read_)) std::this_thread::yield();  // long past: the host waits once a step
+  while (!twin_.device->done(read_)) std::this_thread::yield();  // normally long done: the host waits once a step
   if (list.size() > ordinals_.size()) ordinals_ = HostArray<int64_t>(list.size(), *twin_.device);
   for (size_t k = 0; k < list.size(); ++k) ordinals_[k] = list[k].first_sample;
 }

@@ -1,7 +1,6 @@
-// A rank's compute actions as graphs of the device (kernels/replay.h). What changes from microbatch to microbatch is
-// brought to the activation slot before its forward: tokens, targets, the loss's seed where microbatches have their own,
-// and the ordinal of the first sample are then found at addresses of the slot, so that all microbatches of a slot make
-// the same calls.
+// Compute actions of a rank as device graphs (kernels/replay.h). Per-microbatch inputs are copied to the activation
+// slot before its forward: tokens, targets, the loss's upstream gradient if microbatches differ in it, and the ordinal
+// of the first sample. All microbatches of a slot then read them at the same addresses and make the same calls.
 #pragma once
 #include <memory>
 #include <span>
@@ -15,9 +14,9 @@
 
 namespace gt {
 
-// Which actions, `act` to `to` of one microbatch, make the same calls. Addresses that are not of the slot take part as
-// they are; `pool`: where the gradients that are alive lie (Pool::fingerprint), for it decides where others will;
-// `parameters`: who has written their gradients, and whatever else GradHooks::fingerprint tells of them.
+// Identifies actions, `act` to `to` of one microbatch, that make the same calls. Addresses outside the slot are part of
+// the key. `pool`: addresses of live gradients (Pool::fingerprint), which determine later allocations. `parameters`:
+// GradHooks::fingerprint, such as which gradients have been written.
 struct ActionKey {
   Act act = Act::kForward, to = Act::kForward;
   int stage = 0, slot = 0;
@@ -28,14 +27,14 @@ struct ActionKey {
 
 class ActionGraphs {
  public:
-  // `twin`: replayable(). Before every run it is asked whether its calls may be recorded (Backend::replays).
+  // `twin`: replayable(). Its Backend::replays is read before every run: whether calls may be recorded.
   ActionGraphs(const Backend& twin, Stream, int slots);
   ~ActionGraphs();
 
-  // A run of these microbatches begins, whose actions are all as big as each other; false: they run as ever.
+  // Begins a run of these microbatches. If their shapes differ, the actions of this run are queued eagerly.
   void begin_run(std::span<const MicroBatch>);
   void end_run();
-  // Microbatch k as the stage is to see it in this slot. Queues the copies that bring it there.
+  // Returns microbatch k as the stage reads it in this slot, and queues the copies that put it there.
   MicroBatch bring(int slot, int k, const MicroBatch&);
 
   template <class Work>
@@ -60,9 +59,9 @@ class ActionGraphs {
   Buffer inputs_;  // of all slots
   int64_t slot_bytes_ = 0, batch_ = 0, seq_ = 0;
   HostArray<int64_t> ordinals_;  // of the running step's microbatches
-  Event read_;                   // the device has read ordinals_
+  Event read_;                   // recorded once the device has read ordinals_
   bool on_ = false, seeds_differ_ = false;
-  std::string why_;  // not on; empty: as was asked for
+  std::string why_;  // why graphs are off; empty: on, or disabled by the caller
   ReplayCounts counts_;
 };
 

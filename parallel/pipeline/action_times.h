@@ -1,5 +1,5 @@
-// When the actions of a run were done on its stream (StreamClock): marks while they are queued, times once the run is
-// known to be over.
+// Times of a run's actions on its stream (StreamClock): marks while they are queued, times once the run is known to be
+// complete.
 #pragma once
 #include <span>
 #include <vector>
@@ -11,14 +11,14 @@ namespace gt {
 class ActionTimes {
  public:
   ActionTimes(const DeviceApi& api, Stream s) : clock_(api, s) {}
-  // What a run may have: entries of compute actions and of others.
+  // Reserves entries of one run, for compute actions and for the others.
   void reserve(size_t computed, size_t moved);
 
   void begin_run();
   bool behind() const { return clock_.behind(); }
   size_t mark() { return clock_.mark(); }
-  // What ended now and began at a mark. computed: queued as one piece, `entry` without its actions. moved: a message or
-  // a reduction; `waited`: the stream waited for it.
+  // Record what began at mark `begin` and ends now. computed: actions queued as one unit; `entry` without its actions.
+  // moved: a message or a reduction; `waited`: the stream waited for it.
   void computed(std::span<const Action>, size_t begin, ActionTime entry);
   void moved(const Action&, size_t begin, int64_t bytes, bool waited = false);
   void settle();

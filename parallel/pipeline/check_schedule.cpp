@@ -12,7 +12,7 @@ std::string token(const Action& a) { return to_string(Program{a}); }
 
 constexpr unsigned bit(Act a) { return 1U << static_cast<unsigned>(a); }
 
-// One rank, first action to last, with what has happened so far.
+// Checks the program of one rank from its first action to its last.
 class RankCheck {
  public:
   RankCheck(const Schedule& s, int rank, bool forward_only)
@@ -58,13 +58,13 @@ class RankCheck {
     before = a.microbatch;
   }
 
-  // The other end of a message exists and is another rank.
+  // Requires that the other end of a message exists and is on another rank.
   void edge(const Action& a, int other) const {
     need(other >= 0 && other < s_.stages, "stage ", a.stage, " of ", s_.stages, " has nobody on that side");
     need(!here(other), "stage ", other, " lives on the same rank: no message");
   }
 
-  // The input of a compute action is there: received, or computed by the neighbouring stage on this rank.
+  // Requires that the input of a compute action is available: received, or computed by the adjacent stage on this rank.
   void input_ready(const Action& a, int from, bool down) {
     if (from < 0 || from >= s_.stages) return;
     if (!here(from)) {
@@ -154,12 +154,13 @@ class RankCheck {
   size_t k_ = 0;
   std::vector<unsigned> did_;                  // [stage, microbatch] acts so far
   std::vector<int> last_input_, last_weight_;  // [stage] last microbatch of B or I; of B or W
-  std::vector<int> last_forward_;              // [stage] of F: a fused loss accumulates its weight gradient in forward
+  std::vector<int> last_forward_;              // [stage] of F: a fused loss accumulates its weight gradient in the
+                                               // forward
   std::vector<char> reduced_;                  // [stage]
   bool tied_ = false;
 };
 
-struct Ends {  // ranks of a message and its direction
+struct Ends {  // source and destination rank of a message, and its direction
   int from, to;
   bool down;
 };
@@ -171,7 +172,7 @@ Ends ends_of(const Schedule& s, const Action& a) {
   return send ? Ends{here, there, down} : Ends{there, here, down};
 }
 
-// Sends and receives of every channel (source, destination, direction) are the same list.
+// Requires that the sends and receives of every channel (source, destination, direction) are the same list.
 void check_messages(const Schedule& s) {
   struct End {
     Action action;
@@ -181,7 +182,7 @@ void check_messages(const Schedule& s) {
     std::vector<End> sent, received;
   };
   const auto p = static_cast<size_t>(s.ranks);
-  std::map<size_t, Channel> channels;  // those in use: p * p * 2 of them are too many for a hostile p
+  std::map<size_t, Channel> channels;  // only those in use: a hostile p would make p * p * 2 too many
   for (const Program& program : s.program)
     for (size_t k = 0; k < program.size(); ++k) {
       const Act act = program[k].act;

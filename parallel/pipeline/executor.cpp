@@ -12,11 +12,11 @@
 namespace gt {
 namespace {
 
-struct Slot {  // what one microbatch in flight needs
+struct Slot {  // state of one microbatch in flight
   Arena arena;
   Tape tape;
-  MicroBatch batch;  // as its stage sees it
-  Work sending;  // without backward: its output, still on its way when the microbatch is done
+  MicroBatch batch;  // as its stage reads it
+  Work sending;  // without backward: its output, possibly still in flight when the microbatch is done
   Action sent{};
   Slot(int64_t bytes, Pool& grads, const OpTable& ops, const DeviceApi& api, Stream s)
       : arena(Buffer(bytes, s.device, api)), tape(arena, grads, ops, s) {}
@@ -24,27 +24,28 @@ struct Slot {  // what one microbatch in flight needs
 
 struct Cell {  // one (local chunk, microbatch) during a step
   Var x, y;
-  Tensor handed;  // gradient of y from a stage on this rank: one use of a pool block is held
-  Tensor dx;      // gradient of x on its way to the stage before: one use of a pool block is held
+  Tensor handed;  // gradient of y from a stage on this rank: holds one reference to a pool block
+  Tensor dx;      // gradient of x for the previous stage: holds one reference to a pool block
   Work receiving_x, receiving_dy, sending_y;
   Work preamble_x, preamble_dy;
-  bool announced[2] = {};  // preamble of x, of dy: read and found right
+  bool announced[2] = {};  // preamble of x, of dy: received and validated
 };
 
-struct Outgoing {  // a gradient on its way; the pool block lives until the work was waited for
+struct Outgoing {  // a gradient in flight; its pool block is held until the send was waited for
   Work work;
   Tensor tensor;
   Action action{};
 };
 
-// Activations and gradients of different stages never queue behind each other. `to`: receiving virtual stage.
+// Separate tags: activations and gradients of different stages never queue behind each other. `to`: receiving virtual
+// stage.
 int tag_of(bool down, int to) { return 2 * to + (down ? 0 : 1); }
 
 bool computes(Act act) {
   return act == Act::kForward || act == Act::kBackward || act == Act::kBackwardInput || act == Act::kBackwardWeight;
 }
 
-// The message of this stage and microbatch that `act` is.
+// Message `act` of the stage and microbatch of `a`.
 Action as(Act act, const Action& a) { return {act, a.stage, a.microbatch}; }
 
 }  // namespace
@@ -89,9 +90,10 @@ struct PipelineExecutor::Impl {
   Slot& slot(const Action& a) { return *slots[static_cast<size_t>(place(a).slot)]; }
   Stage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
-  // The same as the stage is to see it.
+  // The same microbatch, as the stage reads it.
   MicroBatch seen(const Action& a) { return graphs ? graphs->bring(place(a).slot, a.microbatch, batch(a)) : batch(a); }
-  // Makes the calls of actions between whose microbatches only what seen() brings differs, as a graph where it can.
+  // Queues the calls of these actions, as a graph if possible. Across microbatches they differ only in what seen()
+  // copies.
   template <class Work>
   void queue(std::span<const Action> actions, Work work) {
     if (!graphs) return work();
@@ -120,14 +122,14 @@ struct PipelineExecutor::Impl {
              places.buffers, " buffers");
     return boundary.tensor(shape, type, number * buffer_bytes);
   }
-  // What this rank sends or receives of a boundary tensor.
+  // The part of a boundary tensor that this rank sends or receives.
   Tensor piece(const Tensor& t) const {
     if (!in_pieces) return t;
     const int64_t part = t.numel() / tp.size();
     GT_CHECK(part * tp.size() == t.numel(), "a boundary tensor ", to_string(t.shape), " over ", tp.size(), " tp ranks");
     return t.view({t.numel()}).slice(part * tp.rank(), part);
   }
-  // The message has arrived: the rest of the tensor comes from the other tp ranks.
+  // All-gathers the rest of a received tensor from the other tp ranks.
   void complete(const Tensor& t) {
     if (in_pieces) tp.all_gather(piece(t), t.view({t.numel()}), compute).wait(compute);
   }
@@ -139,14 +141,14 @@ struct PipelineExecutor::Impl {
     w.wait(compute);
     times.moved(a, begin, bytes, true);
   }
-  Collectives collectives() const {  // so far
+  Collectives collectives() const {  // totals so far
     const CommCounters& dp = mesh.group(Axis::kDp).counters();
     const double gathers = static_cast<double>(dp.of(CommOp::kAllGather).blocked_ns) * 1e-9;
     const int64_t heads = mesh.kv().size() > 1 ? mesh.kv().counters().blocked_ns() : 0;  // of shared KV heads
     return {static_cast<double>(tp.counters().blocked_ns() + heads) * 1e-9, gathers,
             static_cast<double>(dp.blocked_ns()) * 1e-9 - gathers};
   }
-  // Actions that were queued together, from mark `begin` and the collectives before it on.
+  // Records actions that were queued together since mark `begin`, where the collectives' totals were `before`.
   void timed(std::span<const Action> actions, size_t begin, const Collectives& before) {
     const Collectives after = times.behind() ? before : collectives();
     int64_t bytes = 0;
@@ -163,7 +165,7 @@ struct PipelineExecutor::Impl {
     call();
     times.moved(a, begin, bytes);
   }
-  // Where a message's preamble is kept.
+  // Index of a message's preamble.
   size_t note(const Action& a, bool down, bool out) { return index(a, a.stage) * 4 + (down ? 0 : 2) + (out ? 0 : 1); }
 
   const Schedule schedule;
@@ -179,18 +181,19 @@ struct PipelineExecutor::Impl {
   bool in_pieces = false;  // messages carry 1/tp of a boundary tensor
 
   Places places;
-  Pool grads;  // before the slots: their tapes refer to it
+  Pool grads;  // before the slots, whose tapes refer to it
   std::vector<std::unique_ptr<Slot>> slots;
-  std::vector<Cell> cells;         // like places.of
-  std::vector<Outgoing> outgoing;  // a ring
+  std::vector<Cell> cells;         // indexed like places.of
+  std::vector<Outgoing> outgoing;  // ring buffer
   size_t next_outgoing = 0;
   Buffer boundary, seed;
   Buffer slot_losses;  // [slot] f64, with graphs
   int64_t buffer_bytes = 0;  // of one boundary buffer
-  bool sized = false;        // boundary buffers are there, or none is needed
+  bool sized = false;        // boundary buffers are allocated, or none are needed
   const BoundaryOptions boundaries;
-  std::unique_ptr<ActionGraphs> graphs;  // nullptr: every call is queued as it is made
-  Shape usual;  // boundary shape of the first run, or of this one: of all its microbatches without dynamic_shapes
+  std::unique_ptr<ActionGraphs> graphs;  // nullptr: every call is queued eagerly
+  Shape usual;  // boundary shape of the first run, or of this one; shared by all its microbatches without
+                // dynamic_shapes
   Preambles preambles;
 
   std::span<const MicroBatch> batches;  // of the running step
@@ -243,7 +246,8 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
     buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
     boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
   }
-  // The last stage's root: its rule knows its gradient already (MicroBatch::loss_seed), it only has to be set off.
+  // Upstream gradient of the last stage's loss, a mere trigger: the loss rule has its gradient already
+  // (MicroBatch::loss_seed).
   const double one = 1;
   seed = Buffer(sizeof one, compute.device, api);
   if (compute.device.kind != DeviceKind::kNull) {
@@ -299,8 +303,8 @@ void PipelineExecutor::Impl::perform(const Action& a) {
   }
 }
 
-// Actions from this one on that are queued as one piece of work: compute actions of one microbatch side by side, where
-// they become a graph - without pipeline the whole microbatch, on the last stage its forward and backward.
+// Returns how many actions from this one on are queued as one graph: adjacent compute actions of one microbatch.
+// Without a pipeline that is the whole microbatch, on the last stage its forward and backward. 1 without graphs.
 size_t PipelineExecutor::Impl::together(const Program& program, size_t at) const {
   size_t n = 1;
   while (graphs && at + n < program.size() && computes(program[at].act) && computes(program[at + n].act) &&
@@ -321,7 +325,7 @@ void PipelineExecutor::Impl::compute_all(std::span<const Action> actions) {
   for (const Action& a : actions) conclude(a);
 }
 
-// What must be there before the action's calls are made.
+// Everything that must precede the action's calls.
 void PipelineExecutor::Impl::prepare(const Action& a) {
   if (a.act == Act::kForward) return prepare_forward(a);
   if (a.act != Act::kBackwardWeight) prepare_backward(a);
@@ -329,7 +333,7 @@ void PipelineExecutor::Impl::prepare(const Action& a) {
     hooks->begin_backward(a.stage, a.microbatch, a.microbatch == schedule.microbatches - 1);
 }
 
-// The calls, which are the same for all microbatches of a slot.
+// The action's calls, which are the same for all microbatches of a slot.
 void PipelineExecutor::Impl::work(const Action& a) {
   switch (a.act) {
     case Act::kForward: return forward(a);
@@ -349,7 +353,7 @@ void PipelineExecutor::Impl::conclude(const Action& a) {
   --live;
 }
 
-// Between runs no buffer is in use, so a larger microbatch than ever before may move them.
+// No buffer is in use between runs, so a larger microbatch than before may reallocate them.
 void PipelineExecutor::Impl::size_buffers() {
   if (usual.rank == 0 || boundaries.runs_differ) usual = stages.front()->boundary(batches.front());
   int64_t most = 0;
@@ -373,7 +377,7 @@ void PipelineExecutor::Impl::size_buffers() {
 void PipelineExecutor::Impl::prepare_forward(const Action& a) {
   Cell& c = cell(a);
   Slot& s = slot(a);
-  if (forward_only) {  // what this slot held before has been computed, perhaps not sent
+  if (forward_only) {  // the slot's previous microbatch has been computed, but perhaps not sent
     wait(s.sending, s.sent);
     s.tape.reset();
   }
@@ -398,13 +402,13 @@ void PipelineExecutor::Impl::forward(const Action& a) {
            name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type),
            ' ', to_string(stage(a).boundary(batch(a))));
   const bool through = c.x.value && c.y.value.data == c.x.value.data;
-  if (!forward_only || !through) return;  // else the input's buffer is free after F
+  if (!forward_only || !through) return;  // else y aliases the input's buffer, which is free after F
   const Tensor own = slot(a).tape.scratch(c.y.value.shape, c.y.value.dtype);
   ops.copy({.src = c.y.value, .dst = own}, compute);
   c.y.value = own;
 }
 
-// A backward in the same graph may use the loss's place again before the host has queued the copy: a slot has its own.
+// A backward in the same graph may overwrite the loss before the host has queued its copy, so each slot has its own.
 void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
   GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == 1, name(a),
            " is the last stage and returns its loss, f64 [1]; got ", name_of(loss.dtype), ' ', to_string(loss.shape));
@@ -435,8 +439,8 @@ void PipelineExecutor::Impl::announce(const Action& a, const Tensor& t, bool dow
                  schedule.rank_of(to), tag_of(down, to));
 }
 
-// Where shapes may differ, the header decides before the message is received. The program's messages follow one total
-// order that works with synchronous sends, so waiting here cannot deadlock.
+// With dynamic shapes the header is validated before the message is received. The program's messages follow one total
+// order that is valid for synchronous sends, so waiting here cannot deadlock.
 void PipelineExecutor::Impl::recv(const Action& a, bool down) {
   const Shape shape = stage(a).boundary(batch(a));
   Cell& c = cell(a);
@@ -456,7 +460,7 @@ Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, 
                      down ? BoundaryKind::kActivation : BoundaryKind::kGradient);
 }
 
-// Once for each message.
+// Validates each message once.
 void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
   Cell& c = cell(a);
   Work& w = down ? c.preamble_x : c.preamble_dy;
@@ -472,7 +476,7 @@ void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
 
 void PipelineExecutor::Impl::prepare_backward(const Action& a) {
   Cell& c = cell(a);
-  wait(c.sending_y, as(Act::kSendForward, a));  // arrived long ago: its gradient depends on it
+  wait(c.sending_y, as(Act::kSendForward, a));  // long complete: its gradient depends on it
   if (last(a)) return;
   wait(c.receiving_dy, as(Act::kRecvBackward, a), sent_bytes(c.y.value.shape));
   if (!here(a.stage + 1)) require_announced(a, false);
@@ -494,13 +498,13 @@ void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
   if (!first(a)) take_input_gradient(a, c, tape);
 }
 
-// Holds dL/dx beyond the life of the tape: until it was sent, or read by the stage before on this rank.
+// Keeps dL/dx beyond the lifetime of the tape: until it was sent, or read by the previous stage on this rank.
 void PipelineExecutor::Impl::take_input_gradient(const Action& a, Cell& c, Tape& tape) {
   Tensor dx = tape.grad(c.x);
   GT_CHECK(dx, name(a), ": no gradient reached the input of the stage");
   if (grads.owns(dx)) {
     grads.retain(dx);
-  } else {  // a stage that passes a boundary buffer or a saved tensor on: those bytes are reused sooner
+  } else {  // a boundary buffer or a saved tensor of the stage, whose memory is reused sooner
     const Tensor own = grads.alloc(dx.shape, dx.dtype);
     ops.copy({.src = dx, .dst = own}, compute);
     dx = own;

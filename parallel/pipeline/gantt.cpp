@@ -24,7 +24,7 @@ std::string format(const char* f, A... args) {
 
 }  // namespace
 
-// One column is the shortest action when that fits the width, else makespan / width; it shows what runs at its middle.
+// One column is the shortest action if that fits the width, else makespan / width; it shows the action at its middle.
 std::string gantt(const Report& report, int width) {
   double shortest = report.makespan;
   int microbatches = 0;

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-__extension__ typedef unsigned __int128 Wide;  // sums of squares of FLOPs leave 64 bits
+__extension__ typedef unsigned __int128 Wide;  // sums of squared FLOPs exceed 64 bits
 
 std::vector<int64_t> prefix_sums(std::span<const int64_t> weights) {
   std::vector<int64_t> sum(weights.size() + 1, 0);
@@ -18,7 +18,7 @@ std::vector<int64_t> prefix_sums(std::span<const int64_t> weights) {
   return sum;
 }
 
-// A table over (first layer, parts) flattened: entry [begin * (parts + 1) + left].
+// Table over (first layer, parts), flattened: entry [begin * (parts + 1) + left].
 template <class T>
 class Table {
  public:
@@ -30,7 +30,7 @@ class Table {
   std::vector<T> cells_;
 };
 
-// Smallest possible maximum over parts of layers [begin, n), each part non-empty.
+// Returns the smallest possible maximum over the parts of layers [0, n), each part non-empty.
 int64_t smallest_maximum(const std::vector<int64_t>& sum, size_t parts) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   const size_t n = sum.size() - 1;
@@ -45,8 +45,8 @@ int64_t smallest_maximum(const std::vector<int64_t>& sum, size_t parts) {
   return best(0, parts);
 }
 
-// With no part above the smallest maximum: the smallest sum of squares, read off from the front so that the first of
-// equal boundary lists in lexicographic order wins.
+// Among partitions with the smallest maximum: the smallest sum of squares. Boundaries are chosen front to back, so that
+// ties resolve to the lexicographically first list.
 std::vector<int> by_flops(std::span<const int64_t> weights, size_t parts) {
   const std::vector<int64_t> sum = prefix_sums(weights);
   const size_t n = weights.size();
@@ -79,8 +79,9 @@ std::vector<int> uniform(size_t n, size_t parts) {
   return out;
 }
 
-// DeepSpeed's rule: for the first i layers in j parts keep the split whose largest and smallest part differ least,
-// built only from kept splits; the later of equal ones. Not always the true optimum, but what its users' layouts are.
+// DeepSpeed's rule: for the first i layers in j parts keep the split with the smallest difference between largest and
+// smallest part, extending only kept splits; on ties the later one. Not always optimal, but the layout DeepSpeed users
+// have.
 std::vector<int> by_difference(std::span<const int64_t> weights, size_t parts) {
   const size_t n = weights.size();
   if (n <= parts) return uniform(n, parts);
@@ -144,7 +145,7 @@ std::vector<int> by_counts(const std::string& rule, std::span<const LayerCost> l
   }
   GT_REQUIRE(counts.size() == static_cast<size_t>(parts), Exit::kUsage, "parallel.partition '", rule, "' names ",
              counts.size(), " stages, pp * vpp is ", parts);
-  std::vector<int> blocks;  // their places in the list
+  std::vector<int> blocks;  // indices in the list
   for (size_t i = 0; i < layers.size(); ++i)
     if (layers[i].type == "block") blocks.push_back(static_cast<int>(i));
   int sum = 0;

@@ -1,4 +1,4 @@
-// Passes over compute-only schedules: where messages go, where gradients are reduced.
+// Passes over compute-only schedules: insert messages and gradient reductions.
 #include <algorithm>
 
 #include "kernels/core/check.h"
@@ -11,7 +11,7 @@ bool weight_pass(Act a) { return a == Act::kBackward || a == Act::kBackwardWeigh
 
 std::string token(const Action& a) { return to_string(Program{a}); }
 
-// Both copies' gradients are final when their programs end.
+// The gradients of both copies are final at the end of their programs.
 void add_reduce_tied(Schedule& s) {
   s.program.front().push_back({Act::kReduceTied, 0});
   if (s.ranks > 1) s.program.back().push_back({Act::kReduceTied, static_cast<int16_t>(s.stages - 1)});
@@ -19,10 +19,9 @@ void add_reduce_tied(Schedule& s) {
 
 }  // namespace
 
-// Replays all ranks in rounds, one action a rank and round, when its input has been sent. A send is written at the
-// producer and the matching receive on the peer at the same moment, so all programs together follow one total order:
-// even sends that wait for their receiver cannot deadlock, and several communicators see a consistent order of calls on
-// every host.
+// Replays all ranks in rounds, one action per rank and round, once its input has been sent. A send is inserted at the
+// producer and the matching receive on the peer at the same moment, so all programs follow one total order. Synchronous
+// sends therefore cannot deadlock, and several communicators get a consistent order of calls on every host.
 void add_send_recv(Schedule& s) {
   const auto m = static_cast<size_t>(s.microbatches);
   std::vector<char> sent[2];  // [0: forward, 1: backward][receiving stage, microbatch]
@@ -33,7 +32,7 @@ void add_send_recv(Schedule& s) {
   std::vector<Program> out(s.program.size());
   std::vector<size_t> next(s.program.size(), 0);
 
-  const auto step = [&](size_t r) {  // one action of rank r; false: it is finished or waits
+  const auto step = [&](size_t r) {  // one action of rank r; false: it is finished or blocked
     if (next[r] == s.program[r].size()) return false;
     const Action a = s.program[r][next[r]];
     const bool down = a.act == Act::kForward, up = a.act == Act::kBackward || a.act == Act::kBackwardInput;
@@ -51,7 +50,7 @@ void add_send_recv(Schedule& s) {
     if (to < 0 || to >= s.stages) return true;
     sent[down ? 0 : 1][at(to, a.microbatch)] = 1;
     const auto peer = static_cast<size_t>(s.rank_of(to));
-    if (peer == r) return true;  // handed over in memory
+    if (peer == r) return true;  // passed in memory
     out[r].push_back({down ? Act::kSendForward : Act::kSendBackward, a.stage, a.microbatch});
     out[peer].push_back({down ? Act::kRecvForward : Act::kRecvBackward, static_cast<int16_t>(to), a.microbatch});
     return true;

@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-// Numbers handed out and given back; `in_turn` takes the one given back longest ago, else the smallest.
+// Allocates numbers; `in_turn` reuses the one released longest ago, else the smallest.
 class Numbers {
  public:
   Numbers(int at_least, bool in_turn) : count_(at_least), in_turn_(in_turn) {
@@ -53,7 +53,7 @@ Places assign_places(const Schedule& s, int rank) {
         p.slot = slots.take();
         if (!forward_only) break;
         buffers.give_back(p.input);
-        if (here(a.stage - 1)) slots.give_back(at(a.stage - 1, a.microbatch).slot);  // its output has been read now
+        if (here(a.stage - 1)) slots.give_back(at(a.stage - 1, a.microbatch).slot);  // its output has been read
         if (!here(a.stage + 1)) slots.give_back(p.slot);
         break;
       case Act::kBackward:

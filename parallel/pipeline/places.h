@@ -1,5 +1,5 @@
-// Where one rank keeps the microbatches it has in flight: decided once from its program, so that a step allocates
-// nothing and every step uses the same addresses. Knows no tensors, only numbers of slots and of boundary buffers.
+// Static assignment of buffers to the microbatches in flight on one rank, derived from its program: a step allocates
+// nothing and every step uses the same addresses. Handles no tensors, only numbers of slots and boundary buffers.
 #pragma once
 #include <vector>
 
@@ -7,11 +7,11 @@
 
 namespace gt {
 
-// Of one (local chunk, microbatch); -1: needs none.
+// Buffers of one (local chunk, microbatch); -1: none needed.
 struct Place {
-  int slot = -1;   // arena and tape: from F to the end of B or W; without backward until the slot's next turn
-  int input = -1;  // buffer of the received activation: from F< to the end of B or W, without backward to the end of F
-  int upstream = -1;  // buffer of the received gradient: from B< to the end of B or W
+  int slot = -1;   // arena and tape: from F to the end of B or W; without backward until the slot is reused
+  int input = -1;  // receive buffer of the activation: from F< to the end of B or W, without backward to the end of F
+  int upstream = -1;  // receive buffer of the gradient: from B< to the end of B or W
 };
 
 struct Places {
@@ -19,8 +19,9 @@ struct Places {
   std::vector<Place> of;  // [chunk * microbatches + microbatch]
 };
 
-// The schedule has been checked. With backward, slots equals simulate()'s peak_in_flight of the rank; without, it is at
-// least 2, taken in turn, so that one microbatch computes while the output of the one before is still being sent.
+// Requires: check_schedule() accepts the schedule. With backward, slots equals simulate()'s peak_in_flight of the rank.
+// Without, it is at least 2, used in turn, so that one microbatch computes while the output of the previous one is
+// sent.
 Places assign_places(const Schedule&, int rank);
 
 }  // namespace gt

@@ -67,7 +67,7 @@ void Preambles::send(ProcessGroup& group, size_t at, const Preamble& p, int to, 
 Work Preambles::receive(ProcessGroup& group, size_t at, const Preamble& expected, int from, int tag) {
   if (group.backend() == "null" && stream_.device.kind != DeviceKind::kNull)
     api_.copy(slot(at).data, &expected, bytes_, stream_);
-  host_[at] = expected;  // of a null device nothing is read back
+  host_[at] = expected;  // nothing is read back from a null device
   return group.recv(slot(at), from, tag, stream_);
 }
 

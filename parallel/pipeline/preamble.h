@@ -1,6 +1,6 @@
-// What goes before a boundary message: with parallel.dynamic_shapes the shape that follows; in debug builds also which
-// samples it belongs to, because labels that do not match their inputs would spoil nothing but the loss. Knows tensors
-// and groups, no schedule.
+// Header of a boundary message. With parallel.dynamic_shapes it announces the shape that follows; in debug builds also
+// the samples, because labels that do not match their inputs would show in the loss only. Depends on tensors and
+// groups, not on schedules.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -27,7 +27,7 @@ static_assert(sizeof(BoundaryHeader) == 48);
 
 struct Preamble {
   BoundaryHeader header;
-  int64_t first_sample = 0, samples = 0;  // of the microbatch; the tail that only debug builds send
+  int64_t first_sample = 0, samples = 0;  // of the microbatch; sent by debug builds only
 };
 static_assert(sizeof(Preamble) == 64);
 
@@ -38,7 +38,7 @@ struct BoundaryOptions {
 #else
   bool check_ordinals = true;
 #endif
-  bool runs_differ = false;  // microbatches of one run are alike, another run's may have another shape
+  bool runs_differ = false;  // one shape within a run, which may differ between runs
   // Bytes before each boundary message.
   int64_t preamble_bytes() const {
     return check_ordinals ? sizeof(Preamble) : dynamic_shapes ? sizeof(BoundaryHeader) : 0;
@@ -47,21 +47,21 @@ struct BoundaryOptions {
 
 Preamble preamble_of(const Shape&, DType, const MicroBatch&, int microbatch, BoundaryKind);
 
-// Whether a neighbour announced what this rank expects; `ordinals`: the tail counts too.
+// Returns whether a neighbour announced what this rank expects; `ordinals`: compares the samples too.
 bool as_announced(const Preamble& got, const Preamble& want, bool ordinals);
-// Throws kInternal, saying how they differ; `who` begins the message ("1F<3").
+// Throws kInternal, naming the difference; `who` begins the message ("1F<3").
 [[noreturn]] void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who);
 
-// The preambles of one step, each with storage of its own; the memory is allocated once.
+// The preambles of one step, each with its own storage, allocated once.
 class Preambles {
  public:
-  // `bytes`: of each, 0 for none. Groups that move nothing (dry runs) deliver what was expected.
+  // `bytes`: of each, 0 for none. On groups that move no data (dry runs) receive() yields the expected preamble.
   Preambles(int64_t bytes, size_t messages, const DeviceApi&, Stream);
   bool used() const { return bytes_ > 0; }
   void send(ProcessGroup&, size_t at, const Preamble&, int to, int tag);
   Work receive(ProcessGroup&, size_t at, const Preamble& expected, int from, int tag);
-  const Preamble& read(size_t at);  // after its receive was waited for
-  void finish();                    // waits for what was sent since the last finish()
+  const Preamble& read(size_t at);  // requires: its receive was waited for
+  void finish();                    // waits for the sends since the last finish()
 
  private:
   Tensor slot(size_t at) const { return buffer_.tensor({bytes_}, DType::kByte, static_cast<int64_t>(at) * kStride); }

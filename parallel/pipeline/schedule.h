@@ -1,6 +1,6 @@
-// A pipeline schedule is data: for every pipeline rank, the list of actions it performs in one optimizer step.
-// Generators write compute actions only (F, B or I + W); passes add the rest; a simulator checks; the executor runs
-// them. Text form, one line a rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
+// A pipeline schedule as data: for every pipeline rank, the actions of one optimizer step. Generators emit compute
+// actions only (F, B or I + W); passes add messages and reductions; a simulator validates; the executor runs. Text
+// form, one line per rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ enum class Act : uint8_t {
 
 struct Action {
   Act act;
-  int16_t stage;            // virtual stage, 0 .. stages-1; stage k lives on rank k mod p
+  int16_t stage;            // virtual stage, 0 .. stages-1; stage k is on rank k mod p
   int16_t microbatch = -1;  // -1 where it does not apply
   friend bool operator==(Action, Action) = default;
 };
@@ -30,29 +30,31 @@ struct Schedule {
   int rank_of(int stage) const { return stage % ranks; }
 };
 
-// Compute actions only. p pipeline ranks, v model chunks a rank, m microbatches; all >= 1, any m is legal.
+// Generators; compute actions only. p pipeline ranks, v model chunks per rank, m microbatches; all >= 1, any m is
+// legal.
 Schedule gpipe(int p, int m);
 Schedule one_f_one_b(int p, int m);
 Schedule interleaved(int p, int v, int m);
 Schedule zb_h1(int p, int m);
 Schedule forward_only(int p, int v, int m);  // evaluation
 
-// By name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions added. `tied`:
-// first and last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
+// Returns a schedule by name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions.
+// `tied`: first and last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
 Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false);
 std::vector<std::string> schedule_names();
 
 // Passes.
-void add_send_recv(Schedule&);               // sends at the producer, the matching receive on the peer at that moment
+void add_send_recv(Schedule&);               // each send after its producer, the matching receive on the peer at that
+                                             // point
 void add_reduce_grads(Schedule&, bool tied); // G after each stage's last B or W; T at the end of first and last stage
 
-// What a schedule written by hand leaves out, so that compute actions alone are enough: G where there is none, T where
-// `tied` and there is none, sends and receives where there are none. A schedule that has all of them stays as it is.
-// Throws kUsage on T without G.
+// Adds what a hand-written schedule omits, so that compute actions alone are enough: G if there is none, T if `tied`
+// and there is none, sends and receives if there are none. A complete schedule is unchanged. Throws kUsage on T without
+// G.
 void complete_schedule(Schedule&, bool tied);
 
 std::string to_string(const Program&);
-std::string to_string(const Schedule&);      // one line a rank
-Schedule parse_schedule(const std::string& text);  // of to_string(Schedule); errors name line and token
+std::string to_string(const Schedule&);      // one line per rank
+Schedule parse_schedule(const std::string& text);  // inverse of to_string(Schedule); errors name line and token
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// The generators: which compute actions every rank performs, in which order. Nothing here knows about communication.
+// Schedule generators: the compute actions of every rank, in order. Independent of communication.
 #include <algorithm>
 
 #include "kernels/core/check.h"
@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-constexpr int kMost = 32767;  // of stages and of microbatches: an Action holds them in 16 bits
+constexpr int kMost = 32767;  // stages, microbatches: an Action holds them in 16 bits
 
 Schedule empty(const char* name, int ranks, int chunks, int microbatches) {
   GT_REQUIRE(ranks >= 1 && chunks >= 1 && microbatches >= 1, Exit::kUsage, "a ", name, " schedule needs pp ", ranks,
@@ -22,9 +22,8 @@ struct Step {
   int chunk, microbatch;
 };
 
-// The order in which a rank visits (chunk, microbatch): groups of `ranks` microbatches, each group visiting every
-// chunk. What does not fill a group is added to the first one: a smaller last group would deadlock with the usual
-// warm-up.
+// Order in which a rank runs (chunk, microbatch): groups of `ranks` microbatches, each group through every chunk. The
+// remainder is added to the first group: a smaller last group would deadlock with the usual warm-up.
 struct Walk {
   int first_group = 0;
   std::vector<Step> steps;
@@ -40,7 +39,7 @@ Walk walk(int ranks, int chunks, int microbatches) {
   return w;
 }
 
-// Appends actions of one rank.
+// Appends actions to the program of one rank.
 struct Writer {
   Program& out;
   void operator()(Act act, int stage, int microbatch) {
@@ -60,7 +59,7 @@ Schedule gpipe(int p, int m) {
   return s;
 }
 
-// PipeDream-flush (Narayanan et al. 2021): a warm-up, then one forward and one backward in turn.
+// PipeDream-flush (Narayanan et al. 2021): warm-up forwards, then one forward and one backward alternately.
 Schedule one_f_one_b(int p, int m) {
   Schedule s = empty("1f1b", p, 1, m);
   for (int r = 0; r < p; ++r) {
@@ -97,7 +96,7 @@ Schedule interleaved(int p, int v, int m) {
   return s;
 }
 
-// ZB-H1 (Qi et al. 2023): weight gradients fill the holes; activations of p microbatches at most, kept until W.
+// ZB-H1 (Qi et al. 2023): weight gradients fill the bubbles; activations of at most p microbatches, kept until W.
 Schedule zb_h1(int p, int m) {
   Schedule s = empty("zb-h1", p, 1, m);
   for (int r = 0; r < p; ++r) {

@@ -1,5 +1,5 @@
-// Plays all ranks together twice: once with sends that wait for their receiver (what no buffering anywhere would give,
-// and what one in-order stream per communicator does), once with asynchronous messages and times, as the executor runs.
+// Simulates all ranks together twice. First with rendezvous sends, which covers systems without any buffering and one
+// in-order stream per communicator. Then with asynchronous messages and times, as the executor runs.
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ bool finished(const Schedule& s, const std::vector<size_t>& pc) {
   return true;
 }
 
-// Rendezvous: a send and its receive happen together, when both ranks stand at them. check_schedule() has seen to it
+// Rendezvous: a send and its receive complete together, when both ranks have reached them. check_schedule() guarantees
 // that every compute action follows its receive, so nothing else can block.
 void play_rendezvous(const Schedule& s) {
   std::vector<size_t> pc(s.program.size(), 0);
@@ -94,7 +94,7 @@ class Player {
  private:
   static constexpr double kNever = -1;
 
-  // When the tensor that enters `stage` from above (down) or below arrives on its rank.
+  // Time at which the input of `stage` from the previous stage (down) or the next one arrives on its rank.
   double& arrival(bool down, int stage, int k) {
     return arrives_[down ? 0 : 1][static_cast<size_t>(stage) * m_ + static_cast<size_t>(k)];
   }
@@ -131,7 +131,7 @@ class Player {
     return true;
   }
 
-  // To a stage of the same rank, without a message.
+  // Passes the output to a stage of the same rank, without a message.
   void hand_over(size_t r, const Action& a, bool down) {
     if (a.act == Act::kBackwardWeight) return;
     const int to = a.stage + (down ? 1 : -1);

@@ -1,5 +1,5 @@
-// Plays a schedule offline: checks it and predicts makespan, bubble and memory. Nothing runs before this has accepted
-// it.
+// Simulates a schedule offline: validates it and predicts makespan, bubble and memory. No schedule runs before this has
+// accepted it.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace gt {
 
-// Times of one stage and microbatch in any unit; per virtual stage when the vectors are given.
+// Durations of one stage and microbatch, in any unit; per virtual stage if the vectors are given.
 struct Cost {
   double f = 1, b = 2, i = 1, w = 1, p2p = 0;
   std::vector<double> stage_f, stage_b;  // empty, or one entry per virtual stage; I and W take half of stage_b each
@@ -18,17 +18,18 @@ struct Span { Action action; double begin, end; };  // one executed compute acti
 struct Report {
   double makespan = 0;
   double bubble = 0;                        // 1 - busy / (makespan * ranks)
-  std::vector<int> peak_in_flight;          // per rank: most microbatch slots (forward done, backward or W not) at once
+  std::vector<int> peak_in_flight;          // per rank: peak of microbatch slots in use (forward done, backward or W
+                                            // not)
   std::vector<std::vector<Span>> timeline;  // per rank
-  std::vector<std::vector<Span>> waiting;   // per rank, of executed steps: blocked on a message; empty when simulated
+  std::vector<std::vector<Span>> waiting;   // per rank, measured steps: blocked on a message; empty when simulated
 };
 
-// Throws gt::Error on disorder, unmatched or reordered messages (also with rendezvous sends), deadlock, leaked
-// activations.
+// Throws gt::Error on actions out of order, unmatched or reordered messages (also with rendezvous sends), deadlock,
+// leaked activations.
 Report simulate(const Schedule&, const Cost& = {});
 
-// ASCII timeline: one row a rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight only,
-// '~' = waiting for a message (executed steps), '.' idle.
+// ASCII timeline: one row per rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight
+// gradient only, '~' = waiting for a message (measured steps), '.' idle.
 std::string gantt(const Report&, int width = 100);
 
 }  // namespace gt

@@ -1,5 +1,4 @@
-// The text form: one line a rank, tokens <virtual stage><act><microbatch>; '#' begins a comment; empty lines do not
-// count.
+// Text form: one line per rank, tokens <virtual stage><act><microbatch>; '#' begins a comment; empty lines are ignored.
 #include <algorithm>
 #include <charconv>
 #include <sstream>
@@ -14,13 +13,13 @@ namespace {
 constexpr const char* kActs[] = {"F", "B", "I", "W", "F>", "F<", "B>", "B<", "G", "T"};
 constexpr const char* kLegal = "F B I W F> F< B> B< (each followed by a microbatch), G T (no microbatch)";
 
-constexpr size_t kMaxRanks = 1024;  // as parallel.pp
+constexpr size_t kMaxRanks = 1024;  // as in parallel.pp
 
 bool per_step(Act a) { return a == Act::kReduceGrads || a == Act::kReduceTied; }
 
-// Where a token stands, for messages.
+// Position of a token, for error messages.
 struct Place {
-  int line, column;  // both count from 1; column counts tokens
+  int line, column;  // both are 1-based; column counts tokens
   std::string_view token;
 };
 
@@ -29,7 +28,7 @@ template <class... A>
   fail(Exit::kUsage, "schedule text, line ", at.line, ", token ", at.column, " '", at.token, "': ", why...);
 }
 
-// Reads digits off the front of `s`; -1: there are none.
+// Consumes the digits at the front of `s`; returns -1 if there are none.
 int take_number(std::string_view& s, const Place& at, const char* what) {
   if (s.empty() || s[0] < '0' || s[0] > '9') return -1;
   int n = 0;
@@ -47,7 +46,7 @@ Action parse_token(const Place& at) {
   const std::string_view act = rest.substr(0, letters);
   const auto* found = std::find_if(std::begin(kActs), std::end(kActs), [&](const char* n) { return act == n; });
   if (found == std::end(kActs)) {
-    // Nearest: the same word in capitals, else its first letter alone.
+    // Nearest: the same letters in capitals, else the first letter alone.
     std::string upper(act);
     for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
     const auto known = [](const std::string& w) {
@@ -128,7 +127,7 @@ Schedule parse_schedule(const std::string& text) {
   GT_REQUIRE(s.stages % s.ranks == 0, Exit::kUsage, "schedule text names stages 0 to ", last_stage, " on ", s.ranks,
              " ranks (one line each); every rank needs the same number of stages: the next legal number of stages is ",
              (s.stages / s.ranks + 1) * s.ranks);
-  // Before anything is allocated by these numbers.
+  // Checked before anything is allocated by these numbers.
   size_t actions = 0;
   for (const Program& p : s.program) actions += p.size();
   const int64_t forwards = int64_t{s.stages} * s.microbatches;

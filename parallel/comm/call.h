@@ -1,5 +1,5 @@
-// What every backend must agree on about one operation: its name in reports, its checks, the bytes that it accounts
-// for. Knows no transport.
+// What all backends share about one operation: its name in reports, its argument checks, the bytes it accounts for.
+// Independent of transports.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace gt {
 
-// One call as all ranks of a group must make it. `count`: elements of the full tensor; `peer`: root of a broadcast, the
-// other rank of a message; `tag` of a message.
+// One call, as every rank of a group must make it. `count`: elements of the full tensor; `peer`: root of a broadcast or
+// the other rank of a message; `tag`: of a message.
 struct CommCall {
   CommOp op = CommOp::kBarrier;
   ReduceOp reduce = ReduceOp::kSum;
@@ -24,21 +24,21 @@ const char* name_of(CommOp);
 std::string to_string(const CommCall&);             // "all_reduce(sum, f32 x 128)", "recv(f32 x 12, rank 1, tag 3)"
 std::string to_string(std::span<const int> ranks);  // "[0,4]"
 
-// Build a call and check its tensors: counts that fit the group, equal dtypes, a reduction the dtype has (f32, f64,
-// i32, i64; bf16 and f16 are added in f32 and rounded once; byte: max and min only), a root or peer inside the group.
-// Errors are kInternal and name the group's label.
+// Build a call and check its tensors: counts that fit the group, equal dtypes, a root or peer inside the group, a dtype
+// that supports the reduction. Reductions: f32, f64, i32, i64; bf16 and f16 are added in f32 and rounded once; byte
+// supports max and min only. Errors are kInternal and name the group's label.
 CommCall all_reduce_call(const ProcessGroup&, const Tensor& inout, ReduceOp);
 CommCall all_gather_call(const ProcessGroup&, const Tensor& shard, const Tensor& full);
 CommCall reduce_scatter_call(const ProcessGroup&, const Tensor& full, const Tensor& shard);
 CommCall broadcast_call(const ProcessGroup&, const Tensor& inout, int root);
 CommCall message_call(const ProcessGroup&, CommOp, const Tensor&, int peer, int tag);
 
-// Refuses tensors that are not in host memory, naming the backend.
+// Throws if a tensor is not in host memory, naming the backend.
 void require_host(const ProcessGroup&, const Tensor&);
 
-// Adds one call to the counters of rank `rank` of `size`. Bytes by the ring forms, whatever the transport really sends:
-// all_reduce 2n(N-1)/N, reduce_scatter and all_gather n(N-1)/N, broadcast n on the root, send n (n = bytes of the full
-// tensor; rounded down to bytes when N does not divide it).
+// Adds one call to the counters of rank `rank` of `size`. Bytes follow the ring formulas, whatever the transport sends:
+// all_reduce 2n(N-1)/N, reduce_scatter and all_gather n(N-1)/N, broadcast n on the root, send n. n = bytes of the full
+// tensor; results are rounded down to whole bytes.
 void count_call(CommCounters&, const CommCall&, int rank, int size);
 
 }  // namespace gt

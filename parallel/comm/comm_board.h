@@ -1,7 +1,7 @@
-// What the ranks of one machine tell each other about their communication: where each is in its step, the last call
-// that it made in each group, what it waits for and since when, its last 1024 calls. Plain words in memory that all of
-// them see (a shared segment under MPI, the heap among threads), written with relaxed atomics: no lock, no allocation,
-// no system call. Written through rank_status.h and group_trace.h, read by stall_report.h. Knows no transport.
+// Shared status board of the ranks of one machine. It holds each rank's position in its step, its last call in each
+// group, what it waits for and since when, and its last 1024 calls. Plain words in memory visible to all of them (a
+// shared segment under MPI, the heap among threads), written with relaxed atomics: no lock, no allocation, no system
+// call. Written through rank_status.h and group_trace.h, read by stall_report.h. Independent of transports.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -16,7 +16,8 @@ enum class RunPhase : uint32_t { kInit, kFirstStep, kStep, kEval, kSave, kLoad, 
 const char* to_string(RunPhase);
 
 int64_t steady_ns();  // one clock for all processes of a machine
-// Which process numbers this process sees: containers of one machine may share memory and not those. 0: not known.
+// Identifies the PID namespace of this process: containers of one machine may share memory but not process numbers. 0:
+// unknown.
 uint64_t pid_space();
 
 // (stage, microbatch) in one word.
@@ -33,7 +34,7 @@ struct CallWords {
   CommCall load() const;
 };
 
-// A cut-off, zero-padded text that may be read while it is written.
+// Truncated, zero-padded text that may be read while it is written.
 template <size_t kBytes>
 struct TextWords {
   std::atomic<uint64_t> word[kBytes / 8]{};
@@ -44,13 +45,14 @@ struct TextWords {
 // One rank in one group.
 struct alignas(64) GroupSlot {
   static constexpr int kRecent = 8;
-  std::atomic<uint64_t> key{0};  // names the group on every rank: leader's world rank << 32 | number of make() call + 1
+  std::atomic<uint64_t> key{0};  // identifies the group on every rank: leader's world rank << 32 | number of make()
+                                 // call + 1
   std::atomic<uint64_t> posted{0}, messages{0};  // collectives entered so far; sends and receives
   std::atomic<int64_t> last_start{0}, last_step{0};
   std::atomic<uint64_t> last_where{kNowhere};
   CallWords last;
   std::atomic<uint32_t> size{0}, rank{0};
-  std::atomic<uint64_t> broken{0};  // its ranks have made different calls: BoardHead says which
+  std::atomic<uint64_t> broken{0};  // its ranks made different calls: see BoardHead::broken_calls
   std::atomic<uint64_t> recent[kRecent]{};  // of collective s at s % kRecent: s + 1 << 32 | hash of the call
   TextWords<96> label;
 };
@@ -58,14 +60,14 @@ static_assert(sizeof(GroupSlot) == 256);
 
 // One rank.
 struct alignas(64) RankSlot {
-  std::atomic<int64_t> beat{0};  // steady_ns of its monitor's last round; 0: it has none
+  std::atomic<int64_t> beat{0};  // steady_ns of its monitor's last round; 0: no monitor
   std::atomic<int64_t> pid{0}, step{0};
-  std::atomic<uint64_t> pid_space{0};  // pid_space() of that process: to others its number means nothing
+  std::atomic<uint64_t> pid_space{0};  // pid_space() of that process; `pid` is meaningful inside it only
   std::atomic<uint64_t> where{kNowhere};  // of the running action
   std::atomic<RunPhase> phase{RunPhase::kInit};
   std::atomic<int32_t> world_rank{-1};
-  std::atomic<int64_t> warn_ns{600'000'000'000};  // a wait of this rank that takes longer is reported
-  std::atomic<int64_t> wait_start{0};             // 0: it does not wait
+  std::atomic<int64_t> warn_ns{600'000'000'000};  // waits of this rank that take longer are reported
+  std::atomic<int64_t> wait_start{0};             // 0: not waiting
   std::atomic<uint64_t> wait_key{0}, wait_seq{0}, wait_is_message{0};
   CallWords wait_call;
   std::atomic<uint64_t> ops{0};  // calls written to the ring so far
@@ -80,34 +82,34 @@ struct OpEntry {
 };
 static_assert(sizeof(OpEntry) == 64);
 
-// Everything of one rank, in pages of its own.
+// Everything of one rank, in its own pages.
 struct alignas(64) RankPages {
-  static constexpr int kGroups = 32;  // two a group where one moves device and one host memory
+  static constexpr int kGroups = 32;  // two per group where one moves device and one host memory
   static constexpr uint64_t kRing = 1024;
   RankSlot rank;
   GroupSlot group[kGroups];
   OpEntry ring[kRing];
   GroupSlot* find(uint64_t key);                        // nullptr: this rank is not in that group
-  const OpEntry* find(uint64_t key, uint64_t seq) const;  // collective `seq`, when the ring still has it
+  const OpEntry* find(uint64_t key, uint64_t seq) const;  // collective `seq`, if still in the ring
 };
 
-// Between the monitors of a machine.
+// Shared by the monitors of a machine.
 struct alignas(64) BoardHead {
-  std::atomic<int64_t> reported{0};  // the stall that was reported and still goes on began then; 0: none
-  std::atomic<int32_t> ending{0};    // 1: a monitor writes down what it knows; 2: everybody ends now
-  std::atomic<int32_t> mourned{0};   // a death was reported
-  std::atomic<int64_t> dump{0};      // what is asked of every monitor: unix time << 1 | 1 in a hang; 0: nothing so far
-  std::atomic<uint64_t> broken_key{0};  // the group that broke last, and the two calls that did it
+  std::atomic<int64_t> reported{0};  // start of the ongoing stall that was reported; 0: none
+  std::atomic<int32_t> ending{0};    // 1: a monitor writes its reports; 2: every process ends
+  std::atomic<int32_t> mourned{0};   // a dead rank was reported
+  std::atomic<int64_t> dump{0};      // dump requested from every monitor: unix time << 1 | 1 on a hang; 0: none so far
+  std::atomic<uint64_t> broken_key{0};  // the last group with mismatched calls, and the two calls
   TextWords<256> broken_calls;
 };
 
-// A view that owns nothing. Index: local rank.
+// A non-owning view. Index: local rank.
 struct CommBoard {
   BoardHead* head = nullptr;
   RankPages* pages = nullptr;
   int ranks = 0;
   static size_t bytes(int ranks) { return sizeof(BoardHead) + sizeof(RankPages) * static_cast<size_t>(ranks); }
-  // Over bytes(ranks) bytes, 64-byte aligned, in which head and pages are or will be constructed.
+  // View of bytes(ranks) bytes, 64-byte aligned, in which head and pages are or will be constructed.
   static CommBoard at(std::byte* memory, int ranks);
 };
 

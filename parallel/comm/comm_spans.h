@@ -1,5 +1,5 @@
-// When one rank's thread was inside the calls and waits of a group, one by one: what CommCounters::Op::blocked_ns adds
-// up. Kept while somebody traces; the memory is there beforehand.
+// Times that one rank's thread spent in each call and wait of a group; CommCounters::Op::blocked_ns is their sum.
+// Recorded while a step is traced, into preallocated memory.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@ class CommSpans {
       full_ = true;
   }
   std::span<const CommSpan> spans() const { return spans_; }
-  bool full() const { return full_; }  // some did not fit and were left out
+  bool full() const { return full_; }  // some spans did not fit and were dropped
   void clear() {
     spans_.clear();
     full_ = false;

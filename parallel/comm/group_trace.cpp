@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Number + 1 and call in one word, so that a neighbour reads both or neither; 0 is no call.
+// Packs number + 1 and a hash of the call into one word, so that a neighbour reads both or neither; 0: no call.
 uint64_t fingerprint(const CommCall& c, uint64_t seq) {
   const uint64_t kind = uint64_t{static_cast<uint8_t>(c.op)} | uint64_t{static_cast<uint8_t>(c.reduce)} << 8 |
                         uint64_t{static_cast<uint8_t>(c.dtype)} << 16 | uint64_t{static_cast<uint32_t>(c.peer)} << 32;
@@ -83,8 +83,8 @@ void GroupTrace::collective(const CommCall& c, uint64_t seq, int64_t now) {
   if (slot_ == nullptr) return;
   record(c, seq, now);
   slot_->posted.store(seq + 1, kRelaxed);
-  // Each of two neighbours stores, then loads the other's word: in the one order of all such accesses the second one
-  // sees the first.
+  // Each of two neighbours stores its word, then loads the other's. In the single order of seq_cst accesses, the second
+  // one reads the first one's word.
   slot_->recent[seq % GroupSlot::kRecent].store(fingerprint(c, seq), std::memory_order_seq_cst);
 }
 
@@ -121,7 +121,7 @@ std::string GroupTrace::disagreement(const CommCall& c, uint64_t seq) {
     const uint64_t theirs = n.slot->recent[seq % GroupSlot::kRecent].load(std::memory_order_seq_cst);
     if (theirs >> 32 != mine >> 32 || theirs == mine) continue;
     const OpEntry* e = n.pages->find(key_, seq);
-    if (e == nullptr) continue;  // the slot serves another group by now
+    if (e == nullptr) continue;  // the slot has been reused by another group
     const auto called = [](const RankPages& p, uint32_t rank, const CommCall& call) {
       return cat("rank ", rank, " (world rank ", p.rank.world_rank.load(kRelaxed), ") called ", to_string(call));
     };
@@ -131,7 +131,7 @@ std::string GroupTrace::disagreement(const CommCall& c, uint64_t seq) {
     if (other < me) std::swap(first, second);
     const std::string text = cat("collective #", seq, " differs between ranks: ", first, ", ", second);
     uint64_t last = board_.head->broken_key.load(kRelaxed);
-    if (last != key_ && board_.head->broken_key.compare_exchange_strong(last, key_)) {  // the first to find it
+    if (last != key_ && board_.head->broken_key.compare_exchange_strong(last, key_)) {  // first rank to detect it
       board_.head->broken_calls.store(text);
       for (int r = 0; r < board_.ranks; ++r)
         if (GroupSlot* s = board_.pages[r].find(key_)) s->broken.store(1, std::memory_order_release);

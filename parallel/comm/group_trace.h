@@ -1,5 +1,5 @@
-// What one rank's end of a group writes on the board: every call, every wait. Finds calls that differ between
-// neighbours of a group as soon as the second of them is made. Some stores a call; nothing when default-made.
+// Writes one rank's calls and waits in a group to the board. Detects calls that differ between neighbours of a group as
+// soon as the second one is made. Costs a few stores per call; does nothing if default-constructed.
 #pragma once
 #include "parallel/comm/comm_board.h"
 
@@ -8,14 +8,14 @@ namespace gt {
 class GroupTrace {
  public:
   GroupTrace() = default;
-  // Takes a free slot of local rank `local` and announces it; when none is free the group is not traced. `number`: of
+  // Takes a free slot of local rank `local` and registers it; if none is free, the group is not traced. `number`: of
   // the make() call, the same on all its ranks; `leader`: first world rank of the group.
   GroupTrace(const CommBoard&, int local, uint64_t number, int leader, int rank, int size);
-  void connect();  // all ranks have announced theirs: find the neighbours' slots
-  void close();    // the group ends here
+  void connect();  // once all ranks have registered: finds the neighbours' slots
+  void close();    // releases the slot
   void set_label(const std::string&);
 
-  // A collective or a message is entered; `seq`: its number in the group, on this rank.
+  // Records the start of a collective or message; `seq`: its number in the group, on this rank.
   void collective(const CommCall&, uint64_t seq, int64_t now);
   void message(const CommCall&, uint64_t seq, int64_t now);
   void begin_wait(const CommCall&, uint64_t seq, int64_t since);
@@ -23,14 +23,14 @@ class GroupTrace {
     if (pages_ != nullptr) pages_->rank.wait_start.store(0, std::memory_order_relaxed);
   }
 
-  // After collective(): whether a neighbour has made another call with this number: then "collective #5 differs between
-  // ranks: rank 0 (world rank 4) called …, rank 1 (world rank 5) called …", and the group counts as broken on all ranks
-  // of this machine. Empty, for two loads, when all is well.
+  // Call after collective(). If a neighbour has made another call with this number, returns "collective #5 differs
+  // between ranks: rank 0 (world rank 4) called …, rank 1 (world rank 5) called …" and marks the group as broken on
+  // all ranks of this machine. Otherwise empty; costs two loads.
   std::string disagreement(const CommCall&, uint64_t seq);
-  // Whether another rank has found that; the same text.
+  // Whether any rank has detected a mismatch, and its text.
   bool broken() const { return slot_ != nullptr && slot_->broken.load(std::memory_order_acquire) != 0; }
   std::string broken_calls() const { return board_.head->broken_calls.load(); }
-  // Rank `rank` of the group, as far as it can be seen from here: "last call in this group: #4 barrier, …"; else "".
+  // Last call of rank `rank` of the group: "last call in this group: #4 barrier, …"; "" if it is not on this board.
   std::string last_call(int rank) const;
 
  private:

@@ -1,6 +1,6 @@
-// Rank-ordered collectives out of messages. reduce_scatter: every rank sends part j to rank j, which adds in rank
-// order. all_reduce: that, then all_gather; small ones send everything to everyone and add locally. Parts keep the
-// element bounds n*j/N, so the sums are those of the thread backend.
+// Rank-ordered collectives built from messages. reduce_scatter: every rank sends slice j to rank j, which adds in rank
+// order. all_reduce: reduce_scatter, then all_gather; small ones are sent to every rank and added locally. Slices have
+// the element bounds n*j/N, so the sums are those of the thread backend.
 #include <algorithm>
 #include <cstring>
 
@@ -21,20 +21,20 @@ std::byte* staging(MpiWork& w, int64_t bytes) {
   return w.staging.data();
 }
 
-// Peers in an order that spreads the load: the next rank first.
+// Visits peers in an order that spreads the load: the next rank first.
 template <class F>
 void each_peer(int rank, int size, F f) {
   for (int k = 1; k < size; ++k) f((rank + k) % size, (rank + size - k) % size);
 }
 
-// Sends `mine` (of `bytes`) to all; piece r of the others lands at place(r).
+// Sends `mine` (`bytes` bytes) to all peers; receives rank r's data at place(r).
 template <class Place>
 void exchange(MpiWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
   each_peer(rank, size, [&](int, int from) { w.receive(place(from), bytes, from, tag_of(w)); });
   each_peer(rank, size, [&](int to, int) { w.send(mine, bytes, to, tag_of(w)); });
 }
 
-// Sends slice j of `full` to rank j and collects everybody's piece of the own slice in staging, in rank order.
+// Sends slice j of `full` to rank j and receives all ranks' data for its own slice in staging, in rank order.
 void scatter_slices(MpiWork& w, int rank, int size) {
   const int64_t n = w.call.count, e = size_of(w.call.dtype), begin = bound(n, rank, size) * e;
   const int64_t bytes = bound(n, rank + 1, size) * e - begin;

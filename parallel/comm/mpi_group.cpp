@@ -15,7 +15,7 @@ namespace {
 
 class MpiGroup final : public ProcessGroup {
  public:
-  // Takes both communicators: collectives and messages never see each other's tags.
+  // Owns both communicators: one for collectives, one for messages, so that their tags never collide.
   MpiGroup(MpiFactory::Shared& world, MPI_Comm collectives, MPI_Comm messages, const GroupTrace& trace, int rank,
            int size)
       : ProcessGroup(rank, size),
@@ -31,7 +31,7 @@ class MpiGroup final : public ProcessGroup {
     world_.forget(*this);
     int ended = 0;
     MPI_Finalized(&ended);
-    if (ended || std::uncaught_exceptions() > 0) return;  // freeing may wait for ranks that are gone
+    if (ended || std::uncaught_exceptions() > 0) return;  // freeing may block on ranks that have ended
     MPI_Comm_free(&collectives_);
     MPI_Comm_free(&messages_);
   }
@@ -104,11 +104,11 @@ class MpiGroup final : public ProcessGroup {
 
   MpiFactory::Shared& world_;
   MPI_Comm collectives_, messages_;
-  std::unique_ptr<NodeMemory> node_;  // when all ranks of the group share a machine
+  std::unique_ptr<NodeMemory> node_;  // set if all ranks of the group share a machine
   uint64_t sequence_ = 0, messages_sent_ = 0;
 };
 
-// Ranks on this machine as the launcher announces them, before MPI can be asked; 1 when it does not say.
+// Ranks on this machine as announced by the launcher, before MPI is initialized; 1 if it does not announce them.
 int announced_local_size() {
   for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}) {
     if (const char* text = std::getenv(name)) return std::max(1, std::atoi(text));
@@ -195,7 +195,7 @@ std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
            "rank ", shared_->rank, " of ", shared_->size, " asks for the group ", to_string(ranks),
            "; a list is ascending, inside the world and holds its caller");
   const int size = static_cast<int>(ranks.size()), rank = static_cast<int>(at - ranks.begin());
-  // The calls of MPI below wait for all ranks without a deadline of ours; seen from outside they are a barrier.
+  // The MPI calls below block on all ranks, without our deadline; the board shows them as a barrier.
   const uint64_t number = shared_->made++;
   const int64_t now = steady_ns();
   shared_->making.collective(CommCall{}, number, now);

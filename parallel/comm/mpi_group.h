@@ -1,6 +1,6 @@
-// Ranks that are processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on
-// shared memory, so that sums are taken in rank order: bitwise equal to the thread backend. MPI makes no progress
-// outside its own calls: poll() and every wait advance all outstanding work of this rank, in all groups.
+// Ranks as processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on shared
+// memory, so that sums are taken in rank order: bitwise identical to the thread backend. MPI makes no progress outside
+// its own calls: poll() and every wait advance all outstanding work of this rank, in all groups.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -10,16 +10,16 @@
 
 namespace gt {
 
-// Starts MPI (unless it runs already) and ends it in the destructor. Needs a launcher: a program that runs alone uses
-// SelfFactory. One thread may use it and its groups (MPI_THREAD_FUNNELED). Groups must be destroyed before the factory.
-// When more ranks than processors share the machine, MPI is told to yield when idle, and waits sleep in short steps.
-// A wait longer than `deadline` throws kHang naming group, operation, sequence number and the ranks that have not
-// arrived.
+// Initializes MPI (unless already done) and finalizes it in the destructor. Requires a launcher: a program that runs
+// alone uses SelfFactory. Not thread-safe: one thread may use it and its groups (MPI_THREAD_FUNNELED). Groups must be
+// destroyed before the factory. If more ranks than processors share the machine, MPI is set to yield when idle, and
+// waits sleep in short steps. A wait longer than `deadline` throws kHang with group, operation, sequence number and the
+// ranks that have not arrived.
 class MpiFactory final : public GroupFactory, public SideChannel {
  public:
-  // node_memory false: everything travels as messages, as between machines.
+  // node_memory false: everything is sent as messages, as between machines.
   explicit MpiFactory(std::chrono::milliseconds deadline, bool node_memory = true);
-  ~MpiFactory() override;  // while an exception unwinds MPI is not finalized: the launcher then ends the other ranks
+  ~MpiFactory() override;  // during stack unwinding MPI is not finalized: the launcher then ends the other ranks
 
   int world_rank() const override;
   int world_size() const override;
@@ -45,7 +45,7 @@ class MpiFactory final : public GroupFactory, public SideChannel {
   std::unique_ptr<Shared> shared_;
 };
 
-// Ends every rank of the job with this exit code. Without MPI, or after it has ended, only this process.
+// Ends every rank of the job with this exit code. Without MPI, or after its finalization, only this process.
 [[noreturn]] void abort_world(int code);
 
 }  // namespace gt

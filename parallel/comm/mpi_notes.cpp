@@ -1,4 +1,4 @@
-// Notes between ranks that are processes: one small message each, on a communicator of their own.
+// Notes between process ranks: one small message each, on a separate communicator.
 #include <algorithm>
 
 #include "parallel/comm/mpi_state.h"

@@ -39,7 +39,7 @@ MpiWork& MpiFactory::Shared::start(const ProcessGroup& group, MPI_Comm comm, con
   return w;
 }
 
-// Throws when a message failed or had another size than this rank's call implies. The work then counts as complete.
+// Throws if a message failed or had another size than this rank's call implies. The work then counts as complete.
 void MpiFactory::Shared::check_pieces(MpiWork& w, int rc) {
   const int phase = std::exchange(w.phase, 0);
   for (size_t i = 0; i < w.pieces.size(); ++i) {
@@ -55,7 +55,7 @@ void MpiFactory::Shared::check_pieces(MpiWork& w, int rc) {
   w.phase = phase;
 }
 
-// Tests the requests of the current phase; when all are done, checks what came and starts the next phase.
+// Tests the requests of the current phase; once all are complete, checks received sizes and starts the next phase.
 void MpiFactory::Shared::advance(MpiWork& w) {
   if (w.node != nullptr) return w.node->advance();
   while (w.phase > 0) {
@@ -99,7 +99,7 @@ void MpiFactory::Shared::forget(const ProcessGroup& group) {
 CommCall MpiFactory::Shared::wait(uint64_t index) {
   MpiWork& w = works_[index];
   const int64_t begin = steady_ns(), limit = std::chrono::nanoseconds(deadline).count();
-  struct Waiting {  // until it ends, also by an exception
+  struct Waiting {  // reset on return and on exceptions
     GroupTrace* trace = nullptr;
     ~Waiting() {
       if (trace != nullptr) trace->end_wait();
@@ -120,7 +120,8 @@ CommCall MpiFactory::Shared::wait(uint64_t index) {
     else
       std::this_thread::sleep_for(std::chrono::microseconds(std::min(20 + round / 8, 500)));
   }
-  // Kept in falling order, so that a repeated sequence of calls finds the same objects with staging of the right size.
+  // Kept in descending order, so that a repeated sequence of calls reuses the same objects, with staging of the right
+  // size.
   free_.insert(std::upper_bound(free_.begin(), free_.end(), index, std::greater<>()), index);
   return w.call;
 }

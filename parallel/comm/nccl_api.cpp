@@ -18,7 +18,7 @@ std::string loader_error() {
   return text != nullptr ? text : "unknown loader error";
 }
 
-// Fills every entry; the name of the first that the library lacks, or nullptr.
+// Fills every entry; returns the name of the first function that the library lacks, or nullptr.
 const char* fill(Api& api, void* library) {
   const char* missing = nullptr;
   const auto find = [&](auto& entry, const char* name) {
@@ -46,7 +46,7 @@ const char* fill(Api& api, void* library) {
 }  // namespace
 
 std::string version_text(int v) {
-  // Before 2.9 the major number counted 1000.
+  // Before 2.9 the major version was counted in thousands.
   if (v < 10000) return cat(v / 1000, '.', v % 1000 / 100, '.', v % 100);
   return cat(v / 10000, '.', v % 10000 / 100, '.', v % 100);
 }
@@ -86,13 +86,14 @@ void set_environment(const Environment& e) {
   static std::mutex mutex;  // ranks may be threads
   const std::lock_guard lock(mutex);
   if (e.deterministic) setenv("NCCL_ALGO", "Ring", 1);
-  // Communicators of several groups run at once: kernels start in the host's order, which is the same on all ranks.
+  // Several communicators run concurrently: kernels start in the host's order, which is the same on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-  // A call on a non-blocking communicator is launched by a thread that NCCL makes for it. Two such threads at once look
-  // to it like a race of ours, for which the run would end. NcclEngine::let_launch keeps them apart, but for calls that
-  // wait for their peers to connect; those may come in any order, for a launch itself waits for no other rank.
+  // NCCL launches a call on a non-blocking communicator from a thread of its own. It reports two such concurrent
+  // threads as a race of the caller, which would end the run. NcclEngine::let_launch serializes them, except for calls
+  // that wait for their peers to connect. Those may launch in any order, because a launch itself waits for no other
+  // rank.
   setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
-  // What is captured takes the same way as what is not: no buffers are registered with other ranks for it.
+  // Captured calls behave like eager ones: no buffers are registered with other ranks for them.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
   if (e.sharers == 1) return;
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);

@@ -1,6 +1,6 @@
-// The few functions of NCCL that the trainer calls, found at run time in libnccl.so.2: one binary serves machines with
-// and without it, and nothing of NCCL is needed to build. Declarations are our own; values and layouts are those that
-// nccl.h has had since 2.18 (checked against 2.32).
+// The NCCL functions that the trainer calls, loaded at run time from libnccl.so.2. One binary serves machines with and
+// without NCCL, and building needs nothing of it. Declarations are our own; values and layouts match nccl.h since 2.18
+// (checked against 2.32).
 #pragma once
 #include <climits>
 #include <cstddef>
@@ -23,27 +23,27 @@ constexpr int kUint8 = 1, kInt32 = 2, kInt64 = 4, kFloat16 = 6, kFloat32 = 7, kF
 // ncclRedOp_t
 constexpr int kSum = 0, kMax = 2, kMin = 3;
 
-// ncclConfig_t as of 2.18; later versions take the fields beyond `size` from their defaults.
+// ncclConfig_t as of 2.18; later versions use defaults for fields beyond `size`.
 struct Config {
   size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21801;
-  int blocking = INT_MIN;  // INT_MIN, nullptr: NCCL's own choice
+  int blocking = INT_MIN;  // INT_MIN, nullptr: NCCL's default
   int cga_cluster_size = INT_MIN, min_ctas = INT_MIN, max_ctas = INT_MIN;
   const char* net_name = nullptr;
   int split_share = INT_MIN;
-  int behind = INT_MIN;  // where later versions keep a field: undefined, as they want it
+  int behind = INT_MIN;  // a field of later versions: left undefined, as they require
 };
 static_assert(sizeof(Config) == 48 && offsetof(Config, blocking) == 16 && offsetof(Config, max_ctas) == 28 &&
               offsetof(Config, net_name) == 32 && offsetof(Config, split_share) == 40);
 
 constexpr int kLeastVersion = 21800;         // of ncclGetVersion: major * 10000 + minor * 100 + patch
 constexpr int kSharedDeviceVersion = 23000;  // several ranks may use one GPU
-constexpr int kNodesInGraphsVersion = 23004;  // replayed graphs of older ones have been seen to hang across nodes
+constexpr int kNodesInGraphsVersion = 23004;  // graphs replayed by older versions have hung across nodes
 
 struct Api {
   int version = 0;
-  std::string path;  // of the library that was loaded
+  std::string path;  // of the loaded library
 
   int (*get_version)(int*) = nullptr;
   int (*get_unique_id)(UniqueId*) = nullptr;
@@ -65,17 +65,17 @@ struct Api {
   std::string describe() const;
 };
 
-// `library`: a path, or a name for the loader's own rules; "": libnccl.so.2. nullptr with one sentence in *why when
-// there is none, when it lacks a function, or when it is older than kLeastVersion. Stays loaded.
+// `library`: a path, or a name for the dynamic loader; "": libnccl.so.2. Returns nullptr, with the reason in *why, if
+// there is none, if it lacks a function, or if it is older than kLeastVersion. The library stays loaded.
 std::shared_ptr<const Api> load(const std::string& library, std::string* why);
 
 std::string version_text(int version);  // 23203: "2.32.3"
 
-// Variables that NCCL reads at its first call in a process, so to be set before load()'s result is used. What the user
-// has set stays, but for NCCL_ALGO where the bits of a run depend on it.
+// Sets variables that NCCL reads at its first call in a process: call before load()'s result is used. Variables set by
+// the user are kept, except NCCL_ALGO where the bits of a run depend on it.
 struct Environment {
-  bool deterministic = true;  // sums in the order of one ring
-  int sharers = 1;            // ranks that use this rank's GPU
+  bool deterministic = true;  // sums in the order of a single ring
+  int sharers = 1;            // ranks that share this rank's GPU
 };
 void set_environment(const Environment&);
 

@@ -11,9 +11,10 @@
 namespace gt {
 namespace {
 
-constexpr auto kAbortLimit = std::chrono::seconds(30);  // ncclCommAbort has been seen to hang itself
-constexpr auto kAbortPause = std::chrono::seconds(2);   // by then all kernels know that they are to end
-constexpr int64_t kLaunchNs = 200'000;                  // more than NCCL takes to launch a call that needs no peer
+constexpr auto kAbortLimit = std::chrono::seconds(30);  // ncclCommAbort itself has been observed to hang
+constexpr auto kAbortPause = std::chrono::seconds(2);   // by then all kernels have received the abort flag
+constexpr int64_t kLaunchNs = 200'000;                  // upper bound on NCCL's time to launch a call that needs no
+                                                        // peer
 
 int type_of(DType t) {
   switch (t) {
@@ -44,14 +45,14 @@ void end_stream(const DeviceApi& device, const NcclLane& lane) {
 
 }  // namespace
 
-// Communicators that are being aborted, each by a thread of its own: ncclCommAbort first tells the communicator's
-// kernels to end, then waits for them and for the end of all graphs that have calls of this communicator. Those are
-// ours, and go when the rank's thread unwinds: an abort must hold up neither the next one nor that thread.
+// Communicators being aborted, each by its own thread. ncclCommAbort first signals the communicator's kernels to end,
+// then waits for them and for the destruction of all graphs with calls of this communicator. We own those graphs and
+// release them when the rank's thread unwinds. An abort must therefore block neither the next one nor that thread.
 struct NcclEngine::Endings {
   std::mutex mutex;
   std::condition_variable less;
   int left = 0;
-  std::chrono::steady_clock::time_point last;  // of those that are left none is waited for after this
+  std::chrono::steady_clock::time_point last;  // remaining aborts are not waited for after this time
 
   void wait(std::chrono::steady_clock::time_point until) {
     std::unique_lock lock(mutex);
@@ -81,7 +82,7 @@ NcclEngine::~NcclEngine() {
   }
   ending_.notify_all();
   watch_.join();
-  for (auto& lane : lanes_) {  // of groups that were never whole
+  for (auto& lane : lanes_) {  // of groups whose construction failed
     if (lane->comm != nullptr) end_comm(lane->comm);
     endings_->wait(std::chrono::steady_clock::time_point::max());
     end_stream(device_, *lane);
@@ -130,7 +131,7 @@ void NcclEngine::start(NcclLane& lane, const nccl::UniqueId& id) {
 }
 
 void NcclEngine::start_locked(NcclLane& lane, const nccl::UniqueId& id) {
-  lane.stream = device_.open_stream(index_, 1);  // and selects the device, which NCCL takes from here
+  lane.stream = device_.open_stream(index_, 1);  // also selects the device, which NCCL uses from here on
   if (lane.agree) lane.fork = device_.make_event(index_), lane.last = device_.make_event(index_);
   nccl::Config config;
   config.blocking = 0;
@@ -145,7 +146,7 @@ void NcclEngine::start_from_note(NcclLane& lane, int source, const Note& note) {
   lane.note = note;
 }
 
-// Asks a communicator that was not ready, of its making or this call; throws what went wrong with it.
+// Polls a communicator that returned "in progress", from its creation or from this call; throws its error, if any.
 bool NcclEngine::in_progress(NcclLane& lane, const CommCall* call) {
   int now = nccl::kSuccess;
   require(api_->comm_get_async_error(lane.comm, &now), lane.comm, cat(lane.label, ": ncclCommGetAsyncError"));
@@ -172,8 +173,8 @@ int NcclEngine::issue(const NcclCall& c) {
   return nccl::kSuccess;
 }
 
-// Calls are launched in the order in which they are made, each before the next (nccl::set_environment): what is under
-// way gets the time for it, but no more. It may have to wait for its peers, and they for what this rank does next.
+// Calls are launched in the order in which they are made (nccl::set_environment). Gives calls in progress the time that
+// a launch takes, but no more: a call may have to wait for its peers, and they for this rank's next action.
 void NcclEngine::let_launch() {
   for (auto& lane : lanes_)
     while (lane->state == NcclLane::kIssuing && lane->warm && steady_ns() - lane->issued < kLaunchNs) {
@@ -182,7 +183,7 @@ void NcclEngine::let_launch() {
     }
 }
 
-// NCCL has taken the lane's first call.
+// NCCL has accepted the lane's first call.
 void NcclEngine::taken(NcclLane& lane) {
   NcclCall& c = *lane.head;
   device_.record(c.done, lane.stream);
@@ -295,7 +296,7 @@ void NcclEngine::poll() {
   reclaim();
 }
 
-// The calling thread cannot go on before ready(), which is asked under the lock.
+// Blocks the calling thread until ready(), which is evaluated under the lock.
 template <class Ready>
 void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
   struct Waiting {
@@ -336,8 +337,8 @@ const CommCall& NcclEngine::wait(uint64_t ticket, Stream s) {
   NcclCall& c = calls_[ticket];
   if (c.noted_run != 0 && c.noted_run == Recording::current_run())
     Recording::side_call(kept_wait(*this, c.noted_number), s);
-  // Whoever waits for a call that no recording holds may wait before what a recording holds back: that depends on it, or
-  // not at all.
+  // A call that no recording holds may be waited for before the calls that a recording holds back: those depend on it,
+  // or not at all.
   std::optional<Recording::Aside> aside;
   if (c.lane->agree && s.native != nullptr) aside.emplace();
   host_wait([&] { return c.launched && (s.native != nullptr || device_.done(c.done)); }, c);
@@ -352,11 +353,11 @@ void NcclEngine::stand_still(NcclLane& lane) {
   if (lane.head != nullptr) host_wait([&] { return lane.head == nullptr; }, *lane.tail);
 }
 
-// Ends a communicator whose calls have all been taken: with its peers, or alone when they do not come.
+// Ends a communicator whose calls have all been accepted: with its peers, or alone if they do not arrive.
 void NcclEngine::finalize(NcclLane& lane) {
   try {
     device_.synchronize(lane.stream);
-  } catch (const Error&) { return; }  // destructors come here, and the device is gone: remove() aborts what is left
+  } catch (const Error&) { return; }  // called by destructors with the device lost: remove() aborts the rest
   const std::lock_guard lock(mutex_);
   if (lane.comm == nullptr) return;
   int now = api_->comm_finalize(lane.comm);
@@ -372,7 +373,7 @@ void NcclEngine::remove(NcclLane& lane) {
     finalize(lane);
   std::unique_lock lock(mutex_);
   if (nccl::Comm comm = std::exchange(lane.comm, nullptr)) end_comm(comm);
-  lock.unlock();  // its graphs are gone: nothing holds up the end of a communicator any more
+  lock.unlock();  // its graphs are destroyed: the communicator's end is no longer blocked
   endings_->wait(std::chrono::steady_clock::time_point::max());
   lock.lock();
   if (shown_ != nullptr) std::exchange(shown_, nullptr)->end_wait();
@@ -390,7 +391,7 @@ void NcclEngine::abort(const std::string& why, Exit code) {
   abort_locked(why, code);
 }
 
-// Returns when the kernels of all communicators have been told to end.
+// Returns once the kernels of all communicators have been signalled to end.
 void NcclEngine::abort_locked(const std::string& why, Exit code) {
   if (broken()) return;
   failure_ = why;
@@ -414,14 +415,14 @@ void NcclEngine::end_comm(nccl::Comm comm) {
   }).detach();
 }
 
-// Sees what the rank's own thread cannot, which may sit in a call of the device: late errors, the end of the world, a
-// kernel that waits too long. Puts long waits of the device on the board, for the stall monitor.
+// Detects what the rank's own thread, possibly blocked in a device call, cannot: late errors, the end of the world,
+// kernels that wait too long. Reports long device waits on the board, for the stall monitor.
 void NcclEngine::watch() {
   try {
-    // Selects the device for this thread, which would else ask for events with the first GPU selected: CUDA would make
-    // a context of half a gigabyte there for every rank.
+    // Selects the device for this thread. Otherwise it would query events with the first GPU selected, and CUDA would
+    // create a context of half a gigabyte there for every rank.
     device_.drop_event(device_.make_event(index_));
-  } catch (const Error&) {}  // the rank's own thread meets it too
+  } catch (const Error&) {}  // the rank's own thread gets the same error
   std::unique_lock lock(mutex_);
   while (!ending_.wait_for(lock, std::chrono::milliseconds(50), [&] { return ends_; })) {
     if (broken()) continue;
@@ -451,7 +452,7 @@ void NcclEngine::watch() {
                          c.in_graph ? "a graph of calls, the first of them " : "", to_string(c.call), " #", c.seq,
                          " does not end on the device after ", deadline_ns_.load() / 1'000'000, " ms"),
                      Exit::kHang);
-    } catch (const Error&) {}  // kept by abort_locked, for the rank's own thread
+    } catch (const Error&) {}  // stored by abort_locked, for the rank's own thread
   }
 }
 

@@ -1,7 +1,7 @@
-// Private to the NCCL backend: the communicators of one rank, the calls that they have not ended, and who watches them.
-// Collectives take part in recordings (kernels/replay.h) where options allow it: in a graph the lane's stream leaves the
-// computing one by an event and comes back by another. What is captured is never asked about: neither calls nor their
-// ends are seen by the host, which watches the graph as a whole.
+// Private to the NCCL backend: the communicators of one rank, their outstanding calls, and the thread that watches
+// them. If options allow it, collectives are captured in recordings (kernels/replay.h): in a graph the lane's stream
+// forks from the compute stream by one event and joins it by another. Captured calls and their completion are not
+// tracked individually; the host watches the graph as a whole.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -21,28 +21,28 @@
 
 namespace gt {
 
-// A communicator with a stream of its own: its calls start in the order of their posting, each when NCCL has taken the
-// one before, for a non-blocking communicator may say "in progress" until the other ranks have come too.
+// A communicator with its own stream. Calls start in the order of posting, each after NCCL has accepted the previous
+// one: a non-blocking communicator may return "in progress" until the other ranks have arrived.
 struct NcclLane {
   enum State { kNoId, kStarting, kIdle, kIssuing };
   State state = kNoId;
   nccl::Comm comm = nullptr;
   Stream stream;
   int rank = 0, size = 0, max_ctas = INT_MIN;
-  int source = -1;  // world rank whose note brings the id
+  int source = -1;  // world rank whose note carries the id
   Note note;
   std::string label;
-  struct NcclCall *head = nullptr, *tail = nullptr;  // posted and not taken by NCCL
+  struct NcclCall *head = nullptr, *tail = nullptr;  // posted, not yet accepted by NCCL
   GroupTrace* trace = nullptr;  // of its group, like the counters
   CommCounters* counters = nullptr;
   uint64_t seq = 0;  // of its last call
-  // Where calls may be captured: whether all ranks say true, asked of the host's groups.
+  // Set if calls may be captured: whether all ranks pass true, agreed over the host's groups.
   std::function<bool(bool)> agree;
-  Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls when a graph follows them
-  bool loose = false;                    // it has had calls of its own since `last`
-  bool warm = false;    // NCCL has taken a call of it: further ones are launched without the peers, as a rule
-  int64_t issued = 0;   // when its last call was made
-  uint64_t seen = 0;                     // by a walk over the lanes of a graph
+  Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls if a graph follows them
+  bool loose = false;                    // it has issued calls of its own since `last`
+  bool warm = false;    // NCCL has accepted a call: later ones normally launch without waiting for peers
+  int64_t issued = 0;   // when its last call was issued
+  uint64_t seen = 0;                     // by a traversal of a graph's lanes
 };
 
 struct NcclCall {
@@ -51,10 +51,10 @@ struct NcclCall {
   NcclLane* lane = nullptr;
   uint64_t index = 0, seq = 0;
   int64_t started = 0;
-  Event ready = nullptr, done = nullptr;  // of the caller's stream at the post; of the lane's at the end
+  Event ready = nullptr, done = nullptr;  // on the caller's stream at the post; on the lane's at the end
   bool has_ready = false, launched = false, waited = false;
-  bool in_graph = false;  // stands for a graph, from its launch to its end; the call is the first of those in it
-  uint64_t noted_run = 0;  // of the recording that has noted it, by this number
+  bool in_graph = false;  // stands for a graph, from its launch to its end; `call` is its first one
+  uint64_t noted_run = 0;  // of the recording that recorded it, under this number
   size_t noted_number = 0;
   NcclCall* next = nullptr;  // in its lane
 };
@@ -65,19 +65,19 @@ class NcclEngine final : public SideCalls {
              NcclOptions);
   ~NcclEngine() override;
 
-  // A lane of `size` ranks. Rank 0 makes the id itself; others with `source` >= 0 take it from that rank's note.
-  // `agree`: its calls may be captured.
+  // Adds a lane of `size` ranks. Rank 0 creates the id itself; others with `source` >= 0 receive it in a note from that
+  // rank. `agree`: its calls may be captured.
   NcclLane& add_lane(int rank, int size, const std::string& label, GroupTrace&, CommCounters&,
                      std::function<bool(bool)> agree = {});
   nccl::UniqueId new_id();
   void start(NcclLane&, const nccl::UniqueId&);
   void start_from_note(NcclLane&, int source, const Note&);
-  void remove(NcclLane&);  // its calls have ended or never will
+  void remove(NcclLane&);  // requires: its calls have ended or never will
 
   uint64_t post(NcclLane&, const CommCall&, const Tensor& a, const Tensor& b, Stream after, uint64_t seq);
   const CommCall& wait(uint64_t ticket, Stream);
   void poll();
-  void abort(const std::string& why, Exit code);  // ends what runs on the device; the first reason stays
+  void abort(const std::string& why, Exit code);  // ends what runs on the device; the first reason is kept
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   void set_deadline(std::chrono::milliseconds d) { deadline_ns_.store(std::chrono::nanoseconds(d).count()); }
   SideChannel& side() { return side_; }
@@ -90,15 +90,15 @@ class NcclEngine final : public SideCalls {
   bool agree(std::span<const SideCall>, bool good) override;
 
  private:
-  struct Branch {  // queued for a recording, and not awaited by its stream
+  struct Branch {  // queued for a recording, not yet awaited by its stream
     size_t number;
-    uint64_t ticket;  // of a call; a captured one: the place of its event
+    uint64_t ticket;  // of a call; of a captured one: the index of its event
   };
   void start_locked(NcclLane&, const nccl::UniqueId&);
   void finalize(NcclLane&);
   void advance(NcclLane&);
   void advance_all();
-  void reclaim();  // calls that have ended on the device and have been waited for
+  void reclaim();  // calls that have completed on the device and have been waited for
   int issue(const NcclCall&);
   void let_launch();
   void taken(NcclLane&);
@@ -114,8 +114,8 @@ class NcclEngine final : public SideCalls {
   void require(int result, nccl::Comm, const std::string& what);
   void throw_if_broken();
   template <class Ready>
-  void host_wait(Ready, const NcclCall&);  // of nccl_engine.cpp alone
-  void stand_still(NcclLane&);             // NCCL has taken all that was posted
+  void host_wait(Ready, const NcclCall&);  // used in nccl_engine.cpp only
+  void stand_still(NcclLane&);             // waits until NCCL has accepted all posted calls
   void watch();
   void abort_locked(const std::string& why, Exit code);
   void end_comm(nccl::Comm);
@@ -128,14 +128,14 @@ class NcclEngine final : public SideCalls {
   const NcclOptions options_;
   std::atomic<int64_t> deadline_ns_;
 
-  std::mutex mutex_;  // all below; held for short calls of NCCL only
+  std::mutex mutex_;  // guards all below; held during short NCCL calls only
   std::vector<std::unique_ptr<NcclLane>> lanes_;
   std::deque<NcclCall> calls_;
   std::vector<NcclCall*> free_, open_;  // open: posted and not reclaimed, oldest first
-  // Of the rank's thread alone: recordings.
+  // Recordings; used by the rank's thread only.
   std::vector<Branch> branches_;
-  std::vector<Event> branch_ends_;    // of captured calls; used again by every capture
-  size_t captured_ = 0;               // of them, by the capture that runs
+  std::vector<Event> branch_ends_;    // events of captured calls; reused by every capture
+  size_t captured_ = 0;               // events used by the running capture
   std::vector<CommCall> held_calls_;  // by number, of the running recording
   Stream held_stream_;
   uint64_t walk_ = 0;
@@ -143,7 +143,7 @@ class NcclEngine final : public SideCalls {
   std::atomic<bool> broken_{false};
   struct Endings;
   const std::shared_ptr<Endings> endings_;
-  GroupTrace* shown_ = nullptr;  // whose wait of the device the board tells of
+  GroupTrace* shown_ = nullptr;  // group whose device wait the board shows
   std::string failure_;
   Exit failure_code_ = Exit::kInternal;
 

@@ -12,7 +12,7 @@
 namespace gt {
 namespace {
 
-constexpr uint64_t kTraceNumbers = uint64_t{1} << 30;  // apart from those of the host's groups
+constexpr uint64_t kTraceNumbers = uint64_t{1} << 30;  // disjoint from those of the host's groups
 
 void add(CommCounters& to, const CommCounters& n, int64_t times) {
   to.all_reduce += times * n.all_reduce, to.reduce_scatter += times * n.reduce_scatter;
@@ -112,7 +112,7 @@ class NcclGroup final : public ProcessGroup {
     NcclLane* lane;
   };
 
-  // Made by rank 0; when it cannot, nobody waits for it.
+  // Created by rank 0; if that fails, all ranks throw.
   nccl::UniqueId shared_id() {
     struct {
       nccl::UniqueId id{};
@@ -132,7 +132,7 @@ class NcclGroup final : public ProcessGroup {
     return sent.id;
   }
 
-  // Whether all ranks say true, of the host's group and as nobody's call.
+  // Returns whether all ranks pass true, over the host's group; not counted as a call.
   std::function<bool(bool)> asks_all() {
     if (!engine_.options().captures) return {};
     return [this](bool mine) {
@@ -173,7 +173,7 @@ class NcclGroup final : public ProcessGroup {
     return Work(this, ticket);
   }
 
-  // The sender makes the id of a channel's communicator at its first message and leaves it for the receiver.
+  // The sender creates the id of a channel's communicator at its first message and sends it to the receiver as a note.
   NcclLane& channel(bool sends, int peer, int tag) {
     for (const Channel& c : channels_)
       if (c.sends == sends && c.peer == peer && c.tag == tag) return *c.lane;
@@ -197,12 +197,12 @@ class NcclGroup final : public ProcessGroup {
 
   NcclEngine& engine_;
   std::unique_ptr<ProcessGroup> inner_;
-  const std::vector<int> ranks_;  // of the world
+  const std::vector<int> ranks_;  // world ranks
   const uint64_t number_;
   NcclLane* lane_ = nullptr;
   std::vector<Channel> channels_;
   uint64_t posted_ = 0, messages_ = 0;
-  CommCounters making_;  // what the host's group did to make this one, which is nobody's call
+  CommCounters making_;  // the host group's counts from building this group; subtracted, as no caller made them
   mutable CommCounters sum_;
 };
 

@@ -1,4 +1,4 @@
-// NCCL's calls in recordings of the computing stream (kernels/replay.h): noted, captured, and awaited by the graph.
+// NCCL calls in recordings of the compute stream (kernels/replay.h): recorded, captured, and awaited by the graph.
 #include <algorithm>
 
 #include "parallel/comm/nccl_engine.h"
@@ -30,8 +30,7 @@ SideCall kept(SideCalls& by, NcclLane& lane, const CommCall& c, std::byte* a, st
 
 SideCall kept_wait(SideCalls& by, size_t number) { return {&by, {0, 0, 0, 0, 0, 0, number}}; }
 
-// The stream has come back to the recorded one by the time the recording holds nothing back any more: then there is
-// nothing to wait for.
+// Once the recording holds nothing back, the lane's stream has already joined the recorded one: nothing to wait for.
 const CommCall& NcclEngine::wait_held(uint64_t ticket, Stream s) {
   const size_t number = number_of(ticket);
   if (run_of(ticket) == Recording::current_run()) Recording::side_call(kept_wait(*this, number), s);
@@ -45,7 +44,7 @@ void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool
   if (lane == nullptr) {
     const auto at = std::find_if(branches_.begin(), branches_.end(),
                                  [&](const Branch& b) { return b.number == static_cast<size_t>(side.words[6]); });
-    if (at == branches_.end()) return;  // of an earlier stretch, at whose end it came back
+    if (at == branches_.end()) return;  // of an earlier graph segment, at whose end it was joined
     const Branch b = *at;
     branches_.erase(at);
     return join(b, recorded, captured);
@@ -60,7 +59,7 @@ void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool
   branches_.push_back({number, post_locked(*lane, c.call, c.a, c.b, recorded, lane->seq)});
 }
 
-// NCCL may take a while to take a call also here, and where it has something to connect for it, waits for the peers.
+// Also under capture, NCCL may take time to accept a call; if it must connect first, it waits for the peers.
 void NcclEngine::await_captured(NcclLane& lane, const NcclCall& c, std::unique_lock<std::mutex>& lock) {
   const int64_t begin = steady_ns();
   while (in_progress(lane, &c.call)) {
@@ -70,14 +69,14 @@ void NcclEngine::await_captured(NcclLane& lane, const NcclCall& c, std::unique_l
       abort_locked(text, Exit::kHang);
       fail(Exit::kHang, text);
     }
-    lock.unlock();  // for who watches: the world may end
+    lock.unlock();  // lets the watching thread end the world
     std::this_thread::yield();
     lock.lock();
     throw_if_broken();
   }
 }
 
-// The lane stands still (settle).
+// Requires: the lane is idle (settle).
 void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Stream recorded,
                          std::unique_lock<std::mutex>& lock) {
   throw_if_broken();
@@ -114,8 +113,8 @@ void NcclEngine::each_lane(std::span<const SideCall> sides, Visit visit) {
   }
 }
 
-// Two calls of one communicator must not run at once: the graph starts behind what was posted before it. What is posted
-// behind it waits for the computing stream, and so for the graph.
+// Two calls of one communicator must not run concurrently: the graph starts after the calls posted before it. Calls
+// posted after it wait for the compute stream, and so for the graph.
 void NcclEngine::settle(std::span<const SideCall> sides, Stream recorded) {
   const Recording::Aside aside;
   branches_.clear();  // of a capture that failed
@@ -130,7 +129,7 @@ void NcclEngine::settle(std::span<const SideCall> sides, Stream recorded) {
   });
 }
 
-// One entry for the whole graph, so that somebody sees when it does not end.
+// One entry for the whole graph, so that a graph that does not complete is detected.
 void NcclEngine::launched(std::span<const SideCall> sides, Stream recorded) {
   const auto first = std::find_if(sides.begin(), sides.end(), [](const SideCall& s) { return lane_of(s) != nullptr; });
   if (first == sides.end()) return;

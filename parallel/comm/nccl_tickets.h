@@ -1,5 +1,5 @@
-// Private to the NCCL backend: tickets of calls that a recording holds back, beside those that count calls; and such
-// calls as the recording keeps them.
+// Private to the NCCL backend: tickets of calls that a recording holds back, distinct from those that count calls, and
+// the form in which the recording stores such calls.
 #pragma once
 #include "kernels/replay.h"
 #include "parallel/comm/call.h"

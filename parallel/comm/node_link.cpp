@@ -26,13 +26,13 @@ constexpr int64_t kSecond = 1'000'000'000, kGreetingNs = 5 * kSecond, kConnectNs
 
 constexpr char kEnds[] = "E", kDone[] = "D";
 
-// Both sides show that they know the secret: the hub sends a word, the link the answer to it and a word of its own, the
-// hub the answer to that.
+// Mutual challenge-response: the hub sends a nonce, the link its answer and a nonce of its own, the hub the answer to
+// that.
 std::string answer_to(const std::string& secret, const std::string& word, const char* side) {
   return sha256_hex(cat("gpttrain ", side, ' ', secret, ' ', word, ' ', secret));
 }
 
-// Address families share a port's place in no portable way, hence two cases.
+// The port has no portable common offset in the address families, hence two cases.
 struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
@@ -53,8 +53,8 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Of the interfaces that are up, but for the loopback and addresses that mean something on one link only; `only`: an
-// interface or an address, whatever it is.
+// Addresses of the interfaces that are up, without loopback and link-local ones; `only`: an interface or an address, of
+// any kind.
 std::vector<std::string> own_addresses(const std::string& only) {
   std::vector<std::string> out;
   ifaddrs* list = nullptr;
@@ -158,7 +158,7 @@ void NodeHub::accept_all(int64_t now) {
       Peer p{std::make_unique<FrameSocket>(fd), now, "", -1};
       const auto unauthenticated =
           std::count_if(peers_.begin(), peers_.end(), [](const Peer& q) { return !q.answer.empty(); });
-      if (static_cast<size_t>(unauthenticated) >= kMaxUnauthenticated) continue;  // closes it
+      if (static_cast<size_t>(unauthenticated) >= kMaxUnauthenticated) continue;  // destructor closes it
       const std::string word = random_word();
       p.answer = answer_to(secret_, word, "link");
       p.socket->send(word);
@@ -208,7 +208,7 @@ NodeLink::NodeLink(const std::string& address, std::string secret) : secret_(std
   for (Address a; in >> a.ip >> a.port;) addresses_.push_back(a);
 }
 
-// Tries the hub's addresses in turn: this machine may reach some of them only, or another machine of that address.
+// Tries the hub's addresses in turn: this machine may reach only some of them, or another machine at the same address.
 void NodeLink::connect(int64_t now) {
   trusted_ = false;
   awaited_.clear();

@@ -9,12 +9,12 @@
 
 namespace gt {
 
-// A part is what travels in pieces: the whole tensor, or one rank's share of it.
+// Number of parts of a call that are moved in chunks: the whole tensor, or one part per rank.
 static int parts_of(const CommCall& c, int size) {
   return c.op == CommOp::kReduceScatter || c.op == CommOp::kAllGather ? size : 1;
 }
 
-// Tensors without elements may have no memory: memcpy would not take their null.
+// Empty tensors may have null data, which memcpy does not accept.
 static void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
@@ -66,8 +66,8 @@ int64_t NodeMemory::chunk(const MpiWork& w) const {
   return std::min(slot_bytes_ / pieces / 8 * 8 / size_of(w.call.dtype), n - at_);
 }
 
-// Opens a round: this rank's data goes to its slot. The slot was last read two rounds ago, and whoever has entered the
-// round in between has finished reading it.
+// Opens a round: copies this rank's data to its slot. The slot was last read two rounds ago, and ranks that have
+// entered the round in between have finished reading it.
 void NodeMemory::write(MpiWork& w) {
   ++round_;
   const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
@@ -90,7 +90,7 @@ void NodeMemory::check_calls(const MpiWork& w) {
   for (int r = 0; r < size_; ++r) {
     const CommCall other = seat(r).call[round_ & 1], mine = w.call;
     if (other == mine) continue;
-    for (MpiWork* queued : queue_) queued->phase = 0;  // nothing of this group can go on
+    for (MpiWork* queued : queue_) queued->phase = 0;  // no call of this group can complete any more
     queue_.clear();
     fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ",
          to_string(mine), ", rank ", r, " called ", to_string(other));
@@ -105,7 +105,7 @@ bool NodeMemory::step(MpiWork& w) {
     if (!all(&Seat::written)) return false;
     check_calls(w);
     parts_.resize(static_cast<size_t>(size_));
-    if (w.call.op == CommOp::kAllReduce) {  // this rank adds its slice of the chunk, into the first slot
+    if (w.call.op == CommOp::kAllReduce) {  // this rank sums its slice of the chunk into the first slot
       const int64_t begin = elements * rank_ / size_, end = elements * (rank_ + 1) / size_;
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + begin * e;
       reduce_in_order(slot(0) + begin * e, parts_.data(), size_, end - begin, w.call.dtype, w.call.reduce);

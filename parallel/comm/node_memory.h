@@ -1,4 +1,4 @@
-// Bulk collectives among MPI ranks of one machine, through a shared segment: several times faster than messages when
+// Bulk collectives among MPI ranks of one machine through a shared segment: several times faster than messages when
 // ranks outnumber processors.
 #pragma once
 #include <atomic>
@@ -12,16 +12,16 @@ namespace gt {
 
 class NodeMemory {
  public:
-  // Collective over comm. nullptr on every rank when the ranks are on several machines or there is no room.
+  // Collective over comm. Returns nullptr on every rank if the ranks span machines or memory does not suffice.
   static std::unique_ptr<NodeMemory> open(MPI_Comm comm, int rank, int size);
 
   void enqueue(MpiWork& w) { queue_.push_back(&w); }
-  void advance();                    // as far as the oldest work can go; the next ones follow it
+  void advance();                    // as far as the oldest work can go; then the next ones
   std::vector<int> missing() const;  // ranks that the current round waits for
 
  private:
-  // One cache line group a rank. `written`: rounds whose data this rank has published; `reduced`: rounds whose sums it
-  // has.
+  // One rank's cache lines. `written`: rounds whose data this rank has published; `reduced`: rounds whose sums it has
+  // computed.
   struct alignas(128) Seat {
     std::atomic<uint64_t> written{0}, reduced{0};
     CommCall call[2];  // of the round, by parity
@@ -32,16 +32,16 @@ class NodeMemory {
   Seat& seat(int r) const { return reinterpret_cast<Seat*>(base_)[r]; }
   std::byte* slot(int r) const;  // rank r's data of the current round
   bool all(std::atomic<uint64_t> Seat::*counter) const;
-  bool step(MpiWork&);  // false: somebody has not come yet
+  bool step(MpiWork&);  // false: some rank has not arrived yet
   void write(MpiWork&);
-  void check_calls(const MpiWork&);     // throws when ranks disagree
-  int64_t chunk(const MpiWork&) const;  // elements of a part that one round moves
+  void check_calls(const MpiWork&);     // throws if ranks disagree
+  int64_t chunk(const MpiWork&) const;  // elements of a part moved in one round
 
   SharedSegment memory_;
   std::byte* base_;
   int64_t slot_bytes_;
   int rank_, size_;
-  uint64_t round_ = 0;  // two sets of slots take turns: by parity of the round
+  uint64_t round_ = 0;  // two sets of slots alternate by parity of the round
   enum class State : uint8_t { kIdle, kWritten, kReduced } state_ = State::kIdle;
   int64_t at_ = 0;               // elements of a part already moved
   std::vector<MpiWork*> queue_;  // oldest first

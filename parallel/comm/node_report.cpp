@@ -44,7 +44,7 @@ struct Reader {
     if (!(good = good && in.size() >= n)) return;
     s.assign(in.substr(0, n));
     for (char& c : s)
-      if (static_cast<unsigned char>(c) < ' ') c = ' ';  // it ends in messages
+      if (static_cast<unsigned char>(c) < ' ') c = ' ';  // the text is printed in messages
     in.remove_prefix(n);
   }
   template <class E>

@@ -1,5 +1,5 @@
-// Groups of any rank and size that move nothing but count bytes: memory plans, schedules and dry runs on the null
-// device, for one rank of a world that does not exist. Results of collectives are undefined.
+// Groups of any rank and size that only count bytes: memory plans, schedules and dry runs on the null device, for one
+// rank of a hypothetical world. Results of collectives are undefined.
 #pragma once
 #include "parallel/comm/process_group.h"
 
@@ -23,7 +23,7 @@ class NullGroup final : public ProcessGroup {
 
 class NullFactory final : public GroupFactory {
  public:
-  // This rank of a world of `size`; `local_size` ranks share a machine (0: all of them).
+  // Rank `rank` of a world of `size`; `local_size` ranks share a machine (0: all of them).
   NullFactory(int rank, int size, int local_size = 0);
   int world_rank() const override { return rank_; }
   int world_size() const override { return size_; }

@@ -1,8 +1,8 @@
-// One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning).
-// Everything is asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at
-// once. CPU backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that
-// results do not depend on the backend, on overlap or on bucket sizes. Every dtype moves; f32, f64, i32, i64, bf16
-// and f16 (added in f32, rounded once) reduce, byte by max and min only.
+// One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning). Calls are
+// asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at once. CPU
+// backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that results
+// do not depend on backend, overlap or bucket sizes. All dtypes can be moved; f32, f64, i32, i64, bf16 and f16 (added
+// in f32, rounded once) can be reduced, byte by max and min only.
 #pragma once
 #include <memory>
 #include <span>
@@ -23,13 +23,13 @@ constexpr int kNumCommOps = 7;
 
 class ProcessGroup;
 
-// A ticket, not an object: copyable, freed by nobody. Must be waited for exactly once (default-made: nothing to wait
-// for).
+// Handle of an outstanding call: copyable, not owning. Must be waited for exactly once; a default-constructed one needs
+// no wait.
 class Work {
  public:
   Work() = default;
   Work(ProcessGroup* group, uint64_t ticket) : group_(group), ticket_(ticket) {}
-  void wait(Stream s);  // work queued on `s` from now on sees the result; blocks the host only on CPU
+  void wait(Stream s);  // later work on `s` sees the result; blocks the host only on CPU
   bool pending() const { return group_ != nullptr; }
 
  private:
@@ -37,16 +37,17 @@ class Work {
   uint64_t ticket_ = 0;
 };
 
-// Bytes this rank sent, by kind of operation: equals the closed forms of the spec exactly. And what its calls took.
+// Bytes sent by this rank, by kind of operation, exactly as in the closed forms of the spec, and the time its calls
+// took.
 struct CommCounters {
   int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, send = 0, calls = 0;
   int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + send; }
 
   struct Op {
     int64_t calls = 0;
-    int64_t bytes = 0;       // sent, as above; a receive: received
+    int64_t bytes = 0;       // sent, as above; for a receive: received
     int64_t payload = 0;     // bytes of the full tensors
-    int64_t flight_ns = 0;   // from each call to its end
+    int64_t flight_ns = 0;   // from each call to its completion
     int64_t blocked_ns = 0;  // this rank's thread inside calls and waits
   };
   Op ops[kNumCommOps];  // by CommOp
@@ -71,10 +72,11 @@ class ProcessGroup {
   virtual std::string_view backend() const = 0;
   virtual bool capturable() const { return false; }  // may be recorded into a CUDA graph
 
-  // Collectives: every rank of the group calls them in the same order with the same count and dtype.
-  // all_reduce: in place. all_gather: full = concatenation of the shards in rank order; shard may alias its own place
-  // in full. reduce_scatter: full has size() equal parts; shard (may alias this rank's part of full) receives the sum
-  // of part rank(). Buffers must stay untouched until the ticket has been waited for. Empty tensors are legal.
+  // Collectives: every rank of the group calls them in the same order with the same count and dtype. Buffers must not
+  // be touched until the ticket has been waited for. Empty tensors are legal.
+  // all_reduce: in place. all_gather: full = concatenation of the shards in rank order; shard may alias its own range
+  // of full. reduce_scatter: full has size() equal parts; shard (may alias this rank's part of full) receives the sum
+  // of part rank().
   virtual Work all_reduce(Tensor inout, ReduceOp, Stream after) = 0;
   virtual Work all_gather(Tensor shard, Tensor full, Stream after) = 0;
   virtual Work reduce_scatter(Tensor full, Tensor shard, Stream after) = 0;  // sum
@@ -85,19 +87,19 @@ class ProcessGroup {
   virtual Work recv(Tensor, int from, int tag, Stream after) = 0;
 
   virtual void barrier() = 0;
-  // Lets outstanding work advance; the executor calls it between actions. MPI makes no progress outside its own calls.
+  // Advances outstanding work; the executor calls it between actions. MPI makes no progress outside its own calls.
   virtual void poll() {}
-  // For a rank that an error takes out of its work: calls that it has not waited for may still move its buffers. Ranks
-  // that reach each other's memory end the world here, with this message, and it returns when nobody touches them.
+  // For a rank that leaves its work by an error: calls it has not waited for may still access its buffers. Backends
+  // whose ranks access each other's memory end the world with this message and return once no rank accesses them.
   virtual void abandon(const std::string& why, Exit code) {
     (void)why;
     (void)code;
   }
 
   virtual const CommCounters& counters() const { return counters_; }
-  // From now on calls and waits are written to `spans` too; nullptr: no longer.
+  // From now on also records calls and waits in `spans`; nullptr: stops.
   virtual void keep_spans(CommSpans* spans) { spans_ = spans; }
-  // Said in stall and mismatch reports: "dp group of stage 1", set by the mesh.
+  // Used in stall and mismatch reports: "dp group of stage 1"; set by the mesh.
   virtual void set_label(std::string label) {
     label_ = std::move(label);
     trace_.set_label(label_);
@@ -107,14 +109,14 @@ class ProcessGroup {
  protected:
   friend class Work;
   virtual void wait(uint64_t ticket, Stream) = 0;
-  // The calling thread was inside a call of `op`, or a wait for one, since `begin` (steady_ns).
+  // Records that the calling thread was in a call of `op`, or a wait for one, since `begin` (steady_ns).
   void was_inside(CommOp op, int64_t bytes, int64_t begin, bool waits) {
     const int64_t end = steady_ns();
     counters_.of(op).blocked_ns += end - begin;
     if (spans_ != nullptr) spans_->add({begin, end, bytes, op, waits});
   }
   CommCounters counters_;
-  GroupTrace trace_;  // set by backends whose ranks can see each other
+  GroupTrace trace_;  // set by backends whose ranks share a board
 
  private:
   int rank_, size_;
@@ -127,7 +129,8 @@ inline void Work::wait(Stream s) {
   group_ = nullptr;
 }
 
-// Makes groups of one backend for one rank of a world. Implementations: MPI, threads, self, null (parallel/comm/*.h).
+// Makes groups of one backend for one rank of a world. Implementations: NCCL, MPI, threads, self, null
+// (parallel/comm/*.h).
 class GroupFactory {
  public:
   virtual ~GroupFactory() = default;
@@ -139,7 +142,7 @@ class GroupFactory {
   // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to
   // (ascending world ranks, itself among them); lists of one call partition the world.
   virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
-  // Where this rank says what it is doing; lives as long as the factory. nullptr: nobody would look.
+  // Where this rank reports its activity; lives as long as the factory. nullptr: nothing reads it.
   virtual RankStatus* status() { return nullptr; }
 };
 

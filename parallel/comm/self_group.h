@@ -1,5 +1,5 @@
-// Groups of one rank: collectives do nothing, so that no caller tests the size of an axis. Also the factory of a
-// program that runs alone; it never touches MPI.
+// Groups of one rank: collectives are no-ops, so that no caller tests the size of an axis. Also the factory of a
+// program that runs alone; it never initializes MPI.
 #pragma once
 #include "kernels/core/device.h"
 #include "parallel/comm/process_group.h"
@@ -19,7 +19,7 @@ class SelfGroup final : public ProcessGroup {
   Work all_gather(Tensor shard, Tensor full, Stream) override;
   Work reduce_scatter(Tensor full, Tensor shard, Stream) override;
   Work broadcast(Tensor inout, int root, Stream) override;
-  Work send(Tensor, int to, int tag, Stream) override;  // an error: nobody else is here
+  Work send(Tensor, int to, int tag, Stream) override;  // throws: there is no peer
   Work recv(Tensor, int from, int tag, Stream) override;
   void barrier() override;
 

@@ -20,7 +20,7 @@ SharedSegment SharedSegment::open(MPI_Comm node, int rank, int64_t bytes,
       std::snprintf(name, sizeof name, "/gpttrain-%ld-%d", static_cast<long>(getpid()), i);
       fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
     }
-    // Claims the memory now: a full /dev/shm is an answer here and a SIGBUS later.
+    // Allocates the memory now: a full /dev/shm is an error here and a SIGBUS later.
     if (fd >= 0 && posix_fallocate(fd, 0, bytes) != 0) close(fd), shm_unlink(name), fd = -1;
     if (fd < 0) name[0] = 0;
   }

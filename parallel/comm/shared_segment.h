@@ -1,5 +1,5 @@
-// Memory that MPI ranks of one machine share. It has no name any more once all of them have mapped it, so nothing is
-// left behind, however they end.
+// Memory shared by the MPI ranks of one machine. It is unlinked once all of them have mapped it, so nothing is left
+// behind, however they end.
 #pragma once
 #include <mpi.h>
 
@@ -16,8 +16,8 @@ class SharedSegment {
   SharedSegment(SharedSegment&&) noexcept;
   SharedSegment& operator=(SharedSegment&&) noexcept;
 
-  // Collective over `node`, whose ranks share a machine. `construct` makes this rank's objects in the zeroed bytes
-  // before any rank returns. Empty on all ranks when there is no room on any.
+  // Collective over `node`, whose ranks share a machine. `construct` creates this rank's objects in the zeroed bytes
+  // before any rank returns. Empty on all ranks if memory does not suffice on any.
   static SharedSegment open(MPI_Comm node, int rank, int64_t bytes, const std::function<void(std::byte*)>& construct);
   std::byte* data() const { return base_; }
   explicit operator bool() const { return base_ != nullptr; }

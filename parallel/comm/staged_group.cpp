@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLeastBlock = 4096;  // bytes; blocks are powers of two, so that few sizes serve all calls
 
-// Pinned blocks of one group.
+// Pool of pinned blocks of one group.
 class Staging {
  public:
   Staging(const DeviceApi& api, int index) : api_(api), index_(index) {}
@@ -25,7 +25,7 @@ class Staging {
     }
   }
 
-  // The smallest block of at least so many bytes that no call holds; its last copy to the device has ended.
+  // Returns the smallest free block of at least `bytes` bytes, once its last copy to the device has completed.
   size_t take(int64_t bytes) {
     const auto need = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastBlock))));
     size_t best = blocks_.size();
@@ -38,7 +38,7 @@ class Staging {
     blocks_[best].taken = true;
     return best;
   }
-  // Free for others once what is queued on `s` has read it.
+  // Releases a block; reusable once the work queued on `s` has read it.
   void give(size_t block, Stream s) {
     api_.record(blocks_[block].read, s);
     blocks_[block].taken = false;
@@ -87,7 +87,7 @@ class StagedGroup final : public ProcessGroup {
     if (on_host(full)) return inner_->reduce_scatter(full, shard, after);
     const size_t b = staging_.take(full.bytes());
     const Tensor all = download(b, full, 0, after);
-    const int64_t at = rank() * shard.bytes();  // the sum takes the place of this rank's part
+    const int64_t at = rank() * shard.bytes();  // the sum overwrites this rank's part
     return posted(inner_->reduce_scatter(all, image(b, shard, at), {}), b, shard, at);
   }
   Work broadcast(Tensor t, int root, Stream after) override {
@@ -125,16 +125,16 @@ class StagedGroup final : public ProcessGroup {
   struct Call {
     Work inner;
     size_t block;
-    Tensor out;  // of the device, to be filled from the block's bytes at `at`; empty: nothing comes back
+    Tensor out;  // device tensor to be filled from the block's bytes at `at`; empty: no output
     int64_t at;
   };
 
   static bool on_host(const Tensor& t) { return t.device.kind == DeviceKind::kCpu; }
-  // A tensor like `t` in the block.
+  // A tensor like `t` in the block, at byte `at`.
   Tensor image(size_t block, const Tensor& t, int64_t at) const {
     return {staging_.data(block) + at, t.shape, t.dtype, Device{}};
   }
-  // The same, with the values of `t` once all that is queued on `after` has been computed.
+  // The same, holding the values of `t` after the work queued on `after`; blocks for them.
   Tensor download(size_t block, const Tensor& t, int64_t at, Stream after) const {
     if (t.bytes() > 0) {
       api_.copy(staging_.data(block) + at, t.data, t.bytes(), after);
@@ -156,7 +156,7 @@ class StagedGroup final : public ProcessGroup {
 
   const DeviceApi& api_;
   Staging staging_;
-  std::unique_ptr<ProcessGroup> inner_;  // ends first: its calls in flight use the blocks
+  std::unique_ptr<ProcessGroup> inner_;  // destroyed first: its calls in flight use the blocks
   std::vector<Call> calls_;
   std::vector<uint64_t> free_;
 };

@@ -1,7 +1,7 @@
-// Device tensors over a backend that moves host memory (threads, MPI): each call copies to pinned memory, lets the
-// backend move that, and copies back when it is waited for. The host waits for the device before every call, so nothing
-// overlaps; in return any number of ranks share a GPU, on any transport, with the bits of the CPU's rank-ordered sums.
-// Host tensors pass through. Pinned blocks are kept and used again: a warm step allocates none.
+// Device tensors over a backend that moves host memory (threads, MPI): each call copies to pinned memory, the backend
+// moves that, and the wait copies back. The host synchronizes with the device before every call, so nothing overlaps.
+// In return any number of ranks share a GPU, on any transport, bitwise identical to the CPU's rank-ordered sums. Host
+// tensors are passed through. Pinned blocks are reused: a warm step allocates none.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace gt {
 
 class StagedFactory final : public GroupFactory {
  public:
-  // Tensors are on device `index` of `api`. Both outlive the factory and its groups.
+  // Tensors are on device `index` of `api`. `inner` and `api` must outlive the factory and its groups.
   StagedFactory(GroupFactory& inner, const DeviceApi& api, int index);
   int world_rank() const override { return inner_.world_rank(); }
   int world_size() const override { return inner_.world_size(); }

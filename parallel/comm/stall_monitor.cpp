@@ -29,7 +29,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 void write_error(const std::string& text) {
   const std::string line = "gpttrain: " + text + "\n";
-  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody listens
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // standard error is closed
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ struct StallMonitor::Impl {
   void lose(const std::string& text);
   void end_all(Exit code, const std::string& text);
   bool judges(int64_t now) const;
-  void say_goodbye() {  // so that nobody waits for a sign of this rank
+  void say_goodbye() {  // final report, so that this rank is not reported as lost
     const int64_t now = steady_ns();
     if (options.link && acting(now)) options.link->report({host, verdict, read_board(board, now)}, now);
   }
@@ -64,7 +64,7 @@ struct StallMonitor::Impl {
   std::string dump_folder(int64_t ticket) const {
     return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
   }
-  // The first one counts: what follows from it on other machines may read differently.
+  // Only the first verdict is kept: its consequences on other machines may read differently.
   void leave_verdict(const std::string& text) const {
     FILE* f = options.verdict_file.empty() ? nullptr : std::fopen(options.verdict_file.c_str(), "wx");
     if (f == nullptr) return;
@@ -76,19 +76,19 @@ struct StallMonitor::Impl {
   }
 
   const CommBoard board;
-  const int me;  // local rank; -1: all of them
+  const int me;  // local rank; -1: all local ranks
   StallOptions options;
   const std::string host = host_name();
   const uint64_t my_pid_space = pid_space();
-  int64_t awake_since = steady_ns();  // no wait counts from before
+  int64_t awake_since = steady_ns();  // waits are counted from here on
   int64_t last_tick = awake_since;
   std::vector<int> handles;  // pidfd of each local rank; -1: not opened yet, -2: cannot be
   bool ended = false;        // `end` was called
-  int dumps_asked = 0;       // of options.dump_requests, answered
+  int dumps_asked = 0;       // requests of options.dump_requests already served
   int64_t dump_seen = 0;     // ticket whose stacks this process has written
-  bool lost_told = false;    // that a machine is
+  bool lost_told = false;    // a lost machine was reported
   int64_t last_report = 0;   // to the hub
-  std::string verdict;       // about a rank that died here
+  std::string verdict;       // about a local rank that died
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -102,7 +102,7 @@ void StallMonitor::Impl::beat() {
     if (me < 0 || r == me) board.pages[r].rank.beat.store(now, kRelaxed);
 }
 
-// The lowest rank that still beats speaks for the machine.
+// Whether this monitor reports for the machine: the lowest rank with a live heartbeat.
 bool StallMonitor::Impl::acting(int64_t now) const {
   if (me < 0) return true;
   for (int r = 0; r < me; ++r) {
@@ -121,7 +121,7 @@ void StallMonitor::Impl::run() {
     wake.wait_for(lock, std::chrono::duration<double>(options.tick_seconds));
     if (stop) return;
     const int64_t now = steady_ns();
-    // This process was stopped for a while, perhaps with all others: their waits begin anew.
+    // This process was stopped for a while, perhaps with all others: restart the counting of waits.
     if (static_cast<double>(now - last_tick) * 1e-9 > kFrozenSeconds) awake_since = now;
     last_tick = now;
     beat();
@@ -148,7 +148,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
     int& handle = handles[static_cast<size_t>(r)];
     const RunPhase phase = s.phase.load(kRelaxed);
     if (r == me || pid <= 0 || phase == RunPhase::kDone || phase == RunPhase::kFailed) continue;
-    if (s.pid_space.load(kRelaxed) != my_pid_space) continue;  // its beat tells, when somebody waits for it
+    if (s.pid_space.load(kRelaxed) != my_pid_space) continue;  // its heartbeat is checked when a rank waits for it
     if (handle == -1) {
       handle = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
       if (handle < 0 && errno != ESRCH) handle = -2;
@@ -156,7 +156,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
     pollfd p{handle, POLLIN, 0};
     const bool dead = handle >= 0 ? poll(&p, 1, 0) > 0 : kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
     if (!dead) continue;
-    // It may have been ending well between our two looks.
+    // It may have ended normally between the two checks.
     const RunPhase last = s.phase.load(kRelaxed);
     if (last == RunPhase::kDone || last == RunPhase::kFailed) continue;
     if (board.head->mourned.exchange(1) == 0) {
@@ -175,7 +175,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
       verdict = text.substr(0, text.find('\n'));
       if (options.link) options.link->report({host, verdict, ranks}, now);
     }
-    // A launcher ends the other ranks within about a second; where it does not, we do.
+    // A launcher ends the other ranks within about a second; otherwise this monitor does.
     std::this_thread::sleep_for(std::chrono::seconds(2));
     if (options.hub) options.hub->end(verdict);
     ended = true;
@@ -194,7 +194,7 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
       options.say(cat("the ranks go on after ", (now - since) / 1000000000, " s"));
     return;
   }
-  // A hub that was there and is silent is what they wait for: report_to_hub finds out.
+  // If the hub was connected and is now silent, it is the cause of the wait: report_to_hub handles that.
   if (options.link && options.link->heard() != 0 && diagnose(ranks, &board).kind == StallKind::kTransport) return;
   const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
   int64_t none = 0;
@@ -206,12 +206,12 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
   }
 }
 
-// Somebody wants to know what the ranks do: the first monitor that hears of it tells, all add their stacks.
+// Serves dump requests: the first monitor that receives one writes the report, all add their stacks.
 void StallMonitor::Impl::look_for_dumps(int64_t now) {
   const int asked = options.dump_requests ? options.dump_requests() : 0;
   if (asked != dumps_asked) {
     dumps_asked = asked;
-    constexpr int64_t kSameRequest = 2;  // seconds: a launcher passes one signal on to every rank
+    constexpr int64_t kSameRequest = 2;  // seconds: a launcher forwards one signal to every rank
     int64_t last = board.head->dump.load(kRelaxed);
     const int64_t ticket = int64_t{std::time(nullptr)} << 1;
     if ((ticket >> 1) - (last >> 1) > kSameRequest && board.head->dump.compare_exchange_strong(last, ticket)) {
@@ -254,14 +254,14 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
     report.close();
     text += report.good() ? cat("\n  every rank's last calls and stacks: ", folder)
                           : cat("\n  could not be written to ", folder);
-    std::this_thread::sleep_for(two_ticks);  // the others write theirs
+    std::this_thread::sleep_for(two_ticks);  // time for the others to write theirs
   }
   leave_verdict(verdict);
   options.say(text);
   end_all(Exit::kHang, text);
 }
 
-// What the ranks of this machine do, into a folder of its own; all add their stacks.
+// Writes the state of this machine's ranks to a new folder; all monitors add their stacks.
 void StallMonitor::Impl::write_board(int64_t now) {
   const int64_t ticket = int64_t{std::time(nullptr)} << 1 | 1;
   std::error_code ec;
@@ -274,7 +274,7 @@ void StallMonitor::Impl::write_board(int64_t now) {
 void StallMonitor::Impl::end_all(Exit code, const std::string& text) {
   if (options.hub) options.hub->end(text);
   board.head->ending.store(2, std::memory_order_release);
-  // The other monitors of this machine see it within a tick and end with the same code.
+  // The other monitors of this machine read it within a tick and end with the same code.
   std::this_thread::sleep_for(std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds));
   ended = true;
   options.end(static_cast<int>(code), text);
@@ -295,7 +295,7 @@ bool over(const std::vector<RankView>& ranks) {
 
 }  // namespace
 
-// This machine's ranks, then those of others as they last said, which a silent machine did some time ago.
+// This machine's ranks, then those of other machines as of their last report, which may be old for a silent machine.
 std::vector<RankView> StallMonitor::Impl::everybody(int64_t now) const {
   std::vector<RankView> out = read_board(board, now);
   if (!options.hub) return out;
@@ -311,7 +311,7 @@ std::vector<RankView> StallMonitor::Impl::everybody(int64_t now) const {
   return out;
 }
 
-// With a hub that answers, the hub does.
+// Whether this monitor diagnoses its machine; a responsive hub does so instead.
 bool StallMonitor::Impl::judges(int64_t now) const {
   constexpr double kSilentSeconds = 5;
   if (!options.link) return true;
@@ -336,7 +336,7 @@ void StallMonitor::Impl::report_to_hub(int64_t now) {
     if (!options.run_dir.empty()) write_board(now);
     return end_all(Exit::kHang, "");
   }
-  // The hub needs a while to find that this machine is the lost one, and its word counts.
+  // The hub needs time to detect that this machine is the lost one, and its decision has precedence.
   constexpr double kLonger = 5;
   if (link.heard() == 0 || link.done() || over(read_board(board, now))) return;
   const double silent = seconds_since(std::max(link.heard(), awake_since), now);
@@ -345,12 +345,12 @@ void StallMonitor::Impl::report_to_hub(int64_t now) {
 }
 
 void StallMonitor::Impl::look_at_nodes(int64_t now) {
-  constexpr double kGoneSeconds = 3;  // a machine may change who speaks for it
+  constexpr double kGoneSeconds = 3;  // a machine may switch to another reporting rank
   options.hub->poll(now);
   for (const auto& [rank, node] : options.hub->nodes()) {
     if (!node.report.verdict.empty() && board.head->mourned.exchange(1) == 0) {
       leave_verdict(node.report.verdict);
-      std::this_thread::sleep_for(std::chrono::seconds(2));  // as for one that died here
+      std::this_thread::sleep_for(std::chrono::seconds(2));  // as for a rank that died here
       return end_all(Exit::kInternal, node.report.verdict);
     }
     if (over(node.report.ranks)) continue;

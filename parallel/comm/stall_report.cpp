@@ -18,7 +18,7 @@ std::string seconds(double s) {
 double since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
 bool is_message(const CommCall& c) { return c.op == CommOp::kSend || c.op == CommOp::kRecv; }
 
-// Local ranks that `r` waits for.
+// Indices of the ranks that `r` waits for.
 std::vector<int> edges_of(const std::vector<RankView>& ranks, size_t r) {
   std::vector<int> out;
   const RankView& me = ranks[r];
@@ -32,7 +32,7 @@ std::vector<int> edges_of(const std::vector<RankView>& ranks, size_t r) {
     } else if (g != nullptr && (g->posted <= me.wait_seq || ranks[q].frozen)) {
       out.push_back(static_cast<int>(q));
     } else if (g == nullptr && mine != nullptr && mine->size == static_cast<int>(ranks.size())) {
-      out.push_back(static_cast<int>(q));  // a group of everybody, and it has left: it has ended
+      out.push_back(static_cast<int>(q));  // a group of all ranks that it has left: it has ended
     }
   }
   return out;
@@ -44,9 +44,9 @@ void reach(const std::vector<std::vector<int>>& edges, int from, std::vector<boo
   for (int to : edges[static_cast<size_t>(from)]) reach(edges, to, seen);
 }
 
-// Two members of the waiting rank's group that made different calls with its number.
+// Finds two members of the waiting rank's group that made different calls with the same number.
 std::optional<Diagnosis> find_desync(const std::vector<RankView>& ranks, const CommBoard& board) {
-  const auto here = static_cast<size_t>(board.ranks);  // of others the last calls are not known
+  const auto here = static_cast<size_t>(board.ranks);  // the last calls of remote ranks are not available
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankView& me = ranks[r];
     if (!me.waits || is_message(me.wait_call)) continue;
@@ -65,7 +65,7 @@ std::optional<Diagnosis> find_desync(const std::vector<RankView>& ranks, const C
   return std::nullopt;
 }
 
-// From the least rank with edges along the least edge: the circle it ends in, else nothing.
+// Follows the lowest edges from the lowest rank with edges; returns the cycle reached, or nothing.
 std::vector<int> find_circle(const std::vector<std::vector<int>>& edges) {
   size_t at = 0;
   while (at < edges.size() && edges[at].empty()) ++at;
@@ -85,7 +85,7 @@ std::string wait_text(const RankView& r, const std::string& host) {
              r.wait_seq, " ", to_string(r.wait_call), ", ", to_string(r.phase), ", ", where_text(r.step, r.where));
 }
 
-// What a rank that has not come does, and its last call in the group that waits for it, or in any.
+// State of a rank that has not arrived, and its last call in the group that waits for it, or in any group.
 std::string absent_text(const RankView& r, const RankView& waiter, int64_t now, const std::string& host) {
   std::string doing = "runs, in no collective";
   if (r.phase == RunPhase::kDone) doing = "has ended";

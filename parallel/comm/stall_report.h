@@ -1,4 +1,5 @@
-// Reads a board and says who keeps the others waiting. Pure functions of what was read, so that every case is a test.
+// Reads a board and diagnoses which ranks stall the others. Pure functions of what was read, so that every case is
+// testable.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace gt {
 
-struct GroupView {  // one rank's end of a group
+struct GroupView {  // one rank's slot in a group
   uint64_t key = 0;
   std::string label;
   int rank = 0, size = 0;
@@ -26,8 +27,8 @@ struct RankView {
   RunPhase phase = RunPhase::kInit;
   std::string place;
   std::string host;        // "": this machine
-  bool frozen = false;     // its monitor gives no sign of life
-  double silent_s = 0;     // since when
+  bool frozen = false;     // its monitor's heartbeat has stopped
+  double silent_s = 0;     // for how long
   bool waits = false;
   double waited_s = 0, limit_s = 0;
   uint64_t wait_key = 0, wait_seq = 0;
@@ -36,7 +37,7 @@ struct RankView {
   const GroupView* find(uint64_t key) const;
 };
 
-constexpr double kFrozenSeconds = 3;  // without a beat
+constexpr double kFrozenSeconds = 3;  // without a heartbeat
 
 // Index: local rank; a caller may append ranks of other machines. `now`: steady_ns.
 std::vector<RankView> read_board(const CommBoard&, int64_t now);
@@ -44,8 +45,8 @@ std::vector<RankView> read_board(const CommBoard&, int64_t now);
 enum class StallKind : uint8_t {
   kLate,       // `ranks` run, are frozen or have ended while others wait for them
   kDesync,     // `ranks` made different calls with one number
-  kDeadlock,   // `ranks` wait for each other in a circle
-  kTransport,  // everybody has arrived, `ranks` wait all the same; or the missing ones are on other machines
+  kDeadlock,   // `ranks` wait for each other in a cycle
+  kTransport,  // all have arrived, but `ranks` still wait; or the missing ones are on other machines
 };
 
 struct Diagnosis {
@@ -54,28 +55,30 @@ struct Diagnosis {
   std::string desync_calls;  // kDesync: who called what
 };
 
-// Edges: a waiting rank points to the members of its group that have not entered this collective and to frozen ones, or
-// to the other side of its message. A frozen, running or ended rank points nowhere. Ranks without edges that a waiting
-// one reaches are late. If there is none: from the least rank with edges follow the least edge, a circle is a deadlock.
+// Wait-for graph. A waiting rank has edges to the members of its group that have not entered this collective and to
+// frozen ones, or to the peer of its message. Frozen, running and ended ranks have no edges. Ranks without edges that
+// are reachable from a waiting one are late. If there are none, the lowest edges are followed from the lowest rank with
+// edges: a cycle is a deadlock.
 Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullptr);
 
-// Whether all that is late is ranks that live and read or write checkpoints: slow disks are no hang.
+// Whether all late ranks are alive and reading or writing checkpoints: slow disks are not a hang.
 bool late_on_files(const Diagnosis&, const std::vector<RankView>&);
 
-// The rank that waits longest, by how far it is beyond its limit; nothing when none is beyond `factor` x its limit and
-// `at_least` seconds.
+// Returns the waiting rank that exceeds its limit by the largest factor; nullopt if none exceeds `factor` x its limit
+// and `at_least` seconds.
 std::optional<int> longest_wait(const std::vector<RankView>&, double factor = 1, double at_least = 0);
 
-// One paragraph: what waits, for whom, who has not arrived with their last call, step, stage and microbatch.
+// One paragraph: the stalled call and its waiter, and for the ranks that have not arrived their last call, step, stage
+// and microbatch.
 std::string stall_text(const std::vector<RankView>&, const Diagnosis&, int waiter, int64_t now,
                        const std::string& host);
 std::string who(const RankView&, const std::string& host);  // "rank 3 (node07 pid 4711, pp1 dp0 tp1)"
 std::string where_text(int64_t step, uint64_t where);       // "step 12, stage 1, microbatch 3"
 
-// One line a rank: where it is and what it waits for.
+// One line per rank: its position and what it waits for.
 std::string board_text(const std::vector<RankView>&, int64_t now, const std::string& host);
 
-// Writes slots.txt and one rank-N.txt with its last calls for each rank into a folder that exists. Best effort.
+// Writes slots.txt and, for each rank, rank-N.txt with its last calls into an existing folder. Best effort.
 void dump_board(const CommBoard&, const std::vector<RankView>&, int64_t now, const std::string& folder);
 
 }  // namespace gt

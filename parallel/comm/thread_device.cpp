@@ -12,7 +12,7 @@ Combine of_parts(const ThreadCollective& c, int64_t first_byte, int64_t count) {
   return call;
 }
 
-// One rank's elements to all others.
+// Copies one rank's elements to all others.
 Combine spread(const std::byte* from, const std::vector<Tensor>& to, int64_t first_byte, int64_t bytes) {
   Combine call{.parts = 1, .count = bytes, .dtype = DType::kByte};
   call.from[0] = from;

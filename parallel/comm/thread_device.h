@@ -1,9 +1,8 @@
-// Private to the thread backend: calls whose tensors are on a GPU that all ranks of the group share. Nothing is copied
-// to the host and no host thread waits for the device: each rank leaves an event of its stream with its call, the rank
-// that comes last queues the whole call behind these events on a stream of the group, and whoever waits for the call
-// has its own stream wait for the event at its end. Sums are made by the device in rank order (DeviceApi::combine), so
-// they have the bits of the host's. Streams and events alone order the work, each behind what was queued before: no
-// rank's kernel ever waits inside for another rank's.
+// Private to the thread backend: calls whose tensors are on a GPU shared by all ranks of the group. Nothing is copied
+// to the host and no host thread waits for the device. Each rank records an event of its stream with its call. The last
+// rank to arrive queues the whole call behind these events on a stream of the group, and each waiter's stream waits for
+// the event at its end. The device sums in rank order (DeviceApi::combine), bitwise identical to the host. Only streams
+// and events order the work, each behind earlier work: no rank's kernel ever blocks on another rank's.
 #pragma once
 #include <vector>
 
@@ -13,13 +12,13 @@ namespace gt {
 
 struct ThreadCollective;
 
-// The device that the ranks of a world share.
+// The device shared by the ranks of a world.
 struct SharedDevice {
   const DeviceApi* api = nullptr;  // nullptr: this world's tensors are in host memory
   int index = 0;
 };
 
-// A stream of the group's own, opened where it is first needed. Used under the group's mutex.
+// A stream of the group, created on first use. Guarded by the group's mutex.
 class DeviceLane {
  public:
   DeviceLane() = default;
@@ -33,22 +32,22 @@ class DeviceLane {
   Stream stream_;
 };
 
-// Events of one rank: of its calls that are under way, and spare ones.
+// Events of one rank: those of its outstanding calls, and spare ones.
 class EventPool {
  public:
   explicit EventPool(const SharedDevice& d) : device_(d) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
-  Event mark(Stream after);  // recorded behind what is queued there; nullptr: there is nothing
-  void give(Event);          // back, once what waits for it has been queued
+  Event mark(Stream after);  // recorded behind the work queued on `after`; nullptr: not a device stream
+  void give(Event);          // returns it, once everything that waits for it has been queued
 
  private:
   const SharedDevice device_;
   std::vector<Event> all_, spare_;
 };
 
-// Queues a collective that all ranks have posted, behind their events; its end is `c.done`.
+// Queues a collective that all ranks have posted, behind their events; `c.done` is the event at its end.
 void queue_collective(const SharedDevice&, Stream lane, ThreadCollective& c, int size);
 
 }  // namespace gt

@@ -10,8 +10,8 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kItemBytes = 128 << 10;  // a work item: small enough to share, large enough to amortise claiming it
-constexpr int64_t kInline = 16 << 10;      // up to this many bytes the last rank to arrive does everything at once
+constexpr int64_t kItemBytes = 128 << 10;  // a work item: small enough to share, large enough to amortize claiming it
+constexpr int64_t kInline = 16 << 10;      // up to this many bytes the last rank to arrive does all the work
 
 int64_t pieces(int64_t elements, DType t) {
   const int64_t per_item = kItemBytes / size_of(t);
@@ -22,12 +22,12 @@ void copy_unless_same(std::byte* to, const std::byte* from, int64_t bytes) {
   if (to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
-// Parts of the full tensor that move separately: one, or one a rank.
+// Parts of the full tensor that are processed separately: one, or one per rank.
 int parts_of(const ThreadCollective& c, int size) {
   return c.call.op == CommOp::kAllGather || c.call.op == CommOp::kReduceScatter ? size : 1;
 }
 
-// Item k: piece k % pieces of part k / pieces. Items touch disjoint elements, so their order does not matter.
+// Processes item k: chunk k % chunks of part k / chunks. Items touch disjoint elements, so their order does not matter.
 void do_item(ThreadCollective& c, int size, int64_t k) {
   const int64_t e = size_of(c.call.dtype), part_elements = c.call.count / parts_of(c, size);
   const int64_t per_part = pieces(part_elements, c.call.dtype), part = k / per_part;
@@ -139,12 +139,12 @@ void ThreadGroup::end_world(Lock& lock, const std::string& message, Exit code) {
   throw Error(message, code);
 }
 
-// Sleeps until ready() or the end of the world; report() describes a wait that took too long.
+// Sleeps until ready() or the end of the world; report() returns the error text of a wait past its deadline.
 template <class Ready, class Report>
 void ThreadGroup::sleep_until(Lock& lock, const CommCall& call, uint64_t seq, Ready ready, Report report) {
   if (ready()) return;
   const Clock::time_point limit = Clock::now() + world_.deadline;
-  struct Waiting {  // until it ends, also by an exception
+  struct Waiting {  // reset on return and on exceptions
     GroupTrace& trace;
     ~Waiting() { trace.end_wait(); }
   } waiting{trace_};
@@ -161,7 +161,7 @@ void ThreadGroup::sleep_until(Lock& lock, const CommCall& call, uint64_t seq, Re
   }
 }
 
-// Whether the device moves these tensors; refuses those that neither it nor the host can.
+// Returns whether the device moves these tensors; throws if neither the device nor the host can.
 bool ThreadGroup::on_device(const CommCall& call, const Tensor& a, const Tensor& b) const {
   if (call.count == 0) return false;
   const SharedDevice& d = state_.device;
@@ -175,7 +175,7 @@ bool ThreadGroup::on_device(const CommCall& call, const Tensor& a, const Tensor&
   return false;
 }
 
-// The end of a call on the device, for a stream or, without one, for the host.
+// Waits for the end of a call on the device: on stream `s` or, without one, on the host.
 void ThreadGroup::await(Event done, Stream s) {
   if (s.native != nullptr)
     state_.device.api->wait(done, s);
@@ -228,7 +228,7 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, S
   return Work(this, seq << 1);
 }
 
-// Does items until none is left. Called with the lock, which is released meanwhile.
+// Processes items until none is left. Requires: the lock is held; it is released meanwhile.
 void ThreadGroup::work_on(ThreadCollective& c, Lock& lock) {
   lock.unlock();
   world_.touching.fetch_add(1);
@@ -272,7 +272,7 @@ void ThreadGroup::wait_collective(uint64_t seq, Stream s) {
                    " #", seq, "; all ranks have arrived, but one of them does not finish its part");
       });
   if (c.on_device) {
-    const Event done = c.done;  // the slot stays this call's until this rank departs
+    const Event done = c.done;  // the slot belongs to this call until this rank departs
     lock.unlock();
     await(done, s);
     lock.lock();
@@ -283,7 +283,7 @@ void ThreadGroup::wait_collective(uint64_t seq, Stream s) {
   if (++c.departed == size()) c.used = false;
 }
 
-// A message whose sides have both come. False: the world has failed meanwhile.
+// Copies a message whose sides have both arrived. Returns false if the world has failed meanwhile.
 bool ThreadGroup::copy_message(const CommCall& call, const ThreadMessage& from, ThreadMessage& to, Lock& lock) {
   lock.unlock();
   world_.touching.fetch_add(1);
@@ -294,7 +294,7 @@ bool ThreadGroup::copy_message(const CommCall& call, const ThreadMessage& from, 
   return alive;
 }
 
-// The same on the device, where it is done once it is queued.
+// The same on the device, where the copy counts as complete once it is queued.
 void ThreadGroup::queue_message(const CommCall& call, const ThreadMessage& from, ThreadMessage& to, DeviceLane& lane) {
   const DeviceApi& api = *state_.device.api;
   const Stream s = lane.stream(state_.device);
@@ -325,7 +325,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag, St
   mine.ready = ready;
   if (there && mine.done == nullptr) mine.done = state_.device.api->make_event(state_.device.index);
   auto& channel = state_.channels[send ? std::tuple(rank(), peer, tag) : std::tuple(peer, rank(), tag)];
-  if (channel.head == nullptr || channel.sends == send) {  // the other side has not come: queue
+  if (channel.head == nullptr || channel.sends == send) {  // the other side has not arrived: queue
     channel.sends = send;
     (channel.head == nullptr ? channel.head : channel.tail->next) = &mine;
     channel.tail = &mine;
@@ -406,7 +406,7 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
 
   std::unique_ptr<ProcessGroup> make(std::span<const int> ranks) override { return make_on({}, ranks); }
 
-  // Does not wait for the others: the first member to come makes what they share.
+  // Does not wait for the others: the first member to arrive creates the shared state.
   std::unique_ptr<ProcessGroup> make_on(const SharedDevice& device, std::span<const int> ranks) {
     const std::vector<int> list(ranks.begin(), ranks.end());
     const auto at = std::find(list.begin(), list.end(), rank_);

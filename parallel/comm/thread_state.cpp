@@ -33,8 +33,8 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held->claimed = held->finished_items = 0;
       return *held;
     }
-    // An older collective still lives here: twice the room. Objects keep their addresses; distinct numbers modulo the
-    // old size stay distinct modulo the new one.
+    // An older collective still occupies the slot: double the ring. Objects keep their addresses; numbers distinct
+    // modulo the old size stay distinct modulo the new one.
     std::vector<std::unique_ptr<ThreadCollective>> larger(ring.size() * 2);
     for (auto& c : ring) {
       if (c && c->used) larger[c->seq % larger.size()] = std::move(c);
@@ -81,7 +81,7 @@ void ThreadWorld::Shared::abort(int rank, const std::string& message, Exit code)
       failed.store(true);
     }
     for (auto& [key, group] : groups) {
-      std::lock_guard lock(group->mutex);  // nobody is between looking at `failed` and going to sleep
+      std::lock_guard lock(group->mutex);  // no rank is between its check of `failed` and its sleep
       group->wake_all();
     }
   }

@@ -1,4 +1,4 @@
-// Private to the thread backend: what the threads of one world and the members of one group share, and how they sleep.
+// Private to the thread backend: state shared by the threads of one world and the members of one group.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -16,13 +16,13 @@
 
 namespace gt {
 
-// One collective in flight. Ranks fill a/b under the group's mutex; once all have arrived the work items (independent
-// pieces of the result) are claimed by an atomic counter and done without a lock.
+// One collective in flight. Ranks fill a/b under the group's mutex. Once all have arrived, work items (independent
+// parts of the result) are claimed by an atomic counter and processed without a lock.
 struct ThreadCollective {
   bool used = false;
   uint64_t seq = 0;
   CommCall call;
-  int first_rank = 0;  // who posted first: the other side of a mismatch
+  int first_rank = 0;  // posted first: the other side of a mismatch
   int arrived = 0, departed = 0;
   bool complete = false;
   int64_t finished = 0;            // steady_ns
@@ -31,13 +31,13 @@ struct ThreadCollective {
   std::vector<const std::byte*> parts;
   int64_t items = 0;
   std::atomic<int64_t> claimed{0}, finished_items{0};
-  // Of tensors on a device, where the call is complete once it is queued (thread_device.h).
+  // For tensors on a device, where the call is complete once it is queued (thread_device.h).
   bool on_device = false;
   std::vector<Event> ready;  // by rank
-  Event done = nullptr;      // of the slot, used again
+  Event done = nullptr;      // of the slot, reused
 };
 
-// One side of a message, sleeping in its channel until the other side comes.
+// One side of a message, waiting in its channel for the other side.
 struct ThreadMessage {
   CommCall call;
   std::byte* data = nullptr;
@@ -47,7 +47,7 @@ struct ThreadMessage {
   ThreadMessage* next = nullptr;
   uint64_t index = 0;
   bool on_device = false;
-  Event ready = nullptr, done = nullptr;  // of the owner's stream; of the copy, kept for the next message
+  Event ready = nullptr, done = nullptr;  // on the owner's stream; of the copy, reused by the next message
 };
 
 struct ThreadGroupState {
@@ -57,7 +57,7 @@ struct ThreadGroupState {
   struct Channel {
     ThreadMessage *head = nullptr, *tail = nullptr;
     bool sends = false;
-    DeviceLane lane;  // of its own, so that tags never block each other
+    DeviceLane lane;  // per channel, so that tags never block each other
   };
   struct Seat {  // one rank of the group
     std::condition_variable wake;
@@ -112,14 +112,14 @@ struct ThreadWorld::Shared {
   std::mutex notes_mutex;
   std::map<std::tuple<int, int, uint64_t, uint64_t>, std::deque<Note>> notes;  // (from, to, group, tag)
 
-  std::atomic<bool> failed{false};  // set after the three below, which never change again
+  std::atomic<bool> failed{false};  // set after the three below, which are then immutable
   int failed_rank = -1;
   std::string failure;
   Exit failure_code = Exit::kInternal;
-  std::atomic<int> touching{0};  // threads that read or write other ranks' buffers right now
+  std::atomic<int> touching{0};  // threads currently accessing other ranks' buffers
 
   void abort(int rank, const std::string& message, Exit code);
-  void drain() const;  // returns when nobody touches anybody's buffers
+  void drain() const;  // returns once no thread accesses other ranks' buffers
   [[noreturn]] void throw_failure() const;
   void check() const {
     if (failed.load(std::memory_order_acquire)) throw_failure();

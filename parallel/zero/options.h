@@ -24,7 +24,7 @@ struct ZeroOptions {
   DType grad = DType::kF32;    // f32 or bf16: dtype in which gradients are stored and accumulated over microbatches
   DType reduce = DType::kF32;  // f32, bf16 or fp16: dtype of the data-parallel reduction
   // Gradients are multiplied by this before the data-parallel reduction and the sums divided by it. Keeps sums over
-  // many ranks within the range of a 16-bit `reduce`. No effect on one rank.
+  // many ranks within the range of a 16-bit `reduce`: DeepSpeed's prescale and predivide. No effect on one rank.
   double scale_before = 1;
   bool masters = true;         // 16-bit values have f32 master weights, which the optimizer updates
   bool gradients = true;       // false: inference; values alone, no step, no ranges to update

@@ -1,4 +1,4 @@
-// AdamW (Loshchilov & Hutter 2019) and Adam with L2 decay (Kingma & Ba 2015): two flat f32 moments a scope.
+// AdamW (Loshchilov & Hutter 2019) and Adam with L2 decay (Kingma & Ba 2015): two flat f32 moments per FSDP unit.
 #include "optim/families.h"
 #include "optim/flat_state.h"
 #include "optim/updates.h"

@@ -1,4 +1,4 @@
-// The families behind make_optimizer, one file each, and the scalars that they share.
+// Factories of the optimizer families, one file each, and the scalars that they share.
 #pragma once
 #include <cmath>
 
@@ -17,7 +17,8 @@ inline void fill_step_number(int64_t t, float* s) {
   s[kStepHigh] = static_cast<float>(t >> 16);
 }
 
-// lr, both decays and the bias corrections 1 - beta^t, which follow a decay that the schedule varies, as PyTorch's do.
+// Fills lr, both betas and the bias corrections 1 - beta^t. If the schedule varies beta, so do the corrections, as in
+// PyTorch.
 inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* s) {
   s[kLr] = static_cast<float>(p.lr);
   s[kBeta1] = p.beta1 == kOptimizersOwn ? o.beta1 : static_cast<float>(p.beta1);

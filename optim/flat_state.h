@@ -1,5 +1,5 @@
-// One kind of optimizer state (a moment): a flat f32 buffer a scope, zero at first, laid out like what this rank
-// updates of it, so that it leaves for checkpoints by parameter names and fits any layout.
+// One kind of optimizer state (a moment): a flat f32 buffer per FSDP unit, initially 0, laid out like what this rank
+// updates of the unit. Checkpoint views carry parameter names, so the state fits any layout.
 #pragma once
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ class FlatState {
     }
   }
 
-  // The state of `count` elements of a range from `first` on.
+  // State of elements [first, first + count) of a range.
   Tensor of(const UpdateRange& r, int64_t first, int64_t count) const {
     return buffers_[static_cast<size_t>(r.scope)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
   }

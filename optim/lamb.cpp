@@ -1,7 +1,7 @@
-// LAMB (You et al. 2020) in the forms of the paper, of apex and of DeepSpeed. The trust ratio belongs to the logical
-// tensor: each rank sums squares over the elements that it alone stands for (its ZeRO shard at every stage; tp-split,
-// or tp place 0; padding is 0), one vector goes once around the ranks of the pipeline stage, and then all hold the
-// norms that a single rank would.
+// LAMB (You et al. 2020) in the variants of the paper, apex and DeepSpeed. The trust ratio belongs to the logical
+// tensor. Each rank sums squares over the elements that it alone counts (its ZeRO shard at every stage; tp-split, or
+// those of tp rank 0; padding is 0). One all-reduce over the ranks of the pipeline stage then gives all of them the
+// norms of a single rank.
 #include "optim/families.h"
 #include "optim/flat_state.h"
 #include "optim/updates.h"
@@ -9,7 +9,7 @@
 namespace gt {
 namespace {
 
-// The rule of a variant.
+// Parameters of a variant.
 LambRule rule_of(const OptimizerOptions& o) {
   LambRule r{.eps = o.eps};
   if (o.lamb_variant == "paper") {
@@ -30,8 +30,8 @@ LambRule rule_of(const OptimizerOptions& o) {
   return r;
 }
 
-// A CPU's cache holds a tensor of so many elements from one pass to the next: of a single rank, which needs no sums of
-// others, the second pass costs no memory traffic then. Devices that are launched on get one call a pass.
+// On a single CPU rank, which needs no other rank's sums, tables of this many elements stay in cache between the two
+// passes, so the second one costs no memory traffic. Other devices get one launch per pass.
 Updates::Cut cut_for(const ProcessGroup& group, const Backend& backend) {
   if (group.size() > 1 || backend.kind != DeviceKind::kCpu) return {.by_tensor = true};
   return {.by_tensor = true, .elements = 1 << 19};
@@ -56,8 +56,8 @@ class LambOptimizer : public Optimizer {
     for (const UpdatePiece& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
   }
 
-  // Table by table where this rank knows all norms as soon as it has made its moments; several ranks exchange all norms
-  // at once in between.
+  // A single rank has all norms of a table once it has made its moments, and goes table by table. Several ranks
+  // all-reduce all norms at once between the two passes.
   void step(Tensor scalars, Stream stream) override {
     const Tensor norms = norms_.tensor({2 * count()}, DType::kF64);
     const bool alone = group_.size() == 1;
@@ -114,7 +114,7 @@ class LambOptimizer : public Optimizer {
   ProcessGroup& group_;
   const Backend& backend_;
   std::vector<const Parameter*> tensors_;
-  std::vector<bool> here_;  // this rank updates some of the tensor, and so knows its ratio
+  std::vector<bool> here_;  // this rank updates part of the tensor and has its ratio
   FlatState m_, v_;
   Updates updates_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]

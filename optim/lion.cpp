@@ -1,4 +1,4 @@
-// Lion (Chen et al. 2023, Symbolic Discovery of Optimization Algorithms): one flat f32 moment a scope.
+// Lion (Chen et al. 2023, Symbolic Discovery of Optimization Algorithms): one flat f32 moment per FSDP unit.
 #include "optim/families.h"
 #include "optim/flat_state.h"
 #include "optim/updates.h"

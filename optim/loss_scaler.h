@@ -1,6 +1,6 @@
 // Dynamic loss scaling (Micikevicius et al. 2018): the loss is multiplied by a scale so that small gradients do not
-// become 0 in fp16; a step whose gradients overflow is skipped and shrinks it, a run of clean steps makes it grow. One
-// rule with the parameters that DeepSpeed, apex, Megatron and PyTorch have. Pure: knows no gradients, no ranks.
+// underflow in fp16. A step whose gradients overflow is skipped and reduces the scale; a run of clean steps raises it.
+// One rule, with the parameters of DeepSpeed, apex, Megatron and PyTorch. Pure: independent of gradients and ranks.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace gt {
 
-// Beyond this the factor that takes the scale out of a gradient would be no normal float any more.
+// Above this, the factor that unscales a gradient would be subnormal in f32.
 constexpr double kMostLossScale = 1e28;
 
-// Scales double and halve. "Clean": all gradients of the step were finite.
+// The scale is doubled and halved. "Clean" step: all gradients were finite.
 struct LossScaleOptions {
-  bool dynamic = false;      // false: `init` for good; overflows are skipped all the same
+  bool dynamic = false;      // false: `init` throughout; overflowing steps are still skipped
   double init = 1;           // of the first step
-  int64_t window = 1000;     // clean steps to a doubling
-  int64_t delta = 1;         // clean steps after an overflow (and at the start) that the window does not count
-  int64_t hysteresis = 2;    // overflows to a halving, until the next doubling
+  int64_t window = 1000;     // clean steps until the scale doubles
+  int64_t delta = 1;         // clean steps after an overflow (and at the start) not counted in the window
+  int64_t hysteresis = 2;    // overflows until the scale halves; restored when it doubles
   double min = 1, max = kMostLossScale;
   bool consecutive = false;  // a clean step restores the hysteresis
 };
@@ -30,7 +30,7 @@ LossScaleOptions loss_scale_profile(const std::string& name);
 struct LossScaleState {
   double scale = 1;
   int64_t clean = 0;       // steps since the last overflow
-  int64_t hysteresis = 1;  // overflows left to a halving
+  int64_t hysteresis = 1;  // overflows left until the scale halves
   friend bool operator==(const LossScaleState&, const LossScaleState&) = default;
 };
 
@@ -38,7 +38,7 @@ class LossScaler {
  public:
   explicit LossScaler(const LossScaleOptions& o) : options_(o), state_{o.init, 0, o.hysteresis} {}
   double scale() const { return state_.scale; }
-  // After the step that used scale() was applied (clean) or skipped (overflow):
+  // Call after the step that used scale() was applied (clean) or skipped (overflow):
   //   overflow: clean = 0; hysteresis > 1 ? hysteresis -= 1 : scale = max(scale / 2, min)
   //   clean:    clean += 1; beyond delta, every `window` steps: scale = min(2 scale, max), hysteresis is restored
   void update(bool overflow);

@@ -1,5 +1,5 @@
-// DeepSpeed's schedules in two forms. Exact: the numbers of DeepSpeed 0.19.6, whose counters start two steps late
-// (i = t - 2). Corrected: the same curves from the first step on, momentum that starts and decays the way it should.
+// DeepSpeed's schedules in two forms. Exact: the values of DeepSpeed 0.19.6, whose counters start two steps late (i = t
+// - 2). Corrected: the same curves from the first step on, with momentum that starts and decays as intended.
 #include <algorithm>
 #include <cmath>
 

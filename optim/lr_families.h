@@ -1,4 +1,4 @@
-// The families behind make_lr_schedule, one file each.
+// Factories of the learning-rate schedules, one file each.
 #pragma once
 #include "optim/lr_schedule.h"
 

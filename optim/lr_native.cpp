@@ -1,4 +1,4 @@
-// For t <= W: start + (peak - start) t / W, so that the first step is never wasted. Then min + (peak - min) c(r) with
+// For t <= W: start + (peak - start) t / W, so that the first step is above start. Then min + (peak - min) c(r) with
 //   constant, linear, cosine   r = min(1, (t - W) / (T - W)), c = 1, 1 - r, (1 + cos pi r) / 2
 //   wsd                        r = (t - T + D) / D from 0 to 1, c by decay_shape (Hu et al. 2024, MiniCPM)
 // and inverse_sqrt: max(min, peak sqrt(max(W, 1) / t)) (Vaswani et al. 2017).
@@ -11,7 +11,7 @@
 namespace gt {
 namespace {
 
-using Shape = double (*)(double);  // over r in [0, 1], from 1 to its end
+using Shape = double (*)(double);  // over r in [0, 1], starting at 1
 
 struct NamedShape {
   const char* name;

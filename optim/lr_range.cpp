@@ -7,9 +7,9 @@
 namespace gt {
 namespace {
 
-constexpr size_t kFewest = 10;     // points below which nothing is said
-constexpr double kRisen = 0.02;    // of the fall so far (at least of the loss): the loss has turned
-constexpr double kHopeless = 0.5;  // above the lowest loss: the test may stop
+constexpr size_t kFewest = 10;     // fewer points are not evaluated
+constexpr double kRisen = 0.02;    // relative to the fall so far (at least to the loss): the loss has turned
+constexpr double kHopeless = 0.5;  // relative rise above the lowest loss: the test may stop
 
 struct Smoothed {
   double first = 0, lowest = std::numeric_limits<double>::infinity(), last = 0;

@@ -26,7 +26,7 @@ constexpr Entry kSchedules[] = {
     {"lr_range_test", make_deepspeed},
 };
 
-// The curve over samples, asked for by steps.
+// Evaluates a curve over samples at steps.
 class OverSamples : public LrSchedule {
  public:
   OverSamples(std::unique_ptr<LrSchedule> curve, const LrOptions& o) : curve_(std::move(curve)), o_(o) {}

@@ -1,4 +1,4 @@
-// An optimizer sees flat ranges and device scalars; it knows nothing of layers or ZeRO stages. Equations:
+// Optimizers over flat tensor ranges and device scalars, independent of layers and ZeRO stages. Equations:
 // kernels/ops.h; sources: optim/README.md.
 #pragma once
 #include <limits>
@@ -19,21 +19,22 @@ struct OptimizerOptions {
   std::string type = "adamw";  // optimizer_names()
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
   bool bias_correction = true;  // adamw, adam, lamb deepspeed
-  // bf16 values that have no masters are rounded at random, by streams "sr/<parameter>" of this seed; none: to nearest.
+  // bf16 values without master weights are rounded stochastically, by streams "sr/<parameter>" of this seed; nullopt:
+  // to nearest even.
   std::optional<uint64_t> rounding_seed;
   // sgd
   float momentum = 0, dampening = 0;
   bool nesterov = false;
-  bool momentum_varies = false;  // the schedule gives it: keep the buffer even while momentum is 0
+  bool momentum_varies = false;  // set by the schedule: keep the buffer even while momentum is 0
   // lamb
   std::string lamb_variant = "paper";                                     // paper | apex | deepspeed
   float min_coeff = 0.01f, max_coeff = 10;                                // deepspeed: limits of the trust ratio
   bool eps_inside_sqrt = false;                                           // deepspeed
   bool grad_averaging = true, adam_w_mode = true, nvlamb = false;         // apex
-  float min_norm = 0, max_norm = std::numeric_limits<float>::infinity();  // paper: phi, limits of |p|
+  float min_norm = 0, max_norm = std::numeric_limits<float>::infinity();  // paper: phi, bounds of |p|
 };
 
-// The step of one logical tensor under LAMB.
+// LAMB's trust ratio of one logical tensor, as of the last step.
 struct TrustRatio {
   std::string tensor;
   float ratio = 1;
@@ -42,26 +43,27 @@ struct TrustRatio {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // One update of every range of the store that it was made for. `scalars`: f32 [kNumScalars] on the device
-  // (kernels/ops.h StepScalar); a non-zero kSkip writes nothing. Collective over the pipeline stage for optimizers that
-  // need whole tensors (LAMB).
+  // Updates every range of the store it was made for. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h
+  // StepScalar); if kSkip is nonzero, nothing is written. Collective over the pipeline stage for optimizers that need
+  // whole tensors (LAMB).
   virtual void step(Tensor scalars, Stream) = 0;
   // Views of all state, group names "optim/<state>".
   virtual std::vector<ShardView> state_views(const ParamStore&) const = 0;
   virtual int64_t state_bytes() const = 0;
-  // Device memory besides: tables of what is updated, scratch.
+  // Other device memory: segment tables, scratch.
   virtual int64_t work_bytes() const = 0;
-  // Scalars of applied step t = 1, 2, …: lr, decays of the moments (the point's, or the optimizer's own where the
-  // schedule leaves them) and what follows from them.
+  // Fills the scalars of applied step t = 1, 2, …: lr, betas (of the point, or the optimizer's own where the schedule
+  // leaves them to it) and values derived from them.
   virtual void fill_scalars(int64_t t, const LrPoint&, float* scalars) const = 0;
-  // Of the last applied step, for the tensors that this rank updates (ZeRO: some of); blocks until the device is done.
-  // Empty but for LAMB.
+  // Trust ratios of the last applied step, for the tensors that this rank updates (ZeRO: some of them). Blocks until
+  // the device is idle. Empty except for LAMB.
   virtual std::vector<TrustRatio> trust_ratios(Stream) const { return {}; }
 };
 
 std::vector<std::string> optimizer_names();
 
-// Throws kUsage on an unknown type or LAMB variant, listing the known ones. The mesh and the store outlive the result.
+// Throws kUsage on an unknown type or LAMB variant, listing the known ones. The mesh and the store must outlive the
+// result.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&,
                                           Stream);
 

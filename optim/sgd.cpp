@@ -1,5 +1,5 @@
-// SGD with momentum in PyTorch's form (Sutskever et al. 2013 differ in where the learning rate enters): at most one
-// flat f32 buffer a scope, none without momentum.
+// SGD with momentum in PyTorch's form (in Sutskever et al. 2013 the learning rate enters elsewhere): at most one flat
+// f32 buffer per FSDP unit, none without momentum.
 #include <memory>
 
 #include "optim/families.h"
@@ -37,7 +37,7 @@ class SgdOptimizer : public Optimizer {
     s[kLr] = static_cast<float>(p.lr);
     s[kBeta1] = p.beta1 == kOptimizersOwn ? options_.momentum : static_cast<float>(p.beta1);
     fill_step_number(t, s);
-    s[kGradShare] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient fills the buffer whole
+    s[kGradShare] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient is not dampened
   }
 
  private:

@@ -31,10 +31,10 @@ void Updates::each_part(const ParamStore& store, F f) const {
   }
 }
 
-// Tables of what has masters of this type, and is rounded at random or is not.
+// Adds tables of the values with masters of this dtype, stochastically rounded ones or the others.
 void Updates::add_tables(const ParamStore& store, DType master, bool random) {
   const auto meant = [&](const UpdateRange& r) { return r.master.dtype == master && at_random(r) == random; };
-  DType value = DType::kF32;  // beside the masters; where ranges have any it is of one type
+  DType value = DType::kF32;  // of values beside the masters; one dtype for all ranges that have them
   for (const UpdateRange& r : store.ranges())
     if (meant(r) && r.rounded()) value = r.value.dtype;
   int64_t elements = cut_.elements;  // of the last table
@@ -87,10 +87,10 @@ Segment Updates::segment_of(const Part& p) const {
   return s;
 }
 
-// The same on all ranks of a stage, whatever their shards begin and end with: memory plans are.
+// Upper bound that is equal on all ranks of a stage, whatever their shards contain, like memory plans.
 int64_t Updates::most_segments(const ParamStore& store) const {
   const auto tensors = static_cast<int64_t>(store.tensors().size());
-  // A tensor at most once a shard, in two pieces where tensor ranks begin to share it.
+  // A tensor occurs at most once per shard, in two parts where TP ranks begin to share it.
   const int64_t pieces = 2 * (tensors + store.num_shards());
   int64_t most = cut_.by_tensor ? pieces : tensors;
   if (places_.empty()) return most;

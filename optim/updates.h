@@ -1,7 +1,7 @@
-// What an optimizer's rule is applied to, as tables of segments that are written to the device once: one for all that
-// is stepped where it lies. Where bf16 values have no masters and are rounded at random, one for every slice of a
-// tensor, which is widened into scratch before the rule and rounded out of it behind. What is drawn belongs to the
-// logical element and the step, so no layout changes it.
+// Segment tables that an optimizer's op is applied to, written to the device once. Tensors that are updated in place
+// share one table. Where bf16 values have no master weights and are rounded stochastically, every slice of a tensor has
+// its own table. It is widened into scratch before the update and rounded from it afterwards. Random numbers are drawn
+// by logical element and step, so no layout changes them.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -18,29 +18,29 @@ class Updates {
  public:
   struct Cut {
     bool by_tensor =
-        false;  // groups are tensors, by their numbers in the store; what another rank counts is not counted
-    int64_t elements = std::numeric_limits<int64_t>::max();  // a table ends with the tensor that brings it to so many
+        false;  // segment groups are tensors, numbered as in the store; elements that another rank counts are excluded
+    int64_t elements = std::numeric_limits<int64_t>::max();  // a table that has this many ends with its last tensor
   };
-  // moments: what segments have as m and v, in this order; nullptr: nothing.
+  // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
   Updates(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
           const Backend&, Stream, Cut);
   Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
           const Mesh& mesh, const Backend& backend, Stream stream)
       : Updates(o, store, moments, mesh, backend, stream, Cut{}) {}
 
-  // rule(const SegmentTable&) until all that this rank updates has been given.
+  // Calls rule(const SegmentTable&) until everything this rank updates is covered.
   template <class Rule>
   void each(Tensor scalars, Stream stream, Rule rule) const {
     for (const SegmentTable& t : in_place()) rule(t);
     each_slice(scalars, stream, rule);
   }
-  // What is stepped where it lies: one table for every type of masters, or of tensors as they were cut.
+  // Tables of values updated in place: one per dtype of the masters, or as split by Cut.
   std::span<const SegmentTable> in_place() const { return tables_.tables().first(in_place_); }
-  // What is rounded at random, by tensor, where it lies: for a pass that only reads masters.
+  // Stochastically rounded values in place, by tensor: for passes that only read masters.
   std::span<const SegmentTable> unrounded() const {
     return tables_.tables().subspan(in_place_, tables_.tables().size() - in_place_ - slices_.size());
   }
-  // The same in slices: widened, given to the rule, rounded.
+  // The same in slices: widens, applies the rule, rounds.
   template <class Rule>
   void each_slice(Tensor scalars, Stream stream, Rule rule) const {
     const std::span<const SegmentTable> tables = tables_.tables().last(slices_.size());
@@ -55,22 +55,22 @@ class Updates {
 
  private:
   static constexpr int64_t kRoom = 1 << 16;  // elements widened at a time
-  // Elements [begin, begin + count) of what a rank holds of a tensor, where they are in the logical one: rows of `cols`
-  // neighbours, every `stride` from `base` on (ops.h, StochasticRound).
+  // Maps elements [begin, begin + count) of the tp-local tensor to the logical one: rows of `cols` neighbours, every
+  // `stride` elements from `base` on (ops.h, StochasticRound).
   struct Run {
     int64_t begin, count, base, cols, stride;
   };
   struct Place {
-    uint64_t key;  // of the tensor's stream
+    uint64_t key;  // of the tensor's random stream
     std::vector<Run> runs;
   };
   struct Slice {
     Tensor value;
     int tensor;     // in places_
-    int64_t begin;  // its first element in what this rank holds of the tensor
+    int64_t begin;  // its first element in the tp-local tensor
   };
   static Place place_of(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
-  // Some of a range, whose tensors have one rule and, cut by tensor, of one of them.
+  // Part of a range with one rule; if split by tensor, of one tensor.
   struct Part {
     const UpdateRange& range;
     int64_t at, count;
@@ -92,7 +92,7 @@ class Updates {
   const float weight_decay_;
   const Cut cut_;
   std::vector<const FlatState*> moments_;
-  std::vector<Place> places_;  // by store.tensors(); empty: nothing is rounded at random
+  std::vector<Place> places_;  // by store.tensors(); empty: no stochastic rounding
   Buffer room_;
   std::vector<Slice> slices_;
   SegmentTables tables_;  // in_place(), unrounded(), slices

@@ -1,11 +1,11 @@
-// The closed forms that schedules, simulator and executor are held against.
+// Closed forms against which schedules, simulator and executor are tested.
 #pragma once
 #include <algorithm>
 #include <string>
 
 namespace gt {
 
-// A schedule by name, with v chunks a rank.
+// A schedule by name, with v chunks per rank.
 struct NamedSchedule {
   const char* name;
   int v;
@@ -15,7 +15,7 @@ constexpr NamedSchedule kNamedSchedules[] = {{"gpipe", 1},       {"1f1b", 1},   
                                              {"interleaved", 1}, {"interleaved", 2}, {"interleaved", 3},
                                              {"interleaved", 4}};
 
-// Most live activations on rank r, in chunks.
+// Peak of live activations on rank r, in chunks.
 inline int most_in_flight(const std::string& name, int p, int v, int m, int r) {
   if (name == "gpipe") return m;
   if (name == "1f1b") return std::min(p - r, m);

@@ -22,7 +22,7 @@ uint64_t bits(uint64_t call, int rank, int64_t i) {
   return splitmix64(splitmix64(call * 1315423911u + static_cast<uint64_t>(rank)) + static_cast<uint64_t>(i));
 }
 
-// Magnitudes from 2^-8 to 2^7 and both signs: the order of additions shows.
+// Magnitudes from 2^-8 to 2^7 with both signs, so that results depend on the order of additions.
 double number(uint64_t b) {
   return (static_cast<double>(b & 0xFFFFF) / 1048576.0 - 0.5) * static_cast<double>(1u << (b >> 60)) / 256.0;
 }
@@ -77,7 +77,7 @@ Block concatenation(int64_t shard, DType t, uint64_t call, int ranks) {
   return full;
 }
 
-// One of each collective with n elements a rank.
+// Runs each collective once, with n elements per rank.
 void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
   const int N = g.size(), me = g.rank();
   const std::string what = cat(g.backend(), " N=", N, " n=", n, " ", name_of(t));
@@ -187,8 +187,8 @@ void aliased_shards(GroupFactory& f) {
 
 void half_precision_reductions(GroupFactory& f) {
   auto g = whole_world(f);
-  // Small integers are exact in both formats, so the sum is known without a conversion routine of this test's own:
-  // 1.0 is 0x3F80 in bf16 and 0x3C00 in f16, powers of two differ by the exponent field.
+  // Small integers are exact in both formats, so the expected sum needs no conversion routine of this test. 1.0 is
+  // 0x3F80 in bf16 and 0x3C00 in f16; powers of two differ in the exponent field.
   for (auto [type, one, exponent] : {std::tuple(DType::kBF16, 0x3F80, 0x80), std::tuple(DType::kF16, 0x3C00, 0x400)}) {
     Block x(1000, type);
     for (int i = 0; i < 1000; ++i) x.tensor.as<uint16_t>()[i] = static_cast<uint16_t>(one);
@@ -206,7 +206,7 @@ void half_precision_reductions(GroupFactory& f) {
 }
 
 namespace {
-// A whole number of magnitude below 256, which bf16 and f16 hold exactly.
+// An integer of magnitude below 256, exact in bf16 and f16.
 uint16_t small_number(int v, DType t) {
   if (v == 0) return 0;
   int magnitude = std::abs(v), exponent = 0;
@@ -239,7 +239,7 @@ void every_dtype_moves(GroupFactory& f) {
       expect_same(in.tensor, make_input(n, t, call, (me + N - 1) % N).tensor, "message " + what);
     }
   }
-  // Sums, maxima and parts of both half types; whole numbers, so that every order gives the same.
+  // Sums, maxima and reduce-scatter in both 16-bit dtypes; integers, so that every order gives the same result.
   for (DType t : {DType::kBF16, DType::kF16}) {
     const auto value = [](int rank, int64_t i) { return static_cast<int>((rank * 7 + i * 3) % 17) - 8; };
     const int64_t n = 1201;
@@ -276,7 +276,8 @@ void ring_all_reduce_sends_what_the_counters_say(GroupFactory& f) {
     };
     const CommCounters before = g->counters();
     for (int k = 0; k < 2 * (N - 1); ++k) {
-      // First N-1 steps: slice j collects its sum on its way from rank j+1 to rank j. Then the sums go round.
+      // First N-1 steps: slice j accumulates its sum on the way from rank j+1 to rank j. Then the sums are passed
+      // around.
       const bool adding = k < N - 1;
       const Tensor out = slice(me - 1 - k), in = slice(me - 2 - k);
       const Tensor into = adding ? piece.tensor.slice(0, in.numel()) : in;
@@ -323,7 +324,7 @@ void messages_keep_their_order_and_tags_do_not_block(GroupFactory& f) {
       }
     };
     if (!receive_first) send_all();
-    for (int tag : {5, 0}) {  // the other way round than sent
+    for (int tag : {5, 0}) {  // reverse order of the sends
       for (int k = 0; k < 4; ++k) {
         in.emplace_back(sizes[k], DType::kF32);
         works.push_back(g->recv(in.back().tensor, prev, tag, {}));
@@ -345,7 +346,7 @@ void messages_keep_their_order_and_tags_do_not_block(GroupFactory& f) {
 void interleaved_work_on_several_groups(GroupFactory& f) {
   auto g = whole_world(f);
   const int N = g->size(), me = g->rank();
-  // Pairs of neighbours, and even against odd: every rank is in three groups.
+  // Pairs of neighbours, even and odd ranks: every rank is in three groups.
   std::vector<int> pair, parity;
   for (int r = 0; r < N; ++r) {
     if (r / 2 == me / 2) pair.push_back(r);

@@ -1,6 +1,6 @@
-// One suite for every communication backend: each function runs on one rank and throws on the first wrong element, so
-// that it can run on threads (Catch2 assertions may not) as well as under mpirun. Inputs are pure functions of (rank,
-// call, element): every rank computes what all others sent and compares with a serial, rank-ordered reference.
+// One suite for every communication backend. Each function runs on one rank and throws on the first wrong element, so
+// that it can run on threads (where Catch2 assertions are not allowed) and under mpirun. Inputs are pure functions of
+// (rank, call, element): every rank computes what all others sent and compares with a serial, rank-ordered reference.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Block {
   Tensor tensor;
 };
 
-// Runs body on `ranks` threads of a ThreadWorld. Returns each rank's error text, empty where it had none.
+// Runs body on `ranks` threads of a ThreadWorld. Returns each rank's error text, empty if it had none.
 std::vector<std::string> run_threads(int ranks, const std::function<void(GroupFactory&)>& body,
                                      std::chrono::milliseconds deadline = std::chrono::seconds(60));
 
@@ -33,7 +33,7 @@ void large_tensors(GroupFactory&);
 void aliased_shards(GroupFactory&);
 void half_precision_reductions(GroupFactory&);
 void every_dtype_moves(GroupFactory&);
-// All-reduce as 2(N-1) messages around a ring, in one fixed order: the reference for what a rank sends.
+// All-reduce as 2(N-1) messages around a ring, in one fixed order: the reference for the bytes a rank sends.
 void ring_all_reduce_sends_what_the_counters_say(GroupFactory&);
 void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);
 void interleaved_work_on_several_groups(GroupFactory&);
@@ -41,10 +41,10 @@ void counters_equal_the_ring_formulas(GroupFactory&);
 // 500 operations drawn from a seed, several in flight; `delay` is called between them. Returns a hash of every result.
 uint64_t random_operations(GroupFactory&, uint64_t seed, const std::function<void(uint64_t)>& delay);
 void random_sleep(uint64_t bits);  // up to 1 ms, one time in four
-// The hash that rank `rank` of a thread world gets.
+// The hash that rank `rank` of a thread world returns.
 uint64_t random_operations_on_threads(int ranks, uint64_t seed, int rank);
 
-// Runs a body on so many ranks of the backend under test, and fails where one of them throws.
+// Runs a body on `ranks` ranks of the backend under test; fails if one of them throws.
 using OnRanks = std::function<void(int ranks, const std::function<void(GroupFactory&)>& body)>;
 void everything(const OnRanks&);                            // all functions above, on 1 to 4 ranks
 bool random_operations_agree_with_threads(const OnRanks&);  // on 4 ranks

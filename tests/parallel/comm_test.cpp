@@ -1,4 +1,4 @@
-// Self and thread backends against the common suite, and what the thread backend does when ranks fail or disagree.
+// Self and thread backends against the common suite, and the thread backend's behaviour when ranks fail or disagree.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -221,7 +221,8 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
       std::atomic<int>& n;
       ~Counted() { ++n; }
     };
-    std::unique_ptr<ProcessGroup> held;  // until all have asked: a group that has come and gone is not remembered
+    std::unique_ptr<ProcessGroup> held;  // until all have requested theirs: a group that was made and destroyed leaves
+                                         // no trace
     {
       Counted counted{asked};
       held = f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});

@@ -1,4 +1,5 @@
-// Memory that calls itself a GPU's, for groups that move device tensors: the suite's host tensors go on as a device's.
+// Host memory marked as GPU memory, for groups that move device tensors: the suite's host tensors pass as device
+// tensors.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,13 +10,13 @@
 
 namespace gt {
 
-// Plain memory, nothing asynchronous: streams and events are always at their end. alloc_host is counted.
+// Plain memory, nothing asynchronous: streams and events are always complete. alloc_host is counted.
 const DeviceApi& plain_device();
 int64_t host_blocks_made();  // so far
 int64_t host_blocks_held();  // now
 
-// plain_device() that writes what is recorded and waited for: "record a on compute". Events are named in the order of
-// their first use after the log was cleared; streams that it opened are "own", others "compute". One at a time.
+// plain_device() that logs recorded and awaited events: "record a on compute". Events are named in the order of their
+// first use since the log was cleared; streams it opened are "own", others "compute". One instance at a time.
 DeviceApi logging_device(std::vector<std::string>& log);
 
 class MarkedFactory : public GroupFactory {

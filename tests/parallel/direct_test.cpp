@@ -1,4 +1,4 @@
-// Device tensors of ranks that are threads and share the device, against the common suite; and what orders their work.
+// Device tensors of thread ranks that share the device, against the common suite; and the events that order their work.
 #include <algorithm>
 #include <mutex>
 
@@ -79,7 +79,7 @@ TEST_CASE("a call in a shared device waits for every rank's stream, and every ra
          g->all_reduce(x.tensor, ReduceOp::kSum, s).wait(s);
        }))
     REQUIRE(error == "");
-  // Events are named in the order of their first use: a and b are the ranks', c is the end of the call.
+  // Events are named in the order of their first use: a and b are the ranks', c marks the end of the call.
   REQUIRE(log.size() == 7);
   CHECK(log[0] == "record a on compute");
   CHECK(log[1] == "record b on compute");

@@ -7,7 +7,7 @@ using namespace gt::toy_store;
 
 namespace {
 
-// A dense matrix, and one of an expert: each ep coordinate has an expert of its own.
+// A dense matrix and an expert's: every ep coordinate has its own expert.
 struct MixedModel {
   Parameter dense, expert;
   std::vector<ScopeSpec> scopes;

@@ -1,5 +1,5 @@
 // Boundary messages: microbatches of different shapes train as on one rank, headers are exactly the specified bytes,
-// and ranks whose microbatches differ are told so on both sides.
+// and ranks with different microbatches get an error on both sides.
 #include <cstring>
 
 #include "tests/parallel/toy_ranks.h"
@@ -17,7 +17,7 @@ struct Case {
 };
 constexpr Case kCases[] = {{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"interleaved", 3}};
 
-// Errors of all ranks, "" where there was none. Rank r steps with batches(r).
+// Errors of all ranks, "" for none. Rank r steps with batches(r).
 template <class Make>
 std::vector<std::string> errors_of(const Schedule& s, BoundaryOptions boundaries, Make batches) {
   std::vector<std::string> errors(static_cast<size_t>(s.ranks));
@@ -31,7 +31,7 @@ std::vector<std::string> errors_of(const Schedule& s, BoundaryOptions boundaries
         throw;
       }
     });
-  } catch (const Error&) {  // kept above
+  } catch (const Error&) {  // recorded above
   }
   return errors;
 }
@@ -40,7 +40,8 @@ std::vector<std::string> errors_of(const Schedule& s, BoundaryOptions boundaries
 
 TEST_CASE("microbatches of different lengths train as on one rank under every schedule") {
   const int m = 7;
-  const Outcome want[2] = {on_one_rank(m, 0, true), on_one_rank(m, 1, true)};  // the second step has longer ones
+  // the second step has longer microbatches
+  const Outcome want[2] = {on_one_rank(m, 0, true), on_one_rank(m, 1, true)};
   REQUIRE_FALSE(want[0].same_bits(on_one_rank(m, 0)));
   for (const Case c : kCases)
     for (int p : {2, 3, 4})

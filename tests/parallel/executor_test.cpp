@@ -1,5 +1,5 @@
-// The executor on ranks that are threads: every schedule gives the bits of one rank, in the memory that the simulator
-// promised.
+// The executor on thread ranks: every schedule is bitwise identical to one rank, within the memory that the simulator
+// predicts.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -157,7 +157,7 @@ TEST_CASE("a warm executor allocates nothing") {
     for (int p = 1; p <= 4; p += 3)
       for (int r = 0; r < p; ++r) {
         CAPTURE(c.name, p, r);
-        NullFactory nobody(r, p);  // the executor's own part: groups here move nothing
+        NullFactory nobody(r, p);  // measures the executor alone: groups here move nothing
         const Mesh mesh({.pp = p}, nobody);
         Rank rank(make_schedule(c.name, p, c.v, 6, true), mesh, kGenerous, 0, {r % 2 == 0, true});
         const Batches b(6, 0);
@@ -202,7 +202,7 @@ TEST_CASE("a schedule from text with mixed plain and split backward runs") {
   const Outcome want = on_one_rank(3, 0);
   Outcome got;
   std::mutex guard;
-  // W0 after B1 would add microbatch 0 after 1.
+  // W0 after B1 would accumulate microbatch 0 after 1.
   CHECK_THROWS_WITH(simulate(parse_schedule("0F0 0I0 0F1 0B1 0W0 0G\n")), Contains(">>0W0<<") && Contains("ascending"));
   const Schedule mixed = parse_schedule(
       "0F0 0F>0 0F1 0F>1 0B<0 0B0 0B<1 0F2 0F>2 0I1 0W1 0B<2 0B2 0G\n"

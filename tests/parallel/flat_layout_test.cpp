@@ -1,5 +1,4 @@
-// Pure functions of the parameter store: how tensors lie in a flat buffer, and where a local element is in the logical
-// tensor.
+// Pure functions of the parameter store: tensors in a flat buffer, and the logical index of a local element.
 #include "parallel/zero/flat_layout.h"
 
 #include "kernels/backend.h"
@@ -39,7 +38,7 @@ TEST_CASE("flat layouts are aligned, cover every element once and may leave shar
           for (const FlatSegment& g : l.segments[static_cast<size_t>(r)]) {
             const auto t = static_cast<size_t>(g.tensor);
             CHECK(g.count > 0);
-            CHECK(g.begin == seen[t]);  // ascending, without a gap
+            CHECK(g.begin == seen[t]);  // ascending, without gaps
             CHECK(g.at == l.offset[t] + g.begin);
             CHECK((g.at >= l.shard * r && g.at + g.count <= l.shard * (r + 1)));
             seen[t] += g.count;
@@ -87,7 +86,7 @@ TEST_CASE("the ranks of a tensor group cover every logical element exactly once"
       CHECK(times == std::vector<int>(times.size(), split ? 1 : tp));
       CHECK(padding == (kind.pad ? (kind.pad - kind.full[0]) * 5 : 0));
     }
-  // Grouped queries: 4 heads of 3 rows, 2 of keys, 2 of values. Every head of them is on tp / 2 ranks.
+  // Grouped-query attention: 4 heads of 3 rows, 2 of keys, 2 of values. Every KV head is on tp / 2 ranks.
   for (int tp : {1, 2, 4}) {
     std::vector<int> times(24 * 5, 0);
     const ShardSpec qkv = ShardSpec::qkv(4, 2);
@@ -130,7 +129,7 @@ TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs
     TwoEndedPool pool(Buffer(room, {}, *cpu_backend().device));
     std::vector<const std::byte*> places;
     Tensor before = pool.alloc(bytes(1), DType::kF32);
-    for (int64_t n : {3, 1, 5, 2, 2, 4}) {  // each beside the one before it
+    for (int64_t n : {3, 1, 5, 2, 2, 4}) {  // each allocated before the previous one is freed
       Tensor next = pool.alloc(bytes(n), DType::kF32);
       CHECK((next.data + next.bytes() <= before.data || before.data + before.bytes() <= next.data));
       places.push_back(next.data);
@@ -143,7 +142,7 @@ TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs
   int64_t plenty = 0, exact = 0;
   rolling(1 << 20, plenty);
   CHECK(plenty == 7 * kAlign);  // 5 and 2
-  rolling(plenty, exact);       // a buffer of what a dry run needed is enough
+  rolling(plenty, exact);       // a buffer of the size a dry run measured is enough
   CHECK(exact == plenty);
   CHECK_THROWS_WITH(rolling(plenty - kAlign, exact), Catch::Contains("gathered parameters need"));
 }
@@ -166,7 +165,7 @@ TEST_CASE("replicated pieces are dealt over tp ranks by bytes, each to one rank,
                    .tp_rank = rank,
                    .tp_size = tp});
     out.push_back(out[0]);
-    out.back().save = false;  // another rank's: never taken back
+    out.back().save = false;  // another rank's: never selected
     return out;
   };
   const auto saved = [](const std::vector<ShardView>& views) {

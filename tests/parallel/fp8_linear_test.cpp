@@ -1,5 +1,5 @@
-// The linear layer of 8 bits against plain sums in double over what its codes say; every way of keeping its input, of
-// making its codes and of running its backward gives the same bits.
+// The FP8 linear layer against plain sums in double over its dequantized operands. Every way of keeping its input,
+// producing its FP8 data and running its backward is bitwise identical.
 #include "parallel/tensor/fp8_linear.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kRows = 32, kIn = 48, kOut = 16;
 
-// What codes of these numbers say.
+// Quantizes and dequantizes these values.
 std::vector<double> through_codes(const std::vector<float>& x, DType codes) {
   const Fp8Format f = fp8_format(codes);
   float largest = 0;
@@ -121,7 +121,7 @@ TEST_CASE("a linear layer of 8 bits computes forward and both gradients from cod
   check_close("y", got.y, y);
   check_close("dx", got.dx, product(dy, transposed(w, kIn), kOut));
   check_close("dw", got.dw, product(transposed(dy, kOut), transposed(x, kIn), kRows));
-  std::vector<double> db(kOut);  // of dy as it came
+  std::vector<double> db(kOut);  // of dy unquantized
   for (int64_t i = 0; i < layer.dy.numel(); ++i) db[static_cast<size_t>(i % kOut)] += double{layer.dy.as<float>()[i]};
   check_close("db", got.db, db);
 }
@@ -152,19 +152,19 @@ TEST_CASE("what a layer of 8 bits keeps for the backward are one byte an element
 
 namespace {
 
-constexpr int64_t kWide = 32;   // between the layers of a perceptron
-constexpr int64_t kMany = 176;  // rows: blocks in which the CPU adds them, and rest of one
+constexpr int64_t kWide = 32;   // between the layers of the MLP
+constexpr int64_t kMany = 176;  // rows: several blocks of the CPU's column sums, and a partial one
 
-// A norm, a layer, a perceptron and the norm that adds it to the stream: the shapes in which producers write codes.
+// A norm, a linear layer, an MLP and the norm behind it: the combinations in which producers write FP8 data.
 struct Chain {
   Rig rig;
   Fp8Linear first{{"first.input"}, {"first.output_grad"}}, up{{"up.input"}, {"up.output_grad"}},
       down{{"down.input"}, {"down.output_grad"}};
   Parameter gamma, beta, w, b, w_up, b_up, w_down, b_down, last_gamma, last_beta;
-  RowDrop drop;  // of what the perceptron gives
+  RowDrop drop;  // on the MLP's output
   Tensor x = rig.tensor({kMany, kIn}, 1), dy = rig.tensor({kMany, kIn}, 2, 1e-4f);
 
-  // known: delayed scaling whose factors lie beside what this step would have measured.
+  // known: delayed scaling with an amax other than the one that this step would measure.
   explicit Chain(bool known) {
     const auto make = [&](Parameter& p, Shape s, uint64_t seed, float std) {
       p.full_shape = p.local_shape = s;
@@ -192,7 +192,7 @@ struct Chain {
     }
   }
 
-  // A node that hands its gradient on: nobody in front of it can know what is wanted behind.
+  // A node that forwards its gradient: ops in front of it cannot see the requests behind it.
   Var hidden(const Var& x) {
     const Var y = rig.tape.view_of(x);
     struct Saved { Var x, y; };
@@ -201,7 +201,7 @@ struct Chain {
     return y;
   }
 
-  // All that it computes, with what its ranges have seen. fused: producers write the codes. uses: gradients add up.
+  // All results, and the recorded amax values. fused: producers write FP8 data. uses: gradients accumulate.
   std::vector<std::vector<float>> run(bool fused, ops::Keep keep, bool split, int uses = 1) {
     for (Parameter* p : parameters()) p->grad_dirty = false;
     std::vector<std::vector<float>> out;
@@ -258,7 +258,7 @@ TEST_CASE("codes that norms and GELUs write give the bits of stored results, kep
           return c.run(fused, keep, split, uses);
         };
         const auto plain = run(false, ops::Keep::kCodes, false);
-        for (size_t i = plain.size() - 6; i < plain.size(); ++i) CHECK(plain[i][0] > 0);  // seen
+        for (size_t i = plain.size() - 6; i < plain.size(); ++i) CHECK(plain[i][0] > 0);  // recorded amax
         for (const ops::Keep keep : {ops::Keep::kCodes, ops::Keep::kInputs})
           for (const bool split : {false, true}) {
             INFO((known ? "delayed" : "current") << (keep == ops::Keep::kInputs ? ", made again" : "")
@@ -275,7 +275,7 @@ TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that
     Chain c(known);
     Tape& t = c.rig.tape;
     const Var in = t.input(c.x, true), y = ops::fp8_linear(t, in, c.w, &c.b, c.first, ops::Keep::kCodes);
-    const Var other = ops::gelu(t, y);  // its rule runs behind the norm's
+    const Var other = ops::gelu(t, y);  // its rule runs after the norm's
     const ops::Normed n = ops::add_norm(t, in, &y, {&c.gamma, &c.beta});
     t.seed(other, c.dy);
     t.seed(n.out, c.dy);
@@ -291,8 +291,9 @@ TEST_CASE("a norm whose scale is known stores codes and no result, its scale sta
   const ops::Normed n =
       ops::add_norm(t, t.input(c.x, true), nullptr, {&c.gamma, &c.beta}, ops::Keep::kCodes, {}, &c.first.input.scale);
   CHECK(!n.out.value);
-  CHECK(c.rig.pool.live() == 1);                                             // rows, until the product has read them
-  // Mean and rstd, factors, columns.
+  // rowwise data, until the GEMM has read them
+  CHECK(c.rig.pool.live() == 1);
+  // Mean and rstd, scale_inv and amax, columnwise data.
   CHECK(c.rig.arena.used() - before == 2 * align_up(4 * kMany) + kAlign + align_up(kMany * kIn));
   const float seen = c.first.input.scale.seen.as<float>()[0], inverse = n.codes.inverse().as<float>()[0];
   CHECK(seen > 1.7f);

@@ -1,5 +1,5 @@
-// On every executed step the number of live tapes follows the closed form of its schedule, and the activation bytes are
-// that number of microbatches: stages that only allocate, one rank of a world whose messages move nothing.
+// On every executed step the number of live tapes follows the schedule's closed form, and activation bytes are that
+// number of microbatches. Stages only allocate; one rank of a world whose messages move nothing.
 #include <algorithm>
 
 #include "kernels/core/memory.h"
@@ -14,9 +14,9 @@ using namespace gt::toy;
 
 namespace {
 
-constexpr int64_t kSaved = 512;  // bytes that a stage keeps for its backward; a multiple of the arena's alignment
+constexpr int64_t kSaved = 512;  // bytes a stage keeps for its backward; a multiple of the arena's alignment
 
-// Keeps kSaved bytes and passes zeros on: a tape node of each kind, no mathematics.
+// Keeps kSaved bytes and forwards zeros: a tape node of each kind, no mathematics.
 class DummyStage : public Stage {
  public:
   explicit DummyStage(bool last) : last_(last) {}
@@ -38,7 +38,7 @@ class DummyStage : public Stage {
   bool last_;
 };
 
-// The most live tapes and activation bytes of the actions of one executed step, and what stays live after it.
+// Peak of live tapes and activation bytes over the actions of one executed step, and what stays live after it.
 struct Seen {
   int live = 0;
   int64_t bytes = 0;

@@ -1,7 +1,7 @@
-// The executed timeline against the simulator's, with stages that take equally long because they sleep: ranks that
-// sleep need no core, so the measurement stands on small and busy machines. Ratios within one run only. A measurement
-// that misses is said and repeated with passes twice as long, beside which the machine's delays are half as large; five
-// misses in a row fail.
+// The executed timeline against the simulator's, with stages of equal duration that sleep. Sleeping ranks need no core,
+// so the measurement is valid on small and busy machines. Compares ratios within one run only. A failed measurement is
+// reported and repeated with passes twice as long, which halves the relative effect of the machine's delays; five
+// failures in a row fail the test.
 #include <algorithm>
 #include <chrono>
 
@@ -15,8 +15,8 @@ using namespace gt::toy;
 namespace {
 
 constexpr int kRanks = 4, kMicrobatches = 8, kSteps = 5, kTries = 5;
-constexpr std::chrono::microseconds kPass{10000};  // of F, I and W of a whole rank, at the first try
-constexpr double kWithin = kSanitized ? 1 : 0.1;   // of the simulator's; a sanitizer makes waits longer than passes
+constexpr std::chrono::microseconds kPass{10000};  // of F, I and W of a whole rank, in the first attempt
+constexpr double kWithin = kSanitized ? 1 : 0.1;   // of the simulator's; under a sanitizer waits are longer than passes
 
 class SleepingStage : public Stage {
  public:
@@ -45,7 +45,7 @@ class SleepingStage : public Stage {
   std::chrono::microseconds pass_;
 };
 
-// What the executed timelines of all ranks together show for each step.
+// Measurements of each step over the executed timelines of all ranks.
 struct Steps {
   std::mutex guard;
   double first[kSteps], last[kSteps] = {}, busy[kSteps] = {};
@@ -78,7 +78,7 @@ double measure(const Schedule& s, std::chrono::microseconds pass) {
     std::vector<double> losses(kMicrobatches);
     const Tensor out{reinterpret_cast<std::byte*>(losses.data()), {kMicrobatches}, DType::kF64, {}};
     const std::vector<MicroBatch> batches(kMicrobatches);
-    for (int step = -1; step < kSteps; ++step) {  // the first one warms up
+    for (int step = -1; step < kSteps; ++step) {  // the first one is a warm-up
       mesh.group(Axis::kPp).barrier();
       e.run(batches, out, {});
       if (step >= 0) steps.add(step, e);

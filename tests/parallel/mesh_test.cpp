@@ -40,7 +40,7 @@ TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven mes
       const std::vector<int> line = s.members(a, r);
       REQUIRE(static_cast<int>(line.size()) == s.size(a));
       REQUIRE(line[static_cast<size_t>(s.coord(a, r))] == r);
-      for (int i = 0; i < s.size(a); ++i) {  // only the one coordinate differs, and it ascends
+      for (int i = 0; i < s.size(a); ++i) {  // only this coordinate differs, ascending
         REQUIRE(s.coord(a, line[static_cast<size_t>(i)]) == i);
         for (Axis b : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp}) {
           if (a != b) REQUIRE(s.coord(b, line[static_cast<size_t>(i)]) == s.coord(b, r));

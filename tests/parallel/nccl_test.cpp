@@ -1,4 +1,4 @@
-// NCCL groups over a fake libnccl of threads, against the common suite; and what can go wrong with a library.
+// NCCL groups over a fake libnccl of threads, against the common suite; and errors of the library.
 #include "parallel/comm/nccl_group.h"
 
 #include <dlfcn.h>
@@ -170,7 +170,8 @@ TEST_CASE("an abort ends the kernels of every communicator, though graphs keep e
   control().told = 0;
   control().graphs_live = true;
   int64_t at_once = 0;
-  std::thread graphs([&] {  // they die when a rank unwinds, which it does when all kernels have been told to end
+  std::thread graphs([&] {  // graphs are destroyed when a rank unwinds, which it does once all kernels were signalled
+                            // to end
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (control().told < 6 && std::chrono::steady_clock::now() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -275,7 +276,7 @@ TEST_CASE("a rank that does not come is a hang with the call and the others' las
     const auto g = pair_of(f);
     sum_once(*g);
     if (g->rank() == 0) return sum_once(*g);
-    f.make(std::vector<int>{0, 1});  // the host's transport: ends with the world
+    f.make(std::vector<int>{0, 1});  // the host's transport: throws once the world has ended
   }, o);
   INFO(errors[0]);
   CHECK(errors[0].find("the pair: rank 0 waited 300 ms in all_reduce(sum, f32 x 100) #1") != std::string::npos);

@@ -1,5 +1,5 @@
-// Stall monitors of several machines: what travels between them, who is let in, and that the hub names who is late or
-// lost on another machine.
+// Stall monitors of several machines: their messages, authentication, and that the hub reports ranks that are late or
+// lost on other machines.
 #include "parallel/comm/node_link.h"
 
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ RankView rank_view(int rank) {
   return v;
 }
 
-// Until `done`, both sides polled; false after 20 s.
+// Polls both sides until `done`; false after 20 s.
 template <class Tick, class Done>
 bool within_20s(Tick tick, Done done) {
   for (int i = 0; i < 2000; ++i) {
@@ -72,7 +72,7 @@ int connect_to(const std::string& address) {
   return fd;
 }
 
-// One machine with one rank, its monitor and what that did.
+// One machine with one rank, its monitor and the monitor's output.
 struct Machine {
   BoardHead head;
   std::unique_ptr<RankPages[]> pages = std::make_unique<RankPages[]>(1);
@@ -103,7 +103,7 @@ struct Machine {
   }
   void wait_in_group() {
     RankSlot& s = pages[0].rank;
-    s.warn_ns.store(2 * kSecond);  // until then they have found each other
+    s.warn_ns.store(2 * kSecond);  // by then they are connected
     s.wait_key.store(9), s.wait_seq.store(4);
     s.wait_call.store({CommOp::kAllReduce, ReduceOp::kSum, DType::kF32, 4, 0, 0});
     pages[0].group[0].posted.store(5);
@@ -131,9 +131,9 @@ TEST_CASE("a report arrives as it was, with times by the receiver's clock, damag
   CHECK(v.groups[0].last_start == 997 * kSecond);
   for (size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(bytes.substr(0, n), 0));
   CHECK_FALSE(decode(bytes + "x", 0));
-  CHECK_FALSE(decode(encode({"node2", "", {}}, 0), 0));  // of no rank
+  CHECK_FALSE(decode(encode({"node2", "", {}}, 0), 0));  // no ranks
   int accepted = 0;
-  for (uint64_t i = 0; i < 20000; ++i) {  // must neither crash nor believe impossible values
+  for (uint64_t i = 0; i < 20000; ++i) {  // must neither crash nor accept impossible values
     std::string wrong = bytes;
     for (int k = 0; k < 3; ++k) wrong[splitmix64(i * 3 + static_cast<uint64_t>(k)) % wrong.size()] = static_cast<char>(splitmix64(i + 77) >> (8 * k));
     const auto r = decode(wrong, 0);
@@ -198,7 +198,7 @@ TEST_CASE("a rank that is late on another machine is named by the hub, and the r
   CHECK_THAT(here.text(), Contains("stalled: not arrived: rank 1\n  rank 1 (") && Contains("runs, in no collective"));
   CHECK_THAT(here.text(), Contains("hang: the run ends"));
   CHECK_THAT(here.text(), !Contains("other machines"));
-  CHECK(there.text() == "");  // one message in all
+  CHECK(there.text() == "");  // one message in total
 }
 
 TEST_CASE("a machine without a sign of life is named with its ranks, and ends by itself where it lives", "[R12]") {
@@ -244,7 +244,7 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
     const auto link = std::make_shared<NodeLink>(hub->address(), "s");
     here.watch(0, {.hub = hub, .lost_seconds = 0.3});
     there.watch(1, {.link = link, .hub_name = "rank 0 (here)"});
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // they find each other
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // time to connect
     there.monitor.reset();
     std::this_thread::sleep_for(std::chrono::seconds(1));
     CHECK(here.code == -1);

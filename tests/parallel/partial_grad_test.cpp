@@ -1,4 +1,4 @@
-// Parameters of class `partial`: each tp rank's gradient is a part of a sum, which the store takes first.
+// Parameters of class `partial`: each tp rank has a partial gradient, which the store sums over tp first.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kNorm = 9, kWide = 24, kBias = 7, kScale = 70;
 
-// Two scopes; in the first a partial parameter, a split one, two partial neighbours and a replicated one; the second is
-// partial alone.
+// Two FSDP units. The first has a partial parameter, a split one, two adjacent partial ones and a replicated one; the
+// second has partial parameters only.
 struct Toy {
   std::deque<Parameter> params;
   std::vector<ScopeSpec> scopes;
@@ -41,7 +41,7 @@ struct Toy {
   }
 };
 
-// What (tp, dp) rank computes for one element: fractions whose sums depend on the order.
+// Gradient of one element on rank (tp, dp): fractions whose sums depend on the order.
 float part(const Parameter& p, int64_t i, int tp, int dp) {
   const bool same = p.shard.kind == ShardSpec::Kind::kReplicate;
   const uint64_t bits = splitmix64(fnv1a64(p.name) + static_cast<uint64_t>(i * 64 + (same ? 0 : tp * 8) + dp));
@@ -63,7 +63,7 @@ void fill(Toy& toy, ParamStore& store, const Mesh& mesh) {
   store.finish_reduction();
 }
 
-// Element i of p on tp place `tp` after the reduction: over tp if partial, ((x0 + x1) + …), then over dp.
+// Element i of p on tp rank `tp` after the reduction: over tp if partial, ((x0 + x1) + …), then over dp.
 float expected(const Parameter& p, int64_t i, int tp, MeshShape shape) {
   float total = 0;
   for (int dp = 0; dp < shape.dp; ++dp) {
@@ -75,7 +75,7 @@ float expected(const Parameter& p, int64_t i, int tp, MeshShape shape) {
   return total;
 }
 
-// Checks what this rank updates; returns how many elements that is.
+// Checks what this rank updates; returns the number of elements.
 int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
   int64_t seen = 0;
   for (const UpdateRange& u : store.ranges())
@@ -85,7 +85,7 @@ int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
         return at >= p.grad.as<float>() && at < p.grad.as<float>() + p.grad.numel();
       };
       const auto p = std::find_if(toy.params.begin(), toy.params.end(), holds);
-      if (p == toy.params.end()) continue;  // padding between
+      if (p == toy.params.end()) continue;  // padding in between
       const int64_t i = at - p->grad.as<float>();
       const float want = expected(*p, i, mesh.coord(Axis::kTp), mesh.shape());
       GT_CHECK(*at == want, p->name, " element ", i, " on ", mesh.place(), ": ", *at, " instead of ", want);
@@ -108,7 +108,8 @@ TEST_CASE("partial gradients are summed over tp in rank order, then over dp, wha
             const Mesh mesh(shape, f);
             Toy toy(shape.tp);
             ParamStore store(toy.scopes, 2, {stage, bucket, overlap}, mesh, cpu_backend(), {});
-            for (int step = 0; step < 2; ++step) fill(toy, store, mesh);  // the second starts from what the first left
+            // the second starts from the state the first left
+            for (int step = 0; step < 2; ++step) fill(toy, store, mesh);
             seen += check_own(toy, store, mesh);
           });
           for (const std::string& e : errors) CHECK(e == "");

@@ -30,7 +30,7 @@ std::vector<LayerCost> random_layers(std::mt19937& rng, size_t n) {
   return out;
 }
 
-// All ways to cut, in lexicographic order; the first best one.
+// Searches all partitions in lexicographic order; returns the first best one.
 Boundaries best_by_search(const std::vector<LayerCost>& layers, int parts) {
   const int n = static_cast<int>(layers.size());
   std::tuple<int64_t, int64_t> best{INT64_MAX, 0};
@@ -92,7 +92,7 @@ TEST_CASE("the flops rule finds what trying every cut finds, ties included") {
 }
 
 TEST_CASE("sums of squares beyond 64 bits still decide ties") {
-  // The squares of 4e12 overflow; the same weights scaled down to small numbers have the same best cut.
+  // The squares of 4e12 overflow; the same weights scaled down have the same best partition.
   const int64_t big = 4'000'000'000'000;
   const std::vector<LayerCost> layers{
       {"block", big}, {"block", big / 2}, {"block", big / 4}, {"block", big / 4}, {"block", big / 2}};

@@ -1,4 +1,4 @@
-// Counter-based randomness against fixed numbers: what makes initial weights and masks equal under every layout.
+// Counter-based randomness against fixed values; it makes initial weights and masks identical under every layout.
 #include "kernels/core/rng.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Generators, passes and the text form: exact fixtures, and what a broken text is told.
+// Generators, passes and the text form: exact fixtures, and error messages for invalid text.
 #include "parallel/pipeline/schedule.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST_CASE("interleaved visits chunks group by group, the first group being the l
   // p 2, v 2, m 3: one group of 3, so warm-up on rank 0 is 2 + 3 forwards.
   CHECK(compute_only(interleaved(2, 2, 3), 0) == "0F0 0F1 0F2 2F0 2F1 2F2 2B0 2B1 2B2 0B0 0B1 0B2");
   CHECK(compute_only(interleaved(2, 2, 3), 1) == "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
-  // m 5 at p 2: groups of 3 and 2; the walk of the last rank shows both.
+  // m 5 at p 2: groups of 3 and 2, visible in the forward order of rank 0.
   const Schedule s = interleaved(2, 2, 5);
   std::string forwards;
   for (const Action& a : s.program[0])
@@ -86,7 +86,7 @@ TEST_CASE("the order of the two passes does not matter to where G stands after i
 
 TEST_CASE("a pass that finds no order says which ranks wait") {
   Schedule s = one_f_one_b(2, 1);
-  std::swap(s.program[0][0], s.program[0][1]);  // B before F: rank 1 never gets its input
+  std::swap(s.program[0][0], s.program[0][1]);  // B before F: rank 1 never receives its input
   CHECK_THROWS_WITH(add_send_recv(s), Contains("rank 0 before 0B0") && Contains("rank 1 before 1F0"));
   Schedule twice = make_schedule("1f1b", 2, 1, 1);
   CHECK_THROWS_WITH(add_send_recv(twice), Contains("already"));

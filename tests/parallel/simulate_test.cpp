@@ -1,4 +1,4 @@
-// The simulator against closed forms, and what it says about schedules that would hang, leak or mix up messages.
+// The simulator against closed forms, and its errors for schedules that would hang, leak or mismatch messages.
 #include "parallel/pipeline/simulate.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ TEST_CASE("times per stage and of messages count") {
   // Two ranks, one microbatch: 2 + 1 + 3 + 6 + 1 + 4.
   const Cost c{.p2p = 1, .stage_f = {2, 3}, .stage_b = {4, 6}};
   CHECK(simulate(make_schedule("1f1b", 2, 1, 1), c).makespan == 17);
-  // I and W take half of the stage's backward each: the first rank's W is not on the way of anybody.
+  // I and W take half of the stage's backward each: the first rank's W delays no other action.
   CHECK(simulate(make_schedule("zb-h1", 2, 1, 1), c).makespan == 2 + 1 + 3 + 3 + 1 + 2 + 2);
   CHECK_THROWS_WITH(simulate(make_schedule("1f1b", 2, 1, 1), Cost{.stage_f = {1}}),
                     Contains("1 forward times for 2 stages"));
@@ -98,7 +98,7 @@ TEST_CASE("the timeline is drawn as specified") {
   CHECK(gantt(simulate(make_schedule("1f1b", 2, 1, 3))) ==
         "r0 01..aa2bb.cc   25.0 %\n"
         "r1 .0aa1bb2cc..   25.0 %     makespan 12   bubble 0.250 = (p-1)/(m+p-1)\n");
-  // Weight-only passes are capitals; no closed form of this kind is claimed for other schedules.
+  // Weight-only passes are capitals; the closed form is printed for no other schedule.
   CHECK(gantt(simulate(make_schedule("zb-h1", 2, 1, 3))) ==
         "r0 01.aA2bBcC   10.0 %\n"
         "r1 .0a1bA2cBC   10.0 %     makespan 10   bubble 0.100\n");
@@ -153,7 +153,7 @@ TEST_CASE("messages that do not match are refused, naming both sides") {
 }
 
 TEST_CASE("a schedule that needs buffered sends is refused with every rank's position") {
-  // Classic: rank 0 wants to send its second activation, rank 1 its first gradient; fine with buffers, a hang without.
+  // Rank 0 sends its second activation while rank 1 sends its first gradient: valid with buffers, a hang without.
   const char* text =
       "0F0 0F>0 0F1 0F>1 0B<0 0B0 0B<1 0B1 0G\n"
       "1F<0 1F0 1B0 1B>0 1F<1 1F1 1B1 1B>1 1G\n";
@@ -162,7 +162,7 @@ TEST_CASE("a schedule that needs buffered sends is refused with every rank's pos
 }
 
 TEST_CASE("a schedule that hangs under any sends is refused") {
-  // Each rank waits for the other's first message: rank 0 forwards chunk 2 before it sends what rank 1 needs for it.
+  // Each rank waits for the other's first message: rank 0 forwards chunk 2 before it sends rank 1 the input it needs.
   const char* text =
       "0F0 2F<0 2F0 0F>0 2F>0 2B<0 2B0 2B>0 2G 0B<0 0B0 0G\n"
       "1F<0 1F0 1F>0 3F<0 3F0 3B0 3B>0 3G 1B<0 1B0 1B>0 1G\n";

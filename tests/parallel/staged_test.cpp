@@ -1,4 +1,4 @@
-// Device tensors over a backend of host memory, against the common suite.
+// Device tensors over a host-memory backend, against the common suite.
 #include <cstring>
 
 #include "parallel/comm/staged_group.h"

@@ -1,4 +1,4 @@
-// Who keeps the others waiting: the diagnosis as a pure function, and a monitor over rank threads.
+// Stall diagnosis as a pure function, and a monitor over rank threads.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ void waits_in(RankView& r, uint64_t key, uint64_t seq, double seconds = 11, Comm
     if (g.key == key && call.op == CommOp::kAllReduce) g.posted = seq + 1, g.last = call;
 }
 
-// Runs body on threads that a monitor watches; its end ends the world. Returns what the monitor said, in order.
+// Runs body on threads watched by a monitor whose `end` ends the world. Returns the monitor's messages, in order.
 struct Watched {
   std::vector<std::string> said;
   std::vector<std::string> errors;
@@ -151,12 +151,12 @@ TEST_CASE("the longest wait is judged by its own phase's limit") {
   auto ranks = two_by_two();
   CHECK_FALSE(longest_wait(ranks));
   waits_in(ranks[2], 2, 5, 30);
-  ranks[2].limit_s = 600;  // a save
+  ranks[2].limit_s = 600;  // during a save
   CHECK_FALSE(longest_wait(ranks));
   waits_in(ranks[1], 4, 5, 11);
   CHECK(longest_wait(ranks) == 1);
   CHECK_FALSE(longest_wait(ranks, 1, 20));
-  ranks[1].frozen = true;  // it is the one that others wait for
+  ranks[1].frozen = true;  // others wait for it
   CHECK_FALSE(longest_wait(ranks));
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("limits of the phases, and of steps five times the slow ones seen") {
   CHECK(s.limit_seconds() == 600);
   CHECK(limit(RunPhase::kLoad) == 600);
   CHECK(limit(RunPhase::kFirstStep) == 300);
-  CHECK(limit(RunPhase::kStep) == 10);  // the first step teaches nothing: it warms up
+  CHECK(limit(RunPhase::kStep) == 10);  // the first step is not counted: it warms up
   CHECK(limit(RunPhase::kEval) == 300);
   CHECK(limit(RunPhase::kSave) == 600);
   CHECK(limit(RunPhase::kEval) == Approx(60));
@@ -187,7 +187,7 @@ TEST_CASE("a rank that skips a collective is named with its last call, whoever i
       for (int k = 0; k < 5; ++k) {
         f.status()->at(1, k);
         if (k == 3 && f.world_rank() == bad) {
-          while (true) {  // works on, far from any call, until the world has ended
+          while (true) {  // keeps running, outside of any call, until the world has ended
             std::this_thread::sleep_for(std::chrono::milliseconds(5));
             g->all_reduce(x.tensor.slice(0, 0), ReduceOp::kSum, {});
           }
@@ -195,7 +195,7 @@ TEST_CASE("a rank that skips a collective is named with its last call, whoever i
         g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
       }
     });
-    // The skipping rank's next call has the number of the one it skipped: its own error, which names both.
+    // The skipping rank's next call has the number of the skipped one: it gets its own error, naming both ranks.
     std::string text;
     for (const auto& e : w.errors) text += e + "\n";
     INFO(text);

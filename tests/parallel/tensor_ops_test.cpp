@@ -182,7 +182,7 @@ struct Perceptron {
   Floats y, dx, dup, ddown, ddown_b;  // of this rank's rows and slices
 };
 
-// One layer of columns and one of rows on tokens that are cut over the ranks, x [n/t, hidden] -> y [n/t, hidden].
+// A column- and a row-parallel layer on tokens split over the ranks, x [n/t, hidden] -> y [n/t, hidden].
 Perceptron sequence_parallel_perceptron(GroupFactory& f, Pass pass) {
   constexpr int64_t n = Perceptron::n, hidden = Perceptron::hidden, inner = Perceptron::inner;
   const Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
@@ -249,7 +249,7 @@ TEST_CASE("a perceptron on rows that are cut over the ranks equals the dense one
       const std::lock_guard lock(mutex);
       for (size_t i = 0; i < db.size(); ++i) db[i] += mine.ddown_b[i];
     });
-    for (size_t i = 0; i < db.size(); ++i) CHECK(db[i] == Approx(one.ddown_b[i]).epsilon(1e-5));  // parts of a sum
+    for (size_t i = 0; i < db.size(); ++i) CHECK(db[i] == Approx(one.ddown_b[i]).epsilon(1e-5));  // partial sums
   }
 }
 
@@ -257,7 +257,7 @@ TEST_CASE("a tensor-parallel perceptron equals the dense one") {
   constexpr int64_t n = 5, hidden = 6, inner = 8;
   Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
          dy = normals(n * hidden, 4);
-  Floats y1, dx1, dup1, ddown1;  // of one rank
+  Floats y1, dx1, dup1, ddown1;  // on one rank
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [&](GroupFactory& f) {
       Rig rig(f);
@@ -300,7 +300,7 @@ namespace {
 
 constexpr int64_t kTokens = 7, kHidden = 5;
 
-// Rows of a rank when `vocab` rows are padded to a multiple of 4 a rank: the product pads to 128, the rule is the same.
+// Rows per rank when `vocab` rows are padded to a multiple of 4 per rank: the program pads to 128 by the same rule.
 int64_t rows_of(int64_t vocab, int ranks) { return (vocab + 4 * ranks - 1) / (4 * ranks) * 4; }
 
 // This rank's rows of the table; padding rows are 0.
@@ -485,7 +485,7 @@ TEST_CASE("the chunked vocabulary-parallel cross-entropy equals the dense one") 
 
 TEST_CASE("ranks whose whole slice is padding, and microbatches without any target, are legal") {
   for (int64_t chunk : {int64_t{3}, kTokens}) {
-    check_head(4, 5, {4, 0, 1, 2, 3, 4, -1}, chunk);  // ranks 2 and 3 hold no real row
+    check_head(4, 5, {4, 0, 1, 2, 3, 4, -1}, chunk);  // ranks 2 and 3 hold padding only
     check_head(2, 13, std::vector<int32_t>(kTokens, -1), chunk);
   }
 }

@@ -82,7 +82,7 @@ Var residual(Tape& t, Var x, Var h) {
   return y;
 }
 
-// loss = sum w * x^2 / 2; like a fused head it writes dw now and keeps dx, both times the seed.
+// loss = sum w * x^2 / 2; like a fused head it writes dw in the forward and keeps dx, both times the upstream gradient.
 Var head(Tape& t, Var x, Weight& w, const MicroBatch& mb) {
   const Var loss = t.output({1}, DType::kF64);
   const Tensor dx = t.recording() ? t.scratch(x.value.shape, DType::kF32) : Tensor{};

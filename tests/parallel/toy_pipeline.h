@@ -1,6 +1,6 @@
-// A small network with everything a pipeline has to cope with (residuals, a head whose weight gradient is written in
-// forward and whose loss gradient is known beforehand, weights of several stages), written by hand on the tape over a
-// table of two ops: the executor's tests depend on no kernel and no model.
+// A small network with all features a pipeline must support: residuals, weights of several stages, and a head whose
+// weight gradient is written in the forward and whose loss gradient is known beforehand. Hand-written on the tape over
+// a table of two ops, so the executor's tests depend on no kernel and no model.
 #pragma once
 #include <deque>
 #include <memory>
@@ -15,7 +15,7 @@ namespace gt::toy {
 constexpr int64_t kBatch = 2, kSeq = 3, kHidden = 4, kElements = kBatch * kSeq * kHidden;
 constexpr int kLayers = 14;  // embedding, blocks, head
 
-const OpTable& ops();       // copy and axpy only: all that the tape and the executor need
+const OpTable& ops();       // copy and axpy only, as needed by tape and executor
 const DeviceApi& device();  // host memory, filled with NaN
 
 struct Weight {
@@ -40,15 +40,15 @@ class ToyStage : public Stage {
   std::deque<Weight> weights_;
 };
 
-// Hands its input on unchanged, forward and backward.
+// Forwards its input unchanged, forward and backward.
 class ThroughStage : public Stage {
  public:
   Shape boundary(const MicroBatch& mb) const override { return {mb.batch * mb.seq, kHidden}; }
   Var forward(Tape&, Var input, const MicroBatch&) override;
 };
 
-// Microbatches of one step with tokens that depend on the step and the microbatch only. `vary`: each has another
-// length, longer ones in later steps.
+// Microbatches of one step; tokens depend on step and microbatch only. `vary`: each has a different length, longer ones
+// in later steps.
 struct Batches {
   Batches(int count, int step, bool vary = false);
   std::vector<std::vector<int32_t>> tokens;

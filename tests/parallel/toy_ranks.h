@@ -1,4 +1,4 @@
-// Pipeline ranks that are threads and train the toy network: what the executor's tests share.
+// Pipeline ranks as threads that train the toy network: shared by the executor's tests.
 #pragma once
 #include <cstring>
 #include <mutex>
@@ -13,7 +13,7 @@ namespace gt::toy {
 
 constexpr ExecutorMemory kGenerous{1 << 16, 1 << 17, 0};
 
-// One rank: its stages, and what happened.
+// One rank: its stages and recorded events.
 struct Rank {
   Rank(const Schedule& s, const Mesh& mesh, ExecutorMemory memory = kGenerous, unsigned jitter = 0,
        BoundaryOptions boundaries = {})
@@ -41,7 +41,7 @@ struct Rank {
         reinterpret_cast<std::byte*>(losses.data()), {static_cast<int64_t>(losses.size())}, DType::kF64, {}};
     try {
       executor->run(b.list, out, hooks);
-    } catch (const Error& e) {  // before the buffers go that others may be reading
+    } catch (const Error& e) {  // before freeing buffers that others may be reading
       world.abandon(e.what(), e.code());
       throw;
     }
@@ -57,7 +57,7 @@ struct Rank {
   GradHooks hooks;
 };
 
-// Everything a step computed, by layer name; compared bit for bit.
+// Everything a step computed, by layer name; compared bitwise.
 struct Outcome {
   std::vector<std::vector<float>> grads = std::vector<std::vector<float>>(kLayers);
   std::vector<double> losses;
@@ -85,7 +85,7 @@ inline Outcome on_one_rank(int m, int step, bool vary = false) {
   return out;
 }
 
-// Runs `body(rank, mesh)` on p threads; the first error is thrown.
+// Runs `body(rank, mesh)` on p threads; rethrows the first error.
 template <class Body>
 void on_ranks(int p, Body body) {
   ThreadWorld world(p, std::chrono::seconds(60));

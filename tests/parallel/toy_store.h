@@ -1,4 +1,4 @@
-// A model of one parameter of each kind in a parameter store, on ranks that are threads: what the store's tests share.
+// A model with one parameter of each kind in a parameter store, on thread ranks: shared by the store's tests.
 #pragma once
 #include <deque>
 #include <functional>
@@ -18,8 +18,8 @@ namespace gt::toy_store {
 constexpr int64_t kHidden = 8, kVocab = 10, kPadded = 16;
 constexpr int kScopes = 3;  // embed, block, head
 
-// One parameter of every kind: vocabulary rows with padding, three blocks on dimension 0 (matrix and bias), split
-// columns, replicated, and a tied copy.
+// One parameter of every kind: vocabulary rows with padding, three blocks along dimension 0 (matrix and bias), columns
+// split, replicated, and a tied copy.
 struct ToyModel {
   std::deque<Parameter> params;
   std::vector<ScopeSpec> scopes;
@@ -37,7 +37,7 @@ struct ToyModel {
     return p;
   }
 
-  // Without a pipeline all is on stage 0; with one the tied copy is alone on the last stage.
+  // Without a pipeline everything is on stage 0; with one the tied copy is alone on the last stage.
   explicit ToyModel(const Mesh& mesh) {
     const int tp = mesh.size(Axis::kTp), stage = mesh.coord(Axis::kPp);
     const Init normal{Init::Kind::kNormal, 1}, zero{Init::Kind::kZero};
@@ -76,7 +76,7 @@ inline void on_ranks(MeshShape shape, const std::function<void(GroupFactory&)>& 
   for (const std::string& error : suite::run_threads(shape.world(), body)) CHECK(error == "");
 }
 
-// Element of the logical tensor that local element i of p is, -1: padding.
+// Logical index of local element i of p, -1: padding.
 inline int64_t logical(const Rank& r, const Parameter& p, int64_t i) {
   ShardView v;
   v.full = p.full_shape;
@@ -93,7 +93,7 @@ inline float gradient(const std::string& name, int64_t element, int dp_rank) {
   return static_cast<float>(splitmix64(fnv1a64(name) + static_cast<uint64_t>(element * 31 + dp_rank)) % 9) - 4;
 }
 
-// body(parameter) while its scope is acquired: its values are whole.
+// body(parameter) while its unit is acquired and its values are gathered.
 inline void for_each_readable(Rank& r, const std::function<void(Parameter&)>& body) {
   for (const ScopeSpec& s : r.model.scopes) {
     r.store.scope(s.name).acquire({});
@@ -107,9 +107,9 @@ struct Perturb {
   int64_t element = -1;
   int dp = 0;
   float factor = 1;
-};  // +1 on the gradient of one logical element on one dp rank; all times factor
+};  // +1 on the gradient of one logical element on one dp rank; everything times factor
 
-// What the backward would do: every scope in reverse, its gradients written, then grads_ready.
+// Emulates the backward: for every unit in reverse, writes its gradients, then calls grads_ready.
 inline void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "",
               const std::function<void()>& pause = [] {}) {
   const int stage = r.mesh.coord(Axis::kPp);
@@ -138,7 +138,7 @@ inline void backward(Rank& r, const Perturb& perturb = {}, const std::string& sk
   r.store.finish_reduction();
 }
 
-// Every stage, and both ways to reduce gradients where there are two. All scopes of stage 3 are sharded.
+// Every stage, with both reduction modes where there are two. All units of stage 3 are sharded.
 inline std::vector<ZeroOptions> all_stages(int64_t bucket = 1, bool overlap = true) {
   std::vector<ZeroOptions> out;
   for (int stage : {0, 1, 2, 3})
@@ -170,7 +170,7 @@ inline const std::map<std::string, int64_t>& logical_sizes() {
   return kSizes;
 }
 
-// Logical tensors assembled from the views that are saved, and how often each element came.
+// Logical tensors assembled from the saved views, and how often each element occurred.
 struct Assembled {
   std::map<std::string, std::vector<float>> values;
   std::map<std::string, std::vector<int>> times;

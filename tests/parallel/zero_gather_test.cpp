@@ -1,4 +1,4 @@
-// Parameters that are gathered for use: versions, the order of gathers; and what a warm step allocates.
+// Parameters gathered on use: versions, order of gathers, and allocations of a warm step.
 #include <set>
 
 #include "tests/parallel/toy_store.h"
@@ -11,7 +11,7 @@ TEST_CASE("gathered bytes that are used again never carry a version that was see
   on_ranks({.dp = 2}, [](GroupFactory& f) {
     std::map<const std::byte*, std::set<int64_t>> seen;
     bool shared = false;
-    for (int store = 0; store < 2; ++store) {  // the second store is built where the first one was
+    for (int store = 0; store < 2; ++store) {  // the second store reuses the addresses of the first
       Rank r({.dp = 2}, f, {.stage = 3, .prefetch = 0, .persist_numel = 0});
       r.store.init(3, 1);
       std::map<const std::byte*, std::string> holder;
@@ -51,7 +51,7 @@ TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one 
     GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
     use("embed", prefetch ? 4 : 1);
     use("layers.0", 4);
-    use("head", prefetch ? 4 : 5);  // the same table; with prefetch it stayed, for the block knew what comes
+    use("head", prefetch ? 4 : 5);  // the same table; with prefetch it was kept, because it was next in the order
     use("head", prefetch ? 4 : 5);  // its backward
     use("layers.0", prefetch ? 4 : 8);
     use("embed", prefetch ? 4 : 9);
@@ -65,7 +65,7 @@ TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one 
     try {
       use("layers.0", 0);
     } catch (const Error& e) { error = e.what(); }
-    r.store.publish();  // what was gathered ahead lands before its bytes go
+    r.store.publish();  // completes prefetched gathers before their memory is freed
     GT_CHECK(error.find("scope layers.0 is used where the order has embed") != std::string::npos, error);
   });
 }
@@ -97,7 +97,7 @@ TEST_CASE("a warm step of a store allocates nothing") {
         r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes + 1}, DType::kF64, {}});
         r.store.publish();
       };
-      for (int k = 0; k < 16; ++k) step();  // the groups have a ring of calls to fill
+      for (int k = 0; k < 16; ++k) step();  // fills the groups' rings of calls
       CountAllocations count;
       step();
       const int64_t made = count.stop();

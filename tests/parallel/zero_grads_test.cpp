@@ -1,4 +1,4 @@
-// Gradients in the parameter store: rounded, kept in bf16, missing, added over microbatches, late.
+// Gradients in the parameter store: rounded, kept in bf16, missing, accumulated over microbatches, late.
 #include "tests/parallel/toy_store.h"
 
 using namespace gt;
@@ -16,7 +16,7 @@ float rounded(float x, DType t) {
 }  // namespace
 
 TEST_CASE("gradients are rounded to what travels and then added up, at every stage alike, for half the bytes") {
-  const float factor = 1.01f;  // no half says these gradients
+  const float factor = 1.01f;  // not representable in 16 bits
   for (const DType type : {DType::kBF16, DType::kF16})
     for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
       for (ZeroOptions z : all_stages(1500)) {
@@ -51,7 +51,7 @@ TEST_CASE("gradients are rounded to what travels and then added up, at every sta
 }
 
 TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up is rounded to them once") {
-  const float factor = 1.01f;  // no half says these gradients
+  const float factor = 1.01f;  // not representable in 16 bits
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
       for (ZeroOptions z : all_stages(1500)) {
@@ -94,13 +94,13 @@ TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up
 TEST_CASE("a parameter without gradient and a step that was never reduced are errors with a name") {
   for (bool overlap : {false, true})
     for (const ZeroOptions& z : all_stages(1, overlap))
-      for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight"}) {  // one of several, and all of a scope
+      for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight"}) {  // one of several, and all of a unit
         INFO(text(z));
         const std::vector<std::string> errors = suite::run_threads(2, [&](GroupFactory& f) {
           Rank r({.dp = 2}, f, z);
           try {
             backward(r, {}, missing);
-          } catch (...) {  // both ranks come here; neither frees what the other one still adds up
+          } catch (...) {  // both ranks throw; neither frees what the other still reduces
             r.mesh.world().barrier();
             throw;
           }
@@ -128,7 +128,7 @@ TEST_CASE("a parameter that may be without gradient has one of 0 at every stage,
           Assembled all;
           on_ranks(shape, [&](GroupFactory& f) {
             Rank r(shape, f, z);
-            backward(r);  // leaves values where the next step writes none
+            backward(r);  // leaves values that the next step must not use
             backward(r, {}, missing);
             all.add(r.store.grad_views());
           });
@@ -174,7 +174,7 @@ TEST_CASE("gradients of several microbatches add up, whatever is reduced when") 
             r.store.finish_reduction();
             all.add(r.store.grad_views());
             const int times = z.grad_reduce == GradReduce::kEach && z.stage >= 2 ? 3 : 1;
-            const int64_t a = 3 * 64 * 4 * (shape.dp - 1);  // bytes: three scopes of one shard of 64 elements a rank
+            const int64_t a = 3 * 64 * 4 * (shape.dp - 1);  // bytes: three units with one shard of 64 elements per rank
             const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
             GT_CHECK(shape.tp == 1 || sent == times * a, "sent ", sent, " in ", times, " reductions of ", a);
           });

@@ -1,4 +1,4 @@
-// Initial values and the parameter store on ranks that are threads: what is reduced, counted, owned and published.
+// Initial values and the parameter store on thread ranks: what is reduced, counted, owned and all-gathered.
 #include <cmath>
 #include <set>
 
@@ -46,9 +46,9 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
           Assembled all;
           on_ranks(shape, [&](GroupFactory& f) {
             Rank r(shape, f, z);
-            for (int step = 0; step < 2; ++step) backward(r);  // the second step starts from what the first left
+            for (int step = 0; step < 2; ++step) backward(r);  // the second step starts from the state the first left
             all.add(r.store.grad_views());
-            if (z.stage == 0)  // every rank updates everything: whole gradients
+            if (z.stage == 0)  // every rank updates everything: unsharded gradients
               for (const Parameter& p : r.model.params)
                 for (int64_t i = 0; i < p.grad.numel(); ++i)
                   if (const int64_t at = logical(r, p, i); at >= 0 && (p.tied_to.empty() || shape.pp > 1))
@@ -64,8 +64,8 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
 }
 
 TEST_CASE("the norm counts each element once, whoever holds it") {
-  // One perturbed element a rank in turn: in each parameter, on each dp rank, at the first, a middle and the last
-  // element, so that every tp rank's slice is met.
+  // Perturbs one element at a time: in each parameter, on several dp ranks, at the first, a middle and the last
+  // element, so that every tp rank's slice is covered.
   std::vector<Perturb> perturbs{{}};
   for (const auto& [name, size] : logical_sizes())
     for (int64_t at : {int64_t{0}, size / 2, size - 1})
@@ -96,7 +96,7 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
             const double g = reduced(name, i, shape.dp, perturbs[k]);
             want[name == "embed.weight" ? 0 : 1] += g * g;
           }
-        CHECK(totals[k] == want);  // integers: exactly
+        CHECK(totals[k] == want);  // integers: exact
       }
     }
 }
@@ -173,7 +173,7 @@ TEST_CASE("a rank holds the bytes that its stage promises") {
       GT_CHECK(r.store.state_elements(2) == 0, "the tied copy has state");
       backward(r);
       for_each_readable(r, [](Parameter&) {});
-      const ZeroMemory live = r.store.temporary_bytes();  // one scope in use; one on its way, one being written
+      const ZeroMemory live = r.store.temporary_bytes();  // one unit in use; one in flight, one being written
       GT_CHECK(live.gathered == (z.stage == 3 ? 4 * 256 : 0), "gathered ", live.gathered);
       GT_CHECK(live.gradients == (grads == 4 ? 2 * 4 * 256 : 0), "whole gradients ", live.gradients);
     });

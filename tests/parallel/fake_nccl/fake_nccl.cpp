@@ -1,10 +1,10 @@
-// A libnccl of threads of one process over plain memory, as strict as the real one where its callers could be careless:
-// communicators are non-blocking, every call stays "in progress" until all ranks have made it, one call at a time, one
-// that differs between ranks is an error. Sums in rank order. FAKE_NCCL_VERSION: what it says it is;
-// FAKE_NCCL_FAIL_AT: the number of a call that fails.
-// On a stream of the emulated device that is being captured a call becomes a part of the graph, which ends when all ranks
-// run theirs; a call that is part of a graph on one rank and none on another is an error. A communicator ends, also
-// by an abort, when all graphs are gone that have calls of it.
+// A fake libnccl over plain memory, for ranks that are threads of one process. It is as strict as the real one where
+// callers could be careless. Communicators are non-blocking; every call stays "in progress" until all ranks have made
+// it, one at a time; a call that differs between ranks is an error. Sums are in rank order. FAKE_NCCL_VERSION: the
+// version it reports; FAKE_NCCL_FAIL_AT: the number of a call that fails.
+// On a stream of the emulated device that is being captured, a call becomes part of the graph, which completes when all
+// ranks run theirs. A call that is in a graph on one rank but not on another is an error. A communicator ends, also by
+// an abort, once all graphs with calls of it are destroyed.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -56,8 +56,8 @@ struct Rank {
   uint64_t posted = 0;
   std::shared_ptr<Call> now;
   int failure = nccl::kSuccess;
-  bool aborted = false, capturing = false;  // capturing: a call was just captured, and nobody has asked about it
-  int64_t launching_until = 0;              // ns; its last call
+  bool aborted = false, capturing = false;  // capturing: a call was just captured and not yet polled
+  int64_t launching_until = 0;              // ns; of its last call
   std::atomic<int> in_graphs{0};            // calls
   std::string said;
 };
@@ -66,7 +66,7 @@ std::mutex mutex;
 std::map<std::string, std::shared_ptr<World>> worlds;  // by id
 uint64_t ids = 0;
 FakeNccl control;
-std::vector<std::unique_ptr<Rank>> all_ranks;  // also those that have ended, for graphs may name them
+std::vector<std::unique_ptr<Rank>> all_ranks;  // including ended ones, which graphs may refer to
 
 int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -99,7 +99,7 @@ void sum(const Call& c, size_t at, size_t n, std::byte* out) {
   std::memcpy(out, result.data(), result.size());
 }
 
-// All ranks have come.
+// Executes a call that all ranks have made.
 void carry_out(Call& c) {
   const size_t bytes = c.count * size_of_type(c.type), ranks = c.parts.size();
   const auto at = [](void* p, size_t offset) { return static_cast<std::byte*>(p) + offset; };
@@ -154,7 +154,7 @@ struct Wanted {
 
 int arrive(Rank& r, const Wanted& w, bool captured) {
   const auto& [kind, count, type, op, part] = w;
-  if (r.failure != nccl::kSuccess) return r.failure;  // what is behind the failure in a graph
+  if (r.failure != nccl::kSuccess) return r.failure;  // calls behind the failure in a graph
   ++control.calls;
   if (control.calls == control.fail_at) return refuse(r, 6, "a network cable was pulled");
   auto& c = r.world->calls[r.posted];
@@ -173,8 +173,8 @@ int arrive(Rank& r, const Wanted& w, bool captured) {
   return state_of(r);
 }
 
-// Tells the emulated device, where that is what runs here, what a call reads and writes, on which stream; nullptr: on the
-// one that runs a graph.
+// Reports to the emulated device, if it is running, which memory a call reads and writes, on which stream; nullptr: on
+// the one that runs a graph.
 void tell_device(const Rank& r, const Wanted& w, void* stream) {
   using Tell = void (*)(void* stream, const void* from, size_t, void* to, size_t);
   void* library = dlopen("libgpttrain_cuda.so", RTLD_NOW | RTLD_NOLOAD);
@@ -187,7 +187,7 @@ void tell_device(const Rank& r, const Wanted& w, void* stream) {
        w.kind == kAllGather ? bytes * ranks : bytes);
 }
 
-// A part of a graph, which the device gets to.
+// Runs a call of a graph when the device reaches it.
 void run_captured(Rank& r, const Wanted& w) {
   tell_device(r, w, nullptr);
   std::unique_lock lock(mutex);
@@ -199,14 +199,14 @@ void run_captured(Rank& r, const Wanted& w) {
   }
 }
 
-// Of the emulated device, where that is what runs here.
+// Hook of the emulated device, if it is running.
 using Keep = bool (*)(void* stream, void (*work)(void*), void* what, void (*drop)(void*));
 Keep emulated_keep() {
   void* library = dlopen("libgpttrain_cuda.so", RTLD_NOW | RTLD_NOLOAD);
   return library == nullptr ? nullptr : reinterpret_cast<Keep>(dlsym(library, "gpttrain_emulated_keep"));
 }
 
-// Each rank is a thread, so what a thread calls is launched on one device.
+// Each rank is a thread, so calls of one thread are launched on one device.
 void launch(Rank& r) {
   static thread_local Rank* latest = nullptr;
   if (latest != nullptr && latest != &r && now_ns() < latest->launching_until) ++control.races;
@@ -303,7 +303,7 @@ int ncclCommDestroy(nccl::Comm comm) {
 int ncclCommAbort(nccl::Comm comm) {
   auto* r = reinterpret_cast<Rank*>(comm);
   std::unique_lock lock(mutex);
-  if (r->now != nullptr && !r->now->done) r->now->torn = true;  // nobody carries it out any more
+  if (r->now != nullptr && !r->now->done) r->now->torn = true;  // it will never be executed
   r->aborted = true;
   ++control.told;
   lock.unlock();

@@ -1,4 +1,4 @@
-// What a test may ask and order of the fake libnccl; its symbol: extern "C" FakeNccl* fake_nccl_control().
+// Observations and controls of the fake libnccl, for tests; its symbol: extern "C" FakeNccl* fake_nccl_control().
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -6,13 +6,13 @@
 struct FakeNccl {
   int64_t calls = 0;         // collectives and messages so far, of all ranks
   int64_t fail_at = -1;      // the call of this number fails on its rank
-  int64_t comms = 0;         // communicators that live
+  int64_t comms = 0;         // live communicators
   int64_t narrow_comms = 0;  // made with at most 4 thread blocks
   int64_t aborted = 0;
   bool refuse_init = false;
-  // How long a call takes to be launched, and how many were made while their thread's one before had not been.
+  // Launch time of a call, and number of calls made before the thread's previous one was launched.
   std::atomic<int64_t> launch_us{0}, races{0};
-  // Communicators whose kernels were told to end; whether all communicators have calls in graphs that live.
+  // Communicators whose kernels were signalled to end; whether all communicators have calls in live graphs.
   std::atomic<int64_t> told{0};
   std::atomic<bool> graphs_live{false};
 };

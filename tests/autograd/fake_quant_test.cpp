@@ -1,5 +1,5 @@
-// The straight-through gradient against finite differences of what it stands for: the identity inside the range, a
-// constant outside.
+// The straight-through gradient against finite differences of its surrogate: the identity inside the range, a constant
+// outside.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ using namespace gt::rig;
 
 namespace {
 
-// A layer whose input is quantized; its weight has been (ParamStore does that).
+// A layer with a quantized input; its weight counts as quantized already (by ParamStore).
 struct Layer {
   Rig rig;
   Parameter w;
@@ -24,7 +24,7 @@ struct Layer {
     *range.limit.as<float>() = limit;
     *range.seen.as<float>() = 0;
   }
-  // The loss with clamp(x) in the place of its codes.
+  // The loss with clamp(x) instead of the quantized x.
   double surrogate(double limit) const {
     double loss = 0;
     for (int64_t r = 0; r < 6; ++r)
@@ -53,7 +53,7 @@ TEST_CASE("the gradient through codes is that of the clamped input, and the weig
   for (int64_t i = 0; i < layer.x.numel(); ++i) {
     float& at = layer.x.as<float>()[i];
     const float was = at;
-    if (std::fabs(std::fabs(was) - kLimit) < 2 * kStep) continue;  // the corner has no slope
+    if (std::fabs(std::fabs(was) - kLimit) < 2 * kStep) continue;  // not differentiable at the corner
     at = was + kStep;
     const double above = layer.surrogate(kLimit);
     at = was - kStep;

@@ -1,4 +1,4 @@
-// Ops on a run of a microbatch's rows, and values that the next op consumes.
+// Ops on a slice of a microbatch's rows, and values consumed by the next op.
 #include <algorithm>
 
 #include "tests/autograd/tape_rig.h"

@@ -1,4 +1,4 @@
-// What the tape takes from the heap and the device: nothing once warm, and clear errors when it runs out.
+// Heap and device allocations of the tape: none once warm, and clear errors when it is full.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -8,7 +8,7 @@
 #include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCountsNews = false;  // the sanitizer brings its own allocator
+constexpr bool kCountsNews = false;  // the sanitizer replaces the allocator
 #else
 constexpr bool kCountsNews = true;
 #endif
@@ -50,7 +50,7 @@ TEST_CASE("a warm forward and backward allocates nothing on the heap") {
       step(how);
       const long before = g_news;
       for (int i = 0; i < 5; ++i) step(how);
-      const long allocations = g_news - before;  // before the test framework allocates for its message
+      const long allocations = g_news - before;  // before the test framework allocates its message
       INFO("mode " << static_cast<int>(how) << (keep == ops::Keep::kInputs ? " rebuilt" : ""));
       CHECK(allocations == 0);
     }
@@ -60,7 +60,7 @@ TEST_CASE("a full tape and a tape without gradient slots say so") {
   Rig rig(null_backend(), 4);
   const Tensor x = rig.tensor({4, 4}, 1);
   SECTION("nodes") {
-    // Scope nodes make no outputs, so the nodes run out first.
+    // ParamScope nodes have no outputs, so nodes run out before slots.
     std::string log;
     Logger scope("0", &log);
     for (int i = 0; i < 4; ++i) ops::enter(rig.tape, scope);
@@ -70,7 +70,7 @@ TEST_CASE("a full tape and a tape without gradient slots say so") {
   SECTION("slots") {
     for (int i = 0; i < 4; ++i) rig.tape.input(x, true);
     CHECK_THROWS_WITH(rig.tape.input(x, true), Catch::Contains("no gradient slot left"));
-    CHECK_NOTHROW(rig.tape.input(x, false));  // needs none
+    CHECK_NOTHROW(rig.tape.input(x, false));  // needs no slot
   }
   rig.tape.reset();  // and it is usable again
   CHECK_NOTHROW(ops::gelu(rig.tape, rig.tape.input(x, true)));

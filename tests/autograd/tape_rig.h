@@ -1,4 +1,4 @@
-// What the tape tests share: memory and a tape on one backend, and a block made of every rank-free op.
+// Shared by the tape tests: memory and a tape on one backend, and a block of every rank-free op.
 #pragma once
 #include <deque>
 #include <string>
@@ -28,7 +28,7 @@ struct Logger : ParamScope {
   void grads_ready(Stream) override { *log += "g" + name + " "; }
 };
 
-// Memory, a tape and tensors on one backend; on the null one nothing is ever read.
+// Memory, a tape and tensors on one backend; nothing is read on the null backend.
 struct Rig {
   const Backend& backend;
   Stream stream;
@@ -54,8 +54,7 @@ struct Rig {
 
 inline std::vector<float> values(const Tensor& t) { return {t.as<float>(), t.as<float>() + t.numel()}; }
 
-// Every op that owns a rule, with x used twice. In-place ops work on tensors made inside, so the block may be
-// recomputed.
+// Every op with a rule, with x used twice. In-place ops work on tensors made inside, so the block may be recomputed.
 struct Block {
   Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
   ParamScope* scope = nullptr;
@@ -69,7 +68,7 @@ struct Block {
       p.full_shape = p.local_shape = s;
       p.value = rig.tensor(s, ++seed, std);
       p.grad = rig.tensor(s, ++seed, std);  // not zero: the first writer overwrites
-      p.version = fresh_version();  // addresses are used again by the next rig
+      p.version = fresh_version();  // the next rig reuses these addresses
     };
     make(in, "in", {kHidden, kHidden}, 0.4f);
     make(pos, "pos", {kSeq + 1, kHidden}, 0.5f);  // one row more than the sequence: its gradient is 0

@@ -1,5 +1,5 @@
-// The tape on a block made of every rank-free op: three ways to run the backward, finite differences, who may overwrite
-// whose gradient, and what is left behind.
+// The tape on a block of every rank-free op: three ways to run the backward, finite differences, ownership of
+// gradients, and memory left afterwards.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -145,7 +145,8 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
   const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 4);
   const Outcome plain = run(rig, {&block}, {&x, 1}, dy, How::kPlain);
   const auto objective = [&] {
-    for (Parameter* p : block.params()) p->version = fresh_version();  // written from outside: packed copies are stale
+    for (Parameter* p : block.params()) p->version = fresh_version();  // values were overwritten: packed copies are
+                                                                       // stale
     rig.tape.set_recording(false);
     const double l = dot(block(rig.tape, rig.tape.input(x, false)).value, dy);
     rig.tape.set_recording(true);
@@ -216,7 +217,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
     CHECK(values(t.grad(x)) != seed);
   }
   SECTION("addends of a residual add that other ops accumulate into") {
-    const Var y = ops::add(t, x, w);  // the residual of a stage end
+    const Var y = ops::add(t, x, w);  // the residual at a stage's end
     t.seed(ops::add(t, ops::add(t, y, ops::gelu(t, x)), ops::gelu(t, side)),
            dy);  // x and side accumulate on shared bytes
     t.backward();
@@ -230,10 +231,10 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
   }
   SECTION("the same gradient twice into one slot, once through a norm") {
     auto [s, n, codes] = ops::add_norm(t, x, &delta, {&p.gamma1, &p.beta1});
-    const Var y = ops::add(t, ops::add(t, s, n), s);  // s: 2 dy and the norm's share; n: dy
+    const Var y = ops::add(t, ops::add(t, s, n), s);  // s: 2 dy and the norm's contribution; n: dy
     t.seed(y, dy);
     t.backward();
-    double sum_x = 0, sum_seed = 0;  // a layer norm passes no mean on: rows of dx sum to rows of 2 dy
+    double sum_x = 0, sum_seed = 0;  // layer norm's dx has zero mean: rows of dx sum to rows of 2 dy
     for (int64_t c = 0; c < kHidden; ++c) {
       sum_x += t.grad(x).as<float>()[c];
       sum_seed += 2.0 * seed[static_cast<size_t>(c)];
@@ -269,7 +270,7 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
   const auto fused = run(true);
   CHECK(fused == run(false));
   int64_t dropped = 0;
-  for (size_t i = 0; i < fused[3].size(); ++i) {  // a dropped element passes nothing back
+  for (size_t i = 0; i < fused[3].size(); ++i) {  // a dropped element has no gradient
     dropped += fused[3][i] == 0;
     CHECK((fused[3][i] == 0 || fused[3][i] == fused[2][i] * p.drop.mask.scale));
   }
@@ -290,7 +291,7 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
   };
   bool done = false;
   std::vector<float> dy;
-  // What the bias of a layer gets from two microbatches; feed(x, y): what reads the layer's output y, beside x.
+  // Bias gradient of a layer over two microbatches; feed(x, y): the op that reads the layer's output y, besides x.
   const auto run = [&](auto feed, Pass pass) {
     p.out_b.grad_dirty = false;
     for (int i = 0; i < 2; ++i) {
@@ -319,7 +320,7 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
       CHECK(made[static_cast<size_t>(c)] == Approx(sum).epsilon(1e-5).margin(1e-5));
     }
   }
-  // Another reader behind the norm has given its part before: the layer sums the whole itself.
+  // Another reader behind the norm has contributed to the gradient before: the layer sums the total itself.
   const auto two = [&](Var x, const Var& y) {
     norm(x, y, {});
     t.seed(ops::gelu(t, y), dsum);
@@ -327,7 +328,7 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
   const std::vector<float> whole = run(two, Pass::kFull);
   CHECK_FALSE(done);
   CHECK(whole == run(two, Pass::kInput));
-  // One in front of it would come too late.
+  // A reader in front of it would contribute too late.
   CHECK_THROWS_WITH(run([&](Var x, const Var& y) {
     t.seed(ops::gelu(t, y), dsum);
     norm(x, y, {});
@@ -412,8 +413,8 @@ TEST_CASE("scope nodes replay in the order that gathered parameters need") {
   };
   pass(Pass::kFull, false);
   CHECK(log == "a0 r0 a1 r1 a1 r1 g1 a0 r0 g0 ");
-  pass(Pass::kInput, false);  // a gradient is final when its weight side is
+  pass(Pass::kInput, false);  // a gradient is final after its weight rules
   CHECK(log == "a0 r0 a1 r1 a1 r1 a0 r0 | g1 g0 ");
-  pass(Pass::kFull, true);  // forward; then for each block forward again and backward
+  pass(Pass::kFull, true);  // forward; then for each block the forward again and the backward
   CHECK(log == "a0 r0 a1 r1 a1 r1 a1 r1 g1 a0 r0 a0 r0 g0 ");
 }

@@ -1,5 +1,5 @@
-// A block of RMSNorm, the norm of each head, rotary positions and a gated activation on the tape: every way to run the
-// backward gives the same bits, and gradients are those of finite differences.
+// A block of RMSNorm, per-head norms, rotary positions and a gated activation on the tape. Every way to run the
+// backward is bitwise identical, and gradients match finite differences.
 #include <cmath>
 
 #include "kernels/core/rope.h"

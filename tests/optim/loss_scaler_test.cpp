@@ -1,4 +1,4 @@
-// The state machine of dynamic loss scaling against a written trace, and what must hold whatever comes.
+// The state machine of dynamic loss scaling against a fixed trace, and its invariants under random input.
 #include "optim/loss_scaler.h"
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST_CASE("profiles differ in where the window begins, in hysteresis and in thei
   CHECK(trace(rule("deepspeed", 8, 4), clean) == std::vector<double>{8, 8, 8, 8, 16, 16, 16, 16, 32});
   CHECK(trace(rule("deepspeed-0.16", 8, 4), clean) == std::vector<double>{8, 8, 8, 16, 16, 16, 16, 32, 32});
   CHECK(trace(rule("torch", 8, 4), clean) == std::vector<double>{8, 8, 8, 16, 16, 16, 16, 32, 32});
-  CHECK(trace(rule("deepspeed", 8, 4), bad) == std::vector<double>{8, 4, 2});  // the first is forgiven
+  CHECK(trace(rule("deepspeed", 8, 4), bad) == std::vector<double>{8, 4, 2});  // hysteresis absorbs the first
   CHECK(trace(rule("apex", 8, 4), bad) == std::vector<double>{4, 2, 1});
   CHECK(loss_scale_profile("deepspeed").init == 0x1p16);
   CHECK(loss_scale_profile("deepspeed").max == 0x1p24);

@@ -1,4 +1,4 @@
-// Weights that are halves and have no masters: what an optimizer's step does to them, rounded to nearest and at random.
+// 16-bit weights without master weights: optimizer steps with rounding to nearest and stochastic rounding.
 #include <cmath>
 #include <vector>
 
@@ -8,8 +8,8 @@ using namespace gt;
 
 namespace {
 
-// One rank with one matrix of ones, trained by SGD with a gradient of 1: every step wants to take `step` from every
-// element.
+// One rank with one matrix of ones, trained by SGD with a gradient of 1: every step subtracts `step` from every element
+// before rounding.
 struct Ones {
   SelfFactory factory;
   Mesh mesh;
@@ -82,8 +82,8 @@ TEST_CASE("rounded at random, steps far below what bf16 can say add up to what t
     sum += x;
     differ = differ || x != random.values().front();
   }
-  // 256 steps, each of which moves an element by 2^-8 with probability 1/16: the mean of 4288 elements is known to 1e-3
-  // of the way that they went.
+  // 256 steps, each of which moves an element by 2^-8 with probability 1/16. Over 4288 elements the standard error of
+  // the mean is 1e-3 of the distance moved.
   CHECK(sum / (Ones::kRows * Ones::kCols) == Approx(1 - 0x1p-4).margin(0x1p-4 * 0.02));
   CHECK(differ);
 }
@@ -99,7 +99,7 @@ TEST_CASE("what is drawn depends on the step and on nothing else, and a skipped 
   a.step(5, 0x1p-9f, true);
   CHECK(a.values() == before);
   Ones low(DType::kBF16, false, true), high(DType::kBF16, false, true);
-  low.step(70000 - 65536, 0x1p-9f);  // the number of a step is more than its lower 16 bits
+  low.step(70000 - 65536, 0x1p-9f);  // the step number exceeds its lower 16 bits
   high.step(70000, 0x1p-9f);
   CHECK(low.values() != high.values());
 }

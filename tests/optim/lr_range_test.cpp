@@ -1,4 +1,4 @@
-// What is read off a range test.
+// Evaluation of a learning-rate range test.
 #include "optim/lr_range.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@ using namespace gt;
 
 namespace {
 
-// Falls until `turn` (a share of the run), then rises; lr grows from 1e-4 by 1e-4 a step.
+// Falls until `turn` (a fraction of the run), then rises; lr grows from 1e-4 by 1e-4 per step.
 std::vector<RangePoint> curve(int steps, double turn, double noise = 0) {
   std::vector<RangePoint> out;
   for (int i = 0; i < steps; ++i) {

@@ -1,5 +1,5 @@
-// Learning-rate schedules over their whole length: the fixed numbers of the recipes, the curves that PyTorch's and
-// DeepSpeed's own code gave (tests/golden/lr_curves.txt), and what the corrected forms promise.
+// Learning-rate schedules over their whole length: fixed values of the recipes, curves computed by PyTorch's and
+// DeepSpeed's own code (tests/golden/lr_curves.txt), and properties of the corrected forms.
 #include "optim/lr_schedule.h"
 
 #include <fstream>
@@ -144,7 +144,7 @@ TEST_CASE("a curve over samples is that over steps while the batch stays, and go
     samples.warmup_steps *= 16, samples.total_steps *= 16, samples.decay_steps *= 16, samples.samples_per_step = 16;
     const auto a = make_lr_schedule(steps), b = make_lr_schedule(samples);
     for (int64_t t = 1; t <= 15; ++t) CHECK(b->at(t).lr == Approx(a->at(t).lr).epsilon(1e-12));
-    // After 6 steps of 16 a batch of 32: each step goes twice as far.
+    // After 6 steps of 16 a batch of 32: each step advances twice as far.
     samples.samples_per_step = 32, samples.steps_before = 6, samples.samples_before = 96;
     const auto c = make_lr_schedule(samples);
     CHECK(c->at(6).lr == Approx(a->at(6).lr).epsilon(1e-12));
@@ -170,7 +170,7 @@ TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are met nu
       if (rows[k].beta1 == kOptimizersOwn) CHECK(p.beta1 == kOptimizersOwn);
       if (options.at(name).type == "one_cycle") CHECK(p.beta2 == 0.99);
     }
-    if (name.rfind("torch", 0) == 0)  // where PyTorch raises, the last value stays
+    if (name.rfind("torch", 0) == 0)  // where PyTorch raises, the last value is kept
       CHECK(s->at(static_cast<int64_t>(rows.size()) + 9).lr == s->at(static_cast<int64_t>(rows.size())).lr);
   }
 }
@@ -182,7 +182,7 @@ TEST_CASE("DeepSpeed's schedules give the numbers of the recipe in both forms") 
   check_curve(c, lr);
   c.ds_exact = false;
   check_curve(c, lr);
-  CHECK(make_lr_schedule(c)->at(1).beta1 == 0.99);  // the momentum is highest where the rate is lowest
+  CHECK(make_lr_schedule(c)->at(1).beta1 == 0.99);  // momentum is highest where the rate is lowest
   CHECK(make_lr_schedule(c)->at(5).beta1 == Approx(0.85));
   CHECK(make_lr_schedule(c)->at(1).beta2 == kOptimizersOwn);
   c.decay_mom_rate = 1;
@@ -196,7 +196,7 @@ TEST_CASE("DeepSpeed's schedules give the numbers of the recipe in both forms") 
   CHECK(make_lr_schedule(warm("warmup", "log", 10, 0, false))->at(10).lr == 1e-3);
   first(warm("warmup_decay", "linear", 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 9.33333e-4});
   first(warm("warmup_cosine", "linear", 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 9.890749e-4, 9.567771e-4});
-  // Corrected: the first step counts, the peak is reached, the end is met at T.
+  // Corrected: the first step counts, the peak is reached, the minimum is reached at T.
   check_curve(warm("warmup_decay", "linear", 5, 0, false),
               {2e-4,      4e-4,      6e-4,      8e-4,     1e-3,     14 / 15e3, 13 / 15e3,
                12 / 15e3, 11 / 15e3, 10 / 15e3, 9 / 15e3, 8 / 15e3, 7 / 15e3,  6 / 15e3,

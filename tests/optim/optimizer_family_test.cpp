@@ -1,5 +1,5 @@
-// Every optimizer against fixed numbers, against PyTorch over 20 steps (tests/golden/optim_curves.txt), and against its
-// equations in double where there is no peer.
+// Every optimizer against fixed values, against PyTorch over 20 steps (tests/golden/optim_curves.txt), and against its
+// equations in double where there is no baseline.
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -48,7 +48,7 @@ OptimizerOptions torch_options(const std::string& name) {
   return o;
 }
 
-// The equations of kernels/ops.h and optim/README.md again, for one tensor, in double and the plainest way.
+// The equations of kernels/ops.h and optim/README.md for one tensor, in double, without optimizations.
 struct Plain {
   OptimizerOptions o;
   double lr = 0.01;
@@ -213,7 +213,7 @@ TEST_CASE("LAMB gives the fixed numbers and trust ratios of its three variants")
     Rig rig(lamb(f.variant));
     for (int t : {1, 2, 3}) {
       rig.step(t, kGrads[t - 1]);
-      // 1 - beta2 of beta2 in f32 is off by 1.3e-5; where v is not corrected, half of that shows in the ratio.
+      // 1 - beta2 with beta2 in f32 is off by 1.3e-5; where v is not bias-corrected, half of that shows in the ratio.
       const double tolerance = f.variant == std::string("deepspeed") ? 1e-5 : 1e-6;
       CHECK(ratios(rig).at("layer.weight") == Approx(f.ratio[t - 1]).epsilon(tolerance));
       if (t != 2) check_values(rig.matrix, t == 1 ? f.one : f.three);

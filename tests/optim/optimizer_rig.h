@@ -1,4 +1,4 @@
-// One rank with two small parameters under an optimizer, for fixed numbers.
+// One rank with two small parameters under an optimizer, for tests against fixed values.
 #pragma once
 #include <array>
 #include <memory>

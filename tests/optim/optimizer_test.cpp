@@ -1,4 +1,5 @@
-// Optimizers through the store that owns the ranges: fixed numbers, skipped steps, decay, state names; the clip factor.
+// Optimizers through the store that owns the tensor ranges: fixed values, skipped steps, decay, state names; the clip
+// factor.
 #include "optim/optimizer.h"
 
 #include <array>
@@ -13,7 +14,7 @@ using namespace gt;
 
 namespace {
 
-// The update in double, for what the fixed numbers do not cover.
+// The update in double, for cases that the fixed values do not cover.
 Four reference(const std::string& type, double decay, int steps, double scale = 1) {
   Four p = kStart, m{}, v{};
   for (int t = 1; t <= steps; ++t)
@@ -85,7 +86,7 @@ TEST_CASE("a skipped step writes neither values nor state") {
   const double inf = std::numeric_limits<double>::infinity();
   rig.step(2, {inf, -inf, std::nan(""), 1}, 1, true);
   check_values(rig.matrix, {.489950100, -.989900050, 1.989800033, .239975025});
-  for (int t : {2, 3}) {  // the moments were left alone as well: the rest is bitwise the run without the skipped step
+  for (int t : {2, 3}) {  // the moments were not updated either: the rest is bitwise the run without the skipped step
     rig.step(t, kGrads[t - 1]);
     plain.step(t, kGrads[t - 1]);
   }
@@ -111,7 +112,7 @@ TEST_CASE("state views name both moments of every parameter and hold its numbers
       CHECK(v.data.as<float>()[i] == Approx((1 - double{0.999f}) * kGrads[0][i] * kGrads[0][i]).epsilon(1e-5));
     }
   }
-  CHECK(rig.optimizer->state_bytes() == 2 * 64 * 4);  // two f32 moments of the flat scope, padding included
+  CHECK(rig.optimizer->state_bytes() == 2 * 64 * 4);  // two f32 moments of the flat unit, padding included
 }
 
 TEST_CASE("bias corrections stay exact after many steps and an unknown optimizer lists the known ones") {
@@ -141,6 +142,6 @@ TEST_CASE("the clip factor is min(1, clip / (norm + 1e-6)) over the denominator"
   CHECK(clip({0, 0}, 1, 1).multiplier == 1);
   for (double bad : {double{INFINITY}, std::nan("")})
     for (float limit : {1.f, 0.f}) CHECK(clip({1, bad, 2}, limit, 2).skip == 1);
-  // A sum of finite squares that only f32 could not hold is no reason to skip.
+  // A sum of finite squares that overflows f32 only is no reason to skip.
   CHECK(clip({1e60}, 1, 1).skip == 0);
 }

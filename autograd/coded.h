@@ -36,7 +36,7 @@ struct GradCodes {
   Var columns;  // columnwise [out, n], for dL/dw
   Var sums;     // f32 [out], column sums; without a home where there is no bias
   Parameter* bias = nullptr;
-  Tensor factors;  // f32 [16]: those of the layer's input, which have room for these too
+  Tensor factors;  // f32 [16], shared with the layer's input (Coded::factors)
   const CodeScale* scale = nullptr;
   bool looked = false;  // largest() is the amax of the gradient
   bool made = false;    // FP8 data and column sums are written,

@@ -173,8 +173,8 @@ int NcclEngine::issue(const NcclCall& c) {
   return nccl::kSuccess;
 }
 
-// Calls are launched in the order in which they are made (nccl::set_environment). Gives calls in progress the time that
-// a launch takes, but no more: a call may have to wait for its peers, and they for this rank's next action.
+// Calls are launched in the order in which they are made (nccl::set_environment). Waits for calls in progress as long
+// as a launch takes, but no longer: a call may have to wait for its peers, and they for this rank's next action.
 void NcclEngine::let_launch() {
   for (auto& lane : lanes_)
     while (lane->state == NcclLane::kIssuing && lane->warm && steady_ns() - lane->issued < kLaunchNs) {

@@ -27,7 +27,7 @@ struct ActionKey {
 
 class ActionGraphs {
  public:
-  // `twin`: replayable(). Its Backend::replays is read before every run: whether calls may be recorded.
+  // `twin`: the recording backend (replayable()). Backend::replays, read before every run, enables recording.
   ActionGraphs(const Backend& twin, Stream, int slots);
   ~ActionGraphs();
 

@@ -43,7 +43,7 @@ struct GradHooks {
 struct ExecutorMemory {
   int64_t activation_bytes = 0;  // one microbatch slot's arena
   int64_t gradient_bytes = 0;    // the pool of activation gradients
-  int64_t boundary_bytes = 0;    // receive and send buffers of all slots; reported, the executor sizes them itself
+  int64_t boundary_bytes = 0;    // receive buffers of all slots; 0: sized by the executor in the first run
 };
 
 // Seconds that this rank's thread spent in collective calls and waits.
@@ -92,8 +92,8 @@ class PipelineExecutor {
   HeldGraphs graphs() const;                     // currently held
   const Program& computed() const;               // compute actions of the last run, in order
 
-  // Times of the last run. On an asynchronous device they are valid after settle(). Requires: the host knows that the
-  // run is complete, `clock` is anchored.
+  // Times of the last run. On an asynchronous device they are valid after settle(). Requires: the run is known to
+  // be complete, `clock` is anchored.
   void settle(const StreamClock& clock);
   double started() const;                        // of the last run: seconds of std::chrono::steady_clock
   std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused

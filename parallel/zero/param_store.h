@@ -57,7 +57,7 @@ struct ZeroMemory {
 // Tensor range that the optimizer updates: contiguous elements of one unit with the same decay setting. All tensors are
 // 1-D and of equal length.
 struct UpdateRange {
-  Tensor value, grad;   // value: f32 or half; grad: f32 or bf16
+  Tensor value, grad;   // value: f32, bf16 or fp16; grad: f32 or bf16
   Tensor master;        // what is trained: f32 master weights, or the value itself
   // The value, to be written besides the master; empty if their dtypes are equal.
   Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }

@@ -26,7 +26,7 @@ struct ScopeState final : ParamScope {
   GradReducer& reducer;
   ValueGatherer& gatherer;
   ScopeState* owner = nullptr;  // unit of the tied weight, if on this rank too: this unit is then not updated
-  ScopeState* copy = nullptr;   // the inverse: the tied copy that this unit owns
+  ScopeState* copy = nullptr;   // conversely: the tied copy that this unit owns
   ScopeState* companion = nullptr;  // f32 parameters of a module whose others are 16-bit: used and reduced with it
   bool unused = false;          // in this step: no microbatch uses it, its gradient is 0
   bool ends_backward = false;   // first unit of its stage that is used: last in a backward

@@ -120,8 +120,8 @@ void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
 }
 
 // Serves an FP8 layer's request for the gradient of delta: FP8 data if the scale is known, else its amax. FP8 data come
-// with column sums, because the layer then makes no pass of its own. These go to the bias gradient directly, unless they
-// must be added to it.
+// with column sums, because the layer then makes no pass of its own. These go to the bias gradient directly, unless
+// they must be added to it.
 void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
   if (!codes.scale->known) {
     codes.looked = args.fp8.seen_anew = true;

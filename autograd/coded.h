@@ -30,7 +30,7 @@ struct Coded {
 };
 
 // dL/dy of an FP8 linear layer in E5M2. An op that computes all of dL/dy in one pass also writes its FP8 data
-// (GradRequest); otherwise the layer quantizes it in a pass of its own.
+// (GradRequest). Otherwise the layer quantizes it in a separate pass.
 struct GradCodes {
   Var rows;     // rowwise [n, out], for dL/dx; without a home where that is not needed
   Var columns;  // columnwise [out, n], for dL/dw

@@ -8,8 +8,8 @@
 
 namespace gt::ops {
 
-// What the tape keeps for the backward: the output of an op, or the inputs from which it is recomputed at the cost of
-// one pass over memory.
+// What the tape keeps for the backward: an op's output, or the inputs to recompute it from at the cost of one pass over
+// memory.
 enum class Keep : uint8_t {
   kOutputs,
   kInputs,
@@ -71,8 +71,8 @@ struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this ran
 // Rotary position embedding, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. The
 // position of row i is MicroBatch::positions[i] if given, else (first_row + i) mod seq.
 Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
-// RMSNorm of the query and key of each head, before rope. q_gamma, k_gamma [head_dim] are shared by all heads, so a
-// rank of a tensor-parallel layer computes partial gradients (ShardSpec::partial). In place if nothing is recorded.
+// RMSNorm of the query and key of each head, before rope. q_gamma, k_gamma [head_dim] are shared by all heads: their
+// gradients on a rank of a tensor-parallel layer are partial (ShardSpec::partial). In place if nothing is recorded.
 Var qk_norm(Tape&, Var qkv, AttentionShape, Parameter& q_gamma, Parameter& k_gamma, float eps, float gamma_offset = 0);
 Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
 

@@ -153,8 +153,8 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     return;
   }
   args.dsum = bp.grad(s.sum);
-  // dL/dsum is the gradient of both addends. dx overwrites dsum, which has no later reader, unless other slots share it
-  // or a deferred weight gradient reads it.
+  // dL/dsum is the gradient of both addends. dx overwrites dsum unless other slots share it or a deferred weight
+  // gradient reads it.
   const bool in_place = args.dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? args.dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   // With dropout, delta has a gradient of its own. It overwrites dout under the same conditions.

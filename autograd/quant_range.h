@@ -7,8 +7,8 @@
 namespace gt {
 
 // Both are f32 [1] on the device, owned by the engine. `limit` is constant within a step, so that it depends on no
-// layout: 0 until a first step has observed the activations (they pass unquantized), then a running maximum. `seen`:
-// the largest |x| of this step on this rank.
+// layout. It is 0 until a first step has observed the activations (which pass unquantized), then a running maximum.
+// `seen`: the largest |x| of this step on this rank.
 struct QuantRange {
   std::string name;  // "layers.0.attn.qkv.input"
   Tensor limit, seen;

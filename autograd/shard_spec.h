@@ -14,7 +14,7 @@ struct ShardSpec {
   int8_t dim = 0;
   int8_t blocks = 1;
   // Of fused QKV: heads of the first block and of each other one. 0: equal blocks, split anywhere. Blocks with fewer
-  // heads than tp ranks are split by heads, and tp / kv_heads consecutive ranks hold the same one; their gradients of
+  // heads than tp ranks are split by heads, and tp / kv_heads consecutive ranks hold the same one. Their gradients of
   // it are partial sums.
   int32_t heads = 0, kv_heads = 0;
 

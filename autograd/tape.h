@@ -2,7 +2,7 @@
 // topological order, so there is no graph search, no reference count on nodes and no allocation per node. Independent
 // of ranks and models.
 //
-// Memory: outputs come from the arena and are rolled back as their node is popped; activation gradients come from the
+// Memory: outputs come from the arena, which is rolled back as their node is popped. Activation gradients come from the
 // pool and live from their first writer to the node that consumes them.
 #pragma once
 #include <memory>

@@ -1,7 +1,7 @@
 // LAMB (You et al. 2020) in the variants of the paper, apex and DeepSpeed. The trust ratio belongs to the logical
-// tensor. Each rank sums squares over the elements that it alone counts (its ZeRO shard at every stage; tp-split, or
-// those of tp rank 0; padding is 0). One all-reduce over the ranks of the pipeline stage then gives all of them the
-// norms of a single rank.
+// tensor. Each rank sums squares over the elements it owns: its ZeRO shard at every stage; replicated elements only on
+// tp rank 0; padding is 0. One all-reduce over the ranks of the pipeline stage then gives all of them the norms of a
+// single rank.
 #include "optim/families.h"
 #include "optim/flat_state.h"
 #include "optim/updates.h"
@@ -30,8 +30,8 @@ LambRule rule_of(const OptimizerOptions& o) {
   return r;
 }
 
-// On a single CPU rank, which needs no other rank's sums, tables of this many elements stay in cache between the two
-// passes, so the second one costs no memory traffic. Other devices get one launch per pass.
+// A single CPU rank needs no other rank's sums. Tables of this many elements stay in its cache between the two passes,
+// so the second one costs no memory traffic. Other devices get one launch per pass.
 Updates::Cut cut_for(const ProcessGroup& group, const Backend& backend) {
   if (group.size() > 1 || backend.kind != DeviceKind::kCpu) return {.by_tensor = true};
   return {.by_tensor = true, .elements = 1 << 19};

@@ -1,5 +1,5 @@
-// Learning-rate schedules: at(t) is a pure function of the applied step t = 1, 2, …, so a resume needs no state and a
-// skipped step does not move it. Native shapes (lr_native.cpp), PyTorch's one-cycle (lr_one_cycle_torch.cpp) and
+// Learning-rate schedules: at(t) is a pure function of the applied step t = 1, 2, …. A resume needs no state, and a
+// skipped step does not advance it. Native shapes (lr_native.cpp), PyTorch's one-cycle (lr_one_cycle_torch.cpp) and
 // DeepSpeed's five, with or without its quirks (lr_deepspeed.cpp). The table of equations is in optim/README.md.
 #pragma once
 #include <cstdint>

@@ -52,8 +52,8 @@ class Optimizer {
   virtual int64_t state_bytes() const = 0;
   // Other device memory: segment tables, scratch.
   virtual int64_t work_bytes() const = 0;
-  // Fills the scalars of applied step t = 1, 2, …: lr, betas (of the point, or the optimizer's own where the schedule
-  // leaves them to it) and values derived from them.
+  // Fills the scalars of applied step t = 1, 2, …: lr, betas and values derived from them. Betas are those of the
+  // point, or the optimizer's own if the schedule sets none.
   virtual void fill_scalars(int64_t t, const LrPoint&, float* scalars) const = 0;
   // Trust ratios of the last applied step, for the tensors that this rank updates (ZeRO: some of them). Blocks until
   // the device is idle. Empty except for LAMB.

@@ -1,5 +1,5 @@
-// SGD with momentum in PyTorch's form (in Sutskever et al. 2013 the learning rate enters elsewhere): at most one flat
-// f32 buffer per FSDP unit, none without momentum.
+// SGD with momentum in PyTorch's form (in Sutskever et al. 2013 the learning rate enters elsewhere). One flat f32
+// buffer per FSDP unit, none without momentum.
 #include <memory>
 
 #include "optim/families.h"

@@ -55,8 +55,8 @@ class Updates {
 
  private:
   static constexpr int64_t kRoom = 1 << 16;  // elements widened at a time
-  // Maps elements [begin, begin + count) of the tp-local tensor to the logical one: rows of `cols` neighbours, every
-  // `stride` elements from `base` on (ops.h, StochasticRound).
+  // Maps elements [begin, begin + count) of the tp-local tensor to the logical one: rows of `cols` elements, `stride`
+  // apart, starting at `base` (ops.h, StochasticRound).
   struct Run {
     int64_t begin, count, base, cols, stride;
   };

@@ -1,6 +1,6 @@
 // The rank mesh: the only place that maps rank numbers to coordinates and groups.
 //
-// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp fastest (inside a node), pp slowest (across nodes). Experts use
+// rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp is fastest (inside a node), pp slowest (across nodes). Experts use
 // another view of the same ranks: the DP * CP coordinates of a stage are EXPERT_DP * EP, ep fastest. Dense parameters
 // are replicated over dp x cp, those of an expert over expert_dp.
 #pragma once

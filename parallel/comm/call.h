@@ -24,9 +24,9 @@ const char* name_of(CommOp);
 std::string to_string(const CommCall&);             // "all_reduce(sum, f32 x 128)", "recv(f32 x 12, rank 1, tag 3)"
 std::string to_string(std::span<const int> ranks);  // "[0,4]"
 
-// Build a call and check its tensors: counts that fit the group, equal dtypes, a root or peer inside the group, a dtype
-// that supports the reduction. Reductions: f32, f64, i32, i64; bf16 and f16 are added in f32 and rounded once; byte
-// supports max and min only. Errors are kInternal and name the group's label.
+// Build a call and check its tensors: counts that fit the group, equal dtypes, root or peer in the group, reduction
+// supported by the dtype. Reductions: f32, f64, i32, i64; bf16 and f16 are added in f32 and rounded once; byte supports
+// max and min only. Errors are kInternal and name the group's label.
 CommCall all_reduce_call(const ProcessGroup&, const Tensor& inout, ReduceOp);
 CommCall all_gather_call(const ProcessGroup&, const Tensor& shard, const Tensor& full);
 CommCall reduce_scatter_call(const ProcessGroup&, const Tensor& full, const Tensor& shard);

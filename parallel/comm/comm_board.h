@@ -1,6 +1,6 @@
-// Shared status board of the ranks of one machine. It holds each rank's position in its step, its last call in each
-// group, what it waits for and since when, and its last 1024 calls. Plain words in memory visible to all of them (a
-// shared segment under MPI, the heap among threads), written with relaxed atomics: no lock, no allocation, no system
+// Shared status board of the ranks of one machine. For each rank it holds the position in its step, the last call in
+// each group, the current wait and its start, and the last 1024 calls. Plain words in memory visible to all of them: a
+// shared segment under MPI, the heap among threads. Written with relaxed atomics: no lock, no allocation, no system
 // call. Written through rank_status.h and group_trace.h, read by stall_report.h. Independent of transports.
 #pragma once
 #include <atomic>

@@ -23,9 +23,9 @@ class GroupTrace {
     if (pages_ != nullptr) pages_->rank.wait_start.store(0, std::memory_order_relaxed);
   }
 
-  // Call after collective(). If a neighbour has made another call with this number, returns "collective #5 differs
-  // between ranks: rank 0 (world rank 4) called …, rank 1 (world rank 5) called …" and marks the group as broken on
-  // all ranks of this machine. Otherwise empty; costs two loads.
+  // Call after collective(). Returns "" if neighbours have made no other call with this number; costs two loads.
+  // Otherwise marks the group as broken on all ranks of this machine and returns "collective #5 differs between ranks:
+  // rank 0 (world rank 4) called …, rank 1 (world rank 5) called …".
   std::string disagreement(const CommCall&, uint64_t seq);
   // Whether any rank has detected a mismatch, and its text.
   bool broken() const { return slot_ != nullptr && slot_->broken.load(std::memory_order_acquire) != 0; }

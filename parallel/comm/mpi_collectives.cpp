@@ -1,6 +1,6 @@
 // Rank-ordered collectives built from messages. reduce_scatter: every rank sends slice j to rank j, which adds in rank
-// order. all_reduce: reduce_scatter, then all_gather; small ones are sent to every rank and added locally. Slices have
-// the element bounds n*j/N, so the sums are those of the thread backend.
+// order. all_reduce: reduce_scatter, then all_gather. Small tensors are sent to every rank and added locally. Slices
+// have the element bounds n*j/N, so the sums are those of the thread backend.
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // Ranks as processes, connected by MPI. Collectives are built on Isend/Irecv, large ones inside a machine on shared
-// memory, so that sums are taken in rank order: bitwise identical to the thread backend. MPI makes no progress outside
-// its own calls: poll() and every wait advance all outstanding work of this rank, in all groups.
+// memory. Sums are in rank order, bitwise identical to the thread backend. MPI makes no progress outside its own calls:
+// poll() and every wait advance all outstanding work of this rank, in all groups.
 #pragma once
 #include <chrono>
 #include <memory>

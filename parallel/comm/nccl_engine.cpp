@@ -45,9 +45,9 @@ void end_stream(const DeviceApi& device, const NcclLane& lane) {
 
 }  // namespace
 
-// Communicators being aborted, each by its own thread. ncclCommAbort first signals the communicator's kernels to end,
-// then waits for them and for the destruction of all graphs with calls of this communicator. We own those graphs and
-// release them when the rank's thread unwinds. An abort must therefore block neither the next one nor that thread.
+// Communicators being aborted, each by its own thread. ncclCommAbort first signals the communicator's kernels to end.
+// It then waits for them and for the destruction of all graphs with its calls. We own those graphs and release them
+// when the rank's thread unwinds. An abort must therefore block neither the next one nor that thread.
 struct NcclEngine::Endings {
   std::mutex mutex;
   std::condition_variable less;
@@ -174,7 +174,7 @@ int NcclEngine::issue(const NcclCall& c) {
 }
 
 // Calls are launched in the order in which they are made (nccl::set_environment). Waits for calls in progress as long
-// as a launch takes, but no longer: a call may have to wait for its peers, and they for this rank's next action.
+// as a launch takes, but no longer. A call may have to wait for its peers, and they for this rank's next action.
 void NcclEngine::let_launch() {
   for (auto& lane : lanes_)
     while (lane->state == NcclLane::kIssuing && lane->warm && steady_ns() - lane->issued < kLaunchNs) {

@@ -1,5 +1,5 @@
 // Private to the NCCL backend: the communicators of one rank, their outstanding calls, and the thread that watches
-// them. If options allow it, collectives are captured in recordings (kernels/replay.h): in a graph the lane's stream
+// them. If options allow it, collectives are captured in recordings (kernels/replay.h). In a graph the lane's stream
 // forks from the compute stream by one event and joins it by another. Captured calls and their completion are not
 // tracked individually; the host watches the graph as a whole.
 #pragma once
@@ -22,7 +22,7 @@
 namespace gt {
 
 // A communicator with its own stream. Calls start in the order of posting, each after NCCL has accepted the previous
-// one: a non-blocking communicator may return "in progress" until the other ranks have arrived.
+// one. A non-blocking communicator may return "in progress" until the other ranks have arrived.
 struct NcclLane {
   enum State { kNoId, kStarting, kIdle, kIssuing };
   State state = kNoId;

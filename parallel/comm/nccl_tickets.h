@@ -1,5 +1,5 @@
-// Private to the NCCL backend: tickets of calls that a recording holds back, distinct from those that count calls, and
-// the form in which the recording stores such calls.
+// Private to the NCCL backend: tickets of calls that a recording holds back, and the form in which it stores them. They
+// are distinct from the tickets that count calls.
 #pragma once
 #include "kernels/replay.h"
 #include "parallel/comm/call.h"

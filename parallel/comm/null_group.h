@@ -1,5 +1,5 @@
-// Groups of any rank and size that only count bytes: memory plans, schedules and dry runs on the null device, for one
-// rank of a hypothetical world. Results of collectives are undefined.
+// Groups of any rank and size that only count bytes. For memory plans, schedules and dry runs on the null device, for
+// one rank of a hypothetical world. Results of collectives are undefined.
 #pragma once
 #include "parallel/comm/process_group.h"
 

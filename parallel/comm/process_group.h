@@ -1,8 +1,8 @@
 // One interface over NCCL (GPU), MPI (CPU), threads of one process, self (size 1) and null (planning). Calls are
 // asynchronous and stream-ordered: a call starts after the work already queued on `after` and returns at once. CPU
-// backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking, so that results
-// do not depend on backend, overlap or bucket sizes. All dtypes can be moved; f32, f64, i32, i64, bf16 and f16 (added
-// in f32, rounded once) can be reduced, byte by max and min only.
+// backends reduce in rank order: each output element is ((x0 + x1) + x2) + …, whatever the chunking. Results
+// therefore do not depend on backend, overlap or bucket sizes. All dtypes can be moved. f32, f64, i32, i64, bf16 and
+// f16 (added in f32, rounded once) can be reduced, byte by max and min only.
 #pragma once
 #include <memory>
 #include <span>
@@ -139,8 +139,8 @@ class GroupFactory {
   virtual int local_rank() const = 0;   // among the ranks of this machine
   virtual int local_size() const = 0;
   virtual std::string_view backend() const = 0;
-  // Collective: every rank of the world calls make() in the same order with the list of the group it belongs to
-  // (ascending world ranks, itself among them); lists of one call partition the world.
+  // Collective: every rank of the world calls make() in the same order, with the list of the group it belongs to
+  // (ascending world ranks, including its own). The lists of one call partition the world.
   virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
   // Where this rank reports its activity; lives as long as the factory. nullptr: nothing reads it.
   virtual RankStatus* status() { return nullptr; }

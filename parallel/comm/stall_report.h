@@ -55,10 +55,10 @@ struct Diagnosis {
   std::string desync_calls;  // kDesync: who called what
 };
 
-// Wait-for graph. A waiting rank has edges to the members of its group that have not entered this collective and to
-// frozen ones, or to the peer of its message. Frozen, running and ended ranks have no edges. Ranks without edges that
-// are reachable from a waiting one are late. If there are none, the lowest edges are followed from the lowest rank with
-// edges: a cycle is a deadlock.
+// Wait-for graph. A rank waiting in a collective has edges to the members of its group that have not entered it and to
+// frozen ones. A rank waiting for a message has an edge to its peer. Frozen, running and ended ranks have no edges.
+// Ranks without edges that are reachable from a waiting one are late. If there are none, the lowest edges are followed
+// from the lowest rank with edges: a cycle is a deadlock.
 Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullptr);
 
 // Whether all late ranks are alive and reading or writing checkpoints: slow disks are not a hang.

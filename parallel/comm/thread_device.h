@@ -1,8 +1,8 @@
 // Private to the thread backend: calls whose tensors are on a GPU shared by all ranks of the group. Nothing is copied
 // to the host and no host thread waits for the device. Each rank records an event of its stream with its call. The last
-// rank to arrive queues the whole call behind these events on a stream of the group, and each waiter's stream waits for
-// the event at its end. The device sums in rank order (DeviceApi::combine), bitwise identical to the host. Only streams
-// and events order the work, each behind earlier work: no rank's kernel ever blocks on another rank's.
+// rank to arrive queues the whole call behind these events on a stream of the group. Each waiter's stream waits for the
+// event at its end. The device sums in rank order (DeviceApi::combine), bitwise identical to the host. Only streams and
+// events order the work, each behind earlier work: no rank's kernel ever blocks on another rank's.
 #pragma once
 #include <vector>
 

@@ -1,6 +1,6 @@
 // Compute actions of a rank as device graphs (kernels/replay.h). Per-microbatch inputs are copied to the activation
-// slot before its forward: tokens, targets, the loss's upstream gradient if microbatches differ in it, and the ordinal
-// of the first sample. All microbatches of a slot then read them at the same addresses and make the same calls.
+// slot before its forward: tokens, targets, the ordinal of the first sample, and the loss's upstream gradient if it
+// varies. All microbatches of a slot then read them at the same addresses and make the same calls.
 #pragma once
 #include <memory>
 #include <span>

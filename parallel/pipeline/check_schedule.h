@@ -14,8 +14,8 @@ std::string excerpt(const Schedule&, int rank, size_t k);
 bool is_forward_only(const Schedule&);
 
 // Throws gt::Error (kUsage) naming rank and token if a rank's actions are out of order, repeated, missing or on the
-// wrong rank. Also if microbatches of a stage do not ascend in F, B, I or W (the order of gradient accumulation), or if
-// messages of one (source, destination, direction) do not match one to one, in order.
+// wrong rank. Also if microbatches of a stage do not ascend in F, B, I or W (the order of gradient accumulation). Also
+// if messages of one (source, destination, direction) do not match one to one, in order.
 void check_schedule(const Schedule&);
 
 }  // namespace gt

@@ -24,7 +24,7 @@ class Stage {
   virtual Shape boundary(const MicroBatch&) const = 0;
   virtual DType boundary_dtype() const { return DType::kF32; }
   // True if every tp rank holds the same boundary tensor. Each then sends 1/tp of its elements (tp must divide them)
-  // and the receiver all-gathers over tp, so that the slow links between stages carry each element once.
+  // and the receiver all-gathers over tp. The slow links between stages thus carry each element once.
   virtual bool boundary_replicated() const { return false; }
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the loss:
   // f64 [1], the sum of token losses of this microbatch.

@@ -80,8 +80,8 @@ std::vector<int> uniform(size_t n, size_t parts) {
 }
 
 // DeepSpeed's rule: for the first i layers in j parts keep the split with the smallest difference between largest and
-// smallest part, extending only kept splits; on ties the later one. Not always optimal, but the layout DeepSpeed users
-// have.
+// smallest part. Only kept splits are extended; ties resolve to the later one. Not always optimal, but the layout
+// DeepSpeed users have.
 std::vector<int> by_difference(std::span<const int64_t> weights, size_t parts) {
   const size_t n = weights.size();
   if (n <= parts) return uniform(n, parts);

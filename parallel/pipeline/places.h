@@ -1,5 +1,5 @@
-// Static assignment of buffers to the microbatches in flight on one rank, derived from its program: a step allocates
-// nothing and every step uses the same addresses. Handles no tensors, only numbers of slots and boundary buffers.
+// Static assignment of buffers to the microbatches in flight on one rank, derived from its program. A step allocates
+// nothing, and every step uses the same addresses. Handles no tensors, only numbers of slots and boundary buffers.
 #pragma once
 #include <vector>
 

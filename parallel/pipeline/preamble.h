@@ -1,5 +1,5 @@
-// Header of a boundary message. With parallel.dynamic_shapes it announces the shape that follows; in debug builds also
-// the samples, because labels that do not match their inputs would show in the loss only. Depends on tensors and
+// Header of a boundary message. With parallel.dynamic_shapes it announces the shape that follows. Debug builds also
+// send the samples, because labels that do not match their inputs would show in the loss only. Depends on tensors and
 // groups, not on schedules.
 #pragma once
 #include <cstdint>

@@ -48,9 +48,8 @@ void add_send_recv(Schedule&);               // each send after its producer, th
                                              // point
 void add_reduce_grads(Schedule&, bool tied); // G after each stage's last B or W; T at the end of first and last stage
 
-// Adds what a hand-written schedule omits, so that compute actions alone are enough: G if there is none, T if `tied`
-// and there is none, sends and receives if there are none. A complete schedule is unchanged. Throws kUsage on T without
-// G.
+// Completes a hand-written schedule, for which compute actions are enough. Adds G if there is none, T if `tied` and
+// there is none, sends and receives if there are none. A complete schedule is unchanged. Throws kUsage on T without G.
 void complete_schedule(Schedule&, bool tied);
 
 std::string to_string(const Program&);

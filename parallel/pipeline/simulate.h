@@ -28,8 +28,8 @@ struct Report {
 // leaked activations.
 Report simulate(const Schedule&, const Cost& = {});
 
-// ASCII timeline: one row per rank, digit = forward of microbatch k mod 10, letter = backward, capital = weight
-// gradient only, '~' = waiting for a message (measured steps), '.' idle.
+// ASCII timeline: one row per rank. Digit = forward of microbatch k mod 10, letter = backward, capital = weight
+// gradient only. '~' = waiting for a message (measured steps), '.' = idle.
 std::string gantt(const Report&, int width = 100);
 
 }  // namespace gt

@@ -27,9 +27,9 @@ Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis&);
 
 // LM head with cross-entropy; returns the sum of the microbatch's token losses, f64 [1]. The logits x W^T are split
-// over the group by vocabulary and computed `chunk` rows at a time, so the full logits never exist. x [n, C], w [local
-// V, C]; columns >= vocab are padding. The upstream gradient of the loss (mb.loss_seed) is known before the backward.
-// When the tape records, dx and dW are therefore computed in the forward, while the logits are in cache.
+// over the group by vocabulary and computed `chunk` rows at a time, so the full logits never exist. Shapes: x [n, C], w
+// [local V, C]; columns >= vocab are padding. The upstream gradient of the loss (mb.loss_seed) is known before the
+// backward. When the tape records, dx and dW are therefore computed in the forward, while the logits are in cache.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&);
 
 }  // namespace gt::ops

@@ -1,8 +1,8 @@
-// FP8 linear layer (Micikevicius et al. 2022): x and w in E4M3, dL/dy in E5M2, each with one scale that maps its amax
-// to the largest FP8 value. Accumulation is f32. y and dL/dx have the dtype of x, dL/dw its own; the bias and its
-// gradient are not quantized. The op that produces x writes its FP8 data (autograd/coded.h), and so does the norm that
-// produces dL/dy, so these need no separate quantization pass. Exceptions: the output of attention, which cuDNN writes
-// in 16 bits, and other gradients. The latter are read once, for rowwise and columnwise data and the bias gradient.
+// FP8 linear layer (Micikevicius et al. 2022): x and w in E4M3, dL/dy in E5M2. Each has one scale that maps its amax to
+// the largest FP8 value. Accumulation is f32. y and dL/dx have the dtype of x, dL/dw its own; the bias and its gradient
+// are not quantized. The op that produces x writes its FP8 data (autograd/coded.h), and so does the norm that produces
+// dL/dy, so these need no separate quantization pass. Exceptions: the output of attention, which cuDNN writes in 16
+// bits, and other gradients. The latter are read once, for rowwise and columnwise data and the bias gradient.
 #pragma once
 #include <string>
 
@@ -11,8 +11,8 @@
 
 namespace gt {
 
-// Scaling of one tensor that a layer reads, or of its output gradient: by the amax of the logical tensor, so that
-// quantized values do not depend on the layout.
+// Scaling of one tensor that a layer reads, or of its output gradient: by the amax of the logical tensor. Quantized
+// values thus do not depend on the layout.
 struct Fp8Range {
   std::string name;               // "layers.0.attn.qkv.input", "layers.0.attn.qkv.output_grad"
   ProcessGroup* split = nullptr;  // ranks that each hold columns of it and reduce the amax; nullptr: not split

@@ -1,7 +1,7 @@
 // Private to parallel/zero. FP8 copies of the weights of FP8 GEMMs (Parameter::fp8): rowwise and columnwise
 // (transposed) E4M3 data, requantized whenever values are updated or gathered. Scaling is per logical tensor: the amax
 // is reduced over tp, so the scale does not depend on the layout. The optimizer's kernel cannot quantize in its own
-// pass: the amax is known only after every shard was updated, and shards begin and end within rows.
+// pass: the amax is known only after every shard was updated, and shards split rows.
 #pragma once
 #include <span>
 #include <vector>

@@ -12,8 +12,8 @@ class StateHash;
 class WeightQuantizer;
 
 // Prefetch window: the unit in use and the next `prefetch` units of the execution order. A unit is gathered when it
-// enters the window and freed when it leaves it, so at most 1 + prefetch units are gathered at a time. A unit that is
-// reused soon is not gathered twice, such as the last block of a stage's forward, which its backward uses first.
+// enters the window and freed when it leaves it, so at most 1 + prefetch units are gathered. A unit that is reused soon
+// is not gathered twice, such as the last block of a stage's forward, which its backward uses first.
 class ValueGatherer {
  public:
   using Order = std::vector<ScopeState*>;  // execution order; no unit twice in a row

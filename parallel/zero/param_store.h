@@ -107,10 +107,10 @@ class ParamStore {
   void begin_evaluation();        // call before each evaluation pass
 
   // Writes the sum of squared gradients per unit, 0 for units of other ranks, to `out`, f64 [total_scopes + 1]. Counts
-  // the elements this rank owns: its shard at every stage; of elements that several TP ranks hold, those of the first
-  // rank; no tied copies. Summed over the world it is the squared global norm, with entries in model order under every
-  // layout. The last entry is the sum of squares of elements that another TP rank counts. It serves only as a
-  // finiteness check: a non-finite replica would diverge from its owner.
+  // the elements this rank owns: its shard at every stage, elements shared by TP ranks on the first of them only, no
+  // tied copies. Summed over the world it is the squared global norm, with entries in model order under every layout.
+  // The last entry is the sum of squares of elements that another TP rank counts. It serves only as a finiteness check:
+  // a non-finite replica would diverge from its owner.
   void norm_squares(Tensor out);
   // After finish_reduction(): the first parameter in backward order whose gradient is not finite on this rank's shard.
   // place: position in the backward order of the whole model, ascending.

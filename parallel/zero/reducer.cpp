@@ -87,8 +87,8 @@ void GradReducer::multiply(Tensor t, double by) {
   backend_.ops->scale({.x = t, .out = t, .factor = static_cast<float>(by)}, compute_);
 }
 
-// Sharded gradients of a unit that nothing wrote in this step: an error naming the parameter, or zeros, which are
-// reduced like any gradient so that all ranks make the same calls.
+// Sharded gradients of a unit that nothing wrote in this step: an error naming the parameter, or zeros. Zeros are
+// reduced like any gradient, so that all ranks make the same calls.
 void GradReducer::complete_unused(ScopeState& s) {
   if (!options_.allow_unused && !s.unused) return complete_gradients(s);
   drain();  // one such unit at a time
@@ -146,10 +146,10 @@ void GradReducer::launch(ScopeState& s) {
   flying_.push_back(&s);
 }
 
-// Reduces in another dtype than gradients are stored in. Either gradients are rounded to 16 bits and each sum is
-// rounded once more in transit, or bf16 gradients are summed in f32 and rounded once on arrival. This rank's unreduced
-// gradients are not used again. A unit larger than a bucket is sent in chunks; all but the last are waited for, which
-// keeps send buffers small.
+// Reduces in another dtype than gradients are stored in. 16-bit reduction: gradients are rounded, and each sum is
+// rounded once more in transit. f32 reduction of bf16 gradients: sums are rounded once on arrival. This rank's
+// unreduced gradients are not used again. A unit larger than a bucket is sent in chunks; all but the last are waited
+// for, which keeps send buffers small.
 void GradReducer::launch_converted(ScopeState& s) {
   ProcessGroup& group = *s.domain.group;
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();

@@ -30,7 +30,7 @@ struct ShardView {
 int64_t logical_offset(const ShardView&, int64_t local);
 
 // Assigns each shard of a replicated tensor to the one tp rank that saves it. Shards are taken by bytes descending,
-// then by name and begin; each goes to the tp rank with the fewest bytes so far, the lowest on a tie. Requires: the
+// then by name and begin. Each goes to the tp rank with the fewest bytes so far, the lowest on a tie. Requires: the
 // same list on all tp ranks. May be called again after views were added.
 void deal_over_tp(std::vector<ShardView>& views);
 

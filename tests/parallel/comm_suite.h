@@ -1,5 +1,5 @@
-// One suite for every communication backend. Each function runs on one rank and throws on the first wrong element, so
-// that it can run on threads (where Catch2 assertions are not allowed) and under mpirun. Inputs are pure functions of
+// One suite for every communication backend. Each function runs on one rank and throws on the first wrong element. It
+// can thus run on threads, where Catch2 assertions are not allowed, and under mpirun. Inputs are pure functions of
 // (rank, call, element): every rank computes what all others sent and compares with a serial, rank-ordered reference.
 #pragma once
 #include <chrono>

@@ -1,6 +1,6 @@
 // The executed timeline against the simulator's, with stages of equal duration that sleep. Sleeping ranks need no core,
 // so the measurement is valid on small and busy machines. Compares ratios within one run only. A failed measurement is
-// reported and repeated with passes twice as long, which halves the relative effect of the machine's delays; five
+// reported and repeated with passes twice as long, which halves the relative effect of the machine's delays. Five
 // failures in a row fail the test.
 #include <algorithm>
 #include <chrono>

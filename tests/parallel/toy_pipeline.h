@@ -1,6 +1,6 @@
-// A small network with all features a pipeline must support: residuals, weights of several stages, and a head whose
-// weight gradient is written in the forward and whose loss gradient is known beforehand. Hand-written on the tape over
-// a table of two ops, so the executor's tests depend on no kernel and no model.
+// A small network with all features a pipeline must support: residuals, weights of several stages, and a fused head.
+// The head's weight gradient is written in the forward, and its loss gradient is known beforehand. Hand-written on the
+// tape over a table of two ops, so the executor's tests depend on no kernel and no model.
 #pragma once
 #include <deque>
 #include <memory>

@@ -1,10 +1,10 @@
 // A fake libnccl over plain memory, for ranks that are threads of one process. It is as strict as the real one where
-// callers could be careless. Communicators are non-blocking; every call stays "in progress" until all ranks have made
-// it, one at a time; a call that differs between ranks is an error. Sums are in rank order. FAKE_NCCL_VERSION: the
-// version it reports; FAKE_NCCL_FAIL_AT: the number of a call that fails.
-// On a stream of the emulated device that is being captured, a call becomes part of the graph, which completes when all
-// ranks run theirs. A call that is in a graph on one rank but not on another is an error. A communicator ends, also by
-// an abort, once all graphs with calls of it are destroyed.
+// callers could be careless. Communicators are non-blocking. Every call stays "in progress" until all ranks have made
+// it, one at a time. A call that differs between ranks is an error. Sums are in rank order. FAKE_NCCL_VERSION: the
+// version it reports; FAKE_NCCL_FAIL_AT: the number of a call that fails. On a stream of the emulated device that is
+// being captured, a call becomes part of the graph, which completes when all ranks run theirs. A call that is in a
+// graph on one rank but not on another is an error. A communicator ends, also by an abort, once all graphs with calls
+// of it are destroyed.
 #include <dlfcn.h>
 
 #include <atomic>

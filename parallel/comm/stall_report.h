@@ -64,8 +64,8 @@ Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullpt
 // Whether all late ranks are alive and reading or writing checkpoints: slow disks are not a hang.
 bool late_on_files(const Diagnosis&, const std::vector<RankView>&);
 
-// Returns the waiting rank that exceeds its limit by the largest factor; nullopt if none exceeds `factor` x its limit
-// and `at_least` seconds.
+// Returns the waiting rank furthest beyond its limit, in seconds; nullopt if none is beyond both `factor` x its limit
+// and `at_least` seconds. Frozen ranks are skipped.
 std::optional<int> longest_wait(const std::vector<RankView>&, double factor = 1, double at_least = 0);
 
 // One paragraph: the stalled call and its waiter, and for the ranks that have not arrived their last call, step, stage

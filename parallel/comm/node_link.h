@@ -1,7 +1,7 @@
-// TCP between the stall monitors of a job's machines: rank 0's process runs the hub, one process of every other machine
-// a link to it. Reports go to the hub twice a second and are answered; the end of the run is broadcast to all. Peers
-// that fail the job's secret are dropped before any other byte of theirs is parsed. Never blocks, never throws at run
-// time, not thread-safe: called on a monitor's thread.
+// TCP between the stall monitors of a job's machines: rank 0's process runs the hub, processes of the other machines
+// have links to it, one of which per machine is in use. Reports go to the hub twice a second and are answered; the end
+// of the run is broadcast to all. Peers that fail the job's secret are dropped before any other byte of theirs is
+// parsed. Never blocks, never throws at run time, not thread-safe: called on a monitor's thread.
 #pragma once
 #include <cstdint>
 #include <map>

@@ -21,7 +21,7 @@ struct StallOptions {
   // process adds its stacks. Called on the monitor's thread.
   std::function<int()> dump_requests;
   std::function<std::string()> stacks;
-  // For jobs of several machines: rank 0's process has the hub, one process of every other machine a link to it. The
+  // For jobs of several machines: rank 0's process has the hub, each process of the other machines a link to it. The
   // hub then diagnoses the ranks of all machines and reports lost machines: no sign of life for lost_seconds.
   std::shared_ptr<NodeHub> hub = {};
   std::shared_ptr<NodeLink> link = {};

@@ -20,7 +20,7 @@ void BackgroundSave::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Nothing that `body` throws leaves the thread.
+// Runs `body` on a new thread; stores anything it throws.
 template <class Body>
 void BackgroundSave::launch(Body body) {
   join();

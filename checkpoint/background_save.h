@@ -1,7 +1,7 @@
-// Saving while training goes on. The training thread copies what is to be written (the stall), one thread a rank
-// writes, and when every rank has written rank 0's thread commits. The threads know files only: ranks agree on the
-// training thread, through a flag that travels with what a step exchanges anyway. A failure drops the attempt on every
-// rank and ends nothing.
+// Asynchronous saves. The training thread snapshots what is to be written (the stall); one thread per rank writes; once
+// every rank has written, rank 0's thread commits. Background threads only touch files: ranks agree on the training
+// thread, through a flag that travels with each step's all-reduce. A failure drops the attempt on every rank; training
+// continues.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,32 +17,32 @@ namespace gt {
 
 struct SaveOutcome {
   int64_t step = 0;
-  SaveReport report;           // of a save that was committed; seconds: from start() to the commit on disk
-  std::optional<Error> error;  // the same on every rank; nothing was committed
+  SaveReport report;           // of a committed save; seconds: from start() to the commit on disk
+  std::optional<Error> error;  // identical on every rank; nothing was committed
 };
 
 class BackgroundSave {
  public:
   BackgroundSave(Vfs&, const Mesh&, const DeviceApi&, Stream);
-  ~BackgroundSave();  // waits for this rank's thread; an attempt that was not finished() is not committed
+  ~BackgroundSave();  // joins this rank's thread; an attempt without finish() is not committed
 
   bool busy() const { return phase_ != Phase::kIdle; }
-  int64_t step() const { return step_; }  // of the attempt under way
+  int64_t step() const { return step_; }  // step of the attempt in progress
   int64_t staging_bytes() const { return staging_.bytes(); }
-  // Gets memory for copies of so many bytes, all of it touched, so that the first save neither waits for it nor fails.
+  // Allocates and touches staging memory of `bytes`, so the first save neither waits for it nor fails.
   void reserve(int64_t bytes);
 
-  // Collective; not while busy. Returns when the copy is made. An error before that (the folder cannot be made) is
-  // returned like one of advance().
+  // Starts a save and returns once the snapshot is complete. Collective. Requires: !busy(). Earlier errors (the folder
+  // cannot be created) are returned like those of advance().
   std::optional<SaveOutcome> start(const std::string& dir, const TrainState&, std::span<const ShardView>,
                                    std::vector<AuxFile>, const SaveOptions&);
 
-  // This rank has done its part of the phase under way. When a step's exchange says that all ranks have, every one of
-  // them must call advance() before the next step.
+  // Returns whether this rank has finished the current phase. Once the step's exchange reports that all ranks have,
+  // every rank must call advance() before the next step.
   bool ready() const { return busy() && done_.load(std::memory_order_acquire); }
-  // Collective. Goes to the next phase; the outcome when the attempt is over.
+  // Enters the next phase. Collective. Returns the outcome when the attempt is over.
   std::optional<SaveOutcome> advance();
-  // Collective. Waits until nothing is under way.
+  // Waits until no save is in progress. Collective.
   std::optional<SaveOutcome> finish();
 
  private:
@@ -64,8 +64,8 @@ class BackgroundSave {
   std::vector<AuxFile> aux_;
   std::thread thread_;
   std::atomic<bool> done_{false};
-  std::optional<Error> failure_;  // of the thread; read after join()
-  SaveReport report_;             // of rank 0's thread; read after join()
+  std::optional<Error> failure_;  // set by the thread; read after join()
+  SaveReport report_;             // set by rank 0's thread; read after join()
 };
 
 }  // namespace gt

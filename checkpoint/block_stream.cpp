@@ -11,7 +11,7 @@
 
 namespace gt {
 namespace {
-constexpr int64_t kSector = 4096;  // what direct writes are aligned to: memory, offset and length
+constexpr int64_t kSector = 4096;  // alignment of direct writes: memory, offset and length
 }
 
 void BlockStream::Free::operator()(std::byte* p) const { std::free(p); }
@@ -24,7 +24,7 @@ BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const
   buffered_ = !direct_;
   const auto windows = static_cast<size_t>((total + kWindow - 1) / kWindow);
   most_threads_ = std::clamp<size_t>(windows, 1, static_cast<size_t>(std::max(options.threads, 1))) - 1;
-  // One more than there are writers and the one that is filled: whoever is late for once does not stop the others.
+  // One spare beyond the writers and the window being filled, so one late writer does not stall the others.
   const size_t count = most_threads_ == 0 ? 1 : std::min(windows, most_threads_ + 2);
   const auto bytes = static_cast<size_t>((std::min(total, kWindow) + kSector - 1) / kSector * kSector);
   for (size_t k = 0; k < count; ++k) {
@@ -85,7 +85,7 @@ void BlockStream::zero_to(int64_t end) {
   used_ = end;
 }
 
-// Block checksums of what is final in the window, up to here.
+// Updates block checksums with the final bytes of the window, up to `end`.
 void BlockStream::sum_to(int64_t end) {
   while (summed_ < end) {
     const int64_t n = std::min(end, (summed_ / kBlockBytes + 1) * kBlockBytes) - summed_;
@@ -140,7 +140,7 @@ void BlockStream::rethrow() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// Whole sectors go past the kernel's copy where that works, the rest of the file's last one does not.
+// Writes whole sectors with O_DIRECT where that works; the partial sector at the end of the file is buffered.
 void BlockStream::write(const Full& w) {
   int64_t done = 0;
   bool direct;
@@ -154,7 +154,7 @@ void BlockStream::write(const Full& w) {
       if (whole > 0) direct_->write(w.data.get(), whole, w.base);
       done = whole;
     } catch (const IoError& e) {
-      if (e.errno_value() != EINVAL) throw;  // accepted by open and refused now: wants another alignment, or a FUSE
+      if (e.errno_value() != EINVAL) throw;  // accepted by open, rejected here: stricter alignment, or FUSE
       const std::lock_guard lock(mutex_);
       buffered_ = true;
     }
@@ -162,7 +162,7 @@ void BlockStream::write(const Full& w) {
   if (done < w.bytes) file_.write(w.data.get() + done, w.bytes - done, w.base + done);
 }
 
-// A helper thread. After a failure nothing is written any more; whoever fills windows learns of it.
+// Worker thread. After a failure nothing more is written; the filling thread rethrows it.
 void BlockStream::help() {
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -1,6 +1,6 @@
-// A file written front to back through windows, so that every byte, padding included, passes the block checksums on
-// its way and every write is large and aligned. With helpers one thread fills and checks windows while others write
-// those before. Knows bytes and one file; no tensor, no format.
+// Writes a file front to back through fixed-size windows: block checksums cover every byte, padding included, and all
+// writes are large and aligned. With worker threads, one thread fills and checksums windows while others write earlier
+// ones. Handles bytes of one file; no tensors, no format.
 #pragma once
 #include <condition_variable>
 #include <cstddef>
@@ -21,29 +21,31 @@
 namespace gt {
 
 struct WriteOptions {
-  int threads = 1;      // that work on a file: one fills windows, the others write them; 1: it does both
-  bool direct = false;  // past the kernel's copy, where the file system takes that and the file has a whole window
+  int threads = 1;      // threads per file: one fills windows, the others write; 1: a single thread does both
+  bool direct = false;  // O_DIRECT, where the file system supports it and the file has a whole window
 };
 
 class BlockStream {
  public:
-  static constexpr int64_t kWindow = int64_t{2} << 20;  // bytes, whole blocks; small enough that three stay in a cache
+  static constexpr int64_t kWindow = int64_t{2}
+                                     << 20;  // bytes; a multiple of the block size; three windows fit in cache
 
-  // Creates the file and reserves `total` bytes: a full disk shows here, before the first byte. kIo.
+  // Creates the file and reserves `total` bytes, so a full disk fails here, before the first write. kIo.
   BlockStream(Vfs&, const std::string& path, int64_t total, const WriteOptions&, bool sha256);
-  ~BlockStream();  // what is not finished stays unfinished
+  ~BlockStream();  // leaves an unfinished file unfinished
   BlockStream(const BlockStream&) = delete;
   BlockStream& operator=(const BlockStream&) = delete;
 
-  // Where the bytes from `offset` on go, and how many fit; what was skipped is zero. Offsets never go back. Valid until
-  // the next call. kIo: an earlier window could not be written.
+  // Returns the buffer for the bytes from `offset` on and how many fit; skipped bytes are zero. Requires: ascending
+  // offsets. Valid until the next call. kIo: an earlier window could not be written.
   std::span<std::byte> room(int64_t offset, int64_t bytes);
-  // What was put into the last room() has this CRC32C: it need not be computed again, unless it lies in two blocks.
+  // Supplies the CRC32C of what was written to the last room(), so it is not computed again. Ignored where the range
+  // crosses a block boundary.
   void has_crc(uint32_t crc);
 
-  // Writes the rest, syncs and closes. The CRC32C of each 1 MiB block. kIo.
+  // Writes the rest, syncs and closes. Returns the CRC32C of each 1 MiB block. kIo.
   std::vector<uint32_t> finish();
-  std::string sha256_hex();  // of the whole file, after finish(); "" when it was not wanted
+  std::string sha256_hex();  // of the whole file, after finish(); "" unless requested
 
  private:
   struct Free {
@@ -67,16 +69,16 @@ class BlockStream {
   const bool wants_sha_;
   File file_;
   std::optional<File> direct_;
-  int64_t base_ = 0, used_ = 0;  // used_: bytes of the window that are final
-  int64_t summed_ = 0, room_ = 0;  // of them: in blocks_ and block_; before the last room()
-  uint32_t block_ = 0;             // CRC32C of the block that is not whole yet
+  int64_t base_ = 0, used_ = 0;    // used_: bytes of the window that are final
+  int64_t summed_ = 0, room_ = 0;  // offsets: summed_ up to here in blocks_ and block_; room_ begin of the last room()
+  uint32_t block_ = 0;             // running CRC32C of the incomplete block
   Window window_;
   Sha256 sha_;
   std::vector<uint32_t> blocks_;
 
-  size_t most_threads_ = 0;  // helpers
+  size_t most_threads_ = 0;  // worker threads
   std::vector<std::thread> helpers_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards everything below
   std::condition_variable change_;
   std::vector<Window> free_;
   std::deque<Full> full_;

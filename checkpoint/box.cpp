@@ -27,7 +27,7 @@ std::vector<Box> flat_to_boxes(const Shape& shape, int64_t begin, int64_t end) {
   GT_CHECK(shape.rank >= 1 && begin >= 0 && end <= shape.numel(), "elements ", begin, " to ", end, " of ",
            to_string(shape));
   const auto rank = static_cast<size_t>(shape.rank);
-  std::array<int64_t, Shape::kMaxRank + 1> inner{};  // inner[j] = elements of one slab of dimensions j…
+  std::array<int64_t, Shape::kMaxRank + 1> inner{};  // inner[j] = elements of a slab of dimensions j…
   inner[rank] = 1;
   for (size_t j = rank; j-- > 0;) inner[j] = inner[j + 1] * shape.dim[j];
   std::vector<Box> out;
@@ -49,7 +49,7 @@ std::vector<Box> flat_to_boxes(const Shape& shape, int64_t begin, int64_t end) {
 
 namespace {
 
-// Moves local rectangles along the cut dimension to their global places.
+// Moves local rectangles along the split dimension to their global coordinates.
 struct Mover {
   const ShardView& view;
   size_t dim;
@@ -66,7 +66,7 @@ struct Mover {
     }
     size_t outer = 0;
     while (b.extent[outer] == 1) ++outer;
-    // Cut along the outermost dimension of more than one element, so that both halves stay contiguous in memory.
+    // Split along the outermost dimension with more than one element, so both parts stay contiguous in memory.
     const int64_t head = outer == dim ? end - b.at[dim] : 1;
     Box rest = b;
     b.extent[outer] = head;

@@ -1,7 +1,7 @@
-// Sharded checkpoints: one HDF5 file per rank, committed whole by one rename, readable by any layout, whatever layout
-// wrote them. A tensor is a global name and a shape; a rank stores rectangles of it and asks for rectangles of it.
-// Knows meshes and ShardViews; knows no model, optimizer, configuration or data set: their files and cursors travel as
-// text.
+// Sharded checkpoints: one HDF5 file per rank, committed atomically by one rename, loadable under any rank layout.
+// A tensor is a global name and a shape; each rank stores rectangles of it and requests rectangles of it.
+// Depends on meshes and ShardViews; independent of models, optimizers, configurations and data sets, whose files and
+// cursors are stored as opaque text.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,45 +18,47 @@
 
 namespace gt {
 
-// Of dynamic loss scaling (optim/loss_scaler.h).
+// Dynamic loss-scaling state (optim/loss_scaler.h).
 struct ScalerState {
   double scale = 1;
   int64_t clean = 0, hysteresis = 1;
   friend bool operator==(const ScalerState&, const ScalerState&) = default;
 };
 
-// What a run must remember besides tensors. Everything is global: equal on all ranks and under every layout.
+// Trainer state besides tensors. Every field is global: identical on all ranks and under every layout.
 struct TrainState {
-  int64_t step = 0;              // updates attempted: the name of the checkpoint
-  int64_t consumed_samples = 0;  // of the training stream
+  int64_t step = 0;              // optimizer updates attempted; names the checkpoint
+  int64_t consumed_samples = 0;  // samples consumed from the training stream
   int64_t consumed_tokens = 0;
-  int64_t skipped_steps = 0;  // updates that were not applied
-  int64_t skips_in_a_row = 0;  // at the end of those
+  int64_t skipped_steps = 0;          // updates that were not applied (overflow, anomaly)
+  int64_t skips_in_a_row = 0;         // length of the current run of consecutive skips
   std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
-  int64_t applied_steps = 0;    // t of the optimizer
-  int64_t schedule_steps = 0;   // t of the learning-rate schedule: the same, unless only one of them was loaded
-  int64_t applied_samples = 0;  // of the schedule's steps: where a schedule over samples is
-  std::string origin = "train";  // or "import": weights from elsewhere, no optimizer state, nothing consumed
-  std::string run_uuid;       // names the run; two runs in one folder are told apart by it
+  int64_t applied_steps = 0;          // t of the optimizer
+  int64_t schedule_steps = 0;    // t of the LR schedule; equals applied_steps unless only one of the two was loaded
+  int64_t applied_samples = 0;   // samples of the schedule's steps: position of a schedule over samples
+  std::string origin = "train";  // or "import": external weights, no optimizer state, nothing consumed
+  std::string run_uuid;          // identifies the run; distinguishes two runs in one folder
   double elapsed_seconds = 0;
   uint64_t seed = 0;
   std::string optim_type, lr_type;
-  double lr_value = 0;  // of the last step, kept bit for bit
+  double lr_value = 0;  // learning rate of the last step, stored bitwise
   int64_t global_batch = 0, micro_batch = 0;
-  double best_loss = 0;  // validation; meaningless while best_step is -1
+  double best_loss = 0;  // validation loss; undefined while best_step is -1
   int64_t best_step = -1;
-  double eval_loss = 0;  // of the newest evaluation
+  double eval_loss = 0;  // loss of the latest evaluation
   int64_t eval_step = -1;
-  std::string data_json;  // the loader's cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
-  // Of a run whose sequences grow: tokens of a sample that its last step took, and samples of all its steps.
-  struct CurriculumState { int64_t length = 0, samples = 0; };
+  std::string data_json;  // loader cursor: {"consumed_samples", "skip_windows", "data"}; empty: none
+  // Sequence-length curriculum: tokens per sample in the last step, and samples consumed by all steps.
+  struct CurriculumState {
+    int64_t length = 0, samples = 0;
+  };
   std::optional<CurriculumState> curriculum;
-  std::optional<double> pld_theta;  // of progressive layer drop in the last step
-  std::string bad_steps_json;  // JSON object: what the run remembers of good and bad steps; empty: nothing
-  std::string carry;      // JSON object of state keys that a newer program wrote: kept and written back; empty: none
+  std::optional<double> pld_theta;  // progressive layer drop: theta of the last step
+  std::string bad_steps_json;       // JSON object: history of the anomaly check; empty: none
+  std::string carry;  // JSON object: state keys written by a newer program, preserved on the next save; empty: none
 };
 
-// A file that travels with the tensors: copied from `path`, or holding `text` when `path` is empty.
+// File stored beside the tensors: a copy of `path`, or `text` when `path` is empty.
 struct AuxFile {
   std::string name;  // config.json, tokenizer.model: [a-z0-9._-]+
   std::string path;
@@ -64,112 +66,113 @@ struct AuxFile {
 };
 
 struct SaveReport {
-  int64_t bytes = 0;                  // of the whole checkpoint, all ranks
+  int64_t bytes = 0;                  // whole checkpoint, all ranks
   double seconds = 0;                 // from entry to the commit on disk
-  std::string path;                   // of the step
-  std::vector<std::string> warnings;  // after the commit: `latest`, retention
+  std::string path;                   // step directory
+  std::vector<std::string> warnings;  // failures after the commit: `latest`, retention
 };
 
 struct SaveOptions {
-  int zero_stage = 0, vpp = 1;  // for the record
+  int zero_stage = 0, vpp = 1;  // recorded in the manifest only
   Retention retention;
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
-  bool require_finite = true;                             // NaN and infinity end the attempt
-  bool readback = false;  // each shard is read again from the disk before the attempt counts as written
-  bool sha256 = false;    // of each shard in the manifest, for who wants to sign it
-  int64_t part_bytes = int64_t{64} << 30;  // a rank begins another file before one grows beyond
+  bool require_finite = true;                             // NaN or infinity aborts the attempt
+  bool readback = false;                   // re-reads each shard from disk before the attempt counts as written
+  bool sha256 = false;                     // records the SHA-256 of each shard in the manifest, for signing
+  int64_t part_bytes = int64_t{64} << 30;  // a rank starts another file before one exceeds this size
   WriteOptions how;
-  bool index_h5 = false;  // index.h5 beside the shards: every tensor whole, for people
-  // For file systems that do not rename folders in one piece: the attempt has the step's name from the start, and its
+  bool index_h5 = false;  // also writes index.h5: every tensor whole, for h5py users
+  // For file systems without atomic directory renames: the attempt carries the step's name from the start, and its
   // manifest, written last, makes it a checkpoint.
   bool commit_by_marker = false;
-  std::string git, isa;                                   // of the writer
-  std::function<void()> may_commit;  // asked on rank 0 right before the commit; what it throws ends the attempt
+  std::string git, isa;              // of the writer's build
+  std::function<void()> may_commit;  // called on rank 0 right before the commit; an exception aborts the attempt
 };
 
-// Collective, synchronous. Writes the views with `save` set, every element of every tensor exactly once over the ranks
-// (checked), and commits dir/step-<9 digits> by a rename; then `latest`, then what Retention says. Steps newer than
-// this one belong to a branch that the run has left: they are renamed to <step>.abandoned-<time>. Throws on every rank
-// if any rank failed, with the message of the lowest one, after removing the attempt: kIo (rank, file, operation,
-// errno); kNumerical: a value is not finite (tensor, element); kInternal when the views do not cover the tensors.
-// Committed checkpoints are never touched before the commit.
+// Saves a checkpoint. Collective, synchronous. Writes the views with `save` set; checks that all ranks together write
+// every element of every tensor exactly once. Commits dir/step-<9 digits> by a rename, then updates `latest` and
+// applies the retention policy. Steps newer than this one belong to an abandoned branch of the run and are renamed to
+// <step>.abandoned-<time>.
+// Errors: if any rank fails, removes the attempt and throws the error of the lowest failing rank on every rank.
+// kIo: rank, file, operation, errno. kNumerical: a value is not finite (tensor, element). kInternal: the views do not
+// cover the tensors. Committed checkpoints are never touched before the commit.
 SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>,
                            const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream);
 
-// The same by one rank of whole f32 tensors that are in no memory: the views have shapes and no data, `fetch` gives the
-// values of one of them at a time, in the order of names, so that memory is that of the largest. What it throws ends the
-// attempt.
+// Single-rank save of whole f32 tensors that are not in memory. The views have shapes and no data; `fetch` returns the
+// values of one tensor at a time, in name order, so peak memory is that of the largest tensor. An exception of `fetch`
+// aborts the attempt.
 SaveReport save_streamed(const std::string& dir, const TrainState&, std::span<const ShardView> tensors,
                          const std::function<std::vector<float>(const std::string& name)>& fetch,
                          const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi& host);
 
 struct LoadReport {
   TrainState state;
-  std::string path;         // of the step
+  std::string path;         // step directory
   std::string config_json;  // "" when the checkpoint holds none
   std::vector<std::string> warnings;
 };
 
-// Differences between model and checkpoint that are wanted: exact names ("master/head.weight"), or beginnings that end in
-// * ("optim/*"). What is missing in the checkpoint keeps the values that it has; what is extra there is not read.
+// Permitted differences between model and checkpoint: exact names ("master/head.weight"), or prefixes that end in *
+// ("optim/*"). Tensors missing from the checkpoint keep their current values; extra ones are not read.
 struct FitOptions {
   std::vector<std::string> allow_missing, allow_extra;
-  bool read_once = false;  // what several ranks of a dp group want is read by one of them and sent to the others
+  bool read_once = false;  // blocks needed by several ranks of a dp group are read by one of them and broadcast
 };
 
-// Looks at what is about to be loaded (state, config_json, path) and throws kUsage when the run does not want it.
+// Inspects a step before it is loaded (state, config_json, path); throws kUsage to reject it.
 using AcceptStep = std::function<void(const LoadReport&)>;
 
-// Collective: resumes. `which`: "auto", the newest good step, or a step number, that step and no other (newer ones are
-// then renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every byte is checked
-// before it is used. auto: a damaged step is renamed to <step>.corrupt-<time>, a step that cannot be read is left
-// alone, both with a warning, and the next older one is taken. `accept` is asked on every rank before a tensor is read
-// or a step renamed. An imported step holds no optimizer state: views of optim/ become 0. nullopt: `dir` holds no step
-// at all. Throws the same error on every rank: kUsage: it does not fit (all missing, extra and mis-shaped tensors
-// listed), no such step, a format newer than this program; kDamaged: steps exist and none is good; kIo: steps exist and
-// none can be read.
+// Resumes from a checkpoint. Collective. `which`: "auto" for the newest valid step, or a step number for exactly that
+// step (newer ones are then renamed to <step>.abandoned-<time>). Fills every view; vocabulary padding becomes 0. Every
+// byte is checked before use. In auto mode a damaged step is renamed to <step>.corrupt-<time> and an unreadable one is
+// left in place; both add a warning, and the next older step is tried. `accept` runs on every rank before any tensor is
+// read or step renamed. An imported step holds no optimizer state: optim/ views become 0.
+// Returns nullopt when `dir` holds no step at all.
+// Errors (the same on every rank): kUsage: mismatch (lists all missing, extra and mis-shaped tensors), no such step, or
+// a format newer than this program. kDamaged: steps exist and none is valid. kIo: steps exist and none can be read.
 std::optional<LoadReport> load_checkpoint(const std::string& dir, const std::string& which,
                                           std::span<const ShardView> into, const Mesh&, const DeviceApi&, Stream,
                                           const AcceptStep& accept = {}, const FitOptions& = {});
 
-// Collective: one given step, and only the groups of tensors ("master", "optim/exp_avg") that the views name. Renames
-// nothing. An imported step holds no optimizer state: views of optim/ become 0.
+// Loads one given step, restricted to the tensor groups ("master", "optim/exp_avg") that the views name. Collective.
+// Renames nothing. An imported step holds no optimizer state: optim/ views become 0.
 LoadReport load_step(const std::string& step_dir, std::span<const ShardView> into, const Mesh&, const DeviceApi&,
                      Stream, const AcceptStep& accept = {}, const FitOptions& = {});
 
-// The step directory that `path` means: a step itself, or the newest good one of a run directory or of its checkpoints
-// folder (seal, version, sizes are looked at; payload is checked when it is read). kUsage: nothing there; kDamaged:
-// nothing good there.
+// Resolves `path` to a step directory: a step itself, or the newest valid step of a run directory or of its checkpoints
+// folder. Checks seal, version and sizes; the payload is checked when it is read. kUsage: nothing there; kDamaged: no
+// valid step there.
 std::string resolve_step(const std::string& path);
 
 TrainState read_state(const std::string& step_dir);
-// A file that was saved with the step, checked against its hash; "" when the step holds no file of that name.
+// Returns a file saved with the step, checked against its hash; "" when the step holds no file of that name.
 std::string read_aux(const std::string& step_dir, const std::string& name);
 
 struct CheckpointInfo {
-  std::string name;     // of the directory
+  std::string name;     // directory name
   std::string created;  // UTC, "2026-01-31T12:00:00Z"; empty when unknown
   std::string layout;   // "tp2 pp4 dp2 zero1"
-  std::string kept;     // why the retention that was asked for keeps it; or that it will go
+  std::string kept;     // retention rule that keeps it, or that it will be deleted
   std::string status;   // ok, incomplete, corrupt, abandoned, attempt; with the reason where there is one
   int64_t bytes = 0;
   int64_t step = 0;
 };
 
-// Everything in a checkpoints folder that is or was a checkpoint, oldest first. Cheap checks only.
-// The retention is asked why each step is there.
+// Lists everything in a checkpoints folder that is or was a checkpoint, oldest first. Cheap checks only. `kept` reports
+// the decision of the given retention policy.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& dir, const Retention& = {});
 
 struct InspectOptions {
-  std::string tensor;  // only this tensor: "master/embed.weight"; empty: all
+  std::string tensor;  // restrict to this tensor: "master/embed.weight"; empty: all
   bool stats = false;  // read and check the payload: min, max, mean, rms, non-finite count
 };
 
-// Text for people: origin, layout, state, files, tensors. kUsage: no such step or tensor; kDamaged.
+// Returns a human-readable listing: origin, layout, state, files, tensors. kUsage: no such step or tensor; kDamaged.
 std::string inspect_checkpoint(const std::string& step_dir, const InspectOptions&);
 
-// Removes what dead attempts and half-done deletions left (.tmp-*, .del-*). Call from one process, while nobody saves;
-// save_checkpoint and load_checkpoint do it themselves. Returns the names removed.
+// Removes leftovers of dead attempts and unfinished deletions (.tmp-*, .del-*) and returns their names. Call from one
+// process while no save is running; save_checkpoint and load_checkpoint call it themselves.
 std::vector<std::string> clean_attempts(const std::string& dir);
 
 }  // namespace gt

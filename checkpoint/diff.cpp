@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Order of the real numbers as integers: neighbours differ by one, -0 and 0 are the same.
+// Maps floats to integers in numeric order: neighbours differ by one; -0 and 0 are equal.
 int64_t ordinal(float v) {
   int32_t bits;
   std::memcpy(&bits, &v, sizeof bits);
@@ -42,8 +42,8 @@ void compare(const std::vector<float>& a, const std::vector<float>& b, TensorDif
 
 std::string describe(const TensorEntry& t) { return cat(name_of(t.dtype), " ", to_string(t.shape)); }
 
-// What two runs of one training may disagree about: who ran it, how long, in what pieces, and whatever a newer program
-// carries along.
+// Compares state, except what may differ between two runs of one training: run identity, elapsed time, micro batch, and
+// keys carried for a newer program.
 std::vector<std::string> state_differences(const TrainState& a, const TrainState& b) {
   const auto flat = [](const TrainState& s) {
     Json j = to_json(s);
@@ -55,8 +55,8 @@ std::vector<std::string> state_differences(const TrainState& a, const TrainState
   std::set<std::string> keys;
   for (const auto& [key, value] : fa.items()) keys.insert(key);
   for (const auto& [key, value] : fb.items()) keys.insert(key);
-  // Values of one list are one entry: how many differ, and the first that does. Lists are histories and come last: what
-  // made runs different (a seed, a batch) is a value of its own.
+  // The values of one list form one entry: how many differ, and the first that does. Lists are histories and come last:
+  // the cause of a difference (a seed, a batch size) is a value of its own.
   struct Entry {
     int64_t values = 0;
     std::string first;

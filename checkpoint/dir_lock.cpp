@@ -26,17 +26,17 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// Where a process number means something: this boot of the machine and, in containers, this space of process numbers.
+// Scope in which a pid is meaningful: this boot of the machine and, in containers, this PID namespace.
 std::string boot_id() {
   char space[64] = "";
   const ssize_t n = ::readlink("/proc/self/ns/pid", space, sizeof space - 1);
   return first_line("/proc/sys/kernel/random/boot_id") + "/" + std::string(space, n > 0 ? static_cast<size_t>(n) : 0);
 }
 
-// Ticks after boot at which a process began, "" when there is none: pids come back, pairs of them do not.
+// Start time of a process in ticks after boot, "" when there is none. Pids are reused; (pid, start time) pairs are not.
 std::string start_time(int64_t pid) {
   const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
-  const size_t name_end = stat.rfind(')');  // the name may hold spaces and brackets
+  const size_t name_end = stat.rfind(')');  // the name may contain spaces and parentheses
   if (name_end == std::string::npos) return "";
   std::istringstream in(stat.substr(name_end + 1));
   std::string field;
@@ -69,7 +69,7 @@ Owner read_owner(const std::string& path) {
     o.token = j.at("token").get<std::string>();
     o.counter = j.at("counter").get<int64_t>();
     o.readable = true;
-  } catch (const nlohmann::json::exception&) {  // half written by somebody who died, or no file of ours: stale by time
+  } catch (const nlohmann::json::exception&) {  // truncated by a dying writer, or not our file: stale by time
   }
   return o;
 }
@@ -114,7 +114,7 @@ void DirLock::write(const std::string& path) const {
   write_synced(vfs, path, j.dump() + "\n");
 }
 
-// A link to a complete file either appears whole or fails because the name is taken: no reader sees half a lock.
+// link() of a complete file either succeeds or fails because the name exists: no reader sees a partial lock.
 bool DirLock::create() {
   const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
   write(mine);
@@ -135,7 +135,7 @@ void DirLock::take_over() {
       if (create()) return;
     } else if (is_dead_here(now)) {
       break;
-    } else if (is_local(now) || now.text != first.text) {  // a process that is there, or one that still touches it
+    } else if (is_local(now) || now.text != first.text) {  // a live local process, or a lock that is still touched
       if (!is_local(now) || Clock::now() - begin > times_.settle) refuse(path_, now);
     } else if (Clock::now() - begin > times_.stale) {
       break;
@@ -147,7 +147,7 @@ void DirLock::take_over() {
   write(mine);
   Vfs vfs;
   rename_file(vfs, mine, path_);
-  // Two takers: the later rename wins, and the earlier one sees it. On one machine both decide within milliseconds.
+  // Two takers: the later rename wins and the earlier one detects it. On one machine both act within milliseconds.
   std::this_thread::sleep_for(is_local(now) ? times_.settle / 10 : times_.settle);
   if (const Owner winner = read_owner(path_); winner.token != token_) refuse(path_, winner);
 }
@@ -159,10 +159,10 @@ void DirLock::touch_until_stopped() {
     const std::string mine = cat(path_, ".", ::getpid(), "-", std::hash<std::string>()(token_));
     try {
       const Owner now = read_owner(path_);
-      if (now.readable && now.token != token_) return;  // taken away: writing would steal it back
+      if (now.readable && now.token != token_) return;  // taken over: writing would steal it back
       write(mine);
       ::rename(mine.c_str(), path_.c_str());
-    } catch (const Error&) {  // a full disk ends no training; an owner on this machine is known by its process
+    } catch (const Error&) {  // a full disk must not end training; local owners are identified by their process
       ::unlink(mine.c_str());
     }
   }

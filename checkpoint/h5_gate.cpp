@@ -1,6 +1,6 @@
-// Foreign HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process that has
-// little to lose: limited time and memory, no plugins, nothing but a list of places to say. The parent believes nothing
-// that it cannot check against the size of the file, and reads the numbers itself.
+// Reads untrusted HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process
+// with limited time and memory, no plugins, and a pipe as its only output. The parent checks every reported offset
+// against the file size and reads the values itself.
 #include "checkpoint/h5_gate.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 namespace gt {
 namespace {
 
-// What the child says; the child is gone afterwards.
+// Runs the walk in a child process, waits for its exit and returns its output.
 std::string ask(const std::string& path, int file, bool attributes) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_io("pipe for the reader of " + path, -errno);
@@ -62,9 +62,9 @@ std::vector<std::string> fields(const std::string& line) {
 }
 
 std::string ask_about(const std::string& path, bool attributes) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: not closed by fork
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: inherited across fork
   if (fd < 0) fail_io("opening of " + path, -errno);
-  const int high = ::fcntl(fd, F_DUPFD, 16);  // the child's pipe takes number 3, so the file must have another
+  const int high = ::fcntl(fd, F_DUPFD, 16);  // the child's pipe uses descriptor 3, so the file must have another
   ::close(fd);
   if (high < 0) fail_io("opening of " + path, -errno);
   try {

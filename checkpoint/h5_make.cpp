@@ -26,8 +26,8 @@ void H5Id::close(const std::string& what) {
 void h5_done(herr_t r, const std::string& what) { GT_REQUIRE(r >= 0, Exit::kIo, "libhdf5 failed: ", what); }
 
 H5Session::H5Session() : lock_(one_at_a_time) {
-  // A file that could not be closed (a full disk) would be flushed again at exit, and libhdf5 dies of that (h5py#914).
-  // Nothing is left to it: every file is closed here.
+  // libhdf5 would flush a file that could not be closed (a full disk) again at exit, and crash (h5py#914). Every file
+  // is closed here, so its exit handler is disabled.
   static const bool quiet_exit = H5dont_atexit() >= 0;
   static_cast<void>(quiet_exit);
   h5_done(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "error stack");

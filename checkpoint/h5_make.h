@@ -1,5 +1,5 @@
-// What our writers of HDF5 metadata share: handles that close themselves, temporary files, types, groups, attributes.
-// Includes libhdf5's header; for .cpp files of this folder alone.
+// Shared by the writers of HDF5 metadata: RAII handles, temporary files, types, groups, attributes. Includes libhdf5's
+// header; only for .cpp files of this folder.
 #pragma once
 #include <hdf5.h>
 
@@ -12,7 +12,7 @@
 
 namespace gt {
 
-// Owns one HDF5 identifier. Throws kIo when it is none, or cannot be closed.
+// Owns one HDF5 identifier. Throws kIo when it is invalid or cannot be closed.
 class H5Id {
  public:
   H5Id(hid_t id, herr_t (*close)(hid_t), const std::string& what);
@@ -21,7 +21,7 @@ class H5Id {
   }
   H5Id(const H5Id&) = delete;
   H5Id& operator=(const H5Id&) = delete;
-  operator hid_t() const { return id_; }  // NOLINT: handed to C functions
+  operator hid_t() const { return id_; }  // NOLINT: passed to C functions
   void close(const std::string& what);
 
  private:
@@ -29,9 +29,9 @@ class H5Id {
   herr_t (*close_)(hid_t);
 };
 
-void h5_done(herr_t, const std::string& what);  // kIo when it failed
+void h5_done(herr_t, const std::string& what);  // throws kIo on failure
 
-// While it lives no other thread uses libhdf5: Debian's is not thread-safe, and ranks may be threads.
+// Serializes all use of libhdf5 while alive: Debian's build is not thread-safe, and ranks may be threads.
 class H5Session {
  public:
   H5Session();
@@ -40,21 +40,22 @@ class H5Session {
   std::unique_lock<std::mutex> lock_;
 };
 
-struct H5TempFile {  // named after its maker: what a killed one leaves behind can be told from the living
+struct H5TempFile {  // named after its creating process, so leftovers of a killed one can be recognised
   explicit H5TempFile(const std::string& dir);
   ~H5TempFile();
   H5TempFile(const H5TempFile&) = delete;
   H5TempFile& operator=(const H5TempFile&) = delete;
   std::string path;
 };
-// /dev/shm where it has room for a file of `need` bytes of metadata, else `fallback`: a full disk inside libhdf5 is
-// what must not happen.
+// Returns /dev/shm if it has room for a file with `need` bytes of metadata, else `fallback`. libhdf5 must never meet a
+// full disk.
 std::string h5_temp_dir(int64_t need, const std::string& fallback);
 
 H5Id h5_type(DType);  // little-endian; bf16 and f16 as two-byte floats
 void h5_attribute(hid_t at, const char* name, hid_t type, const std::vector<hsize_t>& dims, const void* data);
 void h5_text(hid_t at, const char* name, const std::string& text);
-// Every group above a data set, once, without times. Names come sorted, so the order is always the same.
+// Creates every group above a data set once, without timestamps. Requires: calls in sorted name order, so the group
+// order is deterministic.
 void h5_groups(hid_t file, const std::string& name, std::set<std::string>& made);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Plain C of libhdf5, and _exit on anything odd: this process has nothing to tidy.
+// Plain C API of libhdf5, with _exit on any anomaly: this process needs no cleanup.
 #include "checkpoint/h5_walk.h"
 
 #include <hdf5.h>
@@ -19,7 +19,7 @@ namespace gt {
 namespace {
 
 constexpr int kMaxDepth = 32;
-// A shard holds tensors of a manifest (65,536 at most), weights are those of a model.
+// A shard holds tensors of a manifest (65,536 at most); a weight file holds those of one model.
 constexpr size_t kShardObjects = 70000, kWeightObjects = 20000, kNumbers = 100000;
 
 struct Walk {
@@ -55,7 +55,7 @@ std::string dtype_of(hid_t type) {
   return exponent_bits == 5 && mantissa_bits == 10 && bias == 15 ? "f16" : "";
 }
 
-// "numbers\t<attribute>\t1\t2…" of the data set named last; nothing when it has no such attribute.
+// Prints "numbers\t<attribute>\t1\t2…" for the last data set; nothing when it has no such attribute.
 void numbers(Walk& w, hid_t set, const char* attribute) {
   if (H5Aexists(set, attribute) <= 0) return;
   const hid_t a = H5Aopen(set, attribute, H5P_DEFAULT), type = H5Aget_type(a), space = H5Aget_space(a);
@@ -100,7 +100,7 @@ void data_set(Walk& w, hid_t parent, const char* name) {
   H5Dclose(set);
 }
 
-// Before a group is walked: what is in it alone may be too much.
+// Checked before a group is walked: its own link count may already exceed the limit.
 void require_few_links(const Walk& w, hid_t parent, const char* name) {
   H5G_info_t info;
   if (H5Gget_info_by_name(parent, name, &info, H5P_DEFAULT) < 0) refuse(w, name, "a group that cannot be read");
@@ -133,7 +133,7 @@ herr_t visit(hid_t group, const char* name, const H5L_info_t* link, void* data) 
   return 0;
 }
 
-// Short texts at the root, as "note\tkey\tbytes\n<text>\n".
+// Prints a short text attribute of the root as "note\tkey\tbytes\n<text>\n".
 herr_t attribute(hid_t root, const char* name, const H5A_info_t*, void* data) {
   Walk& w = *static_cast<Walk*>(data);
   const hid_t a = H5Aopen(root, name, H5P_DEFAULT);
@@ -166,11 +166,11 @@ void walk_h5(int file, int say, bool attributes) {
   uint64_t pages = 0;
   statm >> pages;
   statm.close();
-  ::dup2(say, 3);  // the file keeps its own number; nothing else is needed
+  ::dup2(say, 3);  // the file keeps its own descriptor; no other is needed
   if (file <= 3) ::_exit(3);
   limit(RLIMIT_CPU, kH5Seconds);
   limit(RLIMIT_AS, pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{2} << 30));
-  limit(RLIMIT_FSIZE, 0);  // of files: pipes are free
+  limit(RLIMIT_FSIZE, 0);  // files only: pipes are not limited
   limit(RLIMIT_CORE, 0);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5PLset_loading_state(0);

@@ -1,18 +1,19 @@
-// The half of the HDF5 reader that meets libhdf5: runs in a child process that has little to lose (h5_gate.h starts
-// it). Floor 4; includes libhdf5 only in its .cpp.
+// Child-process side of the HDF5 reader (h5_gate.h starts it): the only code that opens files with libhdf5. Includes
+// libhdf5 only in its .cpp.
 #pragma once
 #include <cstddef>
 
 namespace gt {
 
-constexpr size_t kH5SayLimit = size_t{16} << 20;  // bytes that a walk says at most
-constexpr size_t kH5NoteLimit = 60000;            // of one note
-constexpr int kH5Seconds = 60;                    // of processor time
+constexpr size_t kH5SayLimit = size_t{16} << 20;  // output limit, bytes
+constexpr size_t kH5NoteLimit = 60000;            // limit of one note, bytes
+constexpr int kH5Seconds = 60;                    // CPU time limit, s
 
-// Walks the file open as `file` (a number above 3) and says on `say`, a line each, fields split by tabs: `set` name
-// dtype offset dims…, with `attributes` after it `numbers` attribute values…, `note` key bytes + text, and `end`; or
-// `refused` place reason. Groups, hard links and contiguous, unfiltered data sets of f32, f16, bf16, i8 pass; nothing
-// else does. Limits its own time, memory and files, and loads no plugins. Never returns.
+// Walks the HDF5 file open as descriptor `file` (> 3) and writes its structure to descriptor `say`, one line per item,
+// fields separated by tabs: `set` name dtype offset dims...; with `attributes` also `numbers` attribute values...; `note`
+// key bytes + text; finally `end`. On failure: `refused` location reason. Accepts groups, hard links and contiguous,
+// unfiltered data sets of f32, f16, bf16, i8; nothing else. Limits its own time, memory and files; loads no plugins.
+// Never returns.
 [[noreturn]] void walk_h5(int file, int say, bool attributes);
 
 }  // namespace gt

@@ -67,7 +67,7 @@ void encode_record(Writer& w, const SliceRecord& r) {
   for (int64_t v : r.box.extent) w.put(v);
 }
 
-// Every field against the tensor it names; nothing is multiplied before its factors are known to be small.
+// Checks every field against its tensor; factors are bounded before they are multiplied.
 SliceRecord decode_record(Reader& in, const std::string& where, std::span<const TensorShape> tensors,
                           int64_t file_bytes, int64_t from) {
   const size_t start = in.at();

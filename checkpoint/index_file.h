@@ -1,6 +1,5 @@
-// The binary index of a shard, rank-00000.idx: which rectangle of which tensor lies at which byte of the .h5, and the
-// CRC32C of every 1 MiB of it. Loading reads this and never libhdf5. Byte layout: README.md. Knows bytes in memory;
-// opens no files.
+// Binary index of a shard, rank-00000.idx: maps tensor rectangles to byte offsets in the .h5, with the CRC32C of every
+// 1 MiB block. Loading reads this and never libhdf5. Byte layout: README.md. Works on bytes in memory; opens no files.
 #pragma once
 #include <array>
 #include <span>
@@ -17,14 +16,14 @@ constexpr int64_t kBlockBytes = int64_t{1} << kBlockBits;
 
 using Uuid = std::array<uint8_t, 16>;
 std::string to_string(const Uuid&);  // 00112233-4455-8677-8899-aabbccddeeff
-Uuid uuid_from(std::string_view);    // kDamaged when it is not of that form
+Uuid uuid_from(std::string_view);    // kDamaged when malformed
 
 struct SliceRecord {
   uint32_t tensor = 0;  // index in the manifest's list of tensors
   DType dtype = DType::kF32;
   Box box;
   int64_t offset = 0, bytes = 0;  // in the .h5
-  uint32_t crc = 0;               // of the slice as it was in memory
+  uint32_t crc = 0;               // of the slice in memory, before it was written
 };
 
 struct ShardIndex {
@@ -38,15 +37,15 @@ struct ShardIndex {
 
 std::string encode(const ShardIndex&);
 
-// What a record may say of a tensor: from the manifest.
+// Constraints on the records of a tensor, from the manifest.
 struct TensorShape {
   std::string name;
   DType dtype = DType::kF32;
   Shape shape;
 };
 
-// Checks magic, version, every size, both CRCs, every record against its tensor, order, reserved fields. Throws
-// kDamaged naming `where`, the byte, expected and found. kUsage for a newer major version.
+// Decodes an index. Checks magic, version, every size, both CRCs, every record against its tensor, order, reserved
+// fields. Throws kDamaged naming `where`, the byte, expected and found. kUsage for a newer major version.
 ShardIndex decode_index(std::string_view bytes, const std::string& where, std::span<const TensorShape> tensors);
 
 }  // namespace gt

@@ -9,11 +9,11 @@
 namespace gt {
 namespace {
 
-// A rectangle of a tensor and where a shard's data set has it.
+// A rectangle of a tensor and its position in a shard's data set.
 struct Piece {
   std::string file;
   Box box;
-  int64_t begin = 0, elements = 0;  // in the data set, and of all of it
+  int64_t begin = 0, elements = 0;  // offset in the data set; size of the whole data set
   bool whole = false;               // the data set has the rectangle's shape
 };
 
@@ -55,7 +55,7 @@ void make_virtual(hid_t file, const std::string& name, const TensorEntry& t, con
   const H5Id set(H5Dcreate2(file, name.c_str(), type, whole, H5P_DEFAULT, props, H5P_DEFAULT), H5Dclose, name);
 }
 
-// Of every tensor, in the order of files; a shard's rectangles of one tensor follow each other.
+// Rectangles of every tensor, in file order; those of one tensor in one shard are adjacent.
 std::vector<std::vector<Piece>> pieces_by_tensor(const Manifest& m, const ShardRecords& records) {
   std::vector<std::vector<Piece>> out(m.tensors.size());
   for (size_t f = 0; f < records.size(); ++f) {
@@ -77,7 +77,7 @@ std::vector<std::vector<Piece>> pieces_by_tensor(const Manifest& m, const ShardR
   return out;
 }
 
-// Names of the index and the tensor behind each, sorted.
+// Link names in index.h5 and the tensor behind each, sorted.
 std::map<std::string, size_t> names_of(const Manifest& m) {
   constexpr std::string_view kMaster = "master/";
   std::map<std::string, size_t> out;

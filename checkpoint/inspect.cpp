@@ -1,4 +1,4 @@
-// Looking at checkpoints without a mesh: which step a path means, what a folder holds, what a step holds.
+// Read-only queries without a mesh: resolving a path to a step, listing a folder, listing a step.
 #include "checkpoint/inspect.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-// The step number in the name of anything that is or was a step; -1: something else.
+// Step number in the name of anything that is or was a step; -1 otherwise.
 int64_t step_in(const std::string& name) {
   const size_t at = name.find("step-");
   if (at != 0 && name.rfind(".tmp-step-", 0) != 0 && name.rfind(".del-step-", 0) != 0) return -1;
@@ -68,7 +68,7 @@ struct Stats {
   int64_t not_finite = 0;
 };
 
-// nullopt: of what is no floating number.
+// nullopt for a non-float dtype.
 std::optional<Stats> stats_of(Vfs& vfs, const std::string& dir, const Manifest& m, const TensorEntry& t) {
   if (!may_hold(DType::kF32, t.dtype)) return std::nullopt;
   std::vector<float> values(static_cast<size_t>(t.shape.numel()));

@@ -1,4 +1,4 @@
-// What a step holds, for programs. The text for people is inspect_checkpoint() of checkpoint.h.
+// Machine-readable contents of a step. The human-readable form is inspect_checkpoint() of checkpoint.h.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@
 
 namespace gt {
 
-// One JSON object with layout, writer, the whole state and the tensors, and a line feed. Throws as
+// Returns one JSON object with layout, writer, the whole state and the tensors, followed by a newline. Throws like
 // inspect_checkpoint().
 std::string inspect_json(const std::string& step_dir, const InspectOptions&);
 

@@ -1,5 +1,5 @@
-// Checkpoints of llm.c (github.com/karpathy/llm.c, train_gpt2.py): 256 int32 of header, then the tensors, those of all
-// layers stacked, linear weights out x in. Version 3 holds f32, version 5 bf16; both pad the vocabulary to Vp rows.
+// Checkpoints of llm.c (github.com/karpathy/llm.c, train_gpt2.py): a header of 256 int32, then the tensors, those of
+// all layers stacked, linear weights [out, in]. Version 3 is f32, version 5 bf16; both pad the vocabulary to Vp rows.
 #include <array>
 
 #include "checkpoint/weights.h"

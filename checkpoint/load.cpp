@@ -13,7 +13,7 @@ namespace gt {
 namespace {
 
 std::string group_of(const std::string& name) { return name.substr(0, name.rfind('/')); }
-// Ranges of quantization-aware training and of delayed scaling, which a run may begin or end with any checkpoint.
+// Quantizer state of QAT and delayed scaling: a run may enable or disable these with any checkpoint.
 bool of_quantization(const std::string& name) { return name.rfind("qat/", 0) == 0 || name.rfind("fp8/", 0) == 0; }
 std::string describe(const Shape& s, DType t) { return cat(name_of(t), " ", to_string(s)); }
 
@@ -23,14 +23,14 @@ bool names(const std::vector<std::string>& patterns, const std::string& name) {
   });
 }
 
-// All ranks' views against the manifest: every difference at once, the same text on every rank. `resume`: groups that
-// nobody asks for are differences too (optimizer state that would be lost in silence). Returns what the checkpoint
-// lacks and may lack.
+// Compares all ranks' views with the manifest and reports every difference at once, in the same text on every rank.
+// `resume`: tensor groups that no view requests are differences too, since optimizer state would be lost silently.
+// Returns the permitted tensors that the checkpoint lacks.
 std::vector<std::string> require_fit(ProcessGroup& world, const std::string& path, const Manifest& m,
                                      std::span<const ShardView> views, bool resume, const FitOptions& fit) {
   std::map<std::string, const TensorEntry*> stored;
   for (const TensorEntry& t : m.tensors) stored[t.name] = &t;
-  std::map<std::string, std::string> mine;  // name → difference, "" when it fits
+  std::map<std::string, std::string> mine;  // name → difference, "" when it matches
   for (const ShardView& v : views) {
     const auto it = stored.find(v.name);
     if (it == stored.end())
@@ -82,7 +82,7 @@ LoadReport report_of(Vfs& vfs, const std::string& path, const Manifest& m) {
   return r;
 }
 
-// Collective. Throws the same error everywhere.
+// Collective. Throws the same error on every rank.
 LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& manifest_text,
                        std::span<const ShardView> into, bool resume, const AcceptStep& accept, const FitOptions& fit,
                        const Mesh& mesh, const DeviceApi& api, Stream stream) {
@@ -97,7 +97,7 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
     const bool imported = m.state.origin == "import";
     for (const ShardView& v : into)
       (!names.count(v.name) && (of_quantization(v.name) || (imported && v.name.rfind("optim/", 0) == 0)) ? fresh
-                                                                                                          : stored)
+                                                                                                         : stored)
           .push_back(v);
   });
   absent = require_fit(mesh.world(), path, m, stored, resume, fit);
@@ -118,7 +118,7 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
   return report;
 }
 
-// Rank 0's list of candidates and what became of them.
+// Rank 0's list of candidate steps and why each was rejected.
 struct Choice {
   Choice(Vfs& v, const std::string& d) : vfs(v), dir(d) {}
 
@@ -143,7 +143,7 @@ struct Choice {
                known.empty() ? "none" : known);
   }
 
-  // The next candidate that looks whole; nothing when there is none left.
+  // Opens the next candidate that passes the cheap checks; nullopt when none is left.
   std::optional<OpenedStep> next() {
     for (; at < steps.size(); ++at) {
       try {
@@ -156,7 +156,7 @@ struct Choice {
     return std::nullopt;
   }
 
-  // The current candidate is no good.
+  // Rejects the current candidate.
   void refuse(const Error& e) {
     const std::string& path = steps[at].second;
     std::string what = e.what();
@@ -221,7 +221,7 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
         });
         return report;
       } catch (const Error& e) {
-        if (e.code() == Exit::kIo && attempt == 0) continue;  // once more: a network file system may have blinked
+        if (e.code() == Exit::kIo && attempt == 0) continue;  // retry once: a network file system may fail transiently
         if (e.code() != Exit::kIo && e.code() != Exit::kDamaged) throw;
         if (first) {
           choice.refuse(e);

@@ -1,4 +1,4 @@
-// load_checkpoint over a given file system: see checkpoint.h.
+// load_checkpoint() over a given file system: see checkpoint.h.
 #pragma once
 #include <optional>
 #include <string>

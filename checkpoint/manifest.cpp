@@ -25,7 +25,7 @@ DType dtype_from(const std::string& name) {
   fail(Exit::kDamaged, "unknown dtype \"", name, "\"");
 }
 
-// Calls `take` with each value of a list; what it throws names the value: "tensors.17: …".
+// Calls `take` with each value of a list; errors are prefixed with the value's location: "tensors.17: …".
 template <class Take>
 void each(const Json& j, const char* key, const Take& take) {
   const Json& list = member(j, key);
@@ -91,7 +91,7 @@ TensorEntry tensor_from(const Json& j, int files) {
   return t;
 }
 
-// What files are said to hold can be added up.
+// Checks that the declared file sizes can be summed without overflow.
 void check_sizes(const Manifest& m) {
   int64_t room = int64_t{1} << 62;
   const auto take = [&](int64_t bytes, const std::string& name) {

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kLinkNote = "; a link: what it points to stays";
 
-// The steps of the lowest validation losses: those that were evaluated when they were written, or that a manifest calls
-// the best so far. Damaged or unreadable ones have none.
+// Steps with the lowest validation losses: those evaluated when written, or named as best so far by a manifest. Damaged
+// or unreadable steps have none.
 std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& steps, int count) {
   std::map<int64_t, double> losses;
   for (const auto& [n, path] : steps) {
@@ -32,14 +32,14 @@ std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std:
   for (const auto& [n, path] : steps)
     if (const auto it = losses.find(n); it != losses.end()) order.emplace_back(it->second, n);
   std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first < b.first : a.second > b.second;  // of equals the newer one
+    return a.first != b.first ? a.first < b.first : a.second > b.second;  // ties: the newer step
   });
   std::set<int64_t> out;
   for (size_t k = 0; k < order.size() && k < static_cast<size_t>(count); ++k) out.insert(order[k].second);
   return out;
 }
 
-// Weights that were brought here from elsewhere: no training makes them again.
+// Imported weights: training cannot reproduce them.
 bool was_imported(Vfs& vfs, const std::string& path) {
   try {
     return open_step(vfs, path).manifest.state.origin == "import";

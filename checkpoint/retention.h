@@ -1,5 +1,5 @@
-// Which committed steps stay and which go. Nothing that training needs is deleted before a newer step has been read
-// back from the disk, whole, and found good. One process at a time.
+// Retention policy: which committed steps are kept and which are deleted. Nothing a run depends on is deleted before a
+// newer step was read back from disk in full and found valid. One process at a time.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,9 +10,9 @@
 namespace gt {
 
 struct Retention {
-  int keep = 3;            // newest steps; below 1: nothing is ever deleted
-  int64_t keep_every = 0;  // and every step that this divides; 0: none
-  int keep_best = 1;       // and so many of the best validation losses
+  int keep = 3;            // newest steps to keep; below 1: never delete anything
+  int64_t keep_every = 0;  // also keep every step divisible by this; 0: none
+  int keep_best = 1;       // also keep this many steps with the lowest validation loss
 };
 
 struct PrunePlan {
@@ -20,18 +20,17 @@ struct PrunePlan {
     std::string name;  // in the folder
     std::string why;   // "attempt that died", "newest 1 of 3", "older than the 3 newest"
     int64_t bytes = 0;
-    bool leftover = false;  // of an attempt or a deletion: never was a step, or is none any more
+    bool leftover = false;  // left by an attempt or a deletion: not a step
   };
-  std::vector<Entry> keep, remove;  // steps kept, newest first; everything to be removed
+  std::vector<Entry> keep, remove;  // kept steps, newest first; everything to be removed
 };
 
-// Looks only. `attempts`: what died attempts and deletions left goes too. Steps set aside as corrupt or abandoned go
-// when two newer steps exist, and all but the `keep` newest of them in any case.
+// Plans a deletion; changes nothing. `attempts`: also removes leftovers of dead attempts and deletions. Steps set aside
+// as corrupt or abandoned are removed once two newer steps exist; at most the `keep` newest of them ever stay.
 PrunePlan plan_prune(Vfs&, const std::string& dir, const Retention&, bool attempts);
 
-// Does what the plan says. Before a step goes the newest kept step is verified to the last byte, from the disk:
-// kDamaged when it is not good, and nothing was deleted. A removal is a rename to .del-…, a sync of the folder, then
-// unlinks.
+// Executes a plan. Before any step is deleted, the newest kept step is verified to the last byte, from disk. kDamaged
+// when it is invalid; nothing was deleted then. A removal is a rename to .del-…, a sync of the folder, then unlinks.
 void prune(Vfs&, const std::string& dir, const PrunePlan&);
 
 }  // namespace gt

@@ -1,5 +1,5 @@
-// Reading the safetensors format (u64 length, JSON header, data), one file or several with an index. Nothing is
-// trusted.
+// Reads the safetensors format (u64 length, JSON header, data), one file or several with an index. All input is
+// untrusted.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -16,10 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kHeaderLimit = int64_t{16} << 20;  // the format allows 100 MB: far more than any model needs
+constexpr int64_t kHeaderLimit = int64_t{16} << 20;  // the format allows 100 MB, far more than any model needs
 constexpr size_t kNameLimit = 512, kTensorLimit = 20000, kMaxDims = 8;
 
-// Bytes of a type by the format's name for it, and our name where it can hold weights.
+// Format's dtype name -> bytes per element, and our dtype name where it can hold weights.
 const std::map<std::string, std::pair<int64_t, const char*>> kTypes{
     {"F32", {4, "f32"}}, {"F16", {2, "f16"}}, {"BF16", {2, "bf16"}}, {"F64", {8, ""}},     {"BOOL", {1, ""}},
     {"U8", {1, ""}},     {"I8", {1, "i8"}},   {"I16", {2, ""}},      {"U16", {2, ""}},     {"I32", {4, ""}},
@@ -31,8 +31,8 @@ struct Entry {
   bool has_shape = false, has_offsets = false;
 };
 
-// Builds entries while the text is read: nothing is kept that is not part of one, so a hostile header costs no more
-// than its own size.
+// SAX handler that builds entries while parsing and keeps nothing else, so memory for a hostile header is bounded by
+// its own size.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(const std::string& where) : where_(where) {}
@@ -132,7 +132,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::set<std::string> keys_[3];
 };
 
-// Types, products, and that the tensors fill the data from its first to its last byte without holes or overlaps.
+// Checks dtypes, sizes, and that the tensors tile the data region without holes or overlaps.
 void check_entries(const std::string& where, std::vector<Entry>& entries, int64_t data_bytes) {
   std::vector<Entry*> by_place;
   for (Entry& e : entries) {
@@ -162,7 +162,7 @@ void check_entries(const std::string& where, std::vector<Entry>& entries, int64_
   GT_REQUIRE(at == data_bytes, Exit::kDamaged, where, ": ", data_bytes - at, " bytes at the end belong to no tensor");
 }
 
-// A GPT-2 of 1024 blocks has 14,000 tensors, as int8 with their scales 16,000.
+// A GPT-2 of 1024 layers has 14,000 tensors; as int8 with scales 16,000.
 void require_few(const std::string& where, std::string_view text) {
   try {
     require_few_entries(text, kTensorLimit);
@@ -214,7 +214,7 @@ class Safetensors : public WeightFile {
   std::map<std::string, std::string> notes_;
 };
 
-// Several files and an index that says which tensor is where.
+// Several files with an index that maps tensors to files.
 class ShardedSafetensors : public WeightFile {
  public:
   ShardedSafetensors(Vfs& vfs, const std::string& dir) {

@@ -1,5 +1,5 @@
-// Writing the safetensors format (u64 length, JSON header, data). Canonical: names in byte order, data in the same order,
-// spaces until the data begins at a multiple of 8.
+// Writes the safetensors format (u64 length, JSON header, data) canonically: names in byte order, data in the same
+// order, header padded with spaces so the data begins at a multiple of 8.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kPiece = size_t{1} << 20;  // values encoded at once
+constexpr size_t kPiece = size_t{1} << 20;  // values encoded at a time
 
 const char* type_name(DType t) {
   switch (t) {
@@ -29,7 +29,7 @@ int64_t bytes_of(const OutTensor& t) {
   return n;
 }
 
-// Tensors [first, last) as one file.
+// Writes tensors [first, last) as one file.
 void write_one(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& tensors, size_t first, size_t last,
                const Notes& notes, const Fetch& fetch) {
   Json header, metadata;

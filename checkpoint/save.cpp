@@ -25,7 +25,7 @@ SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& s
       if (mesh.rank() == 0) save.commit(aux);
     });
   } catch (const Error& e) {
-    if (mesh.rank() == 0) save.abandon();  // every rank is out of its files: all_or_none has seen them all
+    if (mesh.rank() == 0) save.abandon();  // every rank has closed its files: all_or_none synchronised them
     throw save_error(state.step, e);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -52,7 +52,7 @@ SaveReport save_streamed(const std::string& dir, const TrainState& state, std::s
   return save_checkpoint(vfs, dir, state, tensors, aux, options, mesh, host, {}, fetch);
 }
 
-// What we wrote came back different: an I/O failure of this attempt, no damaged checkpoint.
+// A failed readback is an I/O failure of this attempt, not a damaged checkpoint.
 Error save_error(int64_t step, const Error& e) {
   return Error(cat("checkpoint of step ", step, ": ", e.what()), e.code() == Exit::kDamaged ? Exit::kIo : e.code());
 }

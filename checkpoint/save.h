@@ -1,6 +1,6 @@
-// One save, as one rank sees it, in the order of its phases: plan and begin (collective), snapshot or not, write (this
-// rank alone), commit, retention (rank 0 alone). What runs on the training thread and what in the background is the
-// caller's choice: phases that are not collective touch no other rank and no device memory that was snapshotted.
+// One save from the view of one rank, phase by phase: plan and begin (collective), optional snapshot, write (this rank
+// only), commit and retention (rank 0 only). The caller decides what runs on the training thread and what in the
+// background: non-collective phases touch no other rank and no device memory that was snapshotted.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,8 +14,7 @@
 
 namespace gt {
 
-// Host memory that a device copies to at full speed and that holds what a rank is about to write. Grows to what the
-// largest save needs and stays.
+// Pinned host staging buffer for what a rank is about to write. Grows to the size of the largest save and is kept.
 class Staging {
  public:
   explicit Staging(const DeviceApi& api) : api_(api) {}
@@ -37,20 +36,20 @@ class SaveAttempt {
   SaveAttempt(Vfs&, const std::string& dir, const TrainState&, const SaveOptions&, const Mesh&, const DeviceApi&,
               Stream);
 
-  // Collective: what each rank holds is told to all, the attempt gets its name. Throws the same error everywhere.
+  // Collective. Exchanges what each rank holds and names the attempt. Throws the same error on every rank.
   void plan(std::span<const ShardView>);
   void begin();
-  void set_fetch(FetchTensor fetch) { fetch_ = std::move(fetch); }  // of views without data
-  // This rank: copies what it will write, so that training may go on. Afterwards write() reads the copy.
+  void set_fetch(FetchTensor fetch) { fetch_ = std::move(fetch); }  // for views without data
+  // This rank: copies what it will write, so training can continue; write() then reads the copy.
   void snapshot(Staging&);
-  int64_t stored_bytes() const;  // that this rank writes
-  // This rank: the folder where it is missing, its shard and index, synced. Throws IoError, kNumerical.
+  int64_t stored_bytes() const;  // bytes this rank writes
+  // This rank: creates the folder if missing and writes its shard and index, synced. Throws IoError, kNumerical.
   void write();
-  void share_hashes();  // collective, after all ranks wrote: rank 0 learns theirs
-  // Rank 0, after all ranks wrote: checks what they wrote, seals it, renames it. Throws IoError.
+  void share_hashes();  // collective, after all ranks wrote: sends every rank's hashes to rank 0
+  // Rank 0, after all ranks wrote: checks the shards, writes the sealed manifest, renames. Throws IoError.
   void commit(const std::vector<AuxFile>&);
   void abandon() noexcept;  // rank 0: removes the attempt
-  // Rank 0, after the commit: `latest`, steps of a left branch, retention. What fails here becomes a warning.
+  // Rank 0, after the commit: `latest`, abandoned steps, retention. Failures here become warnings.
   SaveReport after();
 
  private:
@@ -68,26 +67,26 @@ class SaveAttempt {
   const Mesh& mesh_;
   const DeviceApi& api_;
   const Stream stream_;
-  std::vector<std::vector<StoredTensor>> parts_;  // what this rank writes, a file each
+  std::vector<std::vector<StoredTensor>> parts_;  // what this rank writes, one entry per file
   Manifest m_;
   FetchTensor fetch_;
-  std::vector<int> parts_of_;  // [rank]: files
+  std::vector<int> parts_of_;  // [rank]: number of files
   std::string temp_, text_;
   ShardRecords records_;  // of all shards, for index.h5
   std::vector<std::string> warnings_;
-  std::vector<std::string> own_hashes_, hashes_;  // of this rank's shards; of all in the order of the manifest
+  std::vector<std::string> own_hashes_, hashes_;  // of this rank's shards; of all shards in manifest order
 };
 
-// Collective. Would all ranks write one attempt? Compares MIN and MAX of a hash of what it is named after.
+// Collective. Returns whether all ranks would write the same attempt, from MIN and MAX of a hash of its name.
 bool same_attempt(const Mesh&, const TrainState&);
 
-// What a rank with these views writes, and copies for that: bytes.
+// Bytes that a rank with these views writes, and copies for a snapshot.
 int64_t snapshot_bytes(std::span<const ShardView>);
 
-// The error of an attempt as callers see it.
+// Converts the error of an attempt to the one callers receive.
 Error save_error(int64_t step, const Error&);
 
-// save_checkpoint over a given file system: see checkpoint.h.
+// save_checkpoint() over a given file system: see checkpoint.h.
 SaveReport save_checkpoint(Vfs&, const std::string& dir, const TrainState&, std::span<const ShardView>,
                            const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream,
                            const FetchTensor& fetch = {});

@@ -27,10 +27,10 @@ Uuid attempt_uuid(const std::string& run_uuid, int64_t step, uint32_t attempt) {
   return u;
 }
 
-// What a rank tells the others of a tensor.
+// What each rank reports about one tensor.
 struct Row {
   int64_t dtype, blocks, rank;
-  int64_t first_part, last_part;  // that hold some of it; -1: none does
+  int64_t first_part, last_part;  // part files that hold some of it; -1: none
   std::array<int64_t, Shape::kMaxRank> dim;
 };
 
@@ -40,7 +40,7 @@ bool same_attempt(const Mesh& mesh, const TrainState& state) {
   const Uuid u = attempt_uuid(state.run_uuid, state.step, 0);
   int64_t tag = 0;
   std::memcpy(&tag, u.data(), sizeof tag);
-  int64_t most[2] = {tag, ~tag};  // ~ turns the order round: the second becomes ~MIN
+  int64_t most[2] = {tag, ~tag};  // ~ reverses the order: the second maximum becomes ~MIN
   mesh.world().all_reduce({reinterpret_cast<std::byte*>(most), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
   return most[0] == ~most[1];
 }
@@ -54,7 +54,7 @@ int64_t snapshot_bytes(std::span<const ShardView> views) {
 
 std::byte* Staging::room(int64_t bytes) {
   if (bytes > size_) {
-    free();  // before the larger one, so that never both exist
+    free();  // free first, so both never exist at once
     data_ = static_cast<std::byte*>(api_.alloc_host(bytes));
     size_ = bytes;
   }
@@ -81,7 +81,7 @@ SaveAttempt::SaveAttempt(Vfs& vfs, const std::string& dir, const TrainState& sta
   m_.device = cat(api.name, ", ", api.describe(stream.device.index));
 }
 
-// What each rank holds and whether it stores some of it, told to all: names become numbers, the same on every rank.
+// Exchanges what each rank holds and stores. Assigns the same tensor indices on every rank.
 void SaveAttempt::plan(std::span<const ShardView> views) {
   std::string table;
   all_or_none(mesh_, [&] {
@@ -106,10 +106,11 @@ void SaveAttempt::plan(std::span<const ShardView> views) {
   all_or_none(mesh_, [&] { merge(tables); });
 }
 
-// A tensor that ranks hold and none stores stays in the list, without files: the coverage check will refuse it.
+// Builds the global tensor list. A tensor that ranks hold but none stores stays in it without files; the coverage check
+// rejects it.
 void SaveAttempt::merge(const std::vector<std::string>& tables) {
   std::map<std::string, TensorEntry> all;
-  int first_file = 0;  // of the rank
+  int first_file = 0;  // first file of the rank
   parts_of_.clear();
   for (size_t r = 0; r < tables.size(); ++r) {
     if (r > 0) first_file += parts_of_.back();
@@ -141,8 +142,8 @@ void SaveAttempt::merge(const std::vector<std::string>& tables) {
   for (auto& [name, t] : all) m_.tensors.push_back(std::move(t));
 }
 
-// Rank 0 chooses a number that no earlier attempt of this step left behind. Nothing is synced here: that may take a busy
-// disk seconds, and training stands still.
+// Rank 0 picks an attempt number that no earlier attempt of this step left behind. Nothing is synced here: on a busy
+// disk that can take seconds, and training is stalled.
 void SaveAttempt::begin() {
   uint32_t attempt = 0;
   const auto name = [&] {
@@ -152,7 +153,7 @@ void SaveAttempt::begin() {
     if (mesh_.rank() != 0) return;
     try {
       clean_attempts(vfs_, dir_);
-    } catch (const IoError&) {  // leftovers that cannot be removed are no reason not to save
+    } catch (const IoError&) {  // leftovers that cannot be removed do not prevent a save
     }
     if (options_.commit_by_marker) clear_place(dir_ + "/" + step_name(m_.step));
     std::error_code ec;
@@ -163,8 +164,8 @@ void SaveAttempt::begin() {
   m_.uuid = attempt_uuid(m_.state.run_uuid, m_.step, attempt);
 }
 
-// Of an attempt that is to be made in its final place: a step of that number belongs to a branch that the run has left.
-// The marker says that what is there is no checkpoint before its manifest is whole.
+// Prepares a commit-by-marker attempt in its final folder. An existing step of that number belongs to an abandoned
+// branch of the run. The marker declares the folder an attempt until its manifest is complete.
 void SaveAttempt::clear_place(const std::string& folder) {
   std::error_code ec;
   if (std::filesystem::exists(std::filesystem::symlink_status(folder, ec))) set_aside(vfs_, folder, "abandoned");
@@ -202,7 +203,7 @@ void SaveAttempt::snapshot(Staging& staging) {
 }
 
 void SaveAttempt::write() {
-  make_directory(vfs_, temp_);  // by whoever comes first
+  make_directory(vfs_, temp_);  // created by whichever rank comes first
   ShardJob job{temp_,
                {m_.step, to_string(m_.uuid), layout_json(m_), mesh_.rank(), 0},
                m_.uuid,
@@ -227,8 +228,8 @@ void SaveAttempt::share_hashes() {
     for (std::string& hash : unpack(rank)) hashes_.push_back(std::move(hash));
 }
 
-// Every index is read back and checked, and the rectangles of all of them must fill every tensor: a rank that wrote
-// elsewhere, or not at all, or twice, ends the attempt here.
+// Re-reads and checks every index; the rectangles of all of them must cover every tensor. A rank that wrote elsewhere,
+// not at all, or twice aborts the attempt here.
 void SaveAttempt::collect_indexes() {
   std::vector<std::vector<Box>> boxes(m_.tensors.size());
   const auto shapes = m_.shapes();
@@ -261,7 +262,7 @@ void SaveAttempt::add_aux(const AuxFile& a) {
   m_.aux.push_back({a.name, static_cast<int64_t>(bytes.size()), sha256_hex(bytes)});
 }
 
-// For people: that it could not be made is no reason to lose a checkpoint.
+// A convenience file: failing to write it must not lose a checkpoint.
 void SaveAttempt::write_index_h5() {
   const std::string path = temp_ + "/index.h5";
   try {
@@ -285,11 +286,11 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   m_.compiler = "g++ " __VERSION__;
 #endif
   text_ = to_text(m_);
-  parse_manifest(text_, temp_ + "/manifest.json");  // what a reader would refuse is never committed
+  parse_manifest(text_, temp_ + "/manifest.json");  // never commit what a reader would reject
   if (options_.commit_by_marker) {
     sync_directory(vfs_, temp_);
     if (options_.may_commit) options_.may_commit();
-    seal(temp_);  // this is the commit
+    seal(temp_);  // commit point
     return;
   }
   seal(temp_);
@@ -297,7 +298,7 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   std::error_code ec;
   if (options_.may_commit) options_.may_commit();
   if (std::filesystem::exists(std::filesystem::symlink_status(final, ec))) set_aside(vfs_, final, "abandoned");
-  rename_file(vfs_, temp_, final);  // this is the commit
+  rename_file(vfs_, temp_, final);  // commit point
   sync_directory(vfs_, dir_);
 }
 
@@ -309,10 +310,10 @@ void SaveAttempt::seal(const std::string& folder) {
 void SaveAttempt::abandon() noexcept {
   if (mesh_.rank() != 0 || temp_.empty()) return;
   try {
-    if (options_.commit_by_marker) vfs_.unlink(temp_ + "/manifest.json");  // from now on it is an attempt and no step
+    if (options_.commit_by_marker) vfs_.unlink(temp_ + "/manifest.json");  // turns the folder back into an attempt
     remove_tree(vfs_, temp_);
     if (options_.commit_by_marker) vfs_.unlink(attempt_marker(temp_));
-  } catch (...) {  // the next save cleans up what is left
+  } catch (...) {  // the next save removes what is left
   }
 }
 
@@ -322,7 +323,7 @@ void SaveAttempt::write_latest(const std::string& text) {
   sync_directory(vfs_, dir_);
 }
 
-// What may fail without harm: the checkpoint is committed.
+// Steps after the commit; their failures become warnings.
 SaveReport SaveAttempt::after() {
   SaveReport report;
   report.path = dir_ + "/" + step_name(m_.step);

@@ -16,8 +16,7 @@
 namespace gt {
 namespace {
 
-// The overlap of a stored rectangle and a wanted one, as runs that are contiguous on both sides, in ascending file
-// order.
+// Overlap of a stored and a requested rectangle, as runs that are contiguous on both sides, in ascending file order.
 class Overlap {
  public:
   Overlap(const SliceRecord& from, const Box& overlap, const BoxPiece& to, const ShardView& view)
@@ -30,7 +29,7 @@ class Overlap {
         offset_(from.offset),
         view_(&view),
         tensor_(from.tensor) {
-    // Dimensions that both sides hold whole below the run's own are part of the run.
+    // Inner dimensions that both rectangles span fully are merged into the run.
     size_t k = Shape::kMaxRank - 1;
     while (k > 0 && whole(k)) --k;
     outer_ = k;
@@ -41,7 +40,7 @@ class Overlap {
     locate();
   }
 
-  int64_t position() const { return src_; }  // in the file, of the next byte to copy
+  int64_t position() const { return src_; }  // file offset of the next byte to copy
   int64_t tensor() const { return tensor_; }
   bool on_host() const { return view_->data.device.kind == DeviceKind::kCpu; }
   bool finished() const { return done_runs_ == runs_; }
@@ -49,7 +48,7 @@ class Overlap {
   DType stored() const { return type_; }
   DType wanted() const { return view_->data.dtype; }
 
-  // The next bytes of the file that lie before `end`: where their elements go, and how many bytes they are.
+  // Consumes the file bytes before `end`: returns the destination of their elements, and the byte count.
   std::pair<std::byte*, int64_t> take(int64_t end) {
     const int64_t n = std::min(left_, end - src_);
     GT_CHECK(n % item_ == 0, "an element of ", view_->name, " lies across two blocks");
@@ -116,7 +115,7 @@ void put_rounded(float x, DType t, std::byte* to) {
   std::memcpy(to, &half, sizeof half);
 }
 
-// Elements of one floating type as another: what a run of one precision kept for a run of another.
+// Converts elements between floating types, for runs whose precision differs from the checkpoint's.
 void convert(DType from, const std::byte* src, int64_t bytes, DType to, std::vector<std::byte>& out) {
   const int64_t n = bytes / size_of(from);
   out.resize(static_cast<size_t>(n * size_of(to)));
@@ -127,7 +126,7 @@ struct Later {
   bool operator()(const Overlap* a, const Overlap* b) const { return a->position() > b->position(); }
 };
 
-// What is wanted of one shard, front to back: says which block comes next, and takes what it holds.
+// Iterates over the requested bytes of one shard, front to back: reports the next block and copies out of it.
 class ShardCursor {
  public:
   explicit ShardCursor(std::vector<Overlap> overlaps) : overlaps_(std::move(overlaps)) {
@@ -138,7 +137,7 @@ class ShardCursor {
   int64_t next_block() const { return queue_.empty() ? -1 : queue_.top()->position() / kBlockBytes; }
   int64_t next_tensor() const { return queue_.top()->tensor(); }
 
-  // `block`: bytes [begin, end) of the file; null: goes on without copying. True: copies to a device are under way.
+  // `block`: bytes [begin, end) of the file; null: skip without copying. Returns true if device copies are pending.
   bool take(const std::byte* block, int64_t begin, int64_t end, const DeviceApi* api, Stream stream) {
     bool in_flight = false;
     while (!queue_.empty() && queue_.top()->position() < end) {
@@ -150,7 +149,7 @@ class ShardCursor {
         if (block == nullptr) continue;
         const std::byte* src = block + from;
         if (o->stored() != o->wanted()) {
-          if (in_flight) api->synchronize(stream);  // perhaps from `converted_`
+          if (in_flight) api->synchronize(stream);  // a pending copy may read `converted_`
           convert(o->stored(), src, n, o->wanted(), converted_);
           src = converted_.data();
           n = static_cast<int64_t>(converted_.size());
@@ -177,7 +176,7 @@ std::pair<int64_t, int64_t> bytes_of_block(const ShardIndex& index, int64_t b) {
   return {b * kBlockBytes, std::min((b + 1) * kBlockBytes, index.file_bytes)};
 }
 
-// One block, checked.
+// Reads one block and checks its CRC32C.
 void read_block(const File& file, const ShardIndex& index, int64_t b, const std::string& tensor, std::byte* to) {
   const auto [begin, end] = bytes_of_block(index, b);
   file.read(to, end - begin, begin);
@@ -186,7 +185,7 @@ void read_block(const File& file, const ShardIndex& index, int64_t b, const std:
              ") is wrong; it holds part of ", tensor);
 }
 
-// Lets the disk work while blocks are checked and copied, where one block is wanted after the other.
+// Starts readahead when blocks are read sequentially, to overlap disk with checksums and copies.
 class ReadAhead {
  public:
   void before(const File& file, const ShardIndex& index, int64_t b) {
@@ -204,7 +203,7 @@ class ReadAhead {
   int64_t last_ = -2, hinted_ = 0;
 };
 
-// Reads one shard front to back, block by block, and hands out what the overlaps ask for.
+// Reads one shard front to back, block by block, and copies what the overlaps request.
 void read_shard(const File& file, const ShardIndex& index, const std::vector<TensorShape>& tensors,
                 std::vector<Overlap> overlaps, const DeviceApi* api, Stream stream) {
   ShardCursor cursor(std::move(overlaps));
@@ -239,7 +238,7 @@ struct Want {
   BoxPiece piece;
 };
 
-// What the views want, by tensor; padding is cleared on the way.
+// Requested rectangles by tensor; clears vocabulary padding on the way.
 std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors,
                                                std::span<const ShardView> views, const DeviceApi* api, Stream stream) {
   std::map<std::string, uint32_t> ids;
@@ -261,7 +260,7 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
   return out;
 }
 
-// Every wanted element exactly once: the rectangles of a wanted tensor must be disjoint and fill it.
+// Every requested element exactly once: the stored rectangles of a requested tensor must tile it.
 void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors,
                     const std::map<uint32_t, std::vector<Want>>& wants, const std::map<int, ShardIndex>& indexes) {
   std::map<uint32_t, std::vector<Box>> boxes;
@@ -294,11 +293,11 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
 
 namespace {
 
-// What a rank wants of a step, by shard.
+// What a rank reads from a step, by shard.
 struct Plan {
   std::vector<TensorShape> tensors;
   std::map<uint32_t, std::vector<Want>> wants;
-  std::map<int, ShardIndex> own;  // indexes, where the caller keeps none
+  std::map<int, ShardIndex> own;  // indexes, unless the caller passes a cache
   std::map<int, std::vector<Overlap>> overlaps;
 };
 
@@ -351,7 +350,7 @@ std::vector<Place> wanted_blocks(const Plan& plan) {
   return out;
 }
 
-// Blocks that several ranks want, with the one of them that reads it; they take turns.
+// Blocks that several ranks need, each with the rank that reads it, assigned round-robin.
 std::map<Place, int> readers_of(ProcessGroup& group, const std::vector<Place>& mine) {
   const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Place));
   std::map<Place, std::vector<int>> all;
@@ -370,8 +369,8 @@ std::map<Place, int> readers_of(ProcessGroup& group, const std::vector<Place>& m
   return out;
 }
 
-// This rank's part of a load in which each shared block is read once. What goes wrong is kept until the end: the others
-// count on this rank's broadcasts.
+// This rank's part of a load that reads each shared block once. Errors are deferred to the end: other ranks depend on
+// this rank's broadcasts.
 class SharedRead {
  public:
   SharedRead(Vfs& vfs, const std::string& dir, const Manifest& m, const Plan& plan, const DeviceApi* api, Stream stream)
@@ -386,7 +385,7 @@ class SharedRead {
   }
 
  private:
-  static constexpr int64_t kHead = 8;  // of a message: 0, or an exit code and then its text instead of the block
+  static constexpr int64_t kHead = 8;  // message header: 0, or an exit code followed by its text instead of the block
 
   template <class Body>
   void keep_failure(const Body& body) {
@@ -417,7 +416,7 @@ class SharedRead {
     if (at != cursors_.end() && at->second.next_block() == place.second) take(at->second, place.second, bytes);
   }
 
-  // Blocks that this rank alone wants.
+  // Reads the blocks that only this rank needs.
   void read_up_to(int f, ShardCursor& cursor, int64_t end) {
     for (int64_t b; (b = cursor.next_block()) >= 0 && b < end;) {
       std::byte* bytes = block_.data() + kHead;

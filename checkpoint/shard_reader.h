@@ -1,5 +1,5 @@
-// Tensors out of a step directory, by rectangles: what a view asks for is intersected with what the indexes offer, and
-// only the 1 MiB blocks that hold it are read, each once, each checked before a byte of it is used. No libhdf5.
+// Reads tensors from a step directory by rectangles. Requested rectangles are intersected with the stored ones; only
+// the 1 MiB blocks that overlap are read, each once, and each is checked before use. No libhdf5.
 #pragma once
 #include <map>
 #include <span>
@@ -11,25 +11,25 @@
 
 namespace gt {
 
-// One index, checked against the manifest. `files`: its place in manifest.files. kDamaged, kIo.
+// Reads one index and checks it against the manifest. `file`: index into manifest.files. kDamaged, kIo.
 ShardIndex read_index(Vfs&, const std::string& dir, const Manifest&, int file, std::span<const TensorShape>);
 
-// All elements 0.
+// Zero-fills a view.
 void clear_view(const ShardView&, const DeviceApi* api, Stream);
 
-// Whether a view of this type takes what is stored as that one: the same, or both floating.
+// Returns whether a view of dtype `wanted` can be filled from `stored`: identical types, or both floating-point.
 bool may_hold(DType wanted, DType stored);
 
-// Fills every view; vocabulary padding becomes 0. The names and shapes must be those of the manifest (kInternal), and
-// the types such that one may hold the other: f32 is rounded to the halves of a view, halves are widened. Working
-// memory: the indexes and one block. `api` may be null when all views are in host memory. Throws kDamaged naming file,
-// block, byte range and tensor; kIo. The views' contents are undefined after an error. `cache`: the indexes read so far,
-// by place in manifest.files, for callers that come back for more; null: none is kept.
+// Fills every view; vocabulary padding becomes 0. Requires: names and shapes match the manifest (kInternal) and dtypes
+// satisfy may_hold(). f32 is rounded to a 16-bit view; bf16 and f16 are widened. Working memory: the indexes and one
+// block. `api` may be null when all views are in host memory. Throws kDamaged naming file, block, byte range and
+// tensor; kIo. After an error the contents of the views are undefined. `cache`: indexes read so far, keyed by index
+// into manifest.files, for repeated calls; null: none is kept.
 void read_views(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api, Stream,
                 std::map<int, ShardIndex>* cache = nullptr);
 
-// Collective over the mesh, the same for every rank of `group`: a block that several of its ranks want is read by one
-// of them and sent to the others. Working memory: one block more, and a list of blocks.
+// read_views() for every rank of `group`, reading shared blocks once. Collective over the mesh. A block that several
+// ranks need is read by one of them and broadcast. Working memory: one more block, and a list of blocks.
 void read_views_once(Vfs&, const std::string& dir, const Manifest&, std::span<const ShardView>, const DeviceApi* api,
                      Stream, const Mesh&, ProcessGroup& group);
 

@@ -9,16 +9,16 @@
 namespace gt {
 namespace {
 
-// Something to put into the file: metadata, or a rectangle with its record.
+// A range of the file: metadata, or a rectangle with its record.
 struct Extent {
   int64_t offset, bytes;
   const std::byte* data;
   bool on_host;
   SliceRecord* record;
-  const Shape* global;  // of the tensor; null: metadata
+  const Shape* global;  // global shape of the tensor; null: metadata
 };
 
-// The first value that is NaN or infinite: all bits of its exponent are set. -1: none.
+// Index of the first NaN or infinity (all exponent bits set); -1: none.
 template <class Bits>
 int64_t first_not_finite(const std::byte* data, int64_t bytes, Bits exponent) {
   const int64_t count = bytes / static_cast<int64_t>(sizeof exponent);
@@ -41,8 +41,8 @@ int64_t first_not_finite(DType t, std::span<const std::byte> x) {
   return t == DType::kF16 ? first_not_finite<uint16_t>(x.data(), bytes, 0x7c00) : -1;
 }
 
-// A piece at a time, so that what the copy brought into the cache is still there when it is checked; none lies in two
-// blocks.
+// Chunk size of host copies: small enough that a copied chunk is still in cache when it is checksummed. A chunk never
+// crosses a block boundary.
 constexpr int64_t kHostPiece = int64_t{256} << 10;
 
 uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
@@ -89,7 +89,7 @@ std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
   return "?";
 }
 
-// From the disk, not from the kernel's copy.
+// Re-reads the shard from disk, bypassing the page cache.
 void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
   const File file = File::open(vfs, path);
   file.drop_cache();
@@ -102,15 +102,16 @@ void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
   }
 }
 
-// The tensor that is being written, where it is in memory for that long only.
+// The tensor being written, where tensors are fetched one at a time.
 class Fetched {
  public:
   explicit Fetched(const ShardJob& job) : job_(job) {}
 
-  // Where a rectangle begins, which is contiguous in the tensor: those of whole tensors are, cut at fused blocks.
+  // Returns the data of a rectangle, which must be contiguous in the tensor. Rectangles of whole tensors, split at
+  // fused blocks, are.
   const std::byte* data(const SliceRecord& r, const Shape& global) {
     if (tensor_ != r.tensor) {
-      values_ = {};  // before the next one, so that never both exist
+      values_ = {};  // freed first, so both never exist at once
       const std::string name = name_of_record(r, job_);
       values_ = job_.fetch(name);
       tensor_ = r.tensor;
@@ -152,7 +153,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
   std::vector<StoredTensor> out;
   for (auto& [name, entry] : by_name) {
     auto& [tensor, parts] = entry;
-    if (parts.empty()) continue;  // nothing but padding
+    if (parts.empty()) continue;  // padding only
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.box.at < b.box.at; });
     for (const Part& p : parts) {
       tensor.set.boxes.push_back(p.box);
@@ -164,7 +165,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
 }
 
 std::vector<std::vector<StoredTensor>> cut_into_parts(std::vector<StoredTensor> tensors, int64_t part_bytes) {
-  // Metadata: at most twice 16 KiB and 1 KiB a data set (skeleton.cpp); payload begins on a page.
+  // Metadata: at most 2 x 16 KiB plus 1 KiB per data set (skeleton.cpp); payload begins on a page boundary.
   constexpr int64_t kPage = 4096, kHead = 10 * kPage, kSet = 2 * 1024 + kPage;
   std::vector<std::vector<StoredTensor>> parts(1);
   int64_t used = kHead;

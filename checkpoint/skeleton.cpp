@@ -91,7 +91,7 @@ std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>
   return offsets;
 }
 
-// Data extents of the sparse file, less the places of the data sets.
+// Data extents of the sparse file, minus the ranges of the data sets.
 void read_metadata(const std::string& path, const std::vector<DataSet>& sets, Skeleton& out) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_io("opening of " + path, -errno);

@@ -27,7 +27,7 @@ double float_from(const Json& j, const char* key) {
 }
 
 constexpr const char* kCursorKeys[] = {"consumed_samples", "skip_windows", "data"};
-// Every key that this program reads; the rest is carried.
+// Keys that this program reads; all others are carried.
 constexpr const char* kKnown[] = {"step",
                                   "consumed_samples",
                                   "consumed_tokens",

@@ -1,4 +1,4 @@
-// The trainer's state as the JSON of a manifest. Floats are C99 hex strings, so that they come back bit for bit.
+// Trainer state as manifest JSON. Floats are C99 hex strings, so they round-trip bitwise.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,10 +8,10 @@
 namespace gt {
 
 nlohmann::ordered_json to_json(const TrainState&);
-// Unknown keys go to `carry`. Throws nlohmann's exceptions or Error where a key is absent or of another type.
+// Unknown keys go to `carry`. Throws nlohmann's exceptions or Error when a key is absent or has the wrong type.
 TrainState state_from(const nlohmann::ordered_json&);
 
-// Integers beyond 2^53 are strings: readers in other languages hold numbers as doubles.
+// Integers beyond 2^53 are strings: JSON readers of other languages store numbers as doubles.
 nlohmann::ordered_json integer_json(uint64_t);
 uint64_t integer_from(const nlohmann::ordered_json&, const char* key);
 

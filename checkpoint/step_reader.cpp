@@ -58,13 +58,13 @@ uint16_t f16_from(float v) {
   if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7e00);
   const float x = std::fabs(v);
   if (x == 0) return sign;
-  if (x >= 65520.f) return static_cast<uint16_t>(sign | 0x7c00);  // halfway to the first number beyond 65504
+  if (x >= 65520.f) return static_cast<uint16_t>(sign | 0x7c00);  // midpoint between 65504 and the next f16 step
   int exponent = 0;
   std::frexp(x, &exponent);                       // x = m 2^exponent, m in [0.5, 1)
   const int last = std::max(exponent - 11, -24);  // weight of the last mantissa bit: 11 bits, or a subnormal
-  // Default rounding is to nearest even; the product and the quotient by powers of two are exact.
+  // The default mode rounds to nearest even; scaling by powers of two is exact.
   const auto units = static_cast<uint32_t>(std::nearbyint(std::ldexp(x, -last)));
-  // Units carry the hidden bit, so a carry into the next binade is a carry into the exponent field.
+  // `units` includes the hidden bit, so a carry into the next binade carries into the exponent field.
   const uint32_t field = last == -24 ? 0 : static_cast<uint32_t>(last + 24);
   return static_cast<uint16_t>(sign | ((field << 10) + units));
 }

@@ -50,7 +50,7 @@ bool is_attempt(const std::string& path) {
     const std::string file = path + "/manifest.json";
     parse_manifest(read_file(vfs, file, kManifestLimit), file);
     return false;
-  } catch (const Error& e) { return e.code() != Exit::kUsage; }  // kUsage: of a newer program, and whole
+  } catch (const Error& e) { return e.code() != Exit::kUsage; }  // kUsage: written by a newer program, but complete
 }
 
 std::string step_name(int64_t step) {
@@ -172,7 +172,7 @@ std::vector<std::string> clean_attempts(Vfs& vfs, const std::string& dir) {
   for (const std::string& name : out) remove_attempt(vfs, dir, name);
   std::error_code ec;
   if (!fs::is_directory(dir, ec)) return out;
-  for (const auto& e : entries(dir))  // of steps that were committed, or of nothing
+  for (const auto& e : entries(dir))  // markers of committed steps, or of none
     if (e.path().filename().string().rfind(".attempt-step-", 0) == 0) vfs.unlink(e.path().string());
   return out;
 }

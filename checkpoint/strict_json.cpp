@@ -22,7 +22,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t v) override { return put(Json(v)); }
   bool number_float(number_float_t v, const string_t&) override { return put(Json(v)); }
   bool string(string_t& v) override { return put(Json(std::move(v))); }
-  bool binary(binary_t&) override { return false; }  // has no form in text
+  bool binary(binary_t&) override { return false; }  // has no text form
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
@@ -33,7 +33,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
-    // By its kind: the exception is passed as its base.
+    // Rethrow with its dynamic type: the handler receives the base class.
     if (const auto* parse = dynamic_cast<const Json::parse_error*>(&e)) throw *parse;
     if (const auto* range = dynamic_cast<const Json::out_of_range*>(&e)) throw *range;
     fail(Exit::kDamaged, e.what());
@@ -42,8 +42,8 @@ class Builder : public nlohmann::json_sax<Json> {
  private:
   struct Container {
     Json value;
-    std::string key;             // of this container in the one around it
-    std::set<std::string> keys;  // of an object, seen so far
+    std::string key;             // key of this container in its parent
+    std::set<std::string> keys;  // keys of an object so far
   };
 
   bool open(Json value) {
@@ -65,7 +65,7 @@ class Builder : public nlohmann::json_sax<Json> {
     Json& parent = open_.back().value;
     if (parent.is_array())
       parent.get_ref<Json::array_t&>().push_back(std::move(value));
-    else  // not operator[], which looks through all keys: key() knows that this one is new
+    else  // not operator[], which searches all keys: key() has checked that this one is new
       parent.get_ref<Json::object_t&>().emplace_back(std::move(key_), std::move(value));
     return true;
   }
@@ -79,7 +79,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
 void require_few_entries(std::string_view text, size_t most) {
   constexpr size_t kMostLevels = 100;
-  std::vector<size_t> entries;  // of the containers around, less one
+  std::vector<size_t> entries;  // per open container: entries - 1
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
       case '"':
@@ -88,7 +88,7 @@ void require_few_entries(std::string_view text, size_t most) {
       case '{':
       case '[':
         entries.push_back(0);
-        if (entries.size() > kMostLevels) return;  // refused for that
+        if (entries.size() > kMostLevels) return;  // rejected later for its nesting
         break;
       case '}':
       case ']':

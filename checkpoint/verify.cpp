@@ -23,7 +23,7 @@ std::string hex(uint32_t v) {
   return text;
 }
 
-// Rows (places in dimension 0) of the logical tensor that bytes [begin, end) of the shard hold part of.
+// Rows (indices of dimension 0) of the logical tensor affected by bytes [begin, end) of the shard.
 std::pair<int64_t, int64_t> rows_hit(const SliceRecord& r, int64_t begin, int64_t end) {
   const int64_t row = r.bytes / r.box.extent[0];
   const int64_t first = (std::max(begin, r.offset) - r.offset) / row,
@@ -54,7 +54,7 @@ std::string description(const H5Set& s) {
              list(s.rects), ", hash ", hex(crc32c(s.rects.data(), s.rects.size() * sizeof(int64_t))));
 }
 
-// One more rectangle of a data set. Records come in the order of the file.
+// Appends one rectangle to a data set. Records come in file order.
 void merge(H5Set& set, const SliceRecord& r, const TensorShape& t) {
   const auto n = static_cast<size_t>(r.box.ndim);
   if (set.offset < 0) {
@@ -89,7 +89,7 @@ class Verification {
  private:
   void add(Finding f) { out_.findings.push_back(std::move(f)); }
 
-  // Runs a check that throws; what it says of a damaged file becomes a finding.
+  // Runs a check that throws; its error becomes a finding.
   bool good(const std::string& file, const std::function<void()>& check) {
     try {
       check();
@@ -132,7 +132,7 @@ class Verification {
   }
 
   void coverage() {
-    if (indexes_.size() != m_.files.size()) return;  // what is missing has been said
+    if (indexes_.size() != m_.files.size()) return;  // the missing index is already reported
     std::vector<std::vector<Box>> boxes(shapes_.size());
     for (const auto& [k, x] : indexes_)
       for (const SliceRecord& r : x.records) boxes[r.tensor].push_back(r.box);
@@ -163,7 +163,7 @@ class Verification {
     return file;
   }
 
-  // Every block once. Slices have checksums of their own, made from the memory of training before anything was written.
+  // Reads every block once. Slices have their own checksums, computed from training memory before anything was written.
   void payload(const ShardFile& f, const ShardIndex& x) {
     good(f.name, [&] {
       const File file = open(f.name);
@@ -173,7 +173,7 @@ class Verification {
       std::vector<uint32_t> slices(x.records.size(), 0);
       std::vector<bool> doubtful(x.records.size(), size != f.bytes);
       std::string block(static_cast<size_t>(std::min(kBlockBytes, f.bytes)), '\0');
-      size_t first = 0;  // of the records that are not finished
+      size_t first = 0;  // first unfinished record
       Sha256 sha;
       for (size_t b = 0; b < x.blocks.size(); ++b) {
         const int64_t begin = static_cast<int64_t>(b) * kBlockBytes, end = std::min(begin + kBlockBytes, f.bytes);
@@ -203,7 +203,7 @@ class Verification {
     });
   }
 
-  // Does libhdf5, and with it every other reader, see the tensors that the index sees?
+  // Compares the tensors that libhdf5, and so any other reader, finds with those of the index.
   void structure(const ShardFile& f, const ShardIndex& x) {
     good(f.name, [&] {
       std::map<std::string, std::string> seen;
@@ -226,7 +226,7 @@ class Verification {
   const StepVerifyOptions options_;
   Manifest m_;
   std::vector<TensorShape> shapes_;
-  std::vector<std::pair<int, ShardIndex>> indexes_;  // of the files whose index is good
+  std::vector<std::pair<int, ShardIndex>> indexes_;  // of files with a valid index
   VerifyReport out_;
 };
 

@@ -59,7 +59,7 @@ File File::create(Vfs& vfs, const std::string& path) {
 
 File File::open(Vfs& vfs, const std::string& path) {
   int fd = -EINTR;
-  while (fd == -EINTR) fd = vfs.open(path, O_RDONLY | O_NONBLOCK, 0);  // a pipe must not hang us
+  while (fd == -EINTR) fd = vfs.open(path, O_RDONLY | O_NONBLOCK, 0);  // do not block on a pipe
   GT_REQUIRE(fd != -ELOOP, Exit::kDamaged, path, ": is a symbolic link; checkpoints hold plain files only");
   if (fd < 0) fail_io("opening of " + path, fd);
   File f(vfs, path, fd);
@@ -75,7 +75,7 @@ std::optional<File> File::open_direct(Vfs& vfs, const std::string& path) {
   return File(vfs, path, fd);
 }
 
-// Destructors close quietly: they run while another error is on its way, or after reading.
+// Destructors close without throwing: they run during unwinding, or after reads.
 File::~File() {
   if (fd_ < 0) return;
   try {

@@ -1,6 +1,6 @@
-// The file calls of checkpoints, one virtual function each, so that tests can fail, crash or count the n-th call; and
-// what is built on them: whole writes, whole reads, synced files. Knows no format. libhdf5 does not go through here: it
-// never writes a file that is part of a checkpoint.
+// File operations of checkpoints, one virtual function each, so tests can fail, crash or count the n-th call; and
+// helpers on top: complete writes and reads, synced files. Format-agnostic. libhdf5 bypasses this layer: it never
+// writes a file that is part of a checkpoint.
 #pragma once
 #include <sys/types.h>
 
@@ -13,7 +13,7 @@
 
 namespace gt {
 
-// The real file system. Every function returns what its POSIX namesake returns, with -errno instead of -1.
+// The real file system. Each function returns what the POSIX call of that name returns, with -errno instead of -1.
 class Vfs {
  public:
   virtual ~Vfs() = default;
@@ -22,17 +22,17 @@ class Vfs {
   virtual int64_t pwrite(int fd, const void* data, int64_t bytes, int64_t offset);
   virtual int64_t pread(int fd, void* data, int64_t bytes, int64_t offset);
   virtual int fsync(int fd);
-  virtual int fallocate(int fd, int64_t bytes);  // 0 where the file system cannot
-  virtual int64_t size(int fd);                  // -EINVAL when it is no regular file
+  virtual int fallocate(int fd, int64_t bytes);  // 0 where the file system does not support it
+  virtual int64_t size(int fd);                  // -EINVAL when not a regular file
   virtual int rename(const std::string& from, const std::string& to);
   virtual int unlink(const std::string& path);
   virtual int mkdir(const std::string& path, int mode);
   virtual int rmdir(const std::string& path);
-  virtual void drop_cache(int fd);  // a hint: what was read or written of it may leave memory
-  virtual void will_read(int fd, int64_t bytes, int64_t offset);  // a hint: the disk may begin
+  virtual void drop_cache(int fd);                                // hint: cached pages of the file may be evicted
+  virtual void will_read(int fd, int64_t bytes, int64_t offset);  // hint: start readahead
 };
 
-// A failed call: exit code kIo, and the errno for those who treat some of them differently.
+// A failed call: exit code kIo, with the errno for callers that distinguish errors.
 class IoError : public Error {
  public:
   IoError(const std::string& what, int errno_value) : Error(what, Exit::kIo), errno_(errno_value) {}
@@ -45,14 +45,14 @@ class IoError : public Error {
 // "write of step-1/rank-00000.h5, 4096 bytes at 8192: No space left on device (errno 28)"
 [[noreturn]] void fail_io(const std::string& operation, int negative_errno);
 
-// An open file. Interrupted and short calls continue; anything else throws IoError. fsync is never retried.
+// An open file. Retries interrupted and short calls; anything else throws IoError. fsync is never retried.
 class File {
  public:
-  // Empty, for writing, with the permissions that the umask allows. Never through a link.
+  // Creates an empty file for writing, with the permissions the umask allows. Never follows a link.
   static File create(Vfs&, const std::string& path);
-  static File open(Vfs&, const std::string& path);    // for reading; kDamaged when it is a link or no regular file
-  // An existing file, for writes of whole aligned sectors past the kernel's copy; nullopt where the file system has
-  // none.
+  static File open(Vfs&, const std::string& path);  // for reading; kDamaged when a link or not a regular file
+  // Opens an existing file with O_DIRECT, for writes of whole aligned sectors; nullopt where the file system does not
+  // support it.
   static std::optional<File> open_direct(Vfs&, const std::string& path);
   File(File&& o) noexcept : vfs_(o.vfs_), path_(std::move(o.path_)), fd_(o.fd_) { o.fd_ = -1; }
   File& operator=(File&&) = delete;
@@ -62,11 +62,11 @@ class File {
   int64_t size() const;
   void reserve(int64_t bytes) const;
   void write(const void* data, int64_t bytes, int64_t offset) const;
-  void read(void* data, int64_t bytes, int64_t offset) const;  // kDamaged when the file ends before
+  void read(void* data, int64_t bytes, int64_t offset) const;  // kDamaged on premature end of file
   void sync() const;
   void drop_cache() const { vfs_->drop_cache(fd_); }
   void will_read(int64_t bytes, int64_t offset) const { vfs_->will_read(fd_, bytes, offset); }
-  void close();  // errors of close count: some file systems report lost writes here
+  void close();  // checks errors of close: some file systems report lost writes here
 
  private:
   File(Vfs& vfs, std::string path, int fd) : vfs_(&vfs), path_(std::move(path)), fd_(fd) {}
@@ -78,11 +78,11 @@ class File {
 void write_synced(Vfs&, const std::string& path, std::string_view bytes);
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
-void make_directory(Vfs&, const std::string& path);  // with parents; each new one synced into its parent
-// Removes a directory and what is in it; throws IoError on the first failure. Follows no link: `path` and everything
-// below it that is one is unlinked, and what it points to stays.
+void make_directory(Vfs&, const std::string& path);  // with parents; each new one is synced into its parent
+// Removes a directory tree; throws IoError on the first failure. Links, including `path` itself, are unlinked and never
+// followed.
 void remove_tree(Vfs&, const std::string& path);
-// kDamaged when it is larger than `limit`.
+// Reads a whole file. kDamaged when it is larger than `limit`.
 std::string read_file(Vfs&, const std::string& path, int64_t limit);
 
 }  // namespace gt

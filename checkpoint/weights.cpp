@@ -88,7 +88,7 @@ void write_h5(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& t
   const Skeleton skeleton = make_skeleton(sets, notes, slash == std::string::npos ? "." : path.substr(0, slash));
   File file = File::create(vfs, path);
   file.reserve(skeleton.file_bytes);
-  // Holes and padding read as zeros: the file is new. Its last byte fixes its size where nothing else does.
+  // Holes and padding of a new file read as zeros. Writing the last byte fixes its size where nothing else does.
   const char zero = 0;
   if (skeleton.file_bytes > 0) file.write(&zero, 1, skeleton.file_bytes - 1);
   for (const auto& [offset, bytes] : skeleton.metadata)

@@ -9,16 +9,16 @@
 
 namespace gt {
 
-// Collective. Everybody's bytes, by rank.
+// Collective. Returns the bytes of every rank, by rank.
 std::vector<std::string> gather_bytes(ProcessGroup&, std::string_view mine);
-// Collective. The root's bytes.
+// Collective. Returns the root's bytes.
 std::string broadcast_bytes(ProcessGroup&, std::string_view mine, int root);
 
-// Collective. Runs `body` on every rank. If it throws anywhere, every rank throws the error of the lowest rank that
-// failed, with its rank, host and place in front. `body` must not contain collectives.
+// Collective. Runs `body` on every rank. If it throws anywhere, every rank throws the error of the lowest failing rank,
+// prefixed with its rank, host and mesh coordinates. Requires: `body` contains no collectives.
 void all_or_none(const Mesh&, const std::function<void()>& body);
 
-// Several strings as one, and back.
+// Serialize several strings into one, and back.
 std::string pack(const std::vector<std::string>&);
 std::vector<std::string> unpack(std::string_view);
 

@@ -1,6 +1,6 @@
-// A backend: where memory comes from (DeviceApi) and what can be computed there (OpTable). CPU and null are always
-// present; the CUDA backend is a shared library (libgpttrain_cuda.so) found at run time, so that one binary serves
-// every machine.
+// A backend: memory and streams of a device (DeviceApi) and its ops (OpTable). The CPU and null backends are always
+// linked in. The CUDA backend is a shared library (libgpttrain_cuda.so) loaded at run time, so one binary runs on every
+// machine.
 #pragma once
 #include <span>
 #include <string>
@@ -13,81 +13,82 @@
 
 namespace gt {
 
-// How a backend with several algorithms for a matrix product (CUDA: cuBLASLt) picks one. Neither: its library's first
-// suggestion, always the same.
+// GEMM algorithm selection of backends with several algorithms (CUDA: cuBLASLt). With neither time nor file: always the
+// library's first heuristic.
 struct GemmTuning {
-  bool time = false;  // products that the file lacks are timed at their first use, and the fastest is added to it
-  std::string file;   // choices made before; empty with `time`: a file of this device in the user's cache
-  bool tf32 = false;  // products of f32 round their factors to TF32 (10 bits of mantissa); sums stay f32
-  // Sums of f8e4m3 x f8e4m3 (forward passes) may stay in the tensor cores' own accumulators, which keep fewer bits than
-  // f32 (on Hopper about 14); products with f8e5m2 (gradients) are always added up in f32 every so often.
+  bool time = false;  // times GEMMs missing from `file` at first use and appends the fastest
+  std::string file;   // previous choices; empty with `time`: a file for this device in the user's cache folder
+  bool tf32 = false;  // f32 GEMMs round inputs to TF32 (10-bit mantissa); accumulation stays f32
+  // FP8 E4M3 x E4M3 GEMMs (forward) may keep sums in the tensor cores' reduced-precision accumulators (about 14 bits on
+  // Hopper). GEMMs with an E5M2 operand (gradients) always promote partial sums to f32 periodically.
   bool fp8_fast_accum = true;
 };
 
-// Who computes attention where a backend has a library for it (CUDA: cuDNN) beside kernels of its own.
+// Attention implementation, where a backend has a library (CUDA: cuDNN) beside its own kernels.
 struct AttentionTuning {
-  std::string by = "auto";    // auto: the library, where it takes the shape; cudnn: nothing else; own: never the library
-  bool deterministic = true;  // the library's backward gives the same bits every time; false: it may be faster
+  std::string by = "auto";    // auto: the library where it supports the shape; cudnn: only the library; own: never
+  bool deterministic = true;  // deterministic library backward; false: may be faster
 };
 
 struct Backend {
   DeviceKind kind = DeviceKind::kCpu;
   const OpTable* ops = nullptr;
   const DeviceApi* device = nullptr;
-  // A backend may keep a copy of a weight in a layout of its own (Gemm::b_version > 0). Bytes of the copy that this
-  // product would make it keep; nothing is read. And of all copies that it keeps for a stream now. nullptr: none ever.
+  // Backends may cache weights in a private layout (Gemm::b_version > 0). weight_copy_bytes: bytes this GEMM's copy
+  // would keep; reads no tensor. held_copy_bytes: bytes of all copies currently held for a stream. nullptr: no copies.
   int64_t (*weight_copy_bytes)(const Gemm&) = nullptr;
   int64_t (*held_copy_bytes)(Stream) = nullptr;
-  // For all products of this process that have not run yet. Returns what the user should be told (a file that is broken
-  // or of another device is left aside); empty: nothing, and the second time with the same arguments. nullptr: there is
-  // nothing to choose.
+  // Configures all GEMMs of this process that have not run yet. Returns a warning for the user (an invalid file, or one
+  // of another device, is ignored); "" when there is none, and on repeated calls with the same arguments. nullptr:
+  // nothing to tune.
   std::string (*tune_gemm)(const GemmTuning&) = nullptr;
-  // So that all ranks choose alike: what choices are good for (device, libraries, versions), all choices made so far as
-  // the text of a file, and such a text to take over: its choices go before those at hand; `settled`: from now on
-  // nothing is timed. Returns why the text was left aside; empty: it was taken. nullptr: there is nothing to choose.
+  // Make all ranks choose the same algorithms. gemm_identity: what choices are valid for (device, libraries, versions).
+  // gemm_plans: all choices so far, as file text. take_gemm_plans: imports such a text, overriding existing choices;
+  // `settled`: disables timing from now on. Returns why the text was ignored; "" when imported. nullptr: nothing to
+  // tune.
   std::string (*gemm_identity)(int index) = nullptr;
   std::string (*gemm_plans)() = nullptr;
   std::string (*take_gemm_plans)(const std::string& text, bool settled) = nullptr;
-  // Why this device cannot multiply numbers of 8 bits; empty, or no function: it can.
+  // Returns why this device cannot run FP8 GEMMs; "" or nullptr: it can.
   std::string (*fp8_obstacle)(int index) = nullptr;
-  // For all attention of this process from now on; throws kUsage when the library is demanded and is not there. And what
-  // was decided since it was asked last, by a line each, for the user; empty: nothing new. And the library's name and
-  // version, or why there is none. nullptr: there is nothing to choose.
+  // tune_attention: configures attention for the whole process; throws kUsage when a required library is missing.
+  // attention_news: decisions since the last call, one per line, for the user; "" when there are none.
+  // attention_library: name and version of the library, or why there is none. nullptr: nothing to choose.
   void (*tune_attention)(const AttentionTuning&) = nullptr;
   std::string (*attention_news)() = nullptr;
   std::string (*attention_library)() = nullptr;
-  // Bytes that a stream takes beside the tensors of its ops (workspaces of libraries, scratch): if these are the shapes
-  // of attention that it runs backward, as far as that is known beforehand; and what it holds now. nullptr: none.
+  // Bytes a stream uses beyond the tensors of its ops (library workspaces, scratch). workspace_bytes: estimate for the
+  // given attention backward shapes. held_workspace_bytes: current usage. nullptr: none.
   int64_t (*workspace_bytes)(std::span<const AttentionGrad>) = nullptr;
   int64_t (*held_workspace_bytes)(Stream) = nullptr;
-  // The vendor's own handle of a stream (a cudaStream_t), for libraries that queue work on it. nullptr: it has none.
+  // Native handle of a stream (cudaStream_t), for libraries that enqueue work on it. nullptr: none.
   void* (*raw_stream)(Stream) = nullptr;
-  // Clocks, power and temperature of a device now; what of it is unknown, and why, is added to *why unless it is null.
-  // The first call for a device finds it, which can take long. For any thread: none selects a device by it. nullptr:
-  // nobody knows.
+  // Current clocks, power and temperature of a device. Appends what is unknown, and why, to *why unless null. The first
+  // call for a device locates it, which can take long. Thread-safe; does not change the selected device. nullptr: not
+  // available.
   DeviceConditions (*conditions)(int index, std::string* why) = nullptr;
-  // What it computes with beside this program, by name and version: {"CUDA runtime", "13.0"}. nullptr: nothing.
+  // Libraries in use, by name and version: {"CUDA runtime", "13.0"}. nullptr: none.
   std::vector<std::pair<std::string, std::string>> (*libraries)() = nullptr;
-  bool replays = false;  // calls can be recorded and replayed as graphs: a twin that kernels/replay.h made
+  bool replays = false;  // calls can be captured and replayed as graphs: made by replayable() (kernels/replay.h)
 };
 
 const Backend& cpu_backend();
-const Backend& null_backend();  // computes nothing; memory plans, FLOP counts, schedules, dry runs
+const Backend& null_backend();  // no compute; memory plans, FLOP counts, schedules, dry runs
 
-// The CUDA backend, or nullptr with the reason in *why (no library, no driver, no device). Loaded once.
+// Returns the CUDA backend, or nullptr with the reason in *why (no library, driver or device). Loaded once.
 const Backend* cuda_backend(std::string* why);
 
-// What libgpttrain_cuda.so exports: `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`.
-// Library and binary are built together; another abi number is refused with both numbers.
+// libgpttrain_cuda.so exports `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`. Library and
+// binary are built together; a different abi number is rejected, reporting both numbers.
 constexpr int kBackendAbi = 16;
 
-// Instruction set in use on the CPU: auto picks the best that the processor has. Names: scalar, avx2, avx512,
-// avx512_bf16. set_cpu_isa throws kUsage on a name that is unknown or that this processor lacks, listing those it has.
+// Selects the CPU instruction set: scalar, avx2, avx512, avx512_bf16, or auto for the best available. set_cpu_isa
+// throws kUsage on a name that is unknown or unsupported by this processor, listing the supported ones.
 void set_cpu_isa(const std::string& name_or_auto);
 std::string cpu_isa();
 
-// False: the thread pools of CPU streams opened from now on never spin while they wait. For a launcher that puts more
-// threads on this machine (local ranks x threads a rank) than it has cores; a process sees only its own threads.
+// Sets whether thread pools of CPU streams opened from now on may spin while waiting. Launchers disable it when local
+// ranks x threads per rank exceed the cores; a single process cannot see the other ranks' threads.
 void set_cpu_may_spin(bool may);
 
 }  // namespace gt

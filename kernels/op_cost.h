@@ -1,6 +1,6 @@
-// What an op has to do: floating-point operations of products, and bytes between the processor and its memory. Of the
-// call as it is, and of the same work in a graph whose fusions are complete: the difference is what missing fusions
-// cost. Pure arithmetic on shapes and types; launch/observe/roofline.h makes times of it.
+// Cost model of an op: GEMM FLOPs and memory traffic in bytes, for the call as it is and for a fully fused graph; the
+// difference is the cost of missing fusions. Pure arithmetic on shapes and dtypes; launch/observe/roofline.h converts
+// it to times.
 #pragma once
 #include <cstdint>
 
@@ -12,18 +12,18 @@ const char* name_of(OpClass);  // "products", "attention", ...
 
 struct OpCost {
   OpClass kind = OpClass::kElementwise;
-  // Executed by products, adds and multiplies apart. Of causal attention the half that the mask leaves: two products
-  // forward, five backward, the second Q K^T among them.
+  // Executed FLOPs of GEMMs, counting adds and multiplies separately. Causal attention counts the unmasked half: two
+  // GEMMs forward, five backward, including the recomputation of Q K^T.
   double flops = 0;
-  // The same as MFU counts it: without that second product.
+  // Model FLOPs for MFU: without that recomputation.
   double model_flops = 0;
-  // Operands once each, read or written; twice where the op adds to what is there. Of tables the rows that are used.
+  // Each operand once, read or written; twice where the op accumulates. Of tables, only the rows used.
   double bytes = 0;
-  // Of the fused graph: products, norms with their residual, attention, optimizers as `bytes`; the loss reads and
-  // writes its logits once; token and position embeddings are one pass each way; bias gradients, additions, casts,
-  // copies, sums of squares, codes of 8 bits and masks alone are parts of the kernels beside them and count nothing.
+  // Traffic of the fully fused graph. GEMMs, norms with residual, attention and optimizers: as `bytes`. The loss reads
+  // and writes its logits once; token and position embeddings take one pass each way. Bias gradients, additions, casts,
+  // copies, sums of squares, FP8 quantization and dropout masks are fused into adjacent kernels and count 0.
   double fused_bytes = 0;
-  bool fp8 = false;  // a product of numbers of 8 bits
+  bool fp8 = false;  // FP8 GEMM
 };
 
 #define X(entry, Args, ...) OpCost op_cost(const Args&);

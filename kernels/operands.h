@@ -1,31 +1,31 @@
-// What an op says of itself, once: the operands of its arguments and its line in GT_OPS (ops.h). Costs, timers, the
-// watch for values that are not finite, recordings of a step and test cases are derived from it.
+// Self-description of ops: the operands of an argument struct and its entry in GT_OPS (ops.h). Costs, timers, the
+// non-finite watch, step recordings and test cases are derived from it.
 #pragma once
 #include "kernels/core/tensor.h"
 
 namespace gt {
 
-// kIn: values that the op reads; kOut: that it writes; kInOut: that it adds to, or works on in place. kControl: what
-// steers or judges the op and belongs to no pass over data: ids, positions, scales, statistics that may be infinite,
-// scalars of a step. Such an operand counts no bytes, and nobody looks for NaN in it.
+// kIn: read; kOut: written; kInOut: accumulated into or updated in place. kControl: metadata outside the data flow:
+// ids, positions, scales, statistics that may be infinite, per-step scalars. Control operands count no bytes and are
+// exempt from NaN checks.
 enum class OperandRole : uint8_t { kIn, kOut, kInOut, kControl };
 constexpr bool reads(OperandRole r) { return r == OperandRole::kIn || r == OperandRole::kInOut; }
 constexpr bool writes(OperandRole r) { return r == OperandRole::kOut || r == OperandRole::kInOut; }
 
-// Casts at AMP O1: a tensor-core op, one that stays f32, one that takes what it is given.
+// AMP O1 casting: tensor-core op, f32-only op, or dtype-preserving op.
 enum class AmpClass : uint8_t { kLow, kHigh, kKeep };
-// The pass that calls an op. kNeither: both, or that of the op before it; kByArguments: the arguments' direction().
+// The pass that calls an op. kNeither: both, or that of the preceding op; kByArguments: the arguments' direction().
 enum class Direction : uint8_t { kForward, kBackward, kNeither, kByArguments };
-// What a table of a step's time is cut into.
+// Rows of the step-time breakdown.
 enum class OpClass : uint8_t { kGemm, kAttention, kLoss, kNorm, kOptimizer, kEmbedding, kElementwise, kNumOpClasses };
-// The module whose time an op takes: that of its parameter, or of the last op that had one; or a leaf beside that.
+// Module that an op's time is attributed to: that of its parameter or of the last op with one; or a separate leaf.
 enum class Leaf : uint8_t { kOfParameter, kAttentionCore, kActivation, kLoss };
-// How costs follow from operands. kPass: each is read or written once, in any graph; kPart: the same, and nothing in a
-// graph whose fusions are complete, as part of the kernel beside it; kOwn: op_cost.cpp has a function.
+// How cost is derived from operands. kPass: each operand read or written once, fused or not; kPart: the same, but 0 in
+// a fully fused graph, as part of an adjacent kernel; kOwn: op_cost.cpp has a function.
 enum class CostRule : uint8_t { kPass, kPart, kOwn };
 
 struct OpInfo {
-  const char* name;  // the table's entry
+  const char* name;  // entry in the op table
   AmpClass amp;
   Direction direction;
   OpClass kind;
@@ -33,7 +33,7 @@ struct OpInfo {
   CostRule cost;
 };
 
-// Passes operands to f(const char* name, tensor, OperandRole).
+// Calls f(const char* name, tensor, OperandRole) for each operand.
 template <class F>
 class OperandVisitor {
  public:
@@ -51,7 +51,7 @@ class OperandVisitor {
   }
   template <class T>
   constexpr OperandVisitor& control(const char* name, T& t) { return operand(name, t, OperandRole::kControl); }
-  // Those of a member.
+  // Visits the operands of a member struct.
   template <class Args>
   constexpr OperandVisitor& all(Args& member) {
     Args::operands(member, *this);
@@ -62,15 +62,15 @@ class OperandVisitor {
   F& f_;
 };
 
-// In an argument struct: its tensors, `o` being the arguments. The first that is a parameter, or the gradient of one,
-// gives the call its name. Empty tensors are visited too.
+// Declares the tensors of an argument struct; `o` is the arguments. The first one that is a parameter or its gradient
+// names the call. Empty tensors are visited too.
 #define GT_OPERANDS(...)                              \
   template <class Self, class Visitor>                \
   static constexpr void operands(Self& o, Visitor& v) { \
     v __VA_ARGS__;                                    \
   }
 
-// Calls f(const char* name, Tensor&, OperandRole) on every tensor of an op's arguments; const Tensor& if those are const.
+// Calls f(const char* name, Tensor&, OperandRole) for every tensor operand; const Tensor& for const arguments.
 template <class Args, class F>
 constexpr void each_operand(Args& args, F f) {
   OperandVisitor<F> visitor(f);

@@ -1,17 +1,18 @@
-// THE op table: every primitive the trainer can run, on every device. One struct of arguments and one function pointer
-// per op. A backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary.
+// The op table: every primitive the trainer can run, on every device. Each op is an argument struct and a function
+// pointer; a backend is a constexpr OpTable. Shapes: n tokens, C hidden, V local vocabulary.
 //
-// Types. T is one of f32, bf16, f16: how an op's main tensors are stored; arithmetic is f32, and results are rounded
-// once to nearest even (f16: overflow gives inf). "T or f32" is decided tensor by tensor; H is a half type beside f32.
-// Unless said otherwise all tensors of an op are T; statistics, losses, seeds f32. Parameters' gradients are G: f32 or
-// bf16, whatever T is; summed in f32 with what is there, rounded once. Other mixes are refused with tensor and types.
+// Dtypes. T is one of f32, bf16, f16: the storage type of an op's main tensors. Arithmetic is f32; results are rounded
+// once, to nearest even (f16: overflow gives inf). "T or f32" is decided per tensor; H is a 16-bit type beside f32.
+// Unless stated otherwise all tensors of an op are T; statistics, losses and upstream gradients are f32. Parameter
+// gradients are G: f32 or bf16, independent of T; they accumulate in f32 and are rounded once. Kernels reject any other
+// mix, naming tensor and dtypes.
 //
-// Rules every kernel keeps:
-//  * bits do not depend on the number of threads: work is split over output elements, a split sum uses fixed-size
-//    blocks combined in index order;
-//  * `accumulate`: false writes, true adds; nothing is ever zero-filled first;
+// Invariants of every kernel:
+//  * results do not depend on the thread count: work is split over output elements; a split sum uses fixed-size blocks
+//    combined in index order;
+//  * `accumulate`: false overwrites, true adds; no op requires a zero-filled output;
 //  * no heap allocation once warm; scratch belongs to the stream's context;
-//  * empty tensors (numel 0) are legal and do nothing.
+//  * empty tensors (numel 0) are legal no-ops.
 #pragma once
 #include <cstdint>
 
@@ -24,72 +25,72 @@ namespace gt {
 
 enum class Epilogue : uint8_t {
   kNone,
-  kGelu,      // aux = op(a) op(b) + bias, rounded to its type; out = gelu(aux), so that it can be made again from aux
+  kGelu,      // aux = op(a) op(b) + bias, rounded to its dtype; out = gelu(aux), recomputable from the stored aux
   kGeluGrad,  // out = (op(a) op(b)) * gelu'(aux)
 };
 
-// out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k] or, trans_a, [k,m]; b [k,n] or, trans_b, [n,k];
-// tensors of rank > 2 count as [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias and epilogue exclude
-// accumulate. a, b: T; bias, aux: T or f32; out: T or G.
-// dbias: the gradient of a layer's bias on the way; empty: not wanted. With kGeluGrad [n] (+)= sums over rows of out as it
-// is stored. With trans_a and no epilogue, where a is the gradient of the layer's output and out that of its weight, [m]
-// (+)= sums over rows of a. G; beside an out of bf16 a library may round the sum of one call to bf16 before it is added.
+// GEMM: out = epilogue(op(a) op(b) + bias) or out += op(a) op(b). a [m,k], or [k,m] with trans_a; b [k,n], or [n,k]
+// with trans_b. Tensors of rank > 2 are flattened to [rows, cols]. bias [n]. aux [m,n], for the GELU epilogues. Bias
+// and epilogue exclude accumulate. a, b: T; bias, aux: T or f32; out: T or G. dbias: fused bias gradient, dtype G;
+// empty: not computed. With kGeluGrad: [n] (+)= column sums of out as stored. With trans_a and no epilogue (a = output
+// gradient, out = weight gradient): [m] (+)= column sums of a as stored. With a bf16 out, a library may round the sum
+// of one call to bf16 before adding it.
 struct Gemm {
   Tensor a, b, bias, aux, out;
   bool trans_a = false, trans_b = false, accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
-  // > 0: b is a weight whose bytes change only together with this number, so a backend may keep a packed copy of it.
+  // > 0: b is a weight that changes only together with this number, so a backend may cache a packed copy.
   int64_t b_version = 0;
   Tensor dbias;
   bool accumulate_dbias = false;
-  // Forward passes of generation: a row of out depends on that row of a alone, not on how many rows there are. Kept by
-  // the CPU backend, for trans_b without accumulate, dbias and kGeluGrad; others may take no notice.
+  // Generation: each row of out depends only on that row of a, not on the number of rows. Honored by the CPU backend
+  // for trans_b without accumulate, dbias and kGeluGrad; other backends may ignore it.
   bool by_rows = false;
-  // The forward multiplies with the transposed weight.
+  // Forward GEMMs use the transposed weight.
   Direction direction() const { return trans_b ? Direction::kForward : Direction::kBackward; }
   GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
               .operand("aux", o.aux, o.epilogue == Epilogue::kGeluGrad ? OperandRole::kIn : OperandRole::kOut)
               .out("dbias", o.dbias, o.accumulate_dbias))
 };
 
-// out = a + b; out may alias a or b. f32 + H: f32
+// out = a + b; out may alias a or b. f32 + H gives f32.
 struct Add {
   Tensor a, b, out;
   GT_OPERANDS(.in("a", o.a).in("b", o.b).out("out", o.out))
 };
-// y += alpha * x. x, y: any of T each
+// y += alpha * x. x, y: each any of T.
 struct Axpy {
   Tensor x, y; float alpha = 1;
   GT_OPERANDS(.in("x", o.x).out("y", o.y, true))
 };
-// out = factor * x, both T; out may alias x
+// out = factor * x, both T; out may alias x.
 struct Scale {
   Tensor x, out; float factor = 1;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
-// same dtype, same numel
+// dst = src. Same dtype, same numel.
 struct Copy {
   Tensor src, dst;
   GT_OPERANDS(.in("src", o.src).out("dst", o.dst))
 };
-// out = x + bias[cols]; out may alias x. bias: any
+// out = x + bias[cols]; out may alias x. bias: any dtype of T.
 struct AddBias {
   Tensor x, bias, out;
   GT_OPERANDS(.in("x", o.x).in("bias", o.bias).out("out", o.out))
 };
-// out[cols] G (+)= sum over rows: bias gradient
+// Bias gradient: out[cols] G (+)= column sums of x.
 struct SumRows {
   Tensor x, out; bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).out("out", o.out, o.accumulate))
 };
-// between any two of f32, bf16, f16
+// Converts between any two of f32, bf16, f16.
 struct Cast {
   Tensor src, dst;
   GT_OPERANDS(.in("src", o.src).out("dst", o.dst))
 };
 
-// GELU, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). x: T or f32; dout and dx alike.
-// out: T or f32; may alias x
+// GELU, tanh approximation: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). x, out, dout, dx: T or f32 each. out may
+// alias x.
 struct Gelu {
   Tensor x, out;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
@@ -100,18 +101,18 @@ struct GeluGrad {
   GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
 
-// Of feed-forward layers: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021).
+// MLP activations: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021).
 enum class Activation : uint8_t { kGelu, kSilu, kRelu2, kNumActivations };
-// out [n, F] = act(x), x [n, F]; or, gated (Shazeer 2020, arXiv 2002.05202), act(gate) * up, x [n, 2F]: a row is its F
-// gates, then its F ups. A rank of a tensor-parallel layer has its slice of the gates, then its slice of the ups: the
-// weight [2F, C] that makes x is cut as ShardSpec::split(0, 2). Arithmetic in f32, rounded once.
+// out [n, F] = act(x), x [n, F]; gated (Shazeer 2020, arXiv 2002.05202): out = act(gate) * up, x [n, 2F] = [gate, up]
+// per row. Under tensor parallelism a rank holds its slice of the gates, then its slice of the ups: the weight [2F, C]
+// that produces x is sharded as ShardSpec::split(0, 2). f32 arithmetic, rounded once.
 struct Activate {
   Tensor x, out;
   Activation kind = Activation::kSilu;
   bool gated = true;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
-// dx, laid out like x, is overwritten whole and may alias x. Gated: act'(gate) up dout, then act(gate) dout.
+// Writes all of dx, laid out like x; dx may alias x. Gated: act'(gate) up dout, then act(gate) dout.
 struct ActivateGrad {
   Tensor x, dout, dx;
   Activation kind = Activation::kSilu;
@@ -119,17 +120,18 @@ struct ActivateGrad {
   GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx))
 };
 
-// out = x * mask (kernels/core/dropout.h): the forward, and with the gradient as x the backward. x, out [n, C]; out may
-// alias x.
+// out = x * mask (kernels/core/dropout.h). Also its own backward, with the gradient as x. x, out [n, C]; out may alias
+// x.
 struct Dropout {
   Tensor x, out; RowDrop drop;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
 
-// FP8 copies of a tensor h that an op makes in the pass that makes h (or reads it). With scale = fp8_scale(amax[0])
-// (kernels/core/fp8.h): rows [r, c] = h * scale in FP8, columns [c, r] the same transposed; both of one F8 type, either
-// may be empty. inverse f32 [1] = 1 / scale. seen f32 [1] = max(seen, max |h|), with seen_anew max |h|; may be empty.
-// Without rows and columns amax and inverse are empty too. h is rounded to its type first, stored or not.
+// FP8 outputs of an op for a tensor h that it computes or reads. With scale = fp8_scale(amax[0]) (kernels/core/fp8.h):
+// rows [r, c] = quantized h * scale (rowwise data); columns [c, r] = the transpose (columnwise data); same F8 dtype,
+// either may be empty. inverse f32 [1] = 1 / scale (scale_inv). seen f32 [1] (amax of h) = max(seen, max |h|), or max
+// |h| with seen_anew; may be empty. Without rows and columns, amax and inverse are empty too. h is rounded to its
+// storage dtype before quantization, whether or not it is stored.
 struct Fp8Out {
   Tensor amax, rows, columns, inverse, seen;
   bool seen_anew = false;
@@ -140,15 +142,15 @@ struct Fp8Out {
 };
 
 // kLayer: (s - mean) * rstd * gamma + beta (Ba et al. 2016, arXiv 1607.06450).
-// kRms: s * rstd * (gamma_offset + gamma), rstd = 1 / sqrt(mean of s^2 + eps) (Zhang & Sennrich 2019, 1910.07467).
-// beta, dbeta and mean are empty. gamma_offset: 1 where a checkpoint holds weights less 1 (Gemma). Arithmetic is f32 and
+// kRms: s * rstd * (gamma_offset + gamma), rstd = 1 / sqrt(mean of s^2 + eps) (Zhang & Sennrich 2019, 1910.07467);
+// beta, dbeta and mean are empty. gamma_offset: 1 for checkpoints that store weights minus 1 (Gemma). f32 arithmetic,
 // rounded once.
 enum class NormKind : uint8_t { kLayer, kRms };
 
-// sum = x + delta (delta may be empty: then sum is not written and the norm is of x); out = norm(sum).
-// x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out may not alias; sum may alias x or delta.
-// drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. What is normed is the sum as stored.
-// fp8: of out, as f8e4m3; with rows or columns out may be empty.
+// Residual add and norm: sum = x + delta, out = norm(sum). With an empty delta, sum is not written and x is normalized.
+// x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out must not alias; sum may alias x or delta.
+// drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. The norm reads the sum as stored.
+// fp8: f8e4m3 data of out; with rows or columns, out may be empty.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;
@@ -160,14 +162,12 @@ struct LayerNorm {
               .out("out", o.out).out("mean", o.mean).out("rstd", o.rstd).all(o.fp8))
 };
 
-// dx = d(norm)/d(sum)^T dout + dsum. x is the normed input (the sum). dsum [n, C] may be empty: gradient that reaches
-// the sum from elsewhere; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not wanted. dx empty: not
-// wanted; then gamma only says how long a row is, its bytes need not be there.
-// With drop: ddelta [n, C] = dx * mask, the gradient of delta; it may alias dout, and dx is written, not accumulated.
-// dbias [C] (+)= sum over rows of delta's gradient as it is stored, of ddelta or else of dx: the gradient of the bias of
-// the layer that made delta. Only with dx; empty: not wanted.
-// fp8: of delta's gradient, as f8e5m2. Only with dx.
-// gamma: T or f32; dgamma, dbeta, dbias: G; ddelta: T, or H beside f32.
+// dx = d(norm)/d(sum)^T dout + dsum. x is the normalized input (the sum). dsum [n, C], may be empty: further gradient
+// of the sum; dx may alias dsum. dgamma, dbeta [C] (+)= by accumulate_dw; empty: not computed. dx empty: not computed;
+// gamma then only provides the row length and its data may be absent. drop: ddelta [n, C] = dx * mask, the gradient of
+// delta; may alias dout. dx is then written, not accumulated. dbias [C] (+)= column sums of delta's gradient as stored
+// (ddelta if present, else dx): bias gradient of the layer that produced delta. Requires dx; empty: not computed. fp8:
+// f8e5m2 data of delta's gradient. Requires dx. gamma: T or f32; dgamma, dbeta, dbias: G; ddelta: T, or H beside f32.
 struct LayerNormGrad {
   Tensor x, gamma, mean, rstd, dout, dsum, dx, dgamma, dbeta;
   bool accumulate_dx = false, accumulate_dw = false;
@@ -184,17 +184,17 @@ struct LayerNormGrad {
               .out("dbias", o.dbias, o.accumulate_dbias).in("gamma", o.gamma).all(o.fp8))
 };
 
-// RMSNorm of every query head and every key head of packed qkv [n, (heads + 2 kv_heads) * head_dim], laid out as for
-// Attention: of each over its head_dim channels, with q_gamma, k_gamma [head_dim] (T or f32) and gamma_offset as in
-// NormKind::kRms. v is copied. out has the shape of qkv and may alias it; rstd [n, heads + kv_heads] f32.
+// RMSNorm of every query and key head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (layout of Attention), each
+// over its head_dim channels. q_gamma, k_gamma [head_dim] (T or f32); gamma_offset as in NormKind::kRms. v is copied.
+// out has the shape of qkv and may alias it; rstd [n, heads + kv_heads] f32.
 struct QkNorm {
   Tensor qkv, q_gamma, k_gamma, out, rstd;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float eps = 1e-6f, gamma_offset = 0;
   GT_OPERANDS(.in("qkv", o.qkv).in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma).out("out", o.out).out("rstd", o.rstd))
 };
-// qkv as it was before the norm. dqkv [n, ...] is overwritten whole; it may alias dout; empty: not wanted. dq_gamma,
-// dk_gamma [head_dim] G (+)= by accumulate_dw; both empty: not wanted.
+// qkv: the input of the norm. dqkv [n, ...] is overwritten whole; may alias dout; empty: not computed. dq_gamma,
+// dk_gamma [head_dim] G (+)= by accumulate_dw; both empty: not computed.
 struct QkNormGrad {
   Tensor qkv, q_gamma, k_gamma, rstd, dout, dqkv, dq_gamma, dk_gamma;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -205,12 +205,12 @@ struct QkNormGrad {
               .in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma))
 };
 
-// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
-// x [n, C], C >= heads * head_dim: of packed qkv these are the query and the key heads. Pairs as in Hugging Face's
-// rotate_half: channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d
-// on stay (partial rotary). table [positions, d] f32 (kernels/core/rope.h): of a position cos of d/2 angles, then sin.
-// Row r is at positions[r], i32 [n], or without those at first_position + (first_row + r) mod seq.
-// backward: turns by minus the angle, which is the gradient.
+// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of x
+// [n, C], C >= heads * head_dim; in packed qkv these are the query and key heads. Channel pairs as in Hugging Face's
+// rotate_half: channels i < d/2 and d/2 + i of a head, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are
+// unchanged (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position d/2 cosines, then d/2 sines.
+// Row r has position positions[r] (i32 [n]), or first_position + (first_row + r) mod seq without positions.
+// backward: rotates by the negative angle, which is the gradient.
 struct Rope {
   Tensor x, table, positions;
   int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;
@@ -239,16 +239,16 @@ struct AttentionGrad {
   GT_OPERANDS(.in("qkv", o.qkv).in("out", o.out).in("lse", o.lse).in("dout", o.dout).out("dqkv", o.dqkv))
 };
 
-// Key-value cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv [n, (heads + 2
-// kv_heads) * head_dim], laid out as above, is the token at positions[r] < capacity of sequence sequences[r], i32 [n].
-// No two rows are the same token.
+// Appends to the KV cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv
+// [n, (heads + 2 kv_heads) * head_dim] (layout of Attention) is the token at positions[r] < capacity of sequence
+// sequences[r], both i32 [n]. Requires: (sequence, position) pairs are distinct.
 struct StoreKv {
   Tensor qkv, sequences, positions, keys, values; int64_t heads = 0;
   GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions)
               .out("keys", o.keys, true).out("values", o.values, true))
 };
-// Causal softmax(q k^T * scale) v of each row over positions 0 .. positions[r] of its sequence, which the cache holds,
-// this token among them. out [n, heads*head_dim]. CPU: the bits of Attention's row at that position.
+// Causal softmax(q k^T * scale) v of each row over cached positions 0 .. positions[r] of its sequence, its own token
+// included. out [n, heads*head_dim]. CPU: bitwise identical to Attention's row at that position.
 struct CachedAttention {
   Tensor qkv, sequences, positions, keys, values, out;
   int64_t heads = 0;
@@ -257,47 +257,47 @@ struct CachedAttention {
               .in("values", o.values).out("out", o.out))
 };
 
-// out[i] = table[tokens[i] - first_row], or a zero row when that is outside [0, table rows). tokens i32 [n].
+// out[i] = table[tokens[i] - first_row], or zeros where that index is outside [0, table rows). tokens i32 [n].
 struct Embedding {
   Tensor tokens, table, out; int64_t first_row = 0;
   GT_OPERANDS(.control("tokens", o.tokens).in("table", o.table).out("out", o.out))
 };
-// dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Not accumulating writes every
+// dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Without accumulate, writes every
 // row.
 struct EmbeddingGrad {
   Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false;
   GT_OPERANDS(.control("tokens", o.tokens).in("dout", o.dout).out("dtable", o.dtable, o.accumulate))
 };
-// x[i] += pos[first_pos + i mod seq]; x [batch*seq, C], pos [max_seq, C], T or f32.
+// x[i] += pos[first_pos + i mod seq]. x [batch*seq, C]; pos [max_seq, C], T or f32.
 struct AddPosition {
   Tensor x, pos; int64_t seq = 0, first_pos = 0;
   GT_OPERANDS(.out("x", o.x, true).in("pos", o.pos))
 };
-// dpos[first_pos + p] G (+)= sum over sequences in order; rows outside are zeroed when not accumulating.
+// dpos[first_pos + p] G (+)= sum over sequences, in order. Without accumulate, all other rows are zeroed.
 struct PositionGrad {
   Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false;
   GT_OPERANDS(.in("dout", o.dout).out("dpos", o.dpos, o.accumulate))
 };
 
-// Cross-entropy where the whole vocabulary is here: what both halves below make of one part, in one pass over a row.
-// logits [n, V], of which columns >= vocab are padding; targets, seed, loss, dlogits as there. Logits of rows without
-// target are not read, nor is the seed without dlogits.
+// Cross-entropy over the whole vocabulary: fuses CrossEntropyStats and CrossEntropyGrad with one part into one pass per
+// row. logits [n, V], columns >= vocab are padding; targets, seed (dloss), loss, dlogits as there. Logits of rows
+// without a target are not read, nor is the seed without dlogits.
 struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).in("seed", o.seed).out("loss", o.loss)
               .out("dlogits", o.dlogits))
 };
-// Vocabulary-parallel cross-entropy, first half. logits [n, V] are columns first_col .. first_col+V-1 of the
-// vocabulary, of which those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of
-// the target or 0). A rank whose columns are all padding writes (-inf, 0, 0). targets i32 [n], -1: no loss here.
+// Vocabulary-parallel cross-entropy, step 1: local statistics. logits [n, V] are vocabulary columns first_col ..
+// first_col+V-1; those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the
+// target or 0). A rank with padding columns only writes (-inf, 0, 0). targets i32 [n], -1: no loss.
 struct CrossEntropyStats {
   Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats))
 };
-// Second half: stats [parts, n, 3] of all ranks, combined in rank order. loss [n] f32 = log sum + max - z_target, 0
-// without target. If dlogits is given (it may alias logits): dlogits = (softmax - onehot) * seed[0], 0 in rows without
-// target and in padded columns. seed [1] f32 on the device.
+// Vocabulary-parallel cross-entropy, step 2. stats [parts, n, 3] of all ranks are combined in rank order. loss [n] f32
+// = log sum + max - z_target, 0 without a target. dlogits, if given (may alias logits), = (softmax - onehot) * seed[0],
+// 0 in rows without a target and in padded columns. seed [1] f32 on the device: upstream gradient.
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
@@ -305,29 +305,29 @@ struct CrossEntropyGrad {
               .out("loss", o.loss).out("dlogits", o.dlogits))
 };
 
-// Fake quantization to int8, symmetric, by rows: x, out [rows, cols] T, limits [rows] f32 >= 0. With scale = max(limit
-// / 127, smallest normal f32): out = clamp(nearest-even(x / scale), -127, 127) * scale; rows of limit 0: out = x. A
-// tensor with one limit is one row. out may alias x.
+// Symmetric int8 fake quantization per row. x, out [rows, cols] T; limits [rows] f32 >= 0. With scale = max(limit /
+// 127, smallest normal f32): out = clamp(nearest-even(x / scale), -127, 127) * scale; rows with limit 0: out = x.
+// Per-tensor quantization is a single row. out may alias x.
 struct FakeQuant {
   Tensor x, limits, out;
   GT_OPERANDS(.in("x", o.x).in("limits", o.limits).out("out", o.out))
 };
-// The straight-through gradient (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
+// Straight-through estimator (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
 struct FakeQuantGrad {
   Tensor x, limits, dout, dx; bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("limits", o.limits).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
-// out [rows] f32 = largest |x| of a row of x [rows, cols] T, 0 of none; accumulate: or what is there, if that is larger.
+// out [rows] f32 = max |x| per row of x [rows, cols] T, 0 for empty rows; accumulate: out = max(out, max |x|).
 struct MaxAbs {
   Tensor x, out; bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).control("out", o.out))
 };
 
-// What codes are made of: x itself, gelu(x), or x * gelu'(pre), the gradient that comes back through a GELU. Rounded to
-// T first, so that codes are those of the tensor that is not stored.
+// Source of quantized data: x, gelu(x), or x * gelu'(pre) (the gradient through a GELU). Rounded to T first, so the
+// result is bitwise that of quantizing the stored tensor.
 enum class CodesOf : uint8_t { kPlain, kGelu, kGeluGrad };
-// FP8 data (Fp8Out) of h = x, or what `of` makes of it, as f8e4m3 or f8e5m2. x, pre [r, c] T. sums [c] G, may be empty:
-// (+)= column sums of h, which is a bias' gradient. At least one of fp8 and sums is wanted.
+// Quantizes h = x, or what `of` derives from x, to FP8 (Fp8Out), f8e4m3 or f8e5m2. x, pre [r, c] T. sums [c] G, may be
+// empty: (+)= column sums of h (bias gradient). Requires: fp8 or sums is given.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Out fp8;
@@ -336,9 +336,10 @@ struct QuantizeFp8 {
   bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("pre", o.pre).out("sums", o.sums, o.accumulate).all(o.fp8))
 };
-// out (+)= (a b^T) a_scale[0] b_scale[0] + bias, summed in f32, rounded once. a [m, k], b [n, k] F8, at most one of them
-// f8e5m2; m, n and k multiples of 16 and scales f32 [1] at multiples of 16 bytes, as tensor cores ask for. out [m, n]: f32
-// or half; bias [n] of out's type, not with accumulate. Sums may keep fewer bits: GemmTuning::fp8_fast_accum.
+// FP8 GEMM: out (+)= (a b^T) a_scale[0] b_scale[0] + bias, accumulated in f32, rounded once. a [m, k], b [n, k] F8, at
+// most one of them f8e5m2. Tensor cores require m, n, k to be multiples of 16; scales f32 [1], 16-byte aligned. out
+// [m, n]: f32 or 16-bit; bias [n] of out's dtype, excludes accumulate. Accumulators may keep fewer bits:
+// GemmTuning::fp8_fast_accum.
 struct GemmFp8 {
   Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false;
   // Gradients are f8e5m2.
@@ -346,15 +347,15 @@ struct GemmFp8 {
   GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
               .control("a_scale", o.a_scale).control("b_scale", o.b_scale))
 };
-// Delayed scaling: column `at` of history [n, steps] = seen [n], or 0 where that is not finite; amax [n] = the largest
-// of each row. All f32.
+// Amax history of delayed scaling: history[:, at] = seen, or 0 where not finite; amax = row maxima of history. history
+// [n, steps], seen, amax [n], all f32.
 struct AmaxHistory {
   Tensor seen, history, amax; int64_t at = 0;
   GT_OPERANDS(.control("seen", o.seen).control("history", o.history).control("amax", o.amax))
 };
 
-// The list: entry, arguments, AMP class, direction, class, leaf, cost (operands.h). The table, the null backend, the
-// completeness check, decorators, costs, timers and tests are all generated from it and from the operands above.
+// The op list: entry, arguments, AMP class, direction, class, leaf, cost (operands.h). It and the operands above
+// generate the table, the null backend, the completeness check, decorators, costs, timers and tests.
 #define GT_OPS(X)                                                                        \
   X(gemm, Gemm, kLow, kByArguments, kGemm, kOfParameter, kOwn)                           \
   X(add, Add, kKeep, kNeither, kElementwise, kOfParameter, kPart)                        \
@@ -412,7 +413,7 @@ struct OpTable {
 #undef X
 };
 
-// What the list says of the op of these arguments; undefined for others.
+// Compile-time info of the op with these arguments; undefined for other types.
 template <class Args>
 struct OpOf;
 #define X(name, Args, amp, direction, kind, leaf, cost)                                               \
@@ -425,7 +426,7 @@ struct OpOf;
 GT_OPS(X)
 #undef X
 
-// kForward, kBackward or kNeither.
+// Returns kForward, kBackward or kNeither.
 template <class Args>
 constexpr Direction direction_of(const Args& args) {
   if constexpr (OpOf<Args>::kInfo.direction == Direction::kByArguments)
@@ -441,16 +442,16 @@ constexpr const char* first_missing(const OpTable& t) {  // nullptr: complete
   return nullptr;
 }
 
-// Proves at compile time that a table is complete. Under UBSan the address of a function is no constant expression for
-// GCC: there the tests of the backends say it at run time.
+// Asserts at compile time that a table is complete. Under UBSan function addresses are not constant expressions in GCC;
+// backend tests check it at run time there.
 #ifdef GPT_SANITIZED
 #define GT_COMPLETE_TABLE(table) static_assert(true)
 #else
 #define GT_COMPLETE_TABLE(table) static_assert(first_missing(table) == nullptr)
 #endif
 
-// A table that runs `Hook::before("entry", args)` and then `inner`: ranges, shape logs, FLOP counts, NaN checks.
-// One decorated table per Hook type: decorating again replaces the inner table.
+// Returns a table that runs `Hook::before("entry", args)` and then `inner`: profiler ranges, shape logs, FLOP counts,
+// NaN checks. One decorated table per Hook type: decorating again replaces the inner table.
 template <class Hook>
 const OpTable& decorate(const OpTable& inner) {
   static const OpTable* to = nullptr;

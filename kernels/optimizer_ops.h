@@ -1,5 +1,5 @@
-// Arguments of the ops of a step's end: sums and norms of what microbatches left, the verdict on the step, optimizers.
-// Types, G among them, and the rules that kernels keep: ops.h, which includes this and lists the ops.
+// Ops at the end of a step: sums and norms of accumulated gradients, the anomaly check, optimizers. Dtypes (including
+// G) and kernel invariants: ops.h, which includes this file and lists the ops.
 #pragma once
 #include "kernels/core/segments.h"
 #include "kernels/core/step_limits.h"
@@ -7,19 +7,19 @@
 
 namespace gt {
 
-// out[0] f64 (+)= sum of x, each element as f64, fixed blocks in order. inf and nan come through.
+// out[0] f64 (+)= sum of x, each element widened to f64, fixed blocks in order. inf and NaN propagate.
 struct Sum {
   Tensor x, out; bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).control("out", o.out))
 };
-// out[group] f64 = sum of squares of the gradients of a group's counted segments, each by fixed blocks, in their order.
-// Entries of groups that the table has nothing of are left alone. Gradients: G.
+// out[group] f64 = sum of squares of the gradients of a group's counted segments, in segment order, by fixed blocks.
+// Entries of groups absent from the table are left unchanged. Gradients: G.
 struct SumSquares {
   SegmentTable table; Tensor out;
   GT_OPERANDS(.control("out", o.out))
 };
 
-// Device-resident scalars of one optimizer step, f32 [kNumScalars]: a captured step replays with new values.
+// Device-resident scalars of one optimizer step, f32 [kNumScalars], so a captured step replays with new values.
 enum StepScalar : int {
   kLr,
   kBeta1,
@@ -29,16 +29,17 @@ enum StepScalar : int {
   kSkip,
   kLossSeed,
   kBeta2,
-  kGradShare,  // weight of the gradient in a first moment that is no average: SGD's 1 - dampening
-  kStepLow,    // number of the applied step, from 1, modulo 2^16, and
-  kStepHigh,   // what is above: both are whole numbers that f32 holds exactly
-  kLeftOut,    // not 0: gradients are finite, and the step was judged bad
+  kGradShare,  // gradient coefficient of a non-averaging first moment: SGD's 1 - dampening
+  kStepLow,    // index of the applied step, from 1, modulo 2^16
+  kStepHigh,   // its high part; both are integers exact in f32
+  kLeftOut,    // nonzero: gradients are finite, but the anomaly check rejected the step
   kNumScalars = 16
 };
-// From norm_squares f64 [scopes] (summed over all ranks): total = sqrt(sum in order) / denominator;
+// Global-norm clipping and overflow check. From norm_squares f64 [scopes] (reduced over all ranks):
+// total = sqrt(sum in order) / denominator;
 // scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
 // scalars[kSkip] = 1 if the total or an entry of `guard` is not finite, else 0; norm f32 [1] = total. guard f64, may be
-// empty: sums over what the norm does not count and that must be finite as well.
+// empty: sums that are excluded from the norm but must be finite.
 struct ClipFactor {
   Tensor norm_squares, scalars, norm;
   float clip = 1, denominator = 1;
@@ -47,20 +48,21 @@ struct ClipFactor {
   GT_OPERANDS(.control("norm_squares", o.norm_squares).control("scalars", o.scalars).control("norm", o.norm)
               .control("guard", o.guard))
 };
-// Before the update: a bad step (step_limits.h; limits f64 [kNumLimits]) by losses f64 [n], sums over microbatches, and
-// norm f32 [1] sets scalars[kSkip] and scalars[kLeftOut] to 1; both stay as they are where it is skipped already. counts
-// f64 [n], targets of each microbatch: the loss is the mean of their means; empty: the mean over limits[kTargets].
+// Anomaly check before the update (step_limits.h; limits f64 [kNumLimits]) on losses f64 [n], sums per microbatch, and
+// norm f32 [1]. An anomalous step sets scalars[kSkip] and scalars[kLeftOut] to 1; both stay unchanged if the step is
+// already skipped. counts f64 [n], targets per microbatch: the loss is the mean of microbatch means; empty: the mean
+// over limits[kTargets].
 struct JudgeStep {
   Tensor losses, counts, norm, limits, scalars;
   GT_OPERANDS(.control("losses", o.losses).control("counts", o.counts).control("norm", o.norm)
               .control("limits", o.limits).control("scalars", o.scalars))
 };
 
-// Optimizer steps over the segments of a table (kernels/core/segments.h), all that a rank trains in one call. Masters
-// f32, moments f32, grad G; value of the compute dtype, or nullptr when the master is the value; value = round(master).
-// A master of a half type (AMP O3: there are no masters) is the value: widened, stepped in f32 and rounded back. All
-// read scalars, g = grad * scalars[kGradMultiplier], lr, beta1 (b1) and beta2 (b2) there and the segment's weight_decay,
-// and write nothing when scalars[kSkip] != 0.
+// Optimizer steps over the segments of a table (kernels/core/segments.h): one call updates everything a rank trains.
+// Master weights f32, moments f32, grad G. value: compute dtype, = round(master), or nullptr when the master is the
+// value. A 16-bit master (AMP O3, no master weights) is the value: widened, stepped in f32 and rounded back. All read g
+// = grad * scalars[kGradMultiplier], lr, beta1 (b1), beta2 (b2) from scalars and weight_decay from the segment. Nothing
+// is written when scalars[kSkip] != 0.
 
 // AdamW (Loshchilov & Hutter 2019), decoupled decay:
 //   m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2
@@ -74,7 +76,7 @@ struct AdamW {
   GT_OPERANDS(.control("scalars", o.scalars))
 };
 
-// Momentum as PyTorch has it: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
+// SGD with momentum as in PyTorch: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
 // master -= lr * (nesterov ? g + b1 m : m). Segments without m: master -= lr * g.
 struct Sgd {
   SegmentTable table;
@@ -91,8 +93,8 @@ struct Lion {
   GT_OPERANDS(.control("scalars", o.scalars))
 };
 
-// LAMB (You et al. 2020) and the forms that apex and DeepSpeed gave it, in two passes, for the step of a tensor needs
-// the norms of all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
+// LAMB (You et al. 2020) with the variants of apex and DeepSpeed. Two passes, since the update of a tensor needs norms
+// over all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
 //   u = m c1 / (sqrt(v c2) + eps) + weight_decay * master    (eps_inside_sqrt: sqrt(v c2 + eps))
 //   ratio = both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
 struct LambRule {
@@ -104,17 +106,17 @@ struct LambRule {
   bool adapt_undecayed = true;  // false: the ratio is 1 where weight_decay is 0 (apex)
   float min_norm = 0, max_norm = __builtin_inff(), min_ratio = 0, max_ratio = __builtin_inff();
 };
-// First pass: m, v as AdamW. norms f64 [groups, 2] = the sums of squares of master (before the step) and of u over a
-// group's counted segments, by fixed blocks in order; 0 in a skipped step. Groups that the table has nothing of are left
-// alone.
+// LAMB pass 1: m, v as in AdamW. norms f64 [groups, 2] = sums of squares of master (before the step) and of u over a
+// group's counted segments, by fixed blocks in order; 0 in a skipped step. Groups absent from the table are left
+// unchanged.
 struct LambMoments {
   SegmentTable table;
   Tensor scalars, norms;
   LambRule rule;
   GT_OPERANDS(.control("scalars", o.scalars).control("norms", o.norms))
 };
-// Second pass: master -= lr * ratio * u, the ratio from norms [groups, 2], in which a group is a whole tensor, whatever
-// of it the table has. ratio f32 [groups], may be empty: it is written there for the groups of the table.
+// LAMB pass 2: master -= lr * ratio * u, with the ratio from norms [groups, 2] of whole tensors (group = tensor), even
+// if the table holds only a part. ratio f32 [groups], may be empty: output for the groups of the table.
 struct LambApply {
   SegmentTable table;
   Tensor scalars, norms, ratio;
@@ -122,11 +124,11 @@ struct LambApply {
   GT_OPERANDS(.control("scalars", o.scalars).control("norms", o.norms).control("ratio", o.ratio))
 };
 
-// dst bf16 = src f32 rounded to a neighbour at random, upwards with the probability of what is cut off: 16 random bits
-// are added to the bits of src and its lower half dropped. Numbers of bf16, infinities and NaN stay what they are.
-// Element i of src is element e = base + (first + i) / cols * stride + (first + i) % cols of a stream; its random bits
-// are the upper half of word e mod 4 of philox(key, e / 4, n) (kernels/core/rng.h), n the step's number in `scalars`.
-// Writes nothing when scalars[kSkip] != 0.
+// Stochastic rounding: dst bf16 = src f32 rounded to a neighbour, upwards with a probability equal to the truncated
+// fraction. Adds 16 random bits to the bits of src and drops the lower half. bf16 values, infinities and NaN are
+// unchanged. Element i of src is element e = base + (first + i) / cols * stride + (first + i) % cols of a stream; its
+// random bits are the upper half of word e mod 4 of philox(key, e / 4, n) (kernels/core/rng.h), n = the step index in
+// `scalars`. Writes nothing when scalars[kSkip] != 0.
 struct StochasticRound {
   Tensor src, dst, scalars;
   uint64_t key = 0;

@@ -1,11 +1,10 @@
-// Work that calls the same ops with the same arguments again and again, replayed as graphs of the device
-// (DeviceApi::capture). The first time it runs as ever, and a Recording notes its calls. From then on the host runs it
-// again - tape, scopes and arenas see no difference - but a call that is the recorded one is not queued: when all calls
-// of a stretch have come, the stretch is launched at a stroke. A call that differs first runs what was held back, then
-// the rest of the work as ever. So a graph never computes anything but the calls that were made, whatever changed.
-// Copies, events and waits are parts of no graph: they cut the work into stretches and find on the stream all that came
-// before them. Collectives of a library that can be captured take part (SideCalls). Knows no tape, no microbatch and no
-// rank.
+// Replays work that issues the same op calls every time as device graphs (DeviceApi::capture). The first run executes
+// normally while a Recording records its calls. Later runs execute the same host code - tape, scopes and arenas are
+// unaffected - but a call that matches its record is held back instead of queued. Once every call of a segment has
+// matched, the segment is launched as one graph. On a mismatch the held-back calls run first, then the rest runs
+// eagerly. So a graph never computes anything but the calls that were made. Copies, events and waits are never
+// captured: they split the work into segments and are ordered after all earlier calls on the stream. Collectives of a
+// capturable library take part (SideCalls). Independent of tapes, microbatches and ranks.
 #pragma once
 #include <exception>
 #include <memory>
@@ -17,58 +16,58 @@
 
 namespace gt {
 
-// A twin of `inner`, a backend whose device has graphs: what is called through its tables goes through, seen by the
-// recording that runs on this thread. Whoever uses the stream of a recording while it runs must call through the twin.
-// One inner backend a process.
+// Returns a recording wrapper of `inner`, a backend whose device has graphs. Calls through its tables are forwarded and
+// observed by the recording active on this thread. While a recording is active, its stream must only be used through
+// this wrapper. One inner backend per process.
 const Backend& replayable(const Backend& inner);
 
-// How often work ran as what.
+// Counts of how work was executed.
 struct ReplayCounts {
-  int64_t first = 0;     // queued call by call and noted: first uses
-  int64_t replayed = 0;  // as graphs
-  int64_t eager = 0;     // queued call by call although it had been noted
-  std::string why;       // the last of these
+  int64_t first = 0;     // first uses: queued call by call and recorded
+  int64_t replayed = 0;  // launched as graphs
+  int64_t eager = 0;     // queued call by call despite a record
+  std::string why;       // reason of the last eager run
   void add(const ReplayCounts& more);
 };
 
-// A call of a library that works on streams of its own, beside the recorded one; what it means is the library's affair.
+// A call of a library that uses its own streams beside the recorded one. Its contents are opaque to recordings.
 struct SideCall {
   class SideCalls* of = nullptr;
-  uint64_t words[7] = {};  // compared to the bit
+  uint64_t words[7] = {};  // compared bitwise
 };
 
-// That library, as recordings see it. Its work leaves the recorded stream and comes back to it.
+// Interface of such a library to recordings. Its work forks from the recorded stream and joins it again.
 class SideCalls {
  public:
   virtual ~SideCalls() = default;
-  // Queues call `number` of a recording; `captured`: becomes part of the graph that is being captured.
+  // Queues call `number` of a recording; `captured`: into the graph being captured.
   virtual void make(const SideCall&, size_t number, Stream recorded, bool captured) = 0;
-  // The recorded stream waits for all that make() has queued since the last time.
+  // Joins: the recorded stream waits for everything make() has queued since the last close().
   virtual void close(Stream recorded, bool captured) = 0;
-  // A graph that has these calls is about to be captured or launched: earlier work of theirs is over, for this stream.
+  // Called before a graph with these calls is captured or launched: completes their earlier work for this stream.
   virtual void settle(std::span<const SideCall>, Stream recorded) = 0;
-  // It has been launched.
+  // Called after that graph was launched.
   virtual void launched(std::span<const SideCall>, Stream recorded) = 0;
-  // Collective over all ranks that take part in these calls, which have captured them too: whether all of them could.
+  // Collective over all ranks of these calls, which have captured them too: returns whether every rank succeeded.
   virtual bool agree(std::span<const SideCall>, bool good) = 0;
 };
 
-// Graphs that recordings hold.
+// Graphs held by recordings.
 struct HeldGraphs {
-  int64_t graphs = 0, calls = 0;  // calls: in all of them
-  int64_t bytes = 0;              // by which the device's free memory was less when they had been made and launched
+  int64_t graphs = 0, calls = 0;  // calls: total over all graphs
+  int64_t bytes = 0;              // drop in free device memory after they were created and launched
   void add(const HeldGraphs& more) { graphs += more.graphs, calls += more.calls, bytes += more.bytes; }
 };
 
 class Recording {
  public:
-  // `twin`: replayable(). Outlived by stream and twin.
+  // `twin`: from replayable(). Stream and twin must outlive the recording.
   Recording(const Backend& twin, Stream);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Runs `work`, whose calls this thread makes on the stream through the twin. When it returns all are queued.
+  // Runs `work`, whose calls this thread makes on the stream through the twin. On return all of them are queued.
   template <class Work>
   void run(ReplayCounts& counts, Work work) {
     begin();
@@ -80,18 +79,18 @@ class Recording {
 
   HeldGraphs held() const;
 
-  // A library's call on the recorded stream. kOutside: it is part of no recording, make it. kNoted: make it, and say
-  // what number it got. kHeldBack: do not make it; what waits for it asks with `run` and `number`.
+  // Reports a library call on the recorded stream. kOutside: not recorded, execute it. kNoted: execute it; it was
+  // recorded under `number`. kHeldBack: do not execute it; dependents refer to it by `run` and `number`.
   enum class Fate { kOutside, kNoted, kHeldBack };
   struct Answer {
     Fate fate = Fate::kOutside;
-    uint64_t run = 0;   // of all runs of this process' recordings
-    size_t number = 0;  // of the call in its recording
+    uint64_t run = 0;   // unique over all runs of this process' recordings
+    size_t number = 0;  // index of the call in its recording
   };
   static Answer side_call(const SideCall&, Stream);
-  static uint64_t current_run();  // on this thread; 0: none, or it holds nothing back any more
+  static uint64_t current_run();  // of this thread; 0: no recording is active, or it no longer holds calls back
 
-  // While it lives, what this thread queues takes no part in the running recording and comes before what that holds back.
+  // While alive, calls of this thread bypass the active recording and are queued before its held-back calls.
   class Aside {
    public:
     Aside();
@@ -103,19 +102,19 @@ class Recording {
     Recording* const before_;
   };
 
-  struct Kind;  // of a call: its name, how to compare and to make it
+  struct Kind;  // of a call: its name, how to compare and execute it
 
  private:
   friend struct Twin;
   struct Call {
     const Kind* kind;
-    size_t at;  // of its arguments in args_
+    size_t at;  // offset of its arguments in args_
   };
   struct Stretch {
-    size_t begin, end;  // of calls_
-    Graph graph = nullptr;        // from its second run on, where it is worth one
+    size_t begin, end;            // range of calls_
+    Graph graph = nullptr;        // from the second run on, where worthwhile
     int64_t bytes = 0;            // of the graph
-    std::vector<SideCall> sides;  // of its calls, from its second run on
+    std::vector<SideCall> sides;  // its side calls, from the second run on
   };
   void begin();
   void end(ReplayCounts&);
@@ -139,13 +138,13 @@ class Recording {
   std::vector<std::byte> args_;
   std::vector<Stretch> stretches_;
   bool noted_ = false;            // calls_ is complete
-  int strikes_ = 0;               // runs that went another way than noted; at kMostStrikes nothing is noted any more
-  size_t next_ = 0, queued_ = 0;  // of the running work: calls that came; those that are on the stream
+  int strikes_ = 0;               // runs that mismatched; at kMostStrikes recording stops
+  size_t next_ = 0, queued_ = 0;  // in the current run: calls made; calls queued on the stream
   size_t stretch_ = 0, noted_from_ = 0;
   uint64_t run_ = 0;
-  SideCalls* sides_ = nullptr;  // whose calls are among them
-  std::exception_ptr unfinished_;  // of a call that must not throw: it left part of the running work out
-  std::string why_;  // the running work, or all from now on, is queued call by call
+  SideCalls* sides_ = nullptr;     // library of the side calls among them
+  std::exception_ptr unfinished_;  // from a call that must not throw: part of the current run was not executed
+  std::string why_;                // why the current run, or every later one, is queued call by call
 };
 
 }  // namespace gt

@@ -19,8 +19,8 @@ struct Loaded {
   std::string why;  // when backend is null
 };
 
-// Beside the program, beside the code that holds this function (they differ when we are in a shared library), then by
-// the loader's own rules (LD_LIBRARY_PATH).
+// Search order: beside the executable, beside the code that holds this function (they differ when it is in a shared
+// library), then the loader's default paths (LD_LIBRARY_PATH).
 std::vector<std::string> candidates() {
   std::vector<std::string> list;
   std::error_code error;

@@ -15,10 +15,10 @@ double all(std::initializer_list<Tensor> list) {
   for (const Tensor& t : list) sum += of(t);
   return sum;
 }
-// Of a result that is written, or added to.
+// Bytes of a result that is written, or read and written when accumulating.
 double result(const Tensor& t, bool accumulate) { return of(t) * (accumulate ? 2 : 1); }
 
-// Of an op whose operands are read or written once each.
+// Cost of an op that reads or writes each operand once.
 template <class Args>
 OpCost one_pass(const Args& args) {
   constexpr OpInfo kInfo = OpOf<Args>::kInfo;
@@ -32,7 +32,7 @@ OpCost one_pass(const Args& args) {
 
 OpCost moves(OpClass kind, double bytes) { return {.kind = kind, .bytes = bytes, .fused_bytes = bytes}; }
 OpCost moves(OpClass kind, double bytes, double fused) { return {.kind = kind, .bytes = bytes, .fused_bytes = fused}; }
-// Part of a kernel beside it where fusions are complete.
+// Fused into an adjacent kernel in the ideal graph.
 OpCost apart(double bytes) { return moves(OpClass::kElementwise, bytes, 0); }
 
 template <class Args>
@@ -42,7 +42,7 @@ OpCost product(const Args& g, double inner, double bytes) {
   return c;
 }
 
-// `products`: of Q K^T's size, the causal half of each.
+// `products`: GEMMs of the size of Q K^T, each over the causal half.
 template <class Args>
 OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
   OpCost c = moves(OpClass::kAttention, bytes);
@@ -57,7 +57,7 @@ double value_bytes(const SegmentTable& t) {
   for (const Segment& s : t.segments()) sum += s.value != nullptr ? s.count * size_of(t.value) : 0;
   return static_cast<double>(sum);
 }
-// Of a step over segments: gradients are read, masters and moments read and written, values written.
+// Optimizer step over segments: gradients read, masters and moments read and written, values written.
 OpCost step_cost(const SegmentTable& t) {
   int64_t sum = t.elements * (size_of(t.grad) + 2 * size_of(t.master));
   for (const Segment& s : t.segments())
@@ -83,7 +83,7 @@ const char* name_of(OpClass c) {
 GT_OPS(X)
 #undef X
 
-// A tensor that an op's operands() leaves out would be missing wherever they are read.
+// Detects tensors that an op's operands() omits: they would be missing wherever operands are visited.
 template <class Args>
 consteval int tensors_left_out() {
   int missing = 0;
@@ -116,7 +116,7 @@ OpCost op_cost(const StoreKv& a) {
   const double rows = static_cast<double>(a.positions.numel() * a.keys.shape[1] * a.keys.shape[3]);
   return apart(4 * rows * static_cast<double>(size_of(a.keys.dtype)) + of(a.positions) + of(a.sequences));
 }
-// As if every token came last in a full cache: where it stands is known on the device alone.
+// Upper bound: every token last in a full cache, since positions are only known on the device.
 OpCost op_cost(const CachedAttention& a) {
   const int64_t n = a.positions.numel(), head = a.keys.shape[2] * a.keys.shape[3];
   OpCost c = moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
@@ -134,7 +134,7 @@ OpCost op_cost(const LayerNormGrad& a) {
 
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
-// The halves: logits read twice, for ranks that share a vocabulary exchange statistics between.
+// The two-step form reads logits twice: vocabulary-parallel ranks exchange statistics in between.
 OpCost op_cost(const CrossEntropyStats& a) {
   return moves(OpClass::kLoss, all({a.logits, a.targets, a.stats}), all({a.targets}));
 }
@@ -148,8 +148,7 @@ OpCost op_cost(const AddPosition& a) {
   const double rows = static_cast<double>(a.seq * a.pos.shape.cols() * size_of(a.pos.dtype));
   return moves(OpClass::kEmbedding, 2 * of(a.x) + rows, rows);
 }
-// As many rows of the table as there are tokens, as if each had one of its own; what is not accumulated is written
-// whole.
+// Upper bound: as many table rows as tokens, i.e. all tokens distinct. Without accumulate the whole table is written.
 OpCost op_cost(const EmbeddingGrad& a) {
   const double row = a.dtable.shape[0] > 0 ? of(a.dtable) / static_cast<double>(a.dtable.shape[0]) : 0;
   const double used = row * static_cast<double>(std::min(a.tokens.numel(), a.dtable.shape[0]));
@@ -161,14 +160,14 @@ OpCost op_cost(const PositionGrad& a) {
 }
 
 OpCost op_cost(const SumSquares& a) { return apart(static_cast<double>(a.table.elements * size_of(a.table.grad))); }
-// Two codes of 8 bits take the place of the 16 bits that are counted where x is made; unless this is where it is made.
-// Only to look how large x is, is the business of whoever made it.
+// Rowwise and columnwise FP8 data together take the 16 bits already counted where x is produced, unless it is produced
+// here. A pure amax pass is attributed to the producer of x.
 OpCost op_cost(const QuantizeFp8& a) {
   const double codes = all({a.x, a.pre, a.fp8.rows, a.fp8.columns});
   const double bytes = codes + result(a.sums, a.accumulate);
   return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !a.fp8.codes() ? 0 : codes);
 }
-// Of the table a row per position.
+// Table: one row per position.
 OpCost op_cost(const Rope& a) {
   const int64_t n = a.x.shape.rows(), positions = a.positions ? n : std::min(n, a.seq);
   const double turned = static_cast<double>(n * a.heads * a.table.shape.cols() * size_of(a.x.dtype));

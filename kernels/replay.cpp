@@ -14,15 +14,15 @@ namespace gt {
 namespace {
 
 constexpr int kMostStrikes = 3;
-constexpr size_t kLeastCalls = 2;  // a graph of one call would not be faster than the call
+constexpr size_t kLeastCalls = 2;  // a graph of one call is no faster than the call
 constexpr size_t kAlignment = alignof(std::max_align_t);
 
-const Backend* behind = nullptr;            // the twin; set before any recording is made
-thread_local Recording* running = nullptr;  // of this thread: a rank computes on one
+const Backend* behind = nullptr;            // the twin; set before any recording is created
+thread_local Recording* running = nullptr;  // active on this thread: a rank computes on one thread
 std::atomic<uint64_t> runs{0};
 
-// As a call is kept. The version of a weight only says that its bytes may have changed, which graphs need not know:
-// backends with graphs read weights where they are.
+// Recorded form of a call's arguments. The version of a weight is dropped: it only signals that its bytes may have
+// changed, and backends with graphs read weights in place.
 template <class Args>
 const Args& kept(const Args& a) {
   return a;
@@ -47,9 +47,9 @@ struct Recording::Kind {
   void (*make)(const std::byte* noted, const Backend&, Stream);
 };
 
-// The tables of the twin.
+// Op and device tables of the twin.
 struct Twin {
-  // Of another library: its own affair how it is made.
+  // Side call: executed by its own library.
   static constexpr Recording::Kind kSide{
       "collective", sizeof(SideCall),
       [](std::byte* to, const void* args) { std::memcpy(to, args, sizeof(SideCall)); },
@@ -78,15 +78,15 @@ struct Twin {
 
   static bool held(const Recording::Kind& kind, const void* args, Stream s) {
     if (s.native == running->stream_.native) return running->holds_back(kind, args);
-    running->cut();  // of another stream, which may wait for this one
+    running->cut();  // another stream, which may wait for this one
     return false;
   }
-  // Before whatever no graph can hold.
+  // Called before anything that a graph cannot contain.
   static void cut() {
     if (running != nullptr) running->cut();
   }
 
-  // The same in calls that destructors make, perhaps while an exception unwinds: what it throws is thrown in the end.
+  // For calls made by destructors, possibly during unwinding: an exception is stored and rethrown at the end.
   static void cut_kept() {
     Recording* r = running;
     try {
@@ -182,7 +182,7 @@ void Recording::end(ReplayCounts& counts) {
   if (running != this) {
     ++counts.eager;
     counts.why = why_;
-    if (noted_) forget();  // the next time is a first one
+    if (noted_) forget();  // the next run records again
     return;
   }
   running = nullptr;
@@ -192,7 +192,7 @@ void Recording::end(ReplayCounts& counts) {
   ++counts.first;
 }
 
-// After an exception, which goes on; the first, if there were two. What was held back is not missed.
+// Ends a run after an exception and rethrows it (the first of two). Held-back calls are dropped.
 void Recording::abandon(std::exception_ptr why) {
   running = nullptr;
   if (unfinished_) why = std::exchange(unfinished_, nullptr);
@@ -261,12 +261,12 @@ void Recording::launch(Stretch& s) {
   if (!s.sides.empty()) sides_->launched(s.sides, stream_);
   if (!fresh) return;
   inner_.device->memory(stream_.device.index, &after, &total);
-  s.bytes = std::max<int64_t>(0, before - after);  // also what else was taken meanwhile on this device
+  s.bytes = std::max<int64_t>(0, before - after);  // also counts other allocations made meanwhile on this device
 }
 
-// The stretch's second run. False: it has been queued call by call. Whether collectives are captured is one decision of
-// all ranks that take part in them: a stretch that has some always becomes a graph, or on none of these ranks.
-// *free_bytes: of the device, before.
+// Captures a segment in its second run. Returns false if its calls were queued one by one instead. Whether collectives
+// are captured is agreed by all participating ranks: such a segment becomes a graph on all of them or on none.
+// *free_bytes: free device memory before.
 bool Recording::capture(Stretch& s, int64_t* free_bytes) {
   for (size_t i = s.begin; i < s.end; ++i)
     if (calls_[i].kind == &Twin::kSide) s.sides.push_back(side_at(i));
@@ -282,15 +282,16 @@ bool Recording::capture(Stretch& s, int64_t* free_bytes) {
     why = "another rank could make none";
   }
   if (s.graph != nullptr) return true;
-  if (!s.sides.empty()) sides_->settle(s.sides, stream_);  // what a capture may have left open is none of the next
+  if (!s.sides.empty())
+    sides_->settle(s.sides, stream_);  // work that a failed capture left open must not enter the next one
   if (!good) why = named(s, why);
   queue(s.begin, s.end, false);
   leave(cat("no graph could be made: ", why));
-  strikes_ = kMostStrikes;  // nor could it the next time
+  strikes_ = kMostStrikes;  // the next attempt would fail too
   return false;
 }
 
-// Which of the calls cannot be captured: the first that cannot alone, where an empty graph can be made.
+// Identifies the call that cannot be captured: the first that fails alone, if an empty graph can be created.
 std::string Recording::named(const Stretch& s, const std::string& why) const {
   const auto alone = [&](size_t begin, size_t end, std::string* text) {
     const Graph g = graph_of(begin, end, text);
@@ -333,7 +334,7 @@ const SideCall& Recording::side_at(size_t call) const {
   return *reinterpret_cast<const SideCall*>(args_.data() + calls_[call].at);
 }
 
-// The running work goes another way than the one that was noted: nothing more is held back.
+// The current run deviates from the recorded one: holds nothing more back.
 void Recording::leave(std::string why) {
   running = nullptr;
   why_ = std::move(why);
@@ -342,11 +343,11 @@ void Recording::leave(std::string why) {
   queue(from, next_, false);
 }
 
-// Where an exception is on its way, or must not begin.
+// forget() where an exception is in flight, or must not be thrown.
 void Recording::forget_broken() {
   try {
     forget();
-  } catch (const std::exception&) {}  // the device is gone, and its graphs with it
+  } catch (const std::exception&) {}  // the device is lost, and its graphs with it
 }
 
 void Recording::forget() {

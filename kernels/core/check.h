@@ -1,5 +1,5 @@
-// Errors. One exception type, a few macros, no other way to fail. Every error carries the exit code of the process
-// that it ends (the complete list of codes is the enum below).
+// Errors: one exception type and a few macros. Every error carries the exit code of the process it ends; Exit lists all
+// codes.
 #pragma once
 #include <sstream>
 #include <stdexcept>
@@ -8,17 +8,17 @@
 
 namespace gt {
 
-// Exit codes of the binary. Never kOk on an error.
+// Exit codes of the binary. An Error never carries kOk.
 enum class Exit : int {
   kOk = 0,
-  kDifferent = 1,     // a comparing verb found a difference
+  kDifferent = 1,     // a comparing subcommand found a difference
   kUsage = 2,         // bad configuration, bad usage, a named path does not exist, bad data found before step 1
   kHardware = 16,     // suspected hardware fault
   kNumerical = 17,    // numerical failure
   kDamaged = 65,      // damaged or hostile file
   kInternal = 70,     // failed check, uncaught exception
   kIo = 74,           // I/O failed: no checkpoint possible, data unreadable
-  kInterrupted = 75,  // interrupted, everything is saved, resume
+  kInterrupted = 75,  // interrupted, everything saved, resumable
   kHang = 124,
 };
 
@@ -32,7 +32,7 @@ class Error : public std::runtime_error {
   Exit code_;
 };
 
-// Streams all parts into one string: cat("heads ", 20, " not divisible by tp ", 8).
+// Concatenates all parts into a string: cat("heads ", 20, " not divisible by tp ", 8).
 template <class... A>
 std::string cat(const A&... parts) {
   std::ostringstream s;
@@ -40,7 +40,7 @@ std::string cat(const A&... parts) {
   return s.str();
 }
 
-// A user-facing failure: no file or line of ours, but what was expected, what was found, where, what to do next.
+// Throws a user-facing error without source location. Messages state what was expected, found, where, and what to do.
 template <class... A>
 [[noreturn]] void fail(Exit code, const A&... parts) {
   throw Error(cat(parts...), code);
@@ -55,11 +55,11 @@ template <class... A>
 }  // namespace detail
 }  // namespace gt
 
-// An invariant of the program; always on. `GT_CHECK(n % tp == 0, "heads ", n, " not divisible by tp ", tp)`
+// Checks a program invariant; always on. `GT_CHECK(n % tp == 0, "heads ", n, " not divisible by tp ", tp)`
 #define GT_CHECK(cond, ...) \
   do { if (!(cond)) [[unlikely]] ::gt::detail::fail_check(__FILE__, __LINE__, #cond, ##__VA_ARGS__); } while (0)
 
-// A condition that a user or a file can break. `GT_REQUIRE(file, Exit::kUsage, path, ": no such file")`
+// Checks a condition that a user or a file can violate. `GT_REQUIRE(file, Exit::kUsage, path, ": no such file")`
 #define GT_REQUIRE(cond, code, ...) \
   do { if (!(cond)) [[unlikely]] ::gt::fail((code), __VA_ARGS__); } while (0)
 

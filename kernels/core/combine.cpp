@@ -12,7 +12,7 @@ float bf16_to_f32(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t
 
 uint16_t f32_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
-  if ((u & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);  // keep NaN a NaN
+  if ((u & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);  // NaN stays NaN
   return static_cast<uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
 }
 
@@ -39,7 +39,7 @@ uint16_t f32_to_f16(float x) {
   return static_cast<uint16_t>(sign | (rounded >> 13));
 }
 
-// How an element type is loaded, accumulated and stored.
+// Load, accumulate and store types of an element type.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -60,7 +60,7 @@ struct F16 {
   static uint16_t store(float x) { return f32_to_f16(x); }
 };
 
-constexpr int64_t kBlock = 2048;  // elements: the accumulator stays in the first-level cache
+constexpr int64_t kBlock = 2048;  // elements; the accumulator stays in L1
 
 template <ReduceOp op, class Type>
 void reduce(std::byte* out, const std::byte* const* parts, int count, int64_t n) {

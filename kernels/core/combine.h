@@ -1,5 +1,5 @@
-// Rank-ordered reductions of buffers that several ranks hold: how two elements combine, what that makes of host memory,
-// and a call that does the same on a device. Knows no ranks and no transport.
+// Rank-ordered reductions over buffers of several ranks: the elementwise operator, a host implementation, and the
+// arguments of the device call. Independent of ranks and transport.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -10,7 +10,7 @@ namespace gt {
 
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
-// a op b, from left to right. Sums of integers wrap; max and min keep the first NaN. Host and device code.
+// Returns a op b. Integer sums wrap; max and min propagate the first NaN. Host and device code.
 template <ReduceOp op, class T>
 constexpr T combined(T a, T b) {
   if constexpr (op == ReduceOp::kSum && std::is_integral_v<T>) {
@@ -19,25 +19,25 @@ constexpr T combined(T a, T b) {
   } else if constexpr (op == ReduceOp::kSum) {
     return a + b;
   } else if constexpr (op == ReduceOp::kMax) {
-    return a != a || a >= b ? a : b;  // a NaN in a stays; in b it fails the comparison and is taken
+    return a != a || a >= b ? a : b;  // a NaN in a stays; a NaN in b fails the comparison and is returned
   } else {
     return a != a || a <= b ? a : b;
   }
 }
 
-// out[i] = ((p0[i] op p1[i]) op p2[i]) op … for i in [0, n), in host memory. bf16 and f16 are widened to f32, reduced,
-// and rounded once (nearest even). f32, f64, i32, i64, bf16, f16, byte. `out` may be one of the parts; other overlaps
-// are not allowed.
+// out[i] = ((p0[i] op p1[i]) op p2[i]) op ... for i in [0, n), in host memory. bf16 and f16 are widened to f32,
+// reduced, and rounded once (nearest even). Dtypes: f32, f64, i32, i64, bf16, f16, byte. `out` may be one of the parts;
+// other overlaps are not allowed.
 void reduce_in_order(std::byte* out, const std::byte* const* parts, int count, int64_t n, DType, ReduceOp);
 
-// The same on a device (DeviceApi::combine): every to[k][i] becomes ((from[0][i] op from[1][i]) op from[2][i]) …, with
-// the bits of reduce_in_order. One part of any dtype is copied. A target may be one of the parts; other overlaps are
-// not allowed.
+// Arguments of DeviceApi::combine: every to[k][i] = ((from[0][i] op from[1][i]) op from[2][i]) ..., bitwise identical
+// to reduce_in_order. A single part of any dtype is copied. A target may be one of the parts; other overlaps are not
+// allowed.
 struct Combine {
   static constexpr int kMost = 32;
   const std::byte* from[kMost] = {};
   std::byte* to[kMost] = {};
-  int parts = 0, targets = 0;  // of each at most kMost
+  int parts = 0, targets = 0;  // each at most kMost
   int64_t count = 0;           // elements
   DType dtype = DType::kByte;
   ReduceOp op = ReduceOp::kSum;

@@ -1,40 +1,38 @@
-// The conditions under which a device computes: clocks, power, temperature, and what keeps its clocks down. They are
-// read from what the machine says of itself; nothing is ever set.
+// Operating conditions of a device: clocks, power, temperature and the reasons for clock throttling. Read only; nothing
+// is ever set.
 #pragma once
 #include <cstdint>
 #include <limits>
 
 namespace gt {
 
-// Why a clock is not higher. NVIDIA's names, as nvidia-smi -q -d PERFORMANCE has them.
+// Clock throttle reasons, named as in nvidia-smi -q -d PERFORMANCE.
 struct ClockLimit {
   const char* name;
-  bool slows;  // what is measured under it is less than the device is able to do as it has been set up
+  bool slows;  // measurements under it are below the device's configured capability
 };
 constexpr ClockLimit kClockLimits[] = {
-    {"clock_settings", false},  // somebody chose lower clocks
-    {"power_cap", true},        // the power limit
-    {"hw_slowdown", true},      // the hardware halves the clocks, or more: heat, a power brake, a sudden load
-    {"sync_boost", true},       // another device of its group is slower
-    {"sw_thermal", true},       // the driver, of heat
-    {"hw_thermal", true},       // the hardware, of heat
-    {"power_brake", true},      // the machine's power supply asks for it
-    {"display_clocks", false},
-    {"board_limit", true},
-    {"reliability", true},
-    {"other", true}};  // added to NVML after this was written
+    {"clock_settings", false},  // lower clocks were configured
+    {"power_cap", true},        // power limit
+    {"hw_slowdown", true},      // the hardware halves the clocks or more: heat, power brake, sudden load
+    {"sync_boost", true},       // another device of its sync group is slower
+    {"sw_thermal", true},       // driver thermal limit
+    {"hw_thermal", true},       // hardware thermal limit
+    {"power_brake", true},      // power brake signal of the machine's power supply
+    {"display_clocks", false}, {"board_limit", true},
+    {"reliability", true},     {"other", true}};  // added to NVML after this was written
 constexpr int kNumClockLimits = sizeof kClockLimits / sizeof kClockLimits[0];
 
-// At one moment. NaN: this device, or who asks it, cannot tell.
+// Snapshot. NaN: not available on this device or from its driver.
 struct DeviceConditions {
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-  double clock_mhz = kUnknown;  // of what computes: of a GPU's multiprocessors, of the cores that this process may use
+  double clock_mhz = kUnknown;  // of a GPU's multiprocessors, or of the CPU cores available to this process
   double memory_mhz = kUnknown;
-  double watts = kUnknown;       // the whole device; of GPUs since Ampere a mean over the last second
-  double watt_limit = kUnknown;  // what it is held to
+  double watts = kUnknown;       // whole device; on GPUs since Ampere a mean over the last second
+  double watt_limit = kUnknown;  // enforced power limit
   double celsius = kUnknown;
-  double busy = kUnknown;  // part of the last moments, up to a second, in which it computed at all
-  uint32_t limits = 0;     // bit k: kClockLimits[k] holds the clocks down
+  double busy = kUnknown;  // fraction of the last sample period, up to a second, with any compute
+  uint32_t limits = 0;     // bit k: kClockLimits[k] is active
   bool limits_known = false;
 };
 

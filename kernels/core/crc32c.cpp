@@ -28,7 +28,7 @@ constexpr Tables make_tables() {
 }
 constexpr Tables kTables = make_tables();
 
-// Polynomials over GF(2) of degree below 32, modulo the CRC's, highest power in bit 0.
+// Product of polynomials over GF(2) of degree below 32, modulo the CRC polynomial, highest power in bit 0.
 constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -43,7 +43,7 @@ constexpr uint32_t power(uint64_t n) {  // x^n
     if (n & 1) result = multiply(result, square);
   return result;
 }
-// x^(8 * 2^k): what a CRC is multiplied with when 2^k zero bytes follow.
+// x^(8 * 2^k): factor of a CRC that is followed by 2^k zero bytes.
 constexpr std::array<uint32_t, 64> make_powers() {
   std::array<uint32_t, 64> p{};
   p[0] = 1u << 23;
@@ -53,8 +53,8 @@ constexpr std::array<uint32_t, 64> make_powers() {
 constexpr auto kPowers = make_powers();
 
 #if defined(__x86_64__)
-// The instruction takes 3 cycles but one can start each cycle: three streams of kLane bytes run side by side and are
-// joined by moving a CRC over kLane zero bytes, which is linear: one table look-up for each of its four bytes.
+// The instruction has a latency of 3 cycles and a throughput of one per cycle: three streams of kLane bytes are
+// interleaved. They are joined by shifting a CRC over kLane zero bytes, which is linear: one table look-up per byte.
 constexpr size_t kLane = 1024;
 
 using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
@@ -121,9 +121,10 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_hardware(const void* data, siz
 }
 bool has_crc32c_folding() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"); }
 
-// Four registers run over the data, 16 pieces of 128 bits; each turn multiplies every piece by x^2048, modulo the
-// polynomial but not reduced, and adds the piece 256 bytes on (Gopal et al., "Fast CRC Computation Using PCLMULQDQ",
-// 2009). What is left has the CRC of all that went before. The product of two reflected factors is off by one power.
+// Folds 256 bytes at a time in four registers (16 lanes of 128 bits): each lane is multiplied by x^2048, modulo the
+// polynomial but unreduced, and xored with the data 256 bytes ahead (Gopal et al., "Fast CRC Computation Using
+// PCLMULQDQ", 2009). The remainder has the CRC of everything before. The product of two reflected factors is off by one
+// power.
 __attribute__((target("avx512f,vpclmulqdq,sse4.2"))) uint32_t crc32c_folding(const void* data, size_t bytes,
                                                                              uint32_t crc) {
   constexpr size_t kTurn = 256;

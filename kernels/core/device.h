@@ -1,5 +1,5 @@
-// What a device can do besides compute: memory, copies, streams, events. One struct of function pointers, the sibling
-// of the op table (kernels/ops.h). A backend exports one of each (kernels/backend.h).
+// Device operations besides compute: memory, copies, streams, events. A struct of function pointers, like the op table
+// (kernels/ops.h). A backend exports one of each (kernels/backend.h).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,24 +10,24 @@
 namespace gt {
 
 using Event = void*;  // opaque; nullptr on devices without asynchronous work
-using Graph = void*;  // opaque; queued work that can be launched again as it was
+using Graph = void*;  // opaque; captured work that can be launched repeatedly
 
 struct DeviceApi {
   const char* name = "";
 
-  // Device memory, at least 256-byte aligned, contents undefined. Throws gt::Error (kUsage) that says what was asked
-  // and what is free. `null` returns addresses that are distinct but must never be read or written.
+  // Allocates device memory, at least 256-byte aligned, contents undefined. Throws gt::Error (kUsage) naming requested
+  // and free bytes. `null` returns distinct addresses that must never be accessed.
   void* (*alloc)(int index, int64_t bytes) = nullptr;
   void (*free)(int index, void*, int64_t bytes) = nullptr;
-  // Host memory that copies to this device can run from asynchronously (pinned on CUDA).
+  // Host memory for asynchronous copies to and from this device (pinned on CUDA).
   void* (*alloc_host)(int64_t bytes) = nullptr;
   void (*free_host)(void*, int64_t bytes) = nullptr;
 
-  // In any direction between the host and this device, after the work already queued on the stream.
+  // Copies in any direction between host and device, ordered after work already queued on the stream.
   void (*copy)(void* dst, const void* src, int64_t bytes, Stream) = nullptr;
   void (*zero)(void* dst, int64_t bytes, Stream) = nullptr;
 
-  // `threads`: size of the rank's CPU pool; ignored by devices that have no host threads.
+  // `threads`: size of the rank's CPU pool; ignored by devices without host threads.
   Stream (*open_stream)(int index, int threads) = nullptr;
   void (*close_stream)(Stream) = nullptr;
   void (*synchronize)(Stream) = nullptr;
@@ -35,23 +35,23 @@ struct DeviceApi {
   Event (*make_event)(int index) = nullptr;
   void (*drop_event)(Event) = nullptr;
   void (*record)(Event, Stream) = nullptr;
-  void (*wait)(Event, Stream) = nullptr;   // work queued on the stream from now on runs after the event
-  void (*await)(Event) = nullptr;          // the host waits for it
+  void (*wait)(Event, Stream) = nullptr;  // work queued on the stream afterwards runs after the event
+  void (*await)(Event) = nullptr;         // blocks the host until the event
   bool (*done)(Event) = nullptr;
-  // Of devices that compute behind the host's back: events that keep the time (StreamClock). seconds_between: from when
-  // one came to when the other did, of two that are done; at least 0.5 us are told apart.
+  // Asynchronous devices only: timing events (StreamClock). seconds_between: elapsed time between two completed events;
+  // resolution at least 0.5 us.
   Event (*make_timer)(int index) = nullptr;
   double (*seconds_between)(Event from, Event to) = nullptr;
 
-  // Graphs, of devices that have them; kernels/replay.h makes use of it. capture: `queue(what)` calls ops and `zero` on
-  // this stream; none of it runs, it becomes a graph. nullptr with the reason in *why: there is none, and still nothing
-  // has run. Every op must have run before with these arguments: it finds its memory and its plans there. launch: runs
-  // all of it on the stream that it was captured on. A graph may be dropped when it is not running.
+  // Graphs, on devices that support them; used by kernels/replay.h. capture: `queue(what)` calls ops and `zero` on this
+  // stream; they are captured instead of executed. Returns nullptr with the reason in *why on failure; nothing has run
+  // then either. Requires: every op has run before with these arguments, so its memory and plans exist. launch: runs
+  // the graph on the stream it was captured on. drop_graph requires that the graph is not running.
   Graph (*capture)(Stream, void (*queue)(void*), void* what, std::string* why) = nullptr;
   void (*launch)(Graph, Stream) = nullptr;
   void (*drop_graph)(Graph) = nullptr;
 
-  // For ranks of one process that share the device. nullptr: it has nothing faster than the host for them.
+  // Reduction for ranks of one process that share the device. nullptr: no faster than the host.
   void (*combine)(const Combine&, Stream) = nullptr;
 
   int (*count)() = nullptr;                // devices of this kind on this machine
@@ -59,10 +59,10 @@ struct DeviceApi {
   void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
 };
 
-// Whether calls return before their work is done.
+// Returns whether the device is asynchronous: calls return before their work is done.
 inline bool computes_behind(const DeviceApi& d) { return d.seconds_between != nullptr; }
 
-// True when every entry is filled that every device has.
+// Returns whether every mandatory entry is set.
 bool complete(const DeviceApi&);
 
 }  // namespace gt

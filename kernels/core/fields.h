@@ -1,5 +1,5 @@
-// Aggregates without naming their members. Their equality is member by member, for what lies between members means
-// nothing: the same numbers, addresses and shapes, to the bit.
+// Reflection over aggregates without naming members. same_bits() compares member by member, ignoring padding: values,
+// addresses and shapes must be bitwise identical.
 #pragma once
 #include <cstring>
 #include <tuple>
@@ -13,7 +13,7 @@ namespace fields {
 
 struct Anything {
   template <class T>
-  operator T() const;  // of a member, whatever it is; never called
+  operator T() const;  // converts to any member type; never called
 };
 
 template <class T, class... Found>
@@ -24,7 +24,7 @@ constexpr size_t count() {
     return sizeof...(Found);
 }
 
-// References to all members of an aggregate of at most 21.
+// Returns a tuple of references to all members of an aggregate of at most 21.
 template <class T>
 constexpr auto of(const T& x) {
   constexpr size_t n = count<T>();

@@ -39,7 +39,7 @@ Fd::~Fd() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// Looked at before, because opening a device may do something, and after, because another file may have come.
+// Checked before open, since opening a device may have side effects, and after, since the file may have been replaced.
 Fd open_to_read(const std::string& path) {
   struct stat s {};
   require_regular(path, ::stat(path.c_str(), &s), s);
@@ -53,7 +53,7 @@ std::string read_whole_file(const std::string& path, int64_t limit) {
   const Fd fd = open_to_read(path);
   std::string out;
   for (size_t size = 0;;) {
-    const auto room = static_cast<size_t>(limit + 1) - size;  // one more than may be there
+    const auto room = static_cast<size_t>(limit + 1) - size;  // one byte beyond the limit, to detect an oversized file
     out.resize(size + std::min(room, size + (size_t{1} << 16)));
     const ssize_t n = ::read(fd.get(), out.data() + size, out.size() - size);
     if (n < 0 && errno == EINTR) continue;

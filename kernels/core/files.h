@@ -1,12 +1,12 @@
-// Reading files that users and data name. A pipe, a device, a socket or a folder in place of a file would block, never
-// end, or read as nothing: it is refused by name before it is opened.
+// Reads files named by users and data. A pipe, device, socket or folder in place of a file would block, never end or
+// read as empty; it is rejected by name before it is opened.
 #pragma once
 #include <cstdint>
 #include <string>
 
 namespace gt {
 
-// An open file descriptor that closes itself.
+// RAII file descriptor.
 class Fd {
  public:
   Fd() = default;
@@ -32,9 +32,9 @@ class Fd {
 // be read: No such file or directory".
 Fd open_to_read(const std::string& path);
 
-// The content of such a file. Throws kUsage, also when it holds more than `limit` bytes; kIo when a read fails.
+// Returns the content of such a file. Throws kUsage, also when it exceeds `limit` bytes; kIo when a read fails.
 std::string read_whole_file(const std::string& path, int64_t limit = int64_t{1} << 30);
-// Returns "" where read_whole_file throws. For files of our own that need not be there.
+// Returns "" where read_whole_file throws. For optional files of our own.
 std::string read_if_there(const std::string& path, int64_t limit = int64_t{1} << 20);
 
 }  // namespace gt

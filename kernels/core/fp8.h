@@ -1,6 +1,6 @@
-// The two formats of 8 bits of Micikevicius et al. 2022, "FP8 formats for deep learning", shared by all backends.
-// Encoding rounds to nearest even and saturates: beyond the largest number, infinities included, there is the largest
-// number; NaN gives 0x7F. No standard library here: device code includes this.
+// FP8 formats E4M3 and E5M2 (Micikevicius et al. 2022, "FP8 formats for deep learning"), shared by all backends.
+// Encoding rounds to nearest even and saturates: values beyond the maximum, infinities included, map to it; NaN maps to
+// 0x7F. Must not use the standard library: included by device code.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 namespace gt {
 
 struct Fp8Format {
-  int mantissa, bias;  // bits; of the exponent
+  int mantissa, bias;  // mantissa bits; exponent bias
   float largest;
   uint8_t largest_code;
 };
@@ -27,8 +27,8 @@ constexpr uint8_t fp8_encode(float x, Fp8Format f) {
   if (size >= f.largest) return static_cast<uint8_t>(sign | f.largest_code);
   const int cut = 23 - f.mantissa;
   if (magnitude < static_cast<uint32_t>(128 - f.bias) << 23) {
-    // Below the smallest normal number codes count steps of 2^(1 - bias - mantissa). Added to a number whose last bit
-    // is worth that much, the value is rounded to it.
+    // Subnormal: codes count steps of 2^(1 - bias - mantissa). Adding a number whose last bit has that weight rounds
+    // the value to a multiple of it.
     const uint32_t base = static_cast<uint32_t>(128 - f.bias + cut) << 23;
     const float sum = size + __builtin_bit_cast(float, base);
     return static_cast<uint8_t>(sign | (__builtin_bit_cast(uint32_t, sum) - base));
@@ -52,8 +52,8 @@ constexpr float fp8_decode(uint8_t code, Fp8Format f) {
                             sign | ((magnitude << (23 - f.mantissa)) + (static_cast<uint32_t>(127 - f.bias) << 23)));
 }
 
-// What values are multiplied by before they are encoded, so that the largest of them takes the largest code. At most
-// 2^126, for the inverse has to be a normal number; an infinite amax gives 0, which makes NaN of what was infinite.
+// Returns the quantization scale that maps amax to the largest code. At most 2^126, so that its inverse is normal; an
+// infinite amax gives 0, which turns infinities into NaN.
 constexpr float fp8_scale(float amax, Fp8Format f) {
   constexpr float kMost = 0x1p126f;
   if (amax == 0) return 1;

@@ -1,10 +1,10 @@
-// When it is and where we run.
+// Clock and host name.
 #pragma once
 #include <string>
 
 namespace gt {
 
 double now();             // seconds of std::chrono::steady_clock
-std::string host_name();  // "localhost" where the machine has none
+std::string host_name();  // "localhost" when the machine has no name
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Host memory that a device copies to and from while the host goes on.
+// Host memory for asynchronous device copies.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace gt {
 
-// Of DeviceApi::alloc_host, zeroed: `size` numbers. Who writes what the device is still to read, or reads what it has
-// not written yet, has to wait for it first.
+// Array of `size` elements from DeviceApi::alloc_host, zeroed. Callers must synchronize before writing what the device
+// still reads, or reading what it still writes.
 template <class T>
 class HostArray {
  public:

@@ -1,5 +1,5 @@
-// Values of JSON that came from outside, by path: a missing or misshaped one is named with what was expected and what
-// was found. For any Json of nlohmann's; this header includes none.
+// Access to untrusted JSON by path: errors name a missing or malformed value with what was expected and found. Works
+// with any Json type of nlohmann's; this header includes none.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gt {
 
-// "the number 3", "a list [1,2]": at most 60 bytes of it.
+// Describes a value, in at most 60 bytes of it: "the number 3", "a list [1,2]".
 template <class Json>
 std::string found_json(const Json& j) {
   constexpr size_t kMost = 60;
@@ -23,7 +23,7 @@ std::string found_json(const Json& j) {
   return text.size() > kMost ? text.substr(0, kMost) + "…" : text;
 }
 
-// The member of `j` at "writer.version" or "version.0" (a place in a list). Throws Error(code).
+// Returns the member of `j` at "writer.version" or "version.0" (a list index). Throws Error(code).
 template <class Json>
 const Json& member(const Json& j, std::string_view path, Exit code = Exit::kDamaged) {
   const Json* at = &j;
@@ -47,7 +47,7 @@ const Json& member(const Json& j, std::string_view path, Exit code = Exit::kDama
   return *at;
 }
 
-// Its value as a string, a number, a bool or a whole number that fits T.
+// Returns its value as a string, a number, a bool or an integer that fits T. Throws Error(code).
 template <class T, class Json>
 T field(const Json& j, std::string_view path, Exit code = Exit::kDamaged) {
   const Json& v = member(j, path, code);
@@ -72,14 +72,14 @@ T field(const Json& j, std::string_view path, Exit code = Exit::kDamaged) {
   return v.template get<T>();
 }
 
-// The same, with a value for where the member is missing.
+// field() with a default for a missing member.
 template <class T, class Json>
 T field_or(const Json& j, const char* key, T otherwise, Exit code = Exit::kDamaged) {
   return j.is_object() && !j.contains(key) ? otherwise : field<T>(j, key, code);
 }
 
-// What a JSON library says of text that is no JSON, without its own names: "[json.exception.parse_error.101] parse
-// error at line 1, column 2: …" becomes "no JSON: line 1, column 2: …".
+// Rewrites a JSON library's parse error without its own names: "[json.exception.parse_error.101] parse error at line 1,
+// column 2: ..." becomes "no JSON: line 1, column 2: ...".
 inline std::string no_json(std::string_view what) {
   if (const size_t end = what.find("] "); end != std::string_view::npos && what.starts_with("[json."))
     what.remove_prefix(end + 2);

@@ -1,6 +1,6 @@
-// Who owns bytes. Buffer: long-lived (parameters, flat gradients, optimizer state).
-// Arena: bump + mark/rollback (saved activations). Pool: first-fit, few live blocks, counted (activation gradients).
-// All three hand out the same addresses for the same call sequence: CUDA graphs and bitwise reruns rely on it.
+// Allocators. Buffer: long-lived (parameters, flat gradients, optimizer state). Arena: bump + mark/rollback (saved
+// activations). Pool: first-fit, few live blocks, counted (activation gradients). All three return the same addresses
+// for the same call sequence; CUDA graphs and bitwise reruns rely on it.
 #pragma once
 #include <vector>
 
@@ -25,7 +25,7 @@ class Buffer {  // RAII device memory
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const { return device_; }
-  // The whole buffer, or the part from byte `at`, as a tensor.
+  // The buffer, from byte `at` on, as a tensor.
   Tensor tensor(Shape s, DType t, int64_t at = 0) const;
 
  private:
@@ -66,11 +66,11 @@ class Pool {  // first-fit over a short list of live blocks, kept sorted by offs
   explicit Pool(Buffer b) : buffer_(std::move(b)) { live_.reserve(256); }
   Tensor alloc(Shape s, DType t);
   void retain(const Tensor& t) { ++find(t).uses; }
-  void free(const Tensor& t);                     // drops one use; the last one frees
+  void free(const Tensor& t);  // drops one reference; the last one frees
   int uses(const Tensor& t) { return find(t).uses; }
   bool owns(const Tensor& t) const { return t.data >= buffer_.data() && t.data < buffer_.data() + buffer_.bytes(); }
   size_t live() const { return live_.size(); }
-  uint64_t fingerprint() const;  // of the live blocks: where the next ones will lie follows from it
+  uint64_t fingerprint() const;  // hash of the live blocks; determines the addresses of later allocations
   int64_t high_water() const { return peak_; }    // bytes
 
  private:

@@ -1,4 +1,4 @@
-// Who owns a stream.
+// RAII stream.
 #pragma once
 #include <utility>
 
@@ -6,8 +6,7 @@
 
 namespace gt {
 
-// A stream that is closed at the end of its scope, also when that is left by an exception. Declare it before whatever
-// has work on it.
+// A stream that is closed at the end of its scope, also on exceptions. Declare it before anything that has work on it.
 class OpenStream {
  public:
   OpenStream() = default;

@@ -1,6 +1,6 @@
-// Counter-based randomness: no rank holds generator state. A draw is a pure function of (seed, stream name, n,
-// element), so masks and initial weights are equal for every layout and every resume point. Philox4x32-10: Salmon et
-// al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Counter-based RNG: ranks hold no generator state. A draw is a pure function of (seed, stream name, n, element), so
+// masks and initial weights are identical for every layout and resume point. Philox4x32-10: Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,10 +21,10 @@ constexpr uint64_t fnv1a64(std::string_view s) {
   return h;
 }
 
-// key of a stream such as "init/layers.0.attn.qkv.weight"
+// Key of a named stream, such as "init/layers.0.attn.qkv.weight".
 constexpr uint64_t stream_key(uint64_t seed, std::string_view name) { return splitmix64(seed ^ fnv1a64(name)); }
 
-// Four 32-bit words for one counter. counter = (c low, c high, n low, n high), key low word first.
+// Four 32-bit words of one counter. counter = (c low, c high, n low, n high), key low word first.
 constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t c, uint64_t n) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   std::array<uint32_t, 4> x{static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), static_cast<uint32_t>(n),
@@ -39,9 +39,9 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t c, uint64_t n) {
   return x;
 }
 
-// Standard normal number `e` of the stream, by Box-Muller in double (two numbers a counter).
+// Returns standard normal sample `e` of the stream, by Box-Muller in f64 (two samples per counter).
 double philox_normal(uint64_t key, uint64_t e);
-// Numbers first .. first + count - 1, times `stddev`, rounded to float: the same values in half the time.
+// Writes samples first .. first + count - 1, times `stddev`, rounded to f32: the same values in half the time.
 void philox_normals(uint64_t key, uint64_t first, int64_t count, double stddev, float* out);
 
 }  // namespace gt

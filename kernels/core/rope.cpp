@@ -10,21 +10,22 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586476925;
 
-// Waves longer than the original context divided by low_freq_factor are stretched by `factor`, those shorter than it
-// divided by high_freq_factor stay, and between them the two are mixed.
+// Wavelengths above original_positions / low_freq_factor are stretched by `factor`; those below original_positions /
+// high_freq_factor are unchanged; in between the two are interpolated.
 double llama3(double frequency, const RopeScaling& s) {
-  const double turns = static_cast<double>(s.original_positions) * frequency / kTwoPi;  // within the original context
+  const double turns =
+      static_cast<double>(s.original_positions) * frequency / kTwoPi;  // rotations within the original context
   const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return frequency * std::lerp(1 / s.factor, 1.0, std::clamp(smooth, 0.0, 1.0));
 }
 
-// The channel that turns so many times within the original context.
+// Channel with this many rotations within the original context.
 double channel_of(double turns, int64_t dim, double theta, const RopeScaling& s) {
   return static_cast<double>(dim) * std::log(static_cast<double>(s.original_positions) / (turns * kTwoPi)) /
          (2 * std::log(theta));
 }
 
-// The share of interpolation in each channel: 0 up to the channel of beta_fast, 1 from that of beta_slow on.
+// Interpolation weight per channel: 0 up to the channel of beta_fast, 1 from that of beta_slow on.
 std::vector<double> yarn_ramp(int64_t dim, double theta, const RopeScaling& s) {
   double low = channel_of(s.beta_fast, dim, theta, s), high = channel_of(s.beta_slow, dim, theta, s);
   if (s.truncate) low = std::floor(low), high = std::ceil(high);

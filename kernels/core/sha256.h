@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for names of caches, fingerprints of data and manifests of checkpoints. Not for secrets.
+// SHA-256 (FIPS 180-4), for cache names, data fingerprints and checkpoint manifests. Not for secrets.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -12,7 +12,7 @@ class Sha256 {
  public:
   using Digest = std::array<uint8_t, 32>;
 
-  // Adds bytes; any number of calls gives the hash of the concatenation.
+  // Appends bytes; any number of calls hashes the concatenation.
   void update(const void* data, size_t bytes);
   void update(std::string_view s) { update(s.data(), s.size()); }
   // Pads and returns the digest. The object must not be used afterwards.
@@ -24,7 +24,7 @@ class Sha256 {
                                  0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
   std::array<uint8_t, 64> pending_{};
   size_t held_ = 0;      // bytes in pending_
-  uint64_t length_ = 0;  // bytes in all
+  uint64_t length_ = 0;  // total bytes
 };
 
 std::string to_hex(const uint8_t* bytes, size_t count);

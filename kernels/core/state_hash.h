@@ -1,4 +1,4 @@
-// A number for a state: the same for the same states of one process, another one for others, but for rare accidents.
+// 64-bit hash of process-local state: equal for equal states, different for others except for rare collisions.
 #pragma once
 #include <cstdint>
 

@@ -1,13 +1,13 @@
-// When a step is bad, decided alike by every device and by the host.
+// The anomaly check of a step: identical decision on every device and on the host.
 #pragma once
 #include <cstdint>
 
 namespace gt {
 
-// What a step is judged by, f64 [kNumLimits]. Its loss or norm is bad when it is not finite or far above what is usual:
-// (value - middle) / spread > most. most -inf: every value is far, +inf: none.
+// Limits of the anomaly check, f64 [kNumLimits]. Loss or norm is anomalous when it is not finite, or when (value -
+// middle) / spread > kMostSpreads: -inf: always, +inf: never.
 enum StepLimit : int {
-  kTargets,  // that carry loss; by how much the sum of losses is divided
+  kTargets,  // number of targets that carry loss: divisor of the summed loss
   kLossMiddle,
   kLossSpread,
   kNormMiddle,
@@ -16,7 +16,8 @@ enum StepLimit : int {
   kNumLimits
 };
 
-// Mean over all targets; with counts, not null, over n microbatches of their means. Sums in order; divisors of at least 1.
+// Mean over all targets; with counts (not null), mean over n microbatches of their means. Sums in order; divisors are
+// at least 1.
 constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets) {
   const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
   double loss = 0;

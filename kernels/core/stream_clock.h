@@ -1,4 +1,4 @@
-// When the work on a stream was done, on the host's clock.
+// Host-clock timestamps of work on a stream.
 #pragma once
 #include <vector>
 
@@ -6,9 +6,9 @@
 
 namespace gt {
 
-// Marks between pieces of a stream's work. On a device that computes behind the host's back they are events, which cost
-// no wait; their times can be had when the host knows by other means that the marked work is over. Elsewhere, work is
-// done when a call returns, and marks are the time of the call. Reused from series to series: warm, it takes no memory.
+// Marks between sections of a stream's work. On asynchronous devices they are events, recorded without waiting; their
+// times can be read once the host knows by other means that the marked work is complete. On synchronous devices a mark
+// is the time of the call. Events are reused across series: no allocation once warm.
 class StreamClock {
  public:
   StreamClock(const DeviceApi&, Stream);
@@ -17,22 +17,22 @@ class StreamClock {
   StreamClock& operator=(const StreamClock&) = delete;
 
   bool behind() const { return computes_behind(api_); }
-  void restart() { count_ = 0; }  // a new series; times of the one before are gone
-  size_t mark();                  // 0, 1, 2 … in this series: all that has been queued is done
-  // The host has just seen that the work before `mark` is over, or another clock of the device knows when. Only what
-  // at() adds to the distances between marks depends on how just that was.
+  void restart() { count_ = 0; }  // starts a new series; discards the times of the previous one
+  size_t mark();                  // returns 0, 1, 2 ... in this series: completion of everything queued so far
+  // Aligns the device clock: the host has just observed that the work before `mark` is complete, or another device
+  // clock provides its time. Errors shift at() but not the distances between marks.
   void anchor(size_t mark, double seconds);
   void anchor(const StreamClock& to);
-  // Seconds, as now() of host.h gives them. Behind: after anchor() in this series, and the work before the mark is over.
+  // Seconds, as now() of host.h. Asynchronous: requires anchor() in this series and completion of the marked work.
   double at(size_t mark) const;
 
  private:
   const DeviceApi& api_;
   const Stream stream_;
   size_t count_ = 0;
-  std::vector<Event> events_;  // behind
-  std::vector<double> times_;  // not behind
-  double origin_ = 0;          // behind: time of mark 0
+  std::vector<Event> events_;  // asynchronous devices
+  std::vector<double> times_;  // synchronous devices
+  double origin_ = 0;          // asynchronous devices: time of mark 0
 };
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Plain values every folder speaks: DType, Device, Shape, Tensor, Stream.
+// Basic value types of every folder: DType, Device, Shape, Tensor, Stream.
 // A Tensor never owns memory; a Buffer, an Arena or a Pool does (memory.h).
 #pragma once
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace gt {
 
-// Values are part of the checkpoint format: append only.
+// Numeric values are part of the checkpoint format: append only.
 enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI32, kU16, kByte, kF64, kI64, kI8 };
 
 constexpr int64_t size_of(DType t) {
@@ -28,7 +28,7 @@ constexpr const char* name_of(DType t) {
   return kNames[static_cast<size_t>(t)];
 }
 
-enum class DeviceKind : uint8_t { kCpu, kCuda, kNull };  // kNull: plans, never computes, has no memory behind it
+enum class DeviceKind : uint8_t { kCpu, kCuda, kNull };  // kNull: plans only, no memory behind it
 
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
@@ -65,7 +65,7 @@ struct Tensor {
   constexpr int64_t numel() const { return shape.numel(); }
   constexpr int64_t bytes() const { return numel() * size_of(dtype); }
 
-  // Typed pointer; only meaningful on the host for CPU tensors. The caller has checked the dtype.
+  // Typed pointer; only dereferenceable on the host for CPU tensors. Requires: T matches dtype.
   template <class T>
   T* as() const { return reinterpret_cast<T*>(data); }
 
@@ -85,8 +85,8 @@ struct Tensor {
 };
 static_assert(std::is_trivially_copyable_v<Tensor> && sizeof(Tensor) <= 56);
 
-// An in-order queue of work on one device. `native` is cudaStream_t on CUDA and the rank's CpuContext (thread pool,
-// packed weights) on CPU; nullptr is a valid CPU stream that runs everything on the calling thread.
+// An in-order work queue on one device. `native`: cudaStream_t on CUDA; the rank's CpuContext (thread pool, packed
+// weights) on CPU. nullptr is a valid CPU stream that runs everything on the calling thread.
 struct Stream {
   Device device;
   void* native = nullptr;

@@ -6,7 +6,7 @@
 namespace gt {
 namespace {
 
-// Bytes of the UTF-8 character that `s` begins with, and the character; 0: there is none.
+// Length in bytes of the UTF-8 character at the start of `s`, and the character; 0: invalid.
 size_t decode(std::string_view s, uint32_t& c) {
   const auto byte = [&](size_t k) { return static_cast<uint8_t>(s[k]); };
   const size_t n = byte(0) < 0x80   ? 1

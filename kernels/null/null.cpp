@@ -31,8 +31,8 @@ constexpr OpTable kOps{.name = "null",
 };
 GT_COMPLETE_TABLE(kOps);
 
-// Addresses that no process has: not canonical on x86-64, above user space elsewhere. Distinct while they are in use, and a
-// fault for whoever touches one. Nothing is reserved, so limits of address space (`ulimit -v`) do not matter.
+// Addresses outside any process: non-canonical on x86-64, above user space elsewhere. Distinct while in use, and any
+// access faults. Nothing is reserved, so address space limits (`ulimit -v`) do not apply.
 class Addresses {
  public:
   void* take(int64_t bytes) {

@@ -1,5 +1,5 @@
-// The null backend: ops that compute nothing on memory that is not there. Plans, FLOP counts, schedules and dry runs go
-// through the same calls as training.
+// The null backend: ops that compute nothing, on memory that does not exist. Memory plans, FLOP counts, schedules and
+// dry runs use the same calls as training.
 #pragma once
 #include "kernels/core/device.h"
 #include "kernels/ops.h"

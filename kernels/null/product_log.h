@@ -1,5 +1,5 @@
-// What a dry run on the null backend multiplies with weights, so that copies that a real backend would keep can be
-// counted; and its attention backward, for the scratch that it would take.
+// Logs weight GEMMs of a dry run on the null backend, to size the weight copies that a real backend would keep; and
+// attention backward shapes, to size its workspace.
 #pragma once
 #include <span>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace gt::null {
 
-// While it lives, collects the products that this thread asks the null backend for and whose b is a weight
-// (b_version > 0): one for each weight and orientation; and one attention backward of each shape.
+// While alive, collects this thread's GEMMs on the null backend whose b is a weight (b_version > 0), one per weight and
+// orientation, and one attention backward per shape.
 class ProductLog {
  public:
   ProductLog();

@@ -1,4 +1,4 @@
-// Activations of feed-forward layers on the CPU, gated or not: rows in pieces, split among threads.
+// MLP activations on the CPU, gated or not: rows in chunks, split among threads.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"
@@ -10,11 +10,11 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kPiece = 1024;       // elements of a row that are staged on the stack
-constexpr int64_t kThreadPieces = 16;  // pieces a thread at least
+constexpr int64_t kPiece = 1024;       // elements of a row staged on the stack
+constexpr int64_t kThreadPieces = 16;  // minimum chunks per thread
 
-// body(at, in, n) for pieces of rows: elements [at, at + n) of a tensor [n, F]; in: where the piece begins in [n, F] or,
-// gated, in [n, 2F], whose ups are F elements behind.
+// Calls body(at, in, n) for chunks of rows: elements [at, at + n) of a tensor [n, F]. `in`: offset of the chunk in [n,
+// F] or, gated, in [n, 2F], whose ups are F elements further.
 template <class Body>
 void each_piece(Stream s, int64_t rows, int64_t cols, bool gated, Body body) {
   const int64_t pieces = (cols + kPiece - 1) / kPiece;
@@ -26,7 +26,7 @@ void each_piece(Stream s, int64_t rows, int64_t cols, bool gated, Body body) {
   });
 }
 
-// Rows of the tensor [n, F].
+// Row count of the tensor [n, F]; checks the shapes.
 int64_t rows_of(const char* op, const Tensor& x, const Tensor& out, bool gated) {
   GT_CHECK(out.shape.cols() * (gated ? 2 : 1) == x.shape.cols() && out.shape.rows() == x.shape.rows(), op, ": x ",
            to_string(x.shape), gated ? ", gated" : "", ", out ", to_string(out.shape));

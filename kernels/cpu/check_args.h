@@ -1,5 +1,5 @@
-// How CPU kernels refuse arguments: which op, which tensor, what was found. Shapes are our own invariants (kInternal);
-// a mix of number formats that no level of mixed precision asks for is the user's choice of precision (kUsage).
+// Argument checks of CPU kernels; errors name op, tensor and what was found. Shape mismatches are internal (kInternal);
+// dtype mixes that no mixed-precision level produces are user errors (kUsage).
 #pragma once
 #include <initializer_list>
 
@@ -12,7 +12,7 @@ struct Named {
   const Tensor& tensor;
 };
 
-// Exactly this type; tensors that are not there pass, here and below.
+// Requires exactly this dtype. Here and below, absent tensors pass.
 inline void require_dtype(const char* op, DType want, std::initializer_list<Named> tensors) {
   for (const Named& n : tensors) {
     GT_REQUIRE(!n.tensor || n.tensor.dtype == want, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
@@ -23,14 +23,14 @@ inline void require_f32(const char* op, std::initializer_list<Named> tensors) {
   require_dtype(op, DType::kF32, tensors);
 }
 
-// f32, bf16 or f16.
+// Requires f32, bf16 or f16.
 inline void require_float(const char* op, const Named& n) {
   const DType t = n.tensor.dtype;
   GT_REQUIRE(!n.tensor || t == DType::kF32 || t == DType::kBF16 || t == DType::kF16, Exit::kUsage, op, " on the CPU: ",
              n.name, ' ', to_string(n.tensor.shape), " is ", name_of(t), "; f32, bf16 or f16 is supported");
 }
 
-// Of a parameter: f32 or bf16, whatever the op's other tensors are.
+// Requires a parameter gradient's dtype: f32 or bf16, independent of the other tensors.
 inline void require_gradient(const char* op, std::initializer_list<Named> tensors) {
   for (const Named& n : tensors) {
     const DType t = n.tensor.dtype;
@@ -39,7 +39,7 @@ inline void require_gradient(const char* op, std::initializer_list<Named> tensor
   }
 }
 
-// The floating type of `main`.
+// Requires the floating dtype of `main`.
 inline void require_same(const char* op, const Named& main, std::initializer_list<Named> tensors) {
   require_float(op, main);
   for (const Named& n : tensors) {
@@ -49,7 +49,7 @@ inline void require_same(const char* op, const Named& main, std::initializer_lis
   }
 }
 
-// f32, or the floating type of `main`.
+// Requires f32, or the floating dtype of `main`.
 inline void require_same_or_f32(const char* op, const Named& main, std::initializer_list<Named> tensors) {
   require_float(op, main);
   for (const Named& n : tensors) {
@@ -59,7 +59,7 @@ inline void require_same_or_f32(const char* op, const Named& main, std::initiali
   }
 }
 
-// The floating type of `main`, or any where that is f32.
+// Requires the floating dtype of `main`, or any floating dtype when `main` is f32.
 inline void require_same_or_narrower(const char* op, const Named& main, std::initializer_list<Named> tensors) {
   require_float(op, main);
   for (const Named& n : tensors) {

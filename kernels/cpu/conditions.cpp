@@ -21,7 +21,7 @@ double number_in(const std::string& path) {
   return value > 0 ? value : DeviceConditions::kUnknown;
 }
 
-// A mean. Not /proc/cpuinfo: where the kernel cannot tell, that has the processor's nominal clock.
+// Mean over cores. Not /proc/cpuinfo, which falls back to the nominal clock when the kernel does not know it.
 double clock_mhz(const std::string& sys) {
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) != 0) return DeviceConditions::kUnknown;
@@ -43,7 +43,7 @@ double celsius(const std::string& sys) {
   for (const auto& sensor : fs::directory_iterator(sys + "/class/hwmon", error)) {
     std::string name;
     std::ifstream(sensor.path() / "name") >> name;
-    if (name == "coretemp" || name == "k10temp" || name == "zenpower")  // temp1: the package's
+    if (name == "coretemp" || name == "k10temp" || name == "zenpower")  // temp1: the package sensor
       warmest = std::fmax(warmest, 1e-3 * number_in((sensor.path() / "temp1_input").string()));
   }
   return warmest;

@@ -1,5 +1,5 @@
-// What the kernel says of this machine's processors: the clock of the cores that this process may use, and the warmest
-// processor. Virtual machines mostly have neither; power is not told (the kernel keeps its counters from users).
+// Operating conditions of this machine's processors from the kernel: clock of the cores available to this process, and
+// the hottest processor. Virtual machines mostly report neither; power is unavailable (its counters are root-only).
 #pragma once
 #include <string>
 
@@ -7,9 +7,9 @@
 
 namespace gt::cpu {
 
-DeviceConditions conditions(int index, std::string* why);  // of Backend
+DeviceConditions conditions(int index, std::string* why);  // Backend::conditions
 
-// The same where /sys is `sys`.
+// The same with /sys at `sys`.
 DeviceConditions conditions_in(const std::string& sys, std::string* why);
 
 }  // namespace gt::cpu

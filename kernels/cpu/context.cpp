@@ -20,7 +20,7 @@ std::byte* Scratch::get(int64_t bytes) {
   bytes_ = 0;
   data_ = static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kScratchAlign));
   bytes_ = bytes;
-  if (bytes >= kHuge) {  // packed weights, mostly; a hint, so its failure is nothing
+  if (bytes >= kHuge) {  // mostly packed weights; a hint, so failure is ignored
     const auto skip = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(data_) % kPage);
     (void)madvise(data_ + skip, static_cast<size_t>((bytes - skip) / kPage * kPage), MADV_HUGEPAGE);
   }
@@ -37,7 +37,7 @@ CpuContext::~CpuContext() = default;
 CpuContext& cpu_context(Stream stream) {
   GT_DCHECK(stream.device.kind == DeviceKind::kCpu);
   if (stream.native != nullptr) return *static_cast<CpuContext*>(stream.native);
-  thread_local CpuContext own(1);  // scratch and packed weights of callers that have no stream: tests, tools
+  thread_local CpuContext own(1);  // for callers without a stream: tests, tools
   return own;
 }
 

@@ -1,5 +1,5 @@
-// What stands behind a CPU stream: the rank's thread pool, scratch memory that only grows, and the packed weights of
-// GEMM. Stream::native of a CPU stream is a CpuContext*. It knows no op.
+// State behind a CPU stream: the rank's thread pool, grow-only scratch memory, and packed GEMM weights. Stream::native
+// of a CPU stream is a CpuContext*. Independent of ops.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace gt::cpu {
 
-// A grow-only block of host memory, 64-byte aligned. Contents are undefined after every get().
+// Grow-only block of host memory, 64-byte aligned. Contents are undefined after every get().
 class Scratch {
  public:
   Scratch() = default;
   Scratch(Scratch&& o) noexcept : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
   Scratch& operator=(Scratch&&) = delete;
   ~Scratch();
-  // The same block every time; a larger request than ever before replaces it. Allocates nothing otherwise.
+  // Returns the same block every time; reallocates only for a request larger than any before.
   std::byte* get(int64_t bytes);
   int64_t bytes() const { return bytes_; }
 
@@ -37,9 +37,9 @@ class CpuContext {
 
   ThreadPool pool;
 
-  // Memory of one kernel call: `scratch` is shared by its threads and asked for before the split; `thread_scratch`
-  // belongs to one thread and is asked for inside the body. Each is one block: asking again gives the same bytes. GEMM
-  // uses neither, so a kernel may call it while it holds both.
+  // Memory of one kernel call. `scratch` is shared by its threads and requested before the parallel region;
+  // `thread_scratch` belongs to one thread and is requested inside it. Each is a single block: repeated requests return
+  // the same bytes. GEMM uses neither, so a kernel may call it while holding both.
   template <class T = std::byte>
   T* scratch(int64_t count) {
     return reinterpret_cast<T*>(shared_.get(count * static_cast<int64_t>(sizeof(T))));
@@ -57,11 +57,11 @@ class CpuContext {
   std::unique_ptr<GemmCache> gemm_;
 };
 
-// The stream's context; a stream without one (native == nullptr) gets the calling thread's own single-threaded context.
+// Returns the stream's context; with native == nullptr, a single-threaded context of the calling thread.
 CpuContext& cpu_context(Stream stream);
 
-// body(begin, end, thread) over [0, n), see ThreadPool::parallel_for. Choose a `grain` (indices) worth at least some
-// 10 us of work: a loop of no more than one grain runs on the caller without waking anybody.
+// Calls body(begin, end, thread) over [0, n); see ThreadPool::parallel_for. Choose a `grain` (indices) worth at least
+// 10 us: a loop of at most one grain runs on the caller without waking workers.
 template <class Body>
 void parallel_for(Stream stream, int64_t n, int64_t grain, Body&& body) {
   cpu_context(stream).pool.parallel_for(n, grain, RangeBody(body));

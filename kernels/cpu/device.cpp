@@ -18,11 +18,11 @@
 namespace gt::cpu {
 namespace {
 
-std::atomic<bool> may_spin{true};  // of pools opened from now on; set once by the launcher
+std::atomic<bool> may_spin{true};  // for pools opened from now on; set once by the launcher
 
 constexpr int64_t kHuge = 2 << 20;  // a huge page of x86-64
 
-// "MemAvailable" and "MemTotal" of /proc/meminfo, bytes.
+// "MemAvailable" and "MemTotal" of /proc/meminfo, in bytes.
 void memory(int, int64_t* free_bytes, int64_t* total_bytes) {
   int64_t available = 0, total = 0;
   std::ifstream file("/proc/meminfo");
@@ -31,7 +31,7 @@ void memory(int, int64_t* free_bytes, int64_t* total_bytes) {
     if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kib) == 1) available = kib * 1024;
     if (std::sscanf(line.c_str(), "MemTotal: %lld kB", &kib) == 1) total = kib * 1024;
   }
-  if (total == 0) {  // no /proc here
+  if (total == 0) {  // no /proc
     const int64_t page = sysconf(_SC_PAGESIZE);
     available = sysconf(_SC_AVPHYS_PAGES) * page;
     total = sysconf(_SC_PHYS_PAGES) * page;
@@ -50,7 +50,7 @@ void* alloc(int, int64_t bytes) {
     fail(Exit::kUsage, "CPU memory: asked for ", bytes, " bytes; ", available, " of ", total,
          " bytes are available. Use a smaller micro-batch, more ranks or a higher ZeRO stage");
   }
-  if (bytes >= kHuge) (void)madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);  // a hint: fewer page faults
+  if (bytes >= kHuge) (void)madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);  // hint: fewer page faults
   return p;
 }
 
@@ -58,7 +58,7 @@ void release(int, void* p, int64_t) { std::free(p); }
 void* alloc_host(int64_t bytes) { return alloc(0, bytes); }
 void free_host(void* p, int64_t) { std::free(p); }
 
-constexpr int64_t kCopyGrain = 1 << 18;  // bytes a thread at least
+constexpr int64_t kCopyGrain = 1 << 18;  // minimum bytes per thread
 
 void copy(void* dst, const void* src, int64_t bytes, Stream stream) {
   parallel_for(stream, bytes, kCopyGrain, [=](int64_t begin, int64_t end, int) {
@@ -79,7 +79,7 @@ Stream open_stream(int index, int threads) {
 }
 void close_stream(Stream s) { delete static_cast<CpuContext*>(s.native); }
 
-// Work is done when a call returns: events carry nothing.
+// Calls are synchronous: events are empty.
 void synchronize(Stream) {}
 Event make_event(int) { return nullptr; }
 void drop_event(Event) {}

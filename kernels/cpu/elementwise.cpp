@@ -1,5 +1,5 @@
-// Elementwise ops of the CPU backend, sums over rows, and conversions between number formats. Halves are staged on the
-// stack, a chunk at a time.
+// Elementwise ops of the CPU backend, column sums, and dtype conversions. 16-bit tensors are staged on the stack, one
+// chunk at a time.
 #include <algorithm>
 #include <cstring>
 
@@ -13,14 +13,14 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread at least
-constexpr int64_t kChunk = 1024;   // elements that are staged on the stack
+constexpr int64_t kGrain = 16384;  // minimum elements per thread
+constexpr int64_t kChunk = 1024;   // elements staged on the stack
 
 bool all_f32(std::initializer_list<const Tensor*> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* t) { return t->dtype == DType::kF32; });
 }
 
-// body(at, n) over [0, count), split among threads; at most kChunk elements at a time when they have to be staged.
+// Calls body(at, n) over [0, count), split among threads; at most kChunk elements at a time when staged.
 template <class Body>
 void each(Stream s, int64_t count, bool staged, Body body) {
   parallel_for(s, count, kGrain, [&](int64_t begin, int64_t end, int) {
@@ -120,7 +120,7 @@ void gelu(const Gelu& p, Stream s) {
   const Simd& v = simd();
   each(s, p.out.numel(), !all_f32({&p.x, &p.out}), [&, f = epilogue_rows()](int64_t i, int64_t n) {
     float x[kChunk], out[kChunk];
-    f.gelu(read(v, p.x, i, n, x), target(p.out, i, out), n);  // what GEMM fuses: the same bits
+    f.gelu(read(v, p.x, i, n, x), target(p.out, i, out), n);  // bitwise identical to the GEMM epilogue
     write(v, p.out, i, n, out);
   });
 }

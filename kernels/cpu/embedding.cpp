@@ -1,5 +1,5 @@
-// Token and position tables on the CPU. The gradient of the token table sorts tokens by row once and gives every thread
-// rows of its own. Rows of halves are widened on the stack, a chunk at a time.
+// Token and position embeddings on the CPU. The token table's gradient sorts tokens by row once; each thread then owns
+// rows. 16-bit rows are widened on the stack, one chunk at a time.
 #include <algorithm>
 #include <cstring>
 
@@ -14,7 +14,7 @@ namespace {
 
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, cols)); }
 
-constexpr int64_t kChunk = 1024;  // elements that are staged on the stack
+constexpr int64_t kChunk = 1024;  // elements staged on the stack
 
 void zero_row(float* row, int64_t cols) { std::memset(row, 0, static_cast<size_t>(cols) * sizeof(float)); }
 
@@ -42,7 +42,7 @@ void embedding(const Embedding& p, Stream s) {
 
 namespace {
 
-// Positions of the tokens of each row, ascending: those of row r are order[start[r]] .. order[start[r + 1] - 1].
+// Token positions grouped by table row, ascending: those of row r are order[start[r]] .. order[start[r + 1] - 1].
 struct SortedTokens {
   const int32_t *start, *order;
 };
@@ -56,7 +56,7 @@ SortedTokens sort_tokens(const int32_t* tokens, int64_t count, int64_t first_row
     if (row >= 0 && row < rows) ++start[row + 2];
   }
   for (int64_t r = 0; r < rows; ++r) start[r + 2] += start[r + 1];
-  for (int64_t i = 0; i < count; ++i) {  // start[r + 1] runs from the first place of row r to the first of row r + 1
+  for (int64_t i = 0; i < count; ++i) {  // start[r + 1] runs from the first index of row r to the first of row r + 1
     const int64_t row = row_of(i);
     if (row >= 0 && row < rows) order[start[row + 1]++] = static_cast<int32_t>(i);
   }
@@ -78,7 +78,7 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float room[kChunk];
     const int64_t step = is_half(p.dout.dtype) ? kChunk : cols;
-    // Columns [from, from + width) of a token's row onto `row`.
+    // Adds columns [from, from + width) of a token's gradient to `row`.
     const auto add_row = [&](float* row, int64_t token, int64_t from, int64_t width, bool write_first) {
       for (int64_t c = 0; c < width; c += step) {
         const int64_t n = std::min(step, width - c);

@@ -1,5 +1,5 @@
-// Numbers of 8 bits on the CPU, which multiplies none: codes are looked up in a table of 256 and multiplied as f32, so
-// products and sums are those of the tensor cores up to the order of addition.
+// FP8 on the CPU, which has no FP8 arithmetic: values are decoded by a table of 256 and multiplied as f32, so results
+// match tensor cores up to the order of addition. For tests and small runs.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ void require_codes(const char* op, std::initializer_list<Named> tensors) {
                to_string(n.tensor.shape), " is ", name_of(n.tensor.dtype), "; f8e4m3 or f8e5m2 is supported");
 }
 
-// Row of h, which is x or what p.of makes of it, rounded to the type of x.
+// A row of h (x, or what p.of derives from it), rounded to the dtype of x.
 const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* room) {
   if (p.of == CodesOf::kPlain) return read(f, p.x, at, n, room);
   float other[kCodeTile];
@@ -49,8 +49,7 @@ const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t
   return room;
 }
 
-// One tile of h: its codes, sums of its columns by blocks of rows (`sums` has those of all of h). Returns the largest
-// |h|.
+// Quantizes one tile of h and computes its column sums by blocks of rows (`sums` covers all of h). Returns max |h|.
 float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t c0, float* sums) {
   const int64_t height = std::min(kCodeTile, to.height - r0), width = std::min(kCodeTile, to.width - c0);
   const Simd& f = simd();
@@ -136,7 +135,8 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
   });
   if (seen != nullptr) *seen = std::max(*seen, *std::max_element(most, most + down * across));
   if (sums == nullptr) return;
-  // The sums of this tensor, and then those onto what is there: also where they are made here and added by another op.
+  // Sums of this tensor first, then added to existing values: the same order as sums made by one op and added by
+  // another.
   const Simd& f = simd();
   constexpr int64_t kPiece = 1024;
   for (int64_t c = 0; c < to.width; c += kPiece) {
@@ -164,7 +164,7 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
     return Tensor{reinterpret_cast<std::byte*>(p), {rows, cols}, DType::kF32, {}};
   };
   gemm({.a = tensor(a, m, k), .b = tensor(b, n, k), .out = tensor(sums, m, n), .trans_b = true}, s);
-  const float a_scale = *g.a_scale.as<float>(), b_scale = *g.b_scale.as<float>();  // their product may leave f32
+  const float a_scale = *g.a_scale.as<float>(), b_scale = *g.b_scale.as<float>();  // their product may overflow f32
   parallel_for(s, m, std::max<int64_t>(1, kGrain / n), [&, &f = simd()](int64_t begin, int64_t end, int) {
     constexpr int64_t kPiece = 1024;
     float bias[kPiece], old[kPiece];

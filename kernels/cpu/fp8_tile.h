@@ -1,4 +1,4 @@
-// From floats to codes of 8 bits, as they lie and transposed, a tile at a time: what the kernels share that make codes.
+// Quantizes f32 tiles to FP8, rowwise and columnwise (transposed). Shared by all kernels with FP8 outputs.
 #pragma once
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace gt::cpu {
 
 constexpr int64_t kCodeTile = 64;
 
-// Where codes of a matrix [height, width] go: rows [height, width], columns [width, height], either or both.
+// FP8 outputs of a matrix [height, width]: rows [height, width], columns [width, height]; either may be empty.
 struct CodesOut {
   Tensor rows, columns;
   float scale = 1;
@@ -19,7 +19,8 @@ struct CodesOut {
   Fp8Format format() const { return fp8_format(rows ? rows.dtype : columns.dtype); }
   explicit operator bool() const { return rows || columns; }
 
-  // Codes of elements [r0, r0 + h) x [c0, c0 + w), both at most kCodeTile; element (r, c) of them is x[r * stride + c].
+  // Quantizes elements [r0, r0 + h) x [c0, c0 + w); h, w at most kCodeTile. Element (r, c) of the tile is
+  // x[r * stride + c].
   void put(const float* x, int64_t stride, int64_t r0, int64_t c0, int64_t h, int64_t w) const {
     const Fp8Format f = format();
     uint8_t codes[kCodeTile][kCodeTile];
@@ -35,9 +36,11 @@ struct CodesOut {
   }
 };
 
-// For QuantizeFp8, of which other kernels make parts. Checks the arguments, writes the inverse, says where codes go.
+// Building blocks of QuantizeFp8 for other kernels. prepare_codes: checks the arguments, writes scale_inv and returns
+// the output descriptor.
 CodesOut prepare_codes(const char* op, const QuantizeFp8&);
-// Codes of rows [r0, r0 + kCodeTile), or up to the last one. Returns the largest |h| there, 0 where nobody asks for it.
+// Quantizes rows [r0, r0 + kCodeTile), clipped to the last row. Returns max |h| of these rows, or 0 when amax is not
+// requested.
 float encode_rows(const QuantizeFp8&, const CodesOut&, int64_t r0);
 
 }  // namespace gt::cpu

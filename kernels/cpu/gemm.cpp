@@ -1,7 +1,7 @@
-// GEMM on the CPU: the result is cut into tiles of fixed size, each computed by a single-threaded oneDNN kernel and
-// finished (GELU, rounding) while it is in cache; the pool splits the tiles. The inner dimension is never split, so an
-// element's bits depend on the shapes alone. bf16 is multiplied as such where the processor can (AVX-512 BF16); else
-// halves are widened to f32 first, a weight once a version.
+// GEMM on the CPU. The result is split into tiles of fixed size, distributed over the pool; a single-threaded oneDNN
+// kernel computes each tile, and the epilogue (GELU, rounding) runs while it is in cache. The inner dimension is never
+// split, so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported (AVX-512
+// BF16); otherwise 16-bit operands are widened to f32 first, versioned weights once per version.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -28,20 +28,20 @@ EpilogueRows epilogue_rows() {
 
 namespace {
 
-// One call: operands as plain pointers and strides, after any conversion.
+// One call: operands as plain pointers and strides, after conversion.
 struct Job {
   const Gemm* op = nullptr;
   int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
   const float* bias = nullptr;
-  DType in = DType::kF32;    // what oneDNN multiplies
-  bool converted = false;    // a and b are of another type
+  DType in = DType::kF32;    // dtype of the oneDNN matmul
+  bool converted = false;    // a and b have another dtype
   bool staged = false;       // tiles are computed dense in f32 scratch and written out from there
-  bool half_result = false;  // out or aux is of a half type
+  bool half_result = false;  // out or aux is 16-bit
   bool pack = false;         // b is read from a packed copy
-  int64_t version = 0;       // of that copy; 0: made at every call
+  int64_t version = 0;       // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
-  float* sums = nullptr;     // of out over blocks of kSumBlock rows: [blocks, n]
+  float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
   const Simd* simd = nullptr;
@@ -71,7 +71,7 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   require_gradient("gemm", {{"dbias", g.dbias}});
 }
 
-// The staged tile (f32, dense, bias added) to out and aux, both f32.
+// Writes the staged tile (f32, dense, bias added) to out and aux, both f32.
 void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols) {
   const Gemm& g = *job.op;
   const size_t bytes = static_cast<size_t>(cols) * sizeof(float);
@@ -91,7 +91,7 @@ void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, i
   }
 }
 
-// The same where out or aux is of a half type; `line` has room for a row of the tile.
+// The same when out or aux is 16-bit; `line` holds a row of the tile.
 void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols, float* line) {
   const Gemm& g = *job.op;
   const Simd& f = *job.simd;
@@ -106,7 +106,7 @@ void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_
     float* z = tile + r * cols;
     const int64_t at = (row + r) * job.n + col;
     if (g.epilogue == Epilogue::kGelu) {
-      put(g.aux, at, z);  // the GELU is of what is stored: it can be made again from there, with the same bits
+      put(g.aux, at, z);  // GELU of the stored (rounded) value, so recomputing it from aux is bitwise identical
       job.rows.gelu(read(f, g.aux, at, cols, line), z, cols);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
       job.rows.gelu_grad(read(f, g.aux, at, cols, line), z, cols);
@@ -129,8 +129,8 @@ void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols
   }
 }
 
-// Columns [row, row + rows) of a, which is stored [k, m], as a dense [k, rows] of leading dimension kColumnsLd, in the
-// type that is multiplied.
+// Copies columns [row, row + rows) of a, stored [k, m], to a dense [k, rows] with leading dimension kColumnsLd, in the
+// matmul's dtype.
 constexpr int64_t kColumnsLd = kTileRows + kPadding;
 void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
   const int64_t size = size_of(job.in);
@@ -145,7 +145,7 @@ void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
   return to;
 }
 
-// One thread's share: tiles begin..end-1, columns of a transposed a copied once a row tile.
+// Tiles begin..end-1 of one thread; columns of a transposed a are copied once per row tile.
 class Worker {
  public:
   Worker(const Job& job, GemmCache& cache, int thread) : job_(job), cache_(cache), thread_(thread) {}
@@ -159,7 +159,7 @@ class Worker {
   int64_t copied_ = -1;  // row tile whose columns are in cache_.columns
 };
 
-// Of a tile of out that is finished and in cache.
+// Column sums of a finished, cached tile of out.
 void sum_tile(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
   static_assert(kTileRows % kSumBlock == 0);
   for (int64_t r = row; r < row + rows; r += kSumBlock)
@@ -198,7 +198,7 @@ void Worker::run(int64_t row_tile, int64_t panel) {
     finish(job_, row, col, rows, cols);
   }
   if (job_.sums != nullptr) sum_tile(job_, row, col, rows, cols);
-  // The columns of a transposed a are at hand when they meet the first panel.
+  // The columns of a transposed a are in cache at the first panel.
   if (g.dbias && g.trans_a && panel == 0)
     sum_row_blocks(*job_.simd, g.a, row, job_.m, job_.k, g.dbias, row, rows, g.accumulate_dbias);
 }
@@ -229,7 +229,7 @@ void run_empty(const Job& job) {
   }
 }
 
-enum Slot { kSlotA, kSlotB, kSlotBias, kSlotSums };  // of GemmCache::converted
+enum Slot { kSlotA, kSlotB, kSlotBias, kSlotSums };  // index of GemmCache::converted
 
 // The whole tensor as f32.
 const float* as_f32(const Job& job, const Tensor& t, CpuContext& context, Slot slot) {
@@ -245,13 +245,13 @@ const std::byte* operand(const Job& job, const Tensor& t, CpuContext& context, S
   return job.converted ? reinterpret_cast<const std::byte*>(as_f32(job, t, context, slot)) : t.data;
 }
 
-// Columns of a panel: fixed by the shape.
+// Columns per panel: fixed by the shape.
 int64_t panel_columns(const Gemm& g, int64_t n) {
   const int64_t most = g.trans_a ? 768 : 256;
   return std::min(n, most);
 }
 
-// Kernels for whole and cut tiles; false if oneDNN has no fast one for some of them.
+// Picks kernels for full and partial tiles. Returns false if oneDNN has no fast one for some of them.
 bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   const Gemm& g = *job.op;
   bool fast = true;
@@ -282,8 +282,8 @@ bool pick_kernels(Job& job, GemmCache& cache, bool packed) {
   return fast;
 }
 
-// AVX-512: oneDNN's block kernels (brgemm) reach the processor's peak, but they take dense results only, and of a
-// transposed b they copy what they need a tile. So tiles go through scratch, and have more rows where there are many.
+// AVX-512: oneDNN's block kernels (brgemm) reach peak throughput, but need dense results and copy a transposed b once
+// per tile. So tiles are staged in scratch, and made taller when there are many rows.
 void stage_wide_tiles(Job& job, GemmCache& cache) {
   if (current_isa() < Isa::kAvx512 || job.in != DType::kF32 || job.op->trans_a) return;
   const bool was_staged = std::exchange(job.staged, true);
@@ -294,7 +294,7 @@ void stage_wide_tiles(Job& job, GemmCache& cache) {
   pick_kernels(job, cache, false);
 }
 
-// All that shapes, dtypes and the processor decide.
+// Everything that shapes, dtypes and the processor determine.
 Job prepare(const Gemm& g, GemmCache& cache) {
   Job job{.op = &g};
   job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
@@ -307,7 +307,7 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.half_result = is_half(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_half(g.aux.dtype));
-  // Halves go through dense f32 tiles, which oneDNN's block kernels and packed panels are for (see stage_wide_tiles).
+  // 16-bit results use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.half_result || (is_half(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
   job.version = g.b_version;
@@ -333,7 +333,7 @@ int64_t held_copy_bytes(Stream stream) { return cpu_context(stream).gemm().kept_
 
 namespace {
 
-// Where nothing is multiplied.
+// Bias gradient of a call without a GEMM (empty shapes).
 void sum_bias(const Gemm& g, Stream s) {
   if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
 }
@@ -372,14 +372,14 @@ void gemm(const Gemm& g, Stream stream) {
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
   const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
-  const SignalsBlocked here;  // the pool's workers never take any
+  const SignalsBlocked here;  // the pool's workers never receive any
   context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker worker(job, cache, thread);
     for (int64_t i = begin; i < end; ++i) {
-      if (g.trans_a) {  // the copied columns of a row tile meet all panels
+      if (g.trans_a) {  // the copied columns of a row tile are reused for all panels
         worker.run(i / panels, i % panels);
-      } else {  // a panel meets all row tiles while it is in cache
+      } else {  // a panel is reused for all row tiles while in cache
         worker.run(i % row_tiles, i / row_tiles);
       }
     }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-// oneDNN of Debian is built on OpenMP; these two are all that we need of its interface.
+// oneDNN of Debian is built on OpenMP; only these two functions of its interface are needed.
 extern "C" {
 int omp_get_max_threads(void);
 void omp_set_num_threads(int);

@@ -1,6 +1,5 @@
-// oneDNN behind GEMM: compiled tile kernels, found by shape, and packed copies of right-hand sides, found by address.
-// One a context; used by one calling thread at a time, which creates everything before it splits the work. Knows tiles,
-// not ops.
+// oneDNN state behind GEMM: compiled tile kernels keyed by shape, and packed copies of right-hand sides keyed by
+// address. One per context; used by one calling thread at a time, which creates everything before the parallel region.
 #pragma once
 #include <dnnl.hpp>
 #include <unordered_map>
@@ -11,7 +10,7 @@
 
 namespace gt::cpu {
 
-// c [m,n] (+)= op(a) op(b) + bias, bias and c f32; leading dimensions in elements. Packed: b is a panel of a
+// Tile GEMM c [m,n] (+)= op(a) op(b) + bias; bias and c f32; leading dimensions in elements. packed: b is a panel of a
 // PackedMatrix, ldb unused.
 struct TileSpec {
   int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldc = 0;
@@ -24,7 +23,7 @@ struct TileSpecHash {
   size_t operator()(const TileSpec& s) const;
 };
 
-// One oneDNN matmul primitive with its argument objects, one set a thread of the pool.
+// One oneDNN matmul primitive with argument objects for every pool thread.
 class TileKernel {
  public:
   TileKernel(const TileSpec& spec, const dnnl::memory::desc& b, const dnnl::engine& engine, int threads);
@@ -32,7 +31,9 @@ class TileKernel {
   void run(int thread, dnnl_stream_t stream, void* a, void* b, dnnl_memory_t b_packed, void* bias, void* c,
            void* scratchpad) const;
   int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
-  bool reference() const { return reference_; }  // oneDNN has only its slow reference code for this combination
+  bool reference() const {
+    return reference_;
+  }  // oneDNN has only its slow reference implementation for this combination
 
  private:
   struct Args {
@@ -44,24 +45,24 @@ class TileKernel {
   bool bias_ = false, reference_ = false;
 };
 
-// A [k,n] matrix cut into column panels, each in the layout that oneDNN's kernels read fastest.
+// A [k,n] matrix split into column panels, each in the layout that oneDNN's kernels read fastest.
 class PackedMatrix {
  public:
   PackedMatrix(int64_t k, int64_t n, int64_t panel, bool trans, DType type, const dnnl::memory::desc& full,
                const dnnl::memory::desc& tail, const dnnl::engine& engine, int threads);
-  // Copies b ([k,n], or [n,k] when trans) into the panels, panels split over the pool.
+  // Packs b ([k,n], or [n,k] when trans) into the panels, in parallel over panels.
   void pack(const void* b, class GemmCache& cache, ThreadPool& pool);
   dnnl_memory_t panel(int64_t i) const { return panels_[static_cast<size_t>(i)].get(); }
   int64_t bytes() const { return storage_.bytes(); }
-  // Of n columns in panels of `panel`, laid out as `full`.
+  // Bytes of n columns in panels of `panel`, laid out as `full`.
   static int64_t bytes_of(int64_t n, int64_t panel, const dnnl::memory::desc& full);
-  int64_t version = 0;  // of the bytes packed now; 0: none
+  int64_t version = 0;  // weight version of the packed bytes; 0: none
   bool holds(int64_t wanted) const { return wanted > 0 && version == wanted; }
 
  private:
   struct Reorder {
     dnnl::reorder primitive;
-    std::vector<dnnl::memory> from, scratchpad;  // one a thread
+    std::vector<dnnl::memory> from, scratchpad;  // one per thread
     int64_t scratchpad_bytes = 0;
   };
   Reorder make_reorder(int64_t width, const dnnl::memory::desc& to, const dnnl::engine& engine, int threads) const;
@@ -88,39 +89,40 @@ struct PackKeyHash {
 class GemmCache {
  public:
   explicit GemmCache(int threads);
-  // The kernel of this shape, compiled at the first request. References stay valid.
+  // Returns the kernel of this shape, compiled on first use. References stay valid.
   const TileKernel& kernel(const TileSpec& spec);
-  // Whether a copy of b pays for itself: where oneDNN has a layout of its own for panels (AVX-512), and elsewhere for
-  // rows that lie a multiple of a page apart (they share cache sets: a third of the speed).
+  // Returns whether packing b pays off: where oneDNN has a blocked panel layout (AVX-512), and elsewhere for rows whose
+  // stride is a multiple of the page size (they share cache sets, costing two thirds of the speed).
   bool worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type);
-  // The place of b's copy in panels of `panel` columns of `type`, to be packed unless it holds the version. version >
-  // 0: kept under b's address until the version changes. 0: valid until the next such call of the same shape.
+  // Returns the packed copy of b in panels of `panel` columns of `type`; the caller packs it unless it holds the
+  // version. version > 0: cached under b's address until the version changes. 0: valid until the next such call of this
+  // shape.
   PackedMatrix& copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type, int64_t version);
-  // `bytes`: b in the copy's type.
+  // `bytes`: b in the copy's dtype.
   void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);
 
   dnnl_stream_t stream(int thread) const { return threads_[static_cast<size_t>(thread)].stream.get(); }
   std::byte* scratchpad(int thread, int64_t bytes) {
     return threads_[static_cast<size_t>(thread)].scratchpad.get(bytes);
   }
-  // An f32 tile of this thread, for results that are converted on the way out.
+  // f32 tile of this thread, for results that are converted on output.
   float* tile(int thread, int64_t count) {
     return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].tile.get(count * 4));
   }
-  // Columns of a transposed a, copied out of rows that lie far apart.
+  // Columns of a transposed a, gathered from widely strided rows.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
-  // Whole operands converted to f32, where the processor has no kernel for the half type. slot: 0 a, 1 b, 2 bias;
-  // 3: sums of columns, by blocks of rows.
+  // Whole operands widened to f32, where the processor has no kernel for the 16-bit dtype. slot: 0 a, 1 b, 2 bias;
+  // 3: column sums by blocks of rows.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
 
-  // Panels in this layout instead of the one that oneDNN prefers here: tests cover the packed path on every processor.
+  // Forces this panel layout instead of oneDNN's choice: tests cover the packed path on every processor.
   void force_panel_layout(dnnl::memory::format_tag tag) { panel_tag_ = tag, layouts_.clear(); }
   bool layout_forced() const { return panel_tag_ != dnnl::memory::format_tag::any; }
 
-  int64_t packs() const { return packs_; }            // panels sets written so far
+  int64_t packs() const { return packs_; }            // panel sets packed so far
   size_t kernels() const { return kernels_.size(); }  // primitives compiled so far
-  int64_t kept_bytes() const;                         // memory of the copies that are kept under a version
-  int64_t copy_bytes(int64_t k, int64_t n, int64_t panel, DType type);  // what one copy takes
+  int64_t kept_bytes() const;                         // memory of copies cached under a version
+  int64_t copy_bytes(int64_t k, int64_t n, int64_t panel, DType type);  // size of one copy
 
  private:
   const dnnl::memory::desc& panel_layout(int64_t k, int64_t width, DType type);
@@ -132,20 +134,20 @@ class GemmCache {
   std::vector<PerThread> threads_;
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
-  std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;  // of panels: no address, n = panel
+  std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash>
+      layouts_;  // panel layouts, keyed with no address and n = panel
   Scratch converted_[4];
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };
 
-// Rows of a tile: fixed, so that the cut of a matrix into tiles, and with it every bit, is the same for all thread
-// counts.
+// Rows per tile. Fixed, so that the tiling, and with it every bit, is independent of the thread count.
 constexpr int64_t kTileRows = 64;
 
-// Elements added to a row of a copy, so that its rows do not share cache sets.
+// Padding per row of a copy, in elements, so its rows do not share cache sets.
 constexpr int64_t kPadding = 16;
 
-// While it lives, OpenMP regions entered by this thread have one thread: oneDNN then runs on the caller alone.
+// While alive, OpenMP regions entered by this thread use one thread, so oneDNN runs on the caller alone.
 class SingleOpenMpThread {
  public:
   SingleOpenMpThread();

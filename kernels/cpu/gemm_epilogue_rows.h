@@ -1,6 +1,6 @@
-// The body of gemm_epilogue_{scalar,avx2,avx512}.cpp: written once on vectors of kLanes floats (GCC/Clang vector
-// extension). Included by those files only, each with its own kLanes, inside an anonymous namespace: nothing here may
-// be shared.
+// Body of gemm_epilogue_{scalar,avx2,avx512}.cpp, written once on vectors of kLanes floats (GCC/Clang vector
+// extension). Included only by those files, each with its own kLanes, in an anonymous namespace: nothing here may be
+// shared.
 #include <cstdint>
 #include <cstring>
 
@@ -39,7 +39,7 @@ inline Vec exp_bounded(Vec x) {
   p = p * r + 1.0f;
   VecInt bits;
   std::memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits << 23) + 0x3F800000;  // the magic number's own bits are shifted out
+  bits = (bits << 23) + 0x3F800000;  // the magic constant's own bits are shifted out
   Vec scale;
   std::memcpy(&scale, &bits, sizeof scale);
   return p * scale;
@@ -55,12 +55,12 @@ inline Vec gelu(Vec x) { return x / (1.0f + exp_minus_2u(x)); }
 // With e = e^(-2u) and s = 1 / (1 + e): (x s)' = s + x s (1 - s) (2u)', where 1 - s = e s without cancellation.
 inline Vec gelu_grad(Vec x) {
   const Vec e = exp_minus_2u(x), s = 1.0f / (1.0f + e);
-  // Beyond |x| = 16 the second term is 0; the clamp keeps inf * 0 out of it.
+  // Beyond |x| = 16 the second term is 0; the clamp avoids inf * 0.
   const Vec c = clamp(x, -16.0f, 16.0f);
   return s + c * (e * s) * s * ((2 * kRoot) * (1.0f + (3 * kCubic) * (c * c)));
 }
 
-// Whole vectors, then one padded vector: an element's bits do not depend on where in a row it stands.
+// Whole vectors, then one padded vector: an element's bits do not depend on its position in the row.
 void gelu_row(const float* z, float* out, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(out + i, gelu(load(z + i)));

@@ -12,8 +12,8 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kFew = 16;       // columns of a lone row at a time: a whole vector of any instruction set
-constexpr int64_t kTallest = 512;  // rows whose results are held at a time: with a panel's columns 128 KiB
+constexpr int64_t kFew = 16;       // columns of a single row at a time: a whole vector on every instruction set
+constexpr int64_t kTallest = 512;  // rows of results held at a time: 128 KiB with a panel's columns
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(g.trans_b && !g.trans_a && !g.accumulate && !g.dbias && g.epilogue != Epilogue::kGeluGrad,
@@ -28,7 +28,7 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   require_numel("gemm", m * n, {{"aux", g.aux}});
 }
 
-// Copies z, `n` numbers, to elements [at, at + n) of t.
+// Copies `n` values z to elements [at, at + n) of t.
 void put(const Simd& f, const Tensor& t, int64_t at, const float* z, int64_t n) {
   if (t.dtype == DType::kF32) {
     std::memcpy(t.as<float>() + at, z, static_cast<size_t>(n) * sizeof(float));
@@ -37,13 +37,13 @@ void put(const Simd& f, const Tensor& t, int64_t at, const float* z, int64_t n) 
   }
 }
 
-// Row `z` of results to element `at` of out, bias and GELU included.
+// Applies bias and GELU to a row `z` of results and writes it to element `at` of out.
 void finish_row(const Simd& f, const EpilogueRows& rows, const Gemm& g, float* z, const float* bias, int64_t at,
                 int64_t n) {
   if (bias != nullptr) f.add(z, bias, z, n);
   float room[kRowsPanel];
   if (g.epilogue == Epilogue::kGelu) {
-    put(f, g.aux, at, z, n);  // the GELU is of what is stored
+    put(f, g.aux, at, z, n);  // GELU of the stored value
     rows.gelu(read(f, g.aux, at, n, room), z, n);
   }
   put(f, g.out, at, z, n);
@@ -91,7 +91,7 @@ void gemm_by_rows(const Gemm& g, Stream s) {
             f.product_by_rows(count, cols, depth, a + row * k + at, k, w, ldw, tile, at > 0, turned);
             continue;
           }
-          for (int64_t c = 0; c < cols; c += kFew) {  // what is widened stays in the first cache
+          for (int64_t c = 0; c < cols; c += kFew) {  // widened values stay in L1
             const int64_t few = std::min(kFew, cols - c);
             widen_rows(c, c + few);
             f.product_row(few, depth, a + at, half ? w : w + c * ldw, ldw, tile + c, at > 0);

@@ -1,5 +1,5 @@
-// Products by rows (Gemm::by_rows): results of a row that do not depend on how many rows there are, which oneDNN's
-// kernels do not promise, and one pass over the weight for few rows.
+// Row-independent GEMM (Gemm::by_rows): a row's result does not depend on the number of rows, which oneDNN does not
+// guarantee. One pass over the weight when there are few rows.
 #pragma once
 #include "kernels/ops.h"
 

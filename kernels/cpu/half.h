@@ -1,6 +1,6 @@
-// Numbers stored in 16 bits and computed with in f32: how kernels read and write tensors of any floating type. A row of
-// f32 is used where it lies; a row of halves is widened into scratch first, or rounded out of it at last (nearest even;
-// beyond the largest f16: infinity). So a kernel gives the bits of its f32 form on the widened operands, rounded once.
+// 16-bit storage, f32 arithmetic: row accessors for tensors of any floating dtype. An f32 row is used in place; a
+// 16-bit row is widened into scratch and rounded back (nearest even; overflow of f16 gives infinity). So a kernel's
+// result is bitwise that of its f32 form on the widened operands, rounded once.
 #pragma once
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/simd.h"
@@ -17,14 +17,14 @@ inline void narrow(const Simd& f, DType half, const float* from, uint16_t* to, i
   (half == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
 }
 
-// Elements [at, at + n) of t: its own bytes, or a copy in `room`.
+// Returns elements [at, at + n) of t: in place, or widened into `room`.
 inline const float* read(const Simd& f, const Tensor& t, int64_t at, int64_t n, float* room) {
   if (t.dtype == DType::kF32) return t.as<float>() + at;
   widen(f, t.dtype, t.as<uint16_t>() + at, room, n);
   return room;
 }
 
-// Where to put elements [at, ...) of t: its own bytes, or `room`, from which write() takes them.
+// Returns where to write elements [at, ...) of t: in place, or `room`, which write() then rounds into t.
 inline float* target(const Tensor& t, int64_t at, float* room) {
   return t.dtype == DType::kF32 ? t.as<float>() + at : room;
 }
@@ -32,8 +32,8 @@ inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const f
   if (t.dtype != DType::kF32) narrow(f, t.dtype, room, t.as<uint16_t>() + at, n);
 }
 
-// Calls body(floats, c, n) for elements [at + c, at + c + n) of t, of `count` in all: its own bytes, or pieces of scratch
-// that are rounded to it afterwards. keep: what is there is read first, so that the body may add to it.
+// Calls body(floats, c, n) for elements [at + c, at + c + n) of t, `count` in total: in place, or in chunks of scratch
+// rounded back afterwards. keep: loads existing values first, so the body may accumulate.
 template <class Body>
 void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, Body body) {
   if (t.dtype == DType::kF32) return body(t.as<float>() + at, int64_t{0}, count);
@@ -47,12 +47,11 @@ void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, 
   }
 }
 
-// Sums over rows of x, of which element (r, c) is number at + r * stride + c: out[c] (+)= sum over r. The bits of
-// Simd::sum_rows.
+// Column sums out[c] (+)= sum over r of element at + r * stride + c of x. Bitwise identical to Simd::sum_rows.
 inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out, int64_t cols,
                      bool accumulate) {
   if (x.dtype == DType::kF32) return f.sum_rows(x.as<float>() + at, stride, rows, out, cols, accumulate);
-  constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that are added at a time
+  constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that Simd::sum_rows adds at a time
   float room[kRows * kCols];
   for (int64_t c = 0; c < cols; c += kCols) {
     const int64_t width = cols - c < kCols ? cols - c : kCols;
@@ -64,7 +63,7 @@ inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride,
   }
 }
 
-// The same onto elements [to, to + cols) of `out`, of any floating type.
+// The same into elements [to, to + cols) of `out`, of any floating dtype.
 inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
                      int64_t to, int64_t cols, bool accumulate) {
   edit(f, out, to, cols, accumulate, [&](float* sums, int64_t c, int64_t n) {
@@ -72,13 +71,13 @@ inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride,
   });
 }
 
-// A bias' gradient is summed by blocks of so many rows, and then over their sums: so whoever makes rows may sum those at
-// hand, and the bits are those of the sum over rows that are read again.
+// Rows per block of bias gradients, which are summed within blocks first, then over blocks. So a kernel that produces
+// rows may sum them on the way, bitwise identical to a separate pass.
 constexpr int64_t kSumBlock = 32;
 
 inline void sum_row_blocks(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
                            int64_t to, int64_t cols, bool accumulate) {
-  constexpr int64_t kBlocks = 4, kCols = 256;  // kBlocks: as many as Simd::sum_rows adds at a time
+  constexpr int64_t kBlocks = 4, kCols = 256;  // kBlocks: the rows that Simd::sum_rows adds at a time
   edit(f, out, to, cols, accumulate, [&](float* sums, int64_t first, int64_t n) {
     float of_block[kBlocks * kCols];
     for (int64_t c = 0; c < n; c += kCols) {

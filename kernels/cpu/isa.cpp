@@ -11,13 +11,13 @@ namespace {
 constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
 constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
 
-// One choice a process, made at start before any kernel runs: a property of the machine, not state of a run.
+// One choice per process, made at startup before any kernel runs: a property of the machine, not state of a run.
 std::atomic<Isa>& chosen() {
   static std::atomic<Isa> isa{best_isa()};
   return isa;
 }
 
-// oneDNN fixes its own limit at its first use; a later, different choice leaves it at the old one, which is still
+// Limits oneDNN's instruction set. oneDNN fixes the limit at first use; a later change has no effect, which is still
 // correct.
 void tell_onednn(Isa isa, bool limit) {
   auto to = dnnl::cpu_isa::all;
@@ -35,7 +35,7 @@ void tell_onednn(Isa isa, bool limit) {
 }  // namespace
 
 Isa best_isa() {
-  static const Isa best = [] {  // the compiler's cpuid support also asks the system for the register state
+  static const Isa best = [] {  // __builtin_cpu_supports also checks that the OS saves the register state
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

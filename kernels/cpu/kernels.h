@@ -1,5 +1,5 @@
-// Every op of the CPU backend, one function each, declared from the list in kernels/ops.h: `void layer_norm(const
-// LayerNorm&, Stream)` and so on. Definitions: gemm.cpp, norm.cpp, attention.cpp, elementwise.cpp and their neighbours.
+// Declares one function per op of the CPU backend from the list in kernels/ops.h: `void layer_norm(const LayerNorm&,
+// Stream)` and so on. Definitions: gemm.cpp, norm.cpp, attention.cpp, elementwise.cpp and others.
 #pragma once
 #include "kernels/ops.h"
 

@@ -1,4 +1,4 @@
-// The key-value cache of generation: tokens go in, and queries read what is there.
+// KV cache of generation on the CPU: appending tokens, and attention over the cache.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ namespace gt::cpu {
 namespace {
 
 struct CacheShape {
-  int64_t sequences, kv_heads, capacity, dim, row;  // row: elements of a row of qkv
+  int64_t sequences, kv_heads, capacity, dim, row;  // row: elements per row of qkv
 };
 
 template <class P>
@@ -34,7 +34,7 @@ CacheShape validate(const char* op, const P& p) {
   return c;
 }
 
-// First element of a KV head in the cache.
+// Offset of the first element of a KV head in the cache.
 int64_t head_at(const CacheShape& c, int64_t sequence, int64_t head) {
   return (sequence * c.kv_heads + head) * c.capacity * c.dim;
 }
@@ -55,7 +55,7 @@ void store_kv(const StoreKv& p, Stream s) {
   });
 }
 
-// A unit of work is a KV head of a row: its queries read keys and values that are widened once.
+// Parallel over (row, KV head): its queries share keys and values that are widened once.
 void cached_attention(const CachedAttention& p, Stream s) {
   const CacheShape c = validate("cached_attention", p);
   const int64_t n = p.positions.numel(), group = p.heads / c.kv_heads;

@@ -1,5 +1,5 @@
-// Cross-entropy on the CPU, whole or vocabulary-parallel: rows in parallel, a row stays in cache while it is worked on. A
-// row of halves is widened into the thread's scratch.
+// Cross-entropy on the CPU, whole or vocabulary-parallel: rows in parallel, each row stays in cache while processed.
+// 16-bit rows are widened into thread scratch.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -17,12 +17,12 @@ namespace {
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 
 struct Columns {
-  int64_t all, real;  // of this rank; those behind `real` are padding
+  int64_t all, real;  // columns of this rank; those from `real` on are padding
   Columns(const Tensor& logits, int64_t first_col, int64_t vocab)
       : all(logits.shape.cols()), real(std::clamp<int64_t>(vocab - first_col, 0, all)) {}
 };
 
-// The normaliser of a row from the parts of all ranks, in rank order.
+// Softmax normalizer of a row from all ranks' statistics, in rank order.
 struct Normaliser {
   float max = -std::numeric_limits<float>::infinity(), sum = 0, target = 0;
 };
@@ -44,7 +44,7 @@ void zero(const Tensor& t, int64_t at, int64_t count) {
 
 }  // namespace
 
-// The arithmetic of the two halves below, exponentials once: the same bits.
+// Same arithmetic as the two-step form below with exponentials computed once; bitwise identical.
 void cross_entropy(const CrossEntropy& p, Stream s) {
   const char* op = "cross_entropy";
   require_same(op, {"logits", p.logits}, {{"dlogits", p.dlogits}});

@@ -1,6 +1,6 @@
-// Layer norm, RMSNorm and dropout on the CPU: rows in parallel; gradients of gamma, beta and the bias in front by
-// blocks of rows, added in order. Rows of halves are staged in scratch of the thread; a sum that is stored as halves is
-// normed as it is stored.
+// LayerNorm, RMSNorm and dropout on the CPU: rows in parallel. Gradients of gamma, beta and the preceding bias are
+// summed by blocks of rows, added in order. 16-bit rows are staged in thread scratch; a 16-bit sum is normalized as
+// stored.
 #include <algorithm>
 #include <numeric>
 
@@ -13,11 +13,12 @@
 
 namespace gt::cpu {
 namespace {
-constexpr int64_t kRowBlock = kSumBlock;  // rows whose dgamma and dbeta are summed together: part of the result's bits
+constexpr int64_t kRowBlock =
+    kSumBlock;  // rows whose dgamma and dbeta are summed together; affects the bits of the result
 
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 
-// Rows of scratch of one thread, one for each name in its enum.
+// Scratch rows of one thread, indexed by an enum.
 class Rooms {
  public:
   Rooms(CpuContext& context, int thread, int count, int64_t cols)
@@ -29,7 +30,7 @@ class Rooms {
   float* base_;
 };
 
-// out = x * mask, one row; `factors` has room for it.
+// out = x * mask for one row; `factors` is scratch.
 void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, const float* x, float* factors,
               float* out) {
   f.drop_factors(drop.mask, drop.sample(row), drop.position(row) * cols, cols, factors);
@@ -82,7 +83,7 @@ void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   if (fp8.seen) require_numel(op, 1, {{"seen", fp8.seen}});
 }
 
-// The weights of a norm in f32, with their offset.
+// Norm weights in f32, with their offset.
 template <class Args>
 const float* weights(const Simd& f, const Args& p, int64_t cols, float* room) {
   const float* gamma = read(f, p.gamma, 0, cols, room);
@@ -91,7 +92,7 @@ const float* weights(const Simd& f, const Args& p, int64_t cols, float* room) {
   return room;
 }
 
-// Rows [begin, end) of a norm; `staged`, of them: out, rounded to its type, where codes are made of it.
+// Normalizes rows [begin, end). `staged`: scratch row for out, rounded to its dtype, when it is quantized.
 void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const Rooms& room, int staged = -1) {
   const int64_t cols = p.gamma.numel();
   const bool rms = p.kind == NormKind::kRms;
@@ -106,7 +107,7 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
       drop_row(f, p.drop, r, cols, delta, room[kFactors], room[kDelta]);
       delta = room[kDelta];
     }
-    if (delta != nullptr && is_half(p.sum.dtype)) {  // what is normed is the sum as it is stored
+    if (delta != nullptr && is_half(p.sum.dtype)) {  // the norm reads the sum as stored
       f.add(x, delta, room[kSum], cols);
       write(f, p.sum, at, cols, room[kSum]);
       x = read(f, p.sum, at, cols, room[kSum]);
@@ -127,7 +128,7 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
   }
 }
 
-// A norm whose result is encoded, or looked at, while a block of its rows is at hand.
+// Norm with FP8 output or amax, computed while a block of rows is in cache.
 void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
   CodesOut to{p.fp8.rows, p.fp8.columns, 1, rows, cols};
   if (to) {
@@ -192,13 +193,13 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   GT_CHECK(p.dx || !p.fp8, op, ": codes of delta's gradient without dx");
 }
 
-// Sums of blocks of rows: one row of them a block, `stride` apart; nullptr: not wanted.
+// Partial sums per block of rows: one row per block, `stride` apart; nullptr: not computed.
 struct BlockSums {
   float *dgamma, *dbeta, *dbias;
   int64_t stride;
 };
 
-// The gradient over rows [begin, end), whole blocks or up to the last row.
+// Gradient over rows [begin, end): whole blocks, or up to the last row.
 void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_t end, const BlockSums& sums,
                     CpuContext& context, int thread) {
   enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
@@ -214,7 +215,7 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
     const float* dsum = p.dsum ? read(f, p.dsum, at, cols, room[kDsum]) : nullptr;
     const bool more = p.dx && p.accumulate_dx;
     if (more) read(f, p.dx, at, cols, room[kDx]);
-    // Without dx every row writes it over the same bytes, from whatever gamma: the other gradients keep their bits.
+    // Without dx, all rows write it to the same scratch, with x in place of gamma: the other gradients are unaffected.
     float* dx = p.dx ? target(p.dx, at, room[kDx]) : room[kDx];
     norm_grad(x, p.dx ? gamma : x, rms ? 0 : p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
               sums.dgamma ? sums.dgamma + block : nullptr, sums.dbeta ? sums.dbeta + block : nullptr, cols, more,
@@ -226,13 +227,13 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
       write(f, p.ddelta, at, cols, room[kDelta]);
     }
     if (sums.dbias == nullptr || (r + 1 < end && (r + 1) % kRowBlock != 0)) continue;
-    const int64_t first = r / kRowBlock * kRowBlock;  // of the block that is complete, and still in cache
+    const int64_t first = r / kRowBlock * kRowBlock;  // first row of the completed block, still in cache
     sum_rows(f, p.drop ? p.ddelta : p.dx, first * cols, cols, r + 1 - first, sums.dbias + block, cols, false);
   }
 }
 
-// The gradient over all rows, by grad_rows(begin, end, thread), with delta's encoded, or looked at, while a tile's rows
-// are at hand. `most`: room for a number a tile.
+// Runs grad_rows(begin, end, thread) over all rows, and quantizes delta's gradient, or computes its amax, while a
+// tile's rows are in cache. `most`: one value per tile.
 template <class GradRows>
 void encode_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_rows) {
   static_assert(kCodeTile % kRowBlock == 0);

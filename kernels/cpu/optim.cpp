@@ -1,5 +1,5 @@
-// Optimizer steps on the CPU: one pass over all segments, bound by memory (AdamW: 28 bytes a parameter in f32); LAMB
-// two passes, the first with the norms that its trust ratio needs.
+// Optimizer steps on the CPU: one memory-bound pass over all segments (AdamW: 28 bytes per parameter in f32). LAMB
+// takes two passes, the first with the norms for its trust ratio.
 #include <algorithm>
 #include <cmath>
 
@@ -13,17 +13,17 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compute type while in cache
+constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compute dtype while in cache
 
-// Whether the step is to be done.
+// Returns whether the step is applied.
 bool applied(const char* op, const Tensor& scalars) {
   require_f32(op, {{"scalars", scalars}});
   require_numel(op, kNumScalars, {{"scalars", scalars}});
   return scalars.as<float>()[kSkip] == 0;
 }
 
-// update(segment, i, n, master, grad) for chunks of all segments, whose masters and gradients it is given as floats;
-// masters are rounded to `value` behind it.
+// Calls update(segment, i, n, master, grad) for chunks of all segments, with masters and gradients as f32; rounds
+// masters to `value` afterwards.
 template <bool kReadsGrad = true, class F>
 void update_segments(Stream stream, const SegmentTable& t, F update) {
   parallel_parts(stream, t, 2 * kChunk, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
@@ -109,7 +109,7 @@ void lion(const Lion& p, Stream stream) {
 void lamb_moments(const LambMoments& p, Stream stream) {
   require_segments("lamb_moments", p.table, true, true);
   require_dtype("lamb_moments", DType::kF64, {{"norms", p.norms}});
-  constexpr int64_t kBlocks = kSegmentTile / kLambBlock;  // of a tile
+  constexpr int64_t kBlocks = kSegmentTile / kLambBlock;  // per tile
   const SegmentTable& t = p.table;
   double* partial = cpu_context(stream).scratch<double>(2 * kBlocks * t.tiles);
   const bool steps = applied("lamb_moments", p.scalars);

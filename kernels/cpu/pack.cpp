@@ -1,4 +1,4 @@
-// Right-hand sides of GEMM, copied into the layout that the tile kernels read.
+// Packs right-hand sides of GEMM into the layout that the tile kernels read.
 #include "kernels/core/memory.h"
 #include "kernels/cpu/gemm_cache.h"
 

@@ -12,11 +12,11 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-// Threads of all pools of this process that have workers: ranks that are threads of one process see that they share the
-// cores. A pool of one thread never waits, and the caller behind it is counted by its larger pool if it has one.
+// Threads of all pools with workers in this process, so ranks that are threads of one process account for each other. A
+// single-threaded pool never waits; its caller is counted by its larger pool, if any.
 std::atomic<int> live_threads{0};
 
-// Which pool the current thread is working for, and as which of its threads: a nested call runs inline.
+// Pool and thread index that the current thread works for: a nested call runs inline.
 struct Inside {
   const ThreadPool* pool = nullptr;
   int thread = 0;
@@ -58,7 +58,7 @@ ThreadPool::~ThreadPool() {
   if (threads_ > 1) live_threads -= threads_;
 }
 
-// Returns once ready(word): spins up to kSpin where that cannot take a core from somebody, then sleeps.
+// Waits until ready(word): spins up to kSpin unless cores are oversubscribed, then sleeps.
 template <class Ready>
 void ThreadPool::await(const std::atomic<uint32_t>& word, Ready ready) const {
   if (may_spin_ && live_threads.load(std::memory_order_relaxed) <= usable_cores()) {

@@ -1,6 +1,6 @@
-// The one small thread pool of a rank: static split, the caller takes part, a short spin and then a futex. Every CPU
-// kernel runs on it, oneDNN included. It knows nothing of tensors, and it hands out no work by chance: which thread
-// runs which indices is a function of (n, grain, threads) alone.
+// The thread pool of a rank: static partitioning, the caller participates, a short spin and then a futex. Every CPU
+// kernel runs on it, oneDNN included. Deterministic: which thread runs which indices is a function of (n, grain,
+// threads) alone.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gt::cpu {
 
-// A borrowed callable: two words, no heap. The callee must not outlive the call it is passed to.
+// Non-owning reference to a callable: two words, no heap. The callee must not keep it beyond the call.
 template <class Signature>
 class FunctionRef;
 template <class R, class... A>
@@ -33,13 +33,13 @@ class FunctionRef<R(A...)> {
   R (*call_)(void*, A...);
 };
 
-// What a thread is given: indices [begin, end), and its number in [0, threads).
+// Body of a parallel loop: indices [begin, end), thread index in [0, threads).
 using RangeBody = FunctionRef<void(int64_t begin, int64_t end, int thread)>;
 
 class ThreadPool {
  public:
-  // `threads` counts the caller: threads - 1 workers are started; 1 starts none. `may_spin` false: idle threads go to
-  // sleep at once. They do so too while the pools of this process together have more threads than it has cores.
+  // `threads` includes the caller: threads - 1 workers are started. `may_spin` false: idle threads sleep at once. They
+  // also do so while the pools of this process have more threads in total than it has cores.
   explicit ThreadPool(int threads = 1, bool may_spin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -47,10 +47,10 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Calls body on disjoint ranges that cover [0, n): at most one a thread, in thread order, each starting on a multiple
-  // of `grain` (>= 1), sizes as equal as grains allow. Returns when all are done. The exception of the lowest thread is
-  // rethrown here, after all threads have finished. From inside a body it runs inline, on the thread it is called from.
-  // One job at a time: a pool belongs to one stream, and a stream to one calling thread.
+  // Calls body on disjoint ranges that cover [0, n): at most one per thread, in thread order, each starting on a
+  // multiple of `grain` (>= 1), as equal in size as grains allow. Blocks until all are done, then rethrows the
+  // exception of the lowest thread. A nested call runs inline on its thread. One job at a time: a pool belongs to one
+  // stream, and a stream to one calling thread.
   void parallel_for(int64_t n, int64_t grain, RangeBody body);
 
  private:
@@ -61,14 +61,14 @@ class ThreadPool {
 
   const int threads_;
   const bool may_spin_;
-  // The job, written by the caller before `generation_` is raised, read by workers after they see it.
+  // The current job: written by the caller before it increments `generation_`, read by workers afterwards.
   const RangeBody* body_ = nullptr;
   int64_t n_ = 0, grain_ = 1;
   int shares_ = 0;
   bool stop_ = false;
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<uint32_t> pending_{0};
-  std::vector<std::exception_ptr> errors_;  // one a thread
+  std::vector<std::exception_ptr> errors_;  // one per thread
   std::vector<std::thread> workers_;
 };
 

@@ -1,5 +1,5 @@
-// What is done to the heads of packed queries, keys and values before attention, on the CPU: rotary positions and the
-// norm of each head. Rows in parallel; gradients of the norm's weights by blocks of rows, added in order.
+// Per-head ops on packed queries, keys and values before attention, on the CPU: rotary embedding and QK norm. Rows in
+// parallel; gradients of the norm's weights by blocks of rows, added in order.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -73,7 +73,7 @@ void validate(const char* op, const Args& p) {
   require_numel(op, n * (p.heads + p.kv_heads), {{"rstd", p.rstd}});
 }
 
-// The weights of queries and of keys, in f32 and with their offset, in `room` of 2 head_dim.
+// Norm weights of queries and keys, in f32 and with their offset, into `room` of 2 head_dim.
 template <class Args>
 void weights(const Simd& f, const Args& p, float* room) {
   f.add_scalar(read(f, p.q_gamma, 0, p.head_dim, room), p.gamma_offset, room, p.head_dim);
@@ -81,7 +81,7 @@ void weights(const Simd& f, const Args& p, float* room) {
   f.add_scalar(read(f, p.k_gamma, 0, p.head_dim, k), p.gamma_offset, k, p.head_dim);
 }
 
-// v of row r.
+// Copies v of row r.
 template <class Args>
 void copy_values(const Args& p, const Tensor& from, const Tensor& to, int64_t r) {
   if (from.data == to.data) return;
@@ -116,7 +116,7 @@ void qk_norm(const QkNorm& p, Stream s) {
 
 namespace {
 
-// Rows [begin, end) of the gradient; sums of this block, or nullptr: of q_gamma, then of k_gamma.
+// Gradient over rows [begin, end). sums: partial dq_gamma, then dk_gamma of this block; nullptr: not computed.
 void qk_norm_grad_rows(const QkNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* room, float* sums) {
   const int64_t cols = p.qkv.shape.cols(), dim = p.head_dim, normed = p.heads + p.kv_heads;
   float *gammas = room, *x_room = room + 2 * dim, *dout_room = x_room + dim, *dx_room = dout_room + dim;
@@ -146,7 +146,7 @@ void qk_norm_grad(const QkNormGrad& p, Stream s) {
   if (p.dqkv) require_numel(kOp, p.qkv.numel(), {{"dqkv", p.dqkv}});
   GT_CHECK(static_cast<bool>(p.dq_gamma) == static_cast<bool>(p.dk_gamma), kOp, ": dq_gamma and dk_gamma go together");
   if (p.dq_gamma) require_numel(kOp, p.head_dim, {{"dq_gamma", p.dq_gamma}, {"dk_gamma", p.dk_gamma}});
-  constexpr int64_t kRowBlock = kSumBlock;  // rows whose sums are made together: part of the result's bits
+  constexpr int64_t kRowBlock = kSumBlock;  // rows summed together; affects the bits of the result
   const int64_t rows = p.qkv.shape.rows(), dim = p.head_dim, blocks = (rows + kRowBlock - 1) / kRowBlock;
   CpuContext& context = cpu_context(s);
   float* sums = p.dq_gamma ? context.scratch<float>(blocks * 2 * dim) : nullptr;

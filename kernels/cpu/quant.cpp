@@ -1,4 +1,4 @@
-// Fake quantization on the CPU: rows cut into chunks, halves staged on the stack.
+// Fake quantization on the CPU: rows split into chunks, 16-bit data staged on the stack.
 #include <algorithm>
 #include <cstring>
 
@@ -11,9 +11,9 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384, kChunk = 1024;  // elements: of a thread at least, on the stack at most
+constexpr int64_t kGrain = 16384, kChunk = 1024;  // elements: minimum per thread, maximum on the stack
 
-// body(row, at, n) for every part of at most kChunk elements of every row.
+// Calls body(row, at, n) for every chunk of at most kChunk elements of every row.
 template <class Body>
 void each_part(Stream s, int64_t count, int64_t cols, Body body) {
   parallel_for(s, count, kGrain, [&](int64_t begin, int64_t end, int) {
@@ -24,7 +24,7 @@ void each_part(Stream s, int64_t count, int64_t cols, Body body) {
   });
 }
 
-// Elements of a row; limits is a number for each.
+// Elements per row; limits has one value per row.
 int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits) {
   require_f32(op, {{"limits", limits}});
   const int64_t rows = limits.numel();
@@ -67,7 +67,7 @@ void fake_quant_grad(const FakeQuantGrad& p, Stream s) {
   });
 }
 
-// A maximum has the same bits whatever the order: rows are cut where threads need it.
+// A maximum is independent of order, so rows are split among threads anywhere.
 void max_abs(const MaxAbs& p, Stream s) {
   require_float("max_abs", {"x", p.x});
   require_f32("max_abs", {{"out", p.out}});

@@ -1,4 +1,4 @@
-// Sums over whole tensors on the CPU, in f64 by fixed blocks, and the clipping factor of a step.
+// Whole-tensor sums on the CPU, in f64 by fixed blocks, and the clipping factor of a step.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // elements summed together: part of the result's bits
+constexpr int64_t kBlock = 4096;  // elements summed together; affects the bits of the result
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void sum(const Sum& p, Stream s) {
 void sum_squares(const SumSquares& p, Stream stream) {
   require_gradients("sum_squares", p.table);
   require_dtype("sum_squares", DType::kF64, {{"out", p.out}});
-  constexpr int64_t kBlocks = kSegmentTile / kBlock;  // of a tile
+  constexpr int64_t kBlocks = kSegmentTile / kBlock;  // per tile
   double* partial = cpu_context(stream).scratch<double>(kBlocks * p.table.tiles);
   parallel_parts(stream, p.table, 4 * kBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
     float room[kBlock];

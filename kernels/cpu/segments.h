@@ -1,5 +1,5 @@
-// How CPU kernels share the segments of a table among threads: in parts of a fixed size, so that what a thread gets
-// does not depend on how segments are cut, and many small ones are one parallel region.
+// Partitions the segments of a table among CPU threads in parts of fixed size: the split does not depend on segment
+// boundaries, and many small segments form one parallel region.
 #pragma once
 #include <algorithm>
 
@@ -8,11 +8,11 @@
 
 namespace gt::cpu {
 
-// f(segment, begin, end) for elements [begin, end) of every segment, cut at multiples of `part`, a divisor of
-// kSegmentTile; on all threads of the stream.
+// Calls f(segment, begin, end) for elements [begin, end) of every segment, split at multiples of `part`, a divisor of
+// kSegmentTile. Runs on all threads of the stream.
 template <class F>
 void parallel_parts(Stream stream, const SegmentTable& t, int64_t part, F f) {
-  const int64_t parts = kSegmentTile / part;  // of a tile
+  const int64_t parts = kSegmentTile / part;  // per tile
   const auto* list = t.device.as<const Segment>();
   parallel_for(stream, t.tiles * parts, 1, [&](int64_t from, int64_t to, int) {
     const Segment* s = &segment_of(list, t.count, from / parts);
@@ -24,8 +24,8 @@ void parallel_parts(Stream stream, const SegmentTable& t, int64_t part, F f) {
   });
 }
 
-// out[kSums * group + k] = sum over the counted segments of the group, each of which is the sum of its partial sums in
-// order; there is one of kSums numbers for every block of so many elements of every tile. No partial sums: 0.
+// out[kSums * group + k] = sum over the group's counted segments of the sum of their partial sums, in order. `partial`
+// has kSums values for every block of `block` elements of every tile; nullptr: 0.
 template <int kSums>
 void sum_groups(const SegmentTable& t, int64_t block, const double* partial, double* out) {
   const auto* list = t.device.as<const Segment>();

@@ -1,6 +1,6 @@
-// Keeps signal handlers off a thread that runs oneDNN. Its generated SGEMM code (2.6: jit_avx_gemm_f32,
-// jit_avx512_common_gemm_f32) points the stack pointer into a heap buffer of its own when k is long; the kernel would
-// push the signal's frame there, over whatever lies below that buffer.
+// Blocks signals on threads that run oneDNN. Its generated SGEMM code (2.6: jit_avx_gemm_f32,
+// jit_avx512_common_gemm_f32) points the stack pointer into a heap buffer when k is long. The kernel would push a
+// signal frame there and overwrite whatever lies below that buffer.
 #pragma once
 #include <signal.h>
 
@@ -8,8 +8,8 @@
 
 namespace gt::cpu {
 
-// While it lives, the calling thread, and every thread that it starts, takes no asynchronous signal: one that comes is
-// delivered to another thread, or to this one afterwards. Faults still come through.
+// While alive, the calling thread, and every thread it starts, receives no asynchronous signals: they are delivered to
+// another thread, or to this one afterwards. Synchronous faults are not blocked.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

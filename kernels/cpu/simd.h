@@ -1,7 +1,7 @@
-// The vector kernels under the CPU ops: plain pointers and counts, one table of functions per instruction set, written
-// once (simd_*.h) and compiled three times. They know no tensor, no thread and no error: the op files (elementwise.cpp,
-// norm.cpp, ...) check arguments and split the work. Pointers need no alignment; output may alias an input of the same
-// name or position unless said otherwise.
+// Vector kernels under the CPU ops: plain pointers and counts, one function table per instruction set, written once
+// (simd_*.h) and compiled three times. No tensors, threads or errors: the op files (elementwise.cpp, norm.cpp, ...)
+// check arguments and partition the work. Pointers need no alignment; an output may alias an input of the same name or
+// index unless stated otherwise.
 #pragma once
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace gt::cpu {
 
-constexpr int64_t kAttentionBlock = 64;  // queries and keys of a block
-constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // block of a GEMM by rows: columns, inner dimension
+constexpr int64_t kAttentionBlock = 64;               // queries and keys per block
+constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // block of a row-independent GEMM: columns, inner dimension
 
 // One query head: rows of q, k, v are qkv_stride floats apart, rows of out and dout out_stride.
 struct AttentionHead {
@@ -30,7 +30,7 @@ struct AdamWArgs {
   bool l2;
 };
 struct SgdArgs {
-  float lr, momentum, share, multiplier, weight_decay;  // share: of the gradient in the buffer
+  float lr, momentum, share, multiplier, weight_decay;  // share: gradient coefficient of the momentum buffer
   bool nesterov;
 };
 struct LionArgs {
@@ -40,32 +40,32 @@ struct LambArgs {
   float beta1, share, beta2, multiplier, correction1, correction2;  // corrections: factors of m and v inside the update
   float eps, weight_decay;
   bool l2, eps_inside_sqrt;
-  float step;  // second pass: lr * ratio, and what else scales the whole update
+  float step;  // second pass: lr * ratio, times any other scale of the update
 };
-constexpr int64_t kLambBlock = 4096;  // elements whose squares are summed together: part of the result's bits
+constexpr int64_t kLambBlock = 4096;  // elements whose squares are summed together; affects the bits of the result
 
 struct Simd {
   void (*add)(const float* a, const float* b, float* out, int64_t n);
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
-  void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
+  void (*exp)(const float* x, float* out, int64_t n);  // exp of vec.h, for tests
   void (*multiply)(const float* a, const float* b, float* out, int64_t n);
   void (*scale)(const float* x, float factor, float* out, int64_t n);
   void (*add_scalar)(const float* x, float addend, float* out, int64_t n);
-  // act(gate), times up where that is not null; by Activation (ops.h). The gradients with respect to both; dup is null
-  // where up is. Outputs may alias any input.
+  // out = act(gate), times up unless null; indexed by Activation (ops.h). activate_grad: gradients of both; dup is null
+  // iff up is. Outputs may alias any input.
   void (*activate[3])(const float* gate, const float* up, float* out, int64_t n);
   void (*activate_grad[3])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
-  // In place: (a, b) = (a cos - b sin, b cos + a sin), with backward by minus the angle.
+  // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.
   void (*rotate)(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward);
-  // out[i] = the mask's scale where element first + i of this sample is kept, else 0.
+  // out[i] = the mask's scale if element first + i of this sample is kept, else 0.
   void (*drop_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
-  // out[c] = (or, accumulate, +=) the sum of x[r * stride + c] over r; four rows are added at a time.
+  // out[c] (+)= sum of x[r * stride + c] over r, four rows at a time.
   void (*sum_rows)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
 
-  // Of elements first .. first + n - 1 of step `step` (ops.h, StochasticRound).
+  // Elements first .. first + n - 1 of step `step` (ops.h, StochasticRound).
   void (*stochastic_bf16)(uint64_t key, uint64_t step, int64_t first, const float* x, uint16_t* out, int64_t n);
 
-  // Elements of one row (ops.h, FakeQuant), limit above 0. fake_quant_grad: out[i] = |x[i]| <= limit ? dout[i] : 0.
+  // Elements of one row (ops.h, FakeQuant); limit > 0. fake_quant_grad: out[i] = |x[i]| <= limit ? dout[i] : 0.
   void (*fake_quant)(const float* x, float limit, float* out, int64_t n);
   void (*fake_quant_grad)(const float* x, float limit, const float* dout, float* out, int64_t n);
   float (*max_abs)(const float* x, int64_t n);
@@ -78,11 +78,11 @@ struct Simd {
   // One row; delta may be null, then sum is not written. Population variance.
   void (*layer_norm)(const float* x, const float* delta, const float* gamma, const float* beta, float* sum, float* out,
                      float* mean, float* rstd, int64_t n, float eps);
-  // One row; dsum may be null. dgamma, dbeta: this row is added (or, first, written); null: not wanted.
+  // One row; dsum may be null. dgamma, dbeta: accumulates this row (overwrites with `first`); null: not computed.
   void (*layer_norm_grad)(const float* x, const float* gamma, float mean, float rstd, const float* dout,
                           const float* dsum, float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate,
                           bool first);
-  // The same of RMSNorm: beta, mean and dbeta are not looked at.
+  // RMSNorm; beta, mean and dbeta are ignored.
   decltype(layer_norm) rms_norm;
   decltype(layer_norm_grad) rms_norm_grad;
 
@@ -95,16 +95,16 @@ struct Simd {
   // The query heads that share one KV head, together: dq of all, dk and dv summed in the order of heads.
   void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
 
-  // max and the sum of e^(x - max); (-inf, 0) for n == 0.
+  // max and sum of e^(x - max); (-inf, 0) for n == 0.
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
-  // The same, and out = e^(x - max).
+  // The same, also out = e^(x - max).
   void (*softmax_exps)(const float* x, float* out, int64_t n, float* max, float* sum);
-  // c[m, n] = (or, more, +=) a[m, k] times the transpose of w[n, k], n <= kRowsPanel; c has rows of kRowsPanel. Every
-  // element is one chain of fma in ascending k, so that a row of c depends on no other row. k <= kRowsDepth; scratch:
-  // kRowsDepth * kRowsPanel floats.
+  // c[m, n] = (with `more`: +=) a[m, k] w[n, k]^T, n <= kRowsPanel; rows of c are kRowsPanel apart. Each element is one
+  // fma chain in ascending k, so a row of c depends on no other row. k <= kRowsDepth; scratch: kRowsDepth * kRowsPanel
+  // floats.
   void (*product_by_rows)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
                           float* c, bool more, float* scratch);
-  // The same for one row, of any k, with the same bits.
+  // The same for one row and any k, bitwise identical.
   void (*product_row)(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more);
   void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
 
@@ -114,7 +114,7 @@ struct Simd {
   void (*adamw)(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& args);
   void (*sgd)(float* master, const float* grad, float* m, int64_t n, const SgdArgs& args);  // m may be null
   void (*lion)(float* master, const float* grad, float* m, int64_t n, const LionArgs& args);
-  // n <= kLambBlock; sums[0], sums[1] = the sums of squares of master and of the update.
+  // n <= kLambBlock; sums[0], sums[1] = sums of squares of master and of the update.
   void (*lamb_moments)(const float* master, const float* grad, float* m, float* v, int64_t n, const LambArgs& args,
                        double* sums);
   void (*lamb_apply)(float* master, const float* m, const float* v, int64_t n, const LambArgs& args);

@@ -1,4 +1,4 @@
-// Activations of feed-forward layers, gated or not, and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
+// MLP activations, gated or not, and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -10,11 +10,11 @@ struct Activated {
   Vec value, slope;
 };
 
-// min and max give their second argument where that is NaN.
+// min and max return their second argument when it is NaN.
 inline Vec clamp(Vec x, float limit) { return max(splat(-limit), min(splat(limit), x)); }
 
-// x sigmoid(z), z an increasing function of x with the derivative dz: s + x s (1 - s) dz, 1 - s = e s without
-// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is kept from making more of it.
+// x sigmoid(z) for increasing z(x) with derivative dz. Slope: s + x s (1 - s) dz, with 1 - s = e s to avoid
+// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped.
 inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
   const Vec e = exp(-z), s = splat(1.0f) / (splat(1.0f) + e), low = max(splat(-limit), x);
   return {low * s, fma(clamp(x, limit) * (e * s) * s, dz, s)};
@@ -28,7 +28,7 @@ inline Activated gelu_parts(Vec x) {
 }
 inline Activated silu_parts(Vec x) { return sigmoid_parts(x, clamp(x, 88.0f), splat(1.0f), 88.0f); }
 inline Activated relu2_parts(Vec x) {
-  const Vec r = x <= Vec{} ? Vec{} : x;  // NaN stays
+  const Vec r = x <= Vec{} ? Vec{} : x;  // keeps NaN
   return {r * r, r + r};
 }
 

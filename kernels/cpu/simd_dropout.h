@@ -1,6 +1,6 @@
-// Dropout factors and stochastic rounding from Philox4x32-10 (kernels/core/rng.h), many counters at once; body of
-// simd_{scalar,avx2,avx512}.cpp. A 32-bit word of the generator travels in the low half of a 64-bit lane, where a product of two words leaves both of
-// its halves; what stands in the high half is never read.
+// Dropout factors and stochastic rounding from Philox4x32-10 (kernels/core/rng.h), many counters at a time; body of
+// simd_{scalar,avx2,avx512}.cpp. A 32-bit generator word occupies the low half of a 64-bit lane, so a product of two
+// words keeps both halves; the high half is never read as input.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -9,7 +9,7 @@ namespace gt::cpu {
 namespace {
 
 typedef uint64_t VecLong __attribute__((vector_size(kLanes * 4)));
-constexpr int kCounters = kLanes / 2;  // in one VecLong
+constexpr int kCounters = kLanes / 2;  // per VecLong
 
 inline VecLong splat_long(uint64_t x) { return x - VecLong{}; }
 
@@ -51,8 +51,8 @@ struct Factors {
   Vec operator()(VecBits word) const { return word >= threshold ? scale : Vec{}; }
 };
 
-// The words of elements 4 c .. 4 c + 2 kLanes - 1, in order. Lanes hold their counters in the order that the two
-// interleaving instructions need.
+// Words of elements 4 c .. 4 c + 2 kLanes - 1, in order. Counters are placed in lanes as the two unpack instructions
+// require.
 struct TwoVectors { VecBits low, high; };
 inline TwoVectors words_of(uint64_t key, uint64_t sample, uint64_t c) {
   VecLong counter = splat_long(c);
@@ -76,10 +76,10 @@ inline void factors_of(const DropMask& m, const Factors& f, uint64_t sample, uin
   store(to + kLanes, f(w.high));
 }
 
-// Of elements first .. first + n - 1 of one sample.
+// Factors of elements first .. first + n - 1 of one sample.
 void drop_factors_n(const DropMask& m, int64_t sample, int64_t first, int64_t n, float* out) {
   const Factors f(m);
-  if (m.threshold == 0) {  // nothing is dropped: no word is needed
+  if (m.threshold == 0) {  // no dropout: no random words needed
     for (int64_t i = 0; i < n; ++i) out[i] = m.scale;
     return;
   }
@@ -100,7 +100,7 @@ void drop_factors_n(const DropMask& m, int64_t sample, int64_t first, int64_t n,
   }
 }
 
-// 16 random bits are added below what bf16 keeps. An exponent of ones must not move: infinity, NaN.
+// Adds 16 random bits below the bf16 mantissa. Infinity and NaN (exponent all ones) must not change.
 inline uint16_t round_at_random(float x, uint32_t word) {
   const uint32_t u = __builtin_bit_cast(uint32_t, x);
   const bool finite = (u & 0x7F800000u) != 0x7F800000u;
@@ -121,9 +121,9 @@ void stochastic_bf16_n(uint64_t key, uint64_t step, int64_t first, const float* 
   }
 }
 
-// Attention factors of one block, [key][query] like its scores: rows of kAttentionBlock floats, a vector of queries at
-// a time, `seen(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key; where seq is a
-// multiple of 4, the keys that share a counter are the same for every query.
+// Attention dropout factors of one block, [key][query] like its scores: rows of kAttentionBlock floats, one vector of
+// queries at a time, `seen(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key. If
+// seq is a multiple of 4, every query has the same groups of keys per counter.
 template <class Seen>
 inline void attention_factors(const AttentionHead& h, int64_t first_query, int64_t queries, int64_t first_key,
                               Seen seen, float* to) {

@@ -1,4 +1,4 @@
-// Elementwise rows and conversions of number formats; body of simd_{scalar,avx2,avx512}.cpp.
+// Elementwise row kernels and dtype conversions; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -51,7 +51,7 @@ void sum_rows_n(const float* x, int64_t stride, int64_t rows, float* out, int64_
   for (; r < rows; ++r) add_n(out, x + r * stride, out, cols);
 }
 
-// Nearest even. A NaN keeps its sign and becomes quiet.
+// Round to nearest even. A NaN keeps its sign and becomes quiet.
 inline VecU16 to_bf16(Vec x) {
   const VecBits u = (VecBits)x, rounded = u + 0x7FFFu + (u >> 16 & 1u);
   const VecBits bits = (x == x ? rounded >> 16 : (u >> 16 | 0x40u));
@@ -68,7 +68,7 @@ inline Vec from_f16(VecU16 x) { return _mm512_maskz_cvtph_ps(0xFFFF, (__m256i)x)
 inline VecU16 to_f16(Vec x) { return (VecU16)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Vec from_f16(VecU16 x) { return _mm256_cvtph_ps((__m128i)x); }
 #else
-// Normal results are rounded in the integer; subnormal ones by adding the number whose last bit weighs 2^-24.
+// Normal results are rounded as integers; subnormal ones by adding a number whose last bit weighs 2^-24.
 inline VecU16 to_f16(Vec x) {
   const VecBits u = (VecBits)x, sign = u >> 16 & 0x8000u, a = u & 0x7FFFFFFFu;
   const VecBits normal = (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13;

@@ -1,4 +1,4 @@
-// Layer norm and RMSNorm of one row and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
+// LayerNorm and RMSNorm of one row and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -49,8 +49,8 @@ void norm_row(const float* x, const float* delta, const float* gamma, const floa
   *rstd = r;
 }
 
-// With g = dout * gamma and h = (x - mean) * rstd:  dx = rstd * (g - avg(g) - h * avg(g * h)); RMSNorm has neither mean
-// nor avg(g).
+// With g = dout * gamma and h = (x - mean) * rstd: dx = rstd * (g - avg(g) - h * avg(g * h)). RMSNorm drops mean and
+// avg(g).
 template <bool kRms>
 void norm_grad_row(const float* x, const float* gamma, float mean, float rstd, const float* dout, const float* dsum,
                    float* dx, float* dgamma, float* dbeta, int64_t n, bool accumulate, bool first) {
@@ -63,7 +63,7 @@ void norm_grad_row(const float* x, const float* gamma, float mean, float rstd, c
   const Vec sum_gh = fold(
       n, Vec{},
       [=](Vec acc, int64_t i, auto lanes) {
-        const Vec h = (lanes.load(x + i) - center) * scale;  // dead lanes: gamma is 0 there
+        const Vec h = (lanes.load(x + i) - center) * scale;  // inactive lanes: gamma is 0 there
         return fma(h, lanes.load(dout + i) * lanes.load(gamma + i), acc);
       },
       plus);

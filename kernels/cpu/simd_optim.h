@@ -56,7 +56,7 @@ void lion_n(float* master, const float* grad, float* m, int64_t n, const LionArg
   });
 }
 
-// The update of LAMB before its trust ratio; both passes make it from the same numbers, hence the same bits.
+// LAMB update before its trust ratio. Both passes compute it from the same inputs, hence bitwise identically.
 struct LambUpdate {
   Vec c1, c2, eps, decay;
   bool inside;
@@ -72,7 +72,7 @@ struct LambUpdate {
   }
 };
 
-// In runs short enough that what is summed is still in the first-level cache.
+// Processes runs short enough that their updates are still in L1 when summed.
 void lamb_moments_n(const float* master, const float* grad, float* m, float* v, int64_t n, const LambArgs& a,
                     double* sums) {
   constexpr int64_t kRun = 512;

@@ -1,5 +1,5 @@
-// Small matrix products in registers, for blocks that are in cache: what attention is made of. Large products are
-// GEMM's (gemm.cpp). Body of simd_{scalar,avx2,avx512}.cpp.
+// Small in-register GEMMs on cache-resident blocks, used by attention. Large ones use GEMM (gemm.cpp). Body of
+// simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -10,8 +10,8 @@ namespace {
 constexpr int64_t kBlock = kAttentionBlock;
 static_assert(kBlock % kLanes == 0);
 
-// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs vectors of
-// columns, the last one perhaps a Part. Every element is one chain of fma in ascending k, whatever the tiling.
+// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
+// vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
 template <int kRows, int kVecs, class Lanes>
 inline void product_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb,
                          float* c, int64_t ldc, bool accumulate, Lanes last) {
@@ -85,8 +85,8 @@ void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t 
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows up to a whole vector become 0. By squares of
-// kLanes: both sides work on cache lines that are there already.
+// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows are zero up to a whole vector. Works in squares
+// of kLanes, so reads and writes reuse cached lines.
 inline void transpose(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, float* to) {
   const Vec f = splat(factor);
   for (int64_t i = 0; i < rows; i += kLanes) {

@@ -8,8 +8,8 @@ namespace {
 
 inline Vec absolute(Vec x) { return (Vec)((VecBits)x & 0x7FFFFFFFu); }
 
-// Adding 1.5 * 2^23 leaves no room for a fraction: the sum is rounded to nearest even. A NaN comes through: min and max
-// return their second argument.
+// Adding 1.5 * 2^23 leaves no fraction bits: the sum is rounded to nearest even. NaN propagates: min and max return
+// their second argument.
 void fake_quant_n(const float* x, float limit, float* out, int64_t n) {
   const float least = 1.17549435e-38f, quotient = limit / 127;
   const Vec scale = splat(quotient > least ? quotient : least), magic = splat(12582912.0f);

@@ -1,5 +1,5 @@
-// Products whose rows depend on nothing but themselves (Gemm::by_rows); body of simd_{scalar,avx2,avx512}.cpp. A weight
-// is read once, as it lies: its rows are turned in registers, a square of lanes at a time.
+// Row-independent GEMM (Gemm::by_rows); body of simd_{scalar,avx2,avx512}.cpp. A weight is read once, unpacked: its
+// rows are transposed in registers, one kLanes x kLanes square at a time.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_product.h"
@@ -8,7 +8,7 @@
 namespace gt::cpu {
 namespace {
 
-// Swaps the off-diagonal quarters of every square of 2 kStep: a step of a transposition by recursive halving.
+// Swaps the off-diagonal quadrants of every square of 2 kStep: one step of a recursive transposition.
 template <int kStep>
 inline void swap_quarters(Vec* row) {
   VecInt low, high;
@@ -32,7 +32,7 @@ inline void turn_square(Vec* row) {
   swap_quarters<1>(row);
 }
 
-// to[d * kRowsPanel + i] = from[i * stride + d] for i < rows, d < depth; columns up to a whole vector become 0.
+// to[d * kRowsPanel + i] = from[i * stride + d] for i < rows, d < depth; zero-pads columns to a whole vector.
 inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to) {
   for (int64_t i = 0; i < rows; i += kLanes) {
     const int64_t live = least(kLanes, rows - i);
@@ -52,8 +52,8 @@ inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t d
   }
 }
 
-// The squares of one row's product go from memory to the sums through registers alone, and 16 weight rows are read from
-// end to end: memory bandwidth is the bound.
+// Single-row case, bound by memory bandwidth: squares go from memory to the accumulators through registers only, and
+// kLanes weight rows are streamed from end to end.
 void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more) {
   constexpr int64_t kAhead = 128;  // floats: 8 cache lines
   for (int64_t i = 0; i < n; i += kLanes) {

@@ -1,4 +1,4 @@
-// What ends a training step: softmax over the vocabulary, sums in f64; body of simd_{scalar,avx2,avx512}.cpp.
+// Kernels at the end of a step: softmax over the vocabulary, f64 sums; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/vec.h"
@@ -46,7 +46,7 @@ void softmax_scaled_row(const float* x, float* out, int64_t n, float max, float 
 
 inline VecDouble widen(const float* p) { return __builtin_convertvector(load_as<HalfVec>(p), VecDouble); }
 
-// Four accumulators of kLanes / 2 doubles, joined in fixed order, then the tail one by one.
+// Four accumulators of kLanes / 2 doubles, combined in fixed order, then the tail one by one.
 template <bool kSquares>
 inline double sum_double(const float* x, int64_t n) {
   constexpr int kHalf = kLanes / 2;

@@ -1,4 +1,4 @@
-// The functions of one instruction set, gathered. Included by simd_{scalar,avx2,avx512}.cpp alone.
+// Function table of one instruction set. Included only by simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd_activation.h"
 #include "kernels/cpu/simd_attention.h"

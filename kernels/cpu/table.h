@@ -1,4 +1,4 @@
-// The two tables of the CPU backend. Only kernels/backend.cpp and tests need them.
+// Tables of the CPU backend. Only kernels/backend.cpp and tests need them.
 #pragma once
 #include "kernels/core/device.h"
 #include "kernels/ops.h"

@@ -1,7 +1,6 @@
-// One vector of f32 and what our kernels do with it. Written once, compiled per instruction set: 16 lanes in files
-// built with AVX-512, 8 with AVX2 + FMA, 4 (SSE2 on x86-64) elsewhere. Everything has internal linkage and nothing of
-// std:: is used, so that the linker can never hand code of one instruction set to another. It knows no tensor and no
-// op.
+// A vector of f32 and its operations, written once and compiled per instruction set: 16 lanes with AVX-512, 8 with AVX2
+// + FMA, 4 (SSE2 on x86-64) elsewhere. Everything has internal linkage and std:: is not used, so the linker can never
+// mix code of different instruction sets. Independent of tensors and ops.
 #pragma once
 #include <cstdint>
 #if defined(__AVX512F__) || defined(__AVX2__)
@@ -23,7 +22,7 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t VecBits __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t VecU16 __attribute__((vector_size(kLanes * 2)));
-typedef float HalfVec __attribute__((vector_size(kLanes * 2)));  // kLanes / 2 numbers, which fill a VecDouble
+typedef float HalfVec __attribute__((vector_size(kLanes * 2)));  // kLanes / 2 floats, which widen to a VecDouble
 typedef double VecDouble __attribute__((vector_size(kLanes * 4)));
 
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 keeps the sign of zero
@@ -36,12 +35,14 @@ inline T load_as(const void* p) {
 inline Vec load(const float* p) { return load_as<Vec>(p); }
 inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// fma rounds once where the instruction set has it. min and max return b when one of them is NaN.
+// fma rounds once where the instruction set supports it. min and max return b when either operand is NaN.
 #if defined(__AVX512F__)
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xFFFF, a, b); }
 inline Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xFFFF, a, b); }
-inline Vec sqrt(Vec a) { return _mm512_maskz_sqrt_ps(0xFFFF, a); }  // maskz: GCC 12 warns of the plain one's own code
+inline Vec sqrt(Vec a) {
+  return _mm512_maskz_sqrt_ps(0xFFFF, a);
+}  // maskz: GCC 12 warns about the plain intrinsic's own code
 #elif defined(__AVX2__)
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
@@ -57,12 +58,12 @@ inline Vec sqrt(Vec a) {
 }
 #endif
 
-// Which lanes of a vector stand for elements: all of them, or the first `count`. Masked loads give 0 elsewhere.
+// Active lanes of a vector: all, or the first `count`. Masked loads return 0 elsewhere.
 struct Whole {
   static Vec load(const float* p) { return cpu::load(p); }
   static void store(float* p, Vec v) { cpu::store(p, v); }
-  static Vec keep(Vec v) { return v; }         // 0 in lanes that stand for nothing
-  static Vec keep(Vec v, float) { return v; }  // this number there
+  static Vec keep(Vec v) { return v; }         // 0 in inactive lanes
+  static Vec keep(Vec v, float) { return v; }  // `other` there
 };
 struct Part {
   int count;
@@ -96,7 +97,7 @@ struct Part {
 #endif
 };
 
-// f(i, lanes) for every vector of [0, n), the last one perhaps a Part.
+// Calls f(i, lanes) for every vector of [0, n); the last one may be a Part.
 template <class F>
 inline void sweep(int64_t n, F f) {
   int64_t i = 0;
@@ -104,7 +105,7 @@ inline void sweep(int64_t n, F f) {
   if (i < n) f(i, Part{static_cast<int>(n - i)});
 }
 
-// Folds f(acc, i, lanes) over [0, n) in four accumulators (latency), joined in fixed order.
+// Folds f(acc, i, lanes) over [0, n) in four accumulators (hides latency), joined in fixed order.
 template <class F, class Join>
 inline Vec fold(int64_t n, Vec start, F f, Join join) {
   Vec a = start, b = start, c = start, d = start;
@@ -120,7 +121,7 @@ inline Vec fold(int64_t n, Vec start, F f, Join join) {
   return join(join(a, b), join(c, d));
 }
 
-// Over the lanes, as a tree.
+// Tree reductions over the lanes.
 inline float sum_lanes(Vec v) {
   float a[kLanes];
   store(a, v);
@@ -139,7 +140,7 @@ inline float max_lanes(Vec v) {
 }
 
 // e^x, relative error below 2e-7: x = n ln2 + r, polynomial in r (Cephes expf), times 2^n. 0 below -87.33 and for -inf;
-// not meant above 88.3, where it stays at e^88.3. NaN comes through.
+// saturates at e^88.3. NaN propagates.
 inline Vec exp(Vec x) {
   const Vec low = splat(-87.33f), c = max(low, min(splat(88.3f), x));
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits

@@ -75,7 +75,7 @@ int32_t Blend::pick() const {
 void Blend::seek(int64_t k) {
   const auto n = static_cast<int64_t>(share_.size());
   const int64_t row = std::min(k / kStep, static_cast<int64_t>(saved_.size()) / n - 1);
-  if (k < k_ || row * kStep > k_) {  // behind, or a saved row is nearer than here
+  if (k < k_ || row * kStep > k_) {  // before the current state, or a saved row is nearer
     k_ = row * kStep;
     std::copy_n(saved_.begin() + row * n, n, count_.begin());
   }

@@ -1,5 +1,5 @@
-// Several datasets as one stream: which dataset gives sample k, and which of its samples that is. A pure function of
-// the weights and k (largest deficit first), so a blend has no state and never runs out. Knows no files and no tokens.
+// Blends datasets into one stream: maps sample k to a dataset and one of its samples. A pure function of the weights
+// and k (largest deficit first), so a blend has no state and never runs out. Independent of files and tokens.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -13,14 +13,13 @@ struct DataSource {
   double weight = 0;  // 0: not given
 };
 
-// `data.train` as words: paths, or weight path weight path … . kUsage naming the position: a weight that is no number,
-// 0, negative or not finite, an odd list, more than 32767 datasets. Appends warnings (a dataset named twice).
+// Parses `data.train`: paths, or weight path weight path ... . kUsage naming the position: a weight that is not a
+// positive finite number, an odd list, more than 32767 datasets. Appends warnings (a dataset named twice).
 std::vector<DataSource> parse_sources(const std::vector<std::string>& words, std::vector<std::string>* warnings);
-// The same rules for a list that is already parsed: either all weights are given or none.
+// Applies the same rules to a parsed list: weights must be given for all sources or none.
 void check_sources(std::span<const DataSource> sources, std::vector<std::string>* warnings);
 
-// error_i = w_i max(k, 1) - count_i in float64 with w scaled to sum 1; the largest gives sample k, the first wins a
-// tie.
+// error_i = w_i max(k, 1) - count_i in f64 with w scaled to sum 1; the largest gives sample k, ties go to the first.
 class Blend {
  public:
   struct Draw {
@@ -29,12 +28,12 @@ class Blend {
   };
 
   explicit Blend(std::span<const double> weights);
-  std::span<const double> shares() const { return share_; }  // of sum 1
+  std::span<const double> shares() const { return share_; }  // normalized to sum 1
 
-  // Sample k of the stream. Counts are kept every 65,536 draws, as far as the stream has been reached: any ordinal
-  // below costs less than 65,536 draws, the next one costs one. Not thread-safe.
+  // Returns sample k of the stream. Counts are saved every 65,536 draws of the visited prefix: seeking inside it costs
+  // fewer than 65,536 draws, the next sample costs one. Not thread-safe.
   Draw at(int64_t k);
-  // How many of the first k samples each dataset gave.
+  // Samples that each dataset contributed to the first k.
   std::span<const int64_t> counts_before(int64_t k);
 
  private:
@@ -42,7 +41,7 @@ class Blend {
   void seek(int64_t k);
   int32_t pick() const;
   std::vector<double> share_;
-  std::vector<int64_t> saved_;  // counts at 0, kStep, 2 kStep, …: one row each
+  std::vector<int64_t> saved_;  // counts at 0, kStep, 2 kStep, ...: one row each
   std::vector<int64_t> count_;  // at k_
   int64_t k_ = 0;
 };

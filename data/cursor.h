@@ -1,5 +1,5 @@
-// Where a run is in its data: free of any layout, so that a checkpoint resumes at any dp, micro_batch or accumulation.
-// Knows neither files nor checkpoints: it is text (JSON) in and out, and a comparison that names every difference.
+// Data position of a run, independent of the layout: a checkpoint resumes at any dp, micro_batch or accumulation.
+// Converts from and to JSON text and lists differences; independent of files and checkpoints.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,15 +12,15 @@ struct SourceCursor {
   std::string path;        // informative: a moved file with equal content is no difference
   int64_t bytes = 0;       // of the .bin
   std::string idx_sha256;  // of the .idx
-  double weight = 1;       // share of the blend, of sum 1
-  int64_t epoch = 0,
-          cursor = 0;  // samples given so far = epoch * samples per epoch + cursor; follow from the ordinal, a check
+  double weight = 1;       // blend weight, normalized to sum 1
+  // Samples drawn so far = epoch * samples per epoch + cursor. Redundant with the ordinal; used as a check.
+  int64_t epoch = 0, cursor = 0;
   friend bool operator==(const SourceCursor&, const SourceCursor&) = default;
 };
 
 struct DataCursor {
   int64_t consumed_samples = 0;
-  std::vector<std::pair<int64_t, int64_t>> skip_windows;  // ordinals [first, last) that were left out
+  std::vector<std::pair<int64_t, int64_t>> skip_windows;  // skipped ordinals [first, last)
   uint64_t seed = 0;
   std::string order;  // epoch, megatron, sequential, mock
   int64_t seq = 0;
@@ -30,18 +30,18 @@ struct DataCursor {
   friend bool operator==(const DataCursor&, const DataCursor&) = default;
 };
 
-// {"consumed_samples", "skip_windows", "data": {"seed", "order", "seq", "split", "num_samples"?, "sources": [...]}}:
-// the part of a checkpoint's state that is the loader's. from_json ignores other keys; kUsage naming the key that is
-// absent or wrong.
+// JSON {"consumed_samples", "skip_windows", "data": {"seed", "order", "seq", "split", "num_samples"?, "sources":
+// [...]}}: the loader's part of a checkpoint's state. data_cursor_from_json ignores other keys; kUsage naming the key
+// that is absent or invalid.
 std::string to_json(const DataCursor&);
 DataCursor data_cursor_from_json(const std::string& text);
 
-// What differs between the stream of a checkpoint and the stream of this run: one line each, empty when the stream goes
-// on. consumed_samples and skip_windows are positions, not differences; epoch and cursor are compared when both are at
-// one ordinal.
+// Lists the differences between a checkpoint's data stream and this run's, one per line; empty when it can resume.
+// consumed_samples and skip_windows are positions, not differences; epoch and cursor are compared only at equal
+// ordinals.
 std::vector<std::string> differences(const DataCursor& saved, const DataCursor& now);
 
-// Throws kUsage with all differences and the remedies, unless `allow_change`.
+// Throws kUsage with all differences and remedies, unless `allow_change`.
 void require_same_stream(const DataCursor& saved, const DataCursor& now, bool allow_change);
 
 }  // namespace gt

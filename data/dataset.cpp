@@ -45,7 +45,7 @@ class MockDataset final : public Dataset {
   uint64_t seed_, key_;
 };
 
-// Where an order depends on the layout, so does its name.
+// Order name in cursors; includes the layout where the order depends on it.
 std::string order_of(const DatasetOptions& o) {
   return o.by_windows() ? cat(name_of(o.order), " of dp ", o.dp, ", micro_batch ", o.micro_batch) : name_of(o.order);
 }

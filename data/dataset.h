@@ -1,5 +1,5 @@
-// Samples by ordinal. A dataset answers "the seq + 1 tokens of sample n" for any n, from any thread; it knows files,
-// splits, orders and blends, and refuses to know batches, ranks and devices (data/loader.h).
+// Samples by ordinal: a Dataset returns the seq + 1 tokens of any sample, from any thread. Handles files, splits,
+// orders and blends; independent of batches, ranks and devices (data/loader.h).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -17,26 +17,26 @@ namespace gt {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  // Samples of one epoch (of a blend: of one epoch of all of its datasets together).
+  // Samples per epoch (of a blend: one epoch of all its datasets together).
   virtual int64_t size() const = 0;
   virtual int64_t seq() const = 0;
-  // The seq + 1 tokens of global ordinal `sample`: input = first seq, target = last seq. Thread-safe; allocates nothing
-  // except when an epoch begins. Throws kIo for a token outside of the vocabulary (file, document, position, id) and
-  // for files that changed while they were read.
+  // Fetches the seq + 1 tokens of global ordinal `sample`: input = first seq, target = last seq. Thread-safe; allocates
+  // only at the start of an epoch. Throws kIo for a token outside the vocabulary (file, document, position, id) and for
+  // files that changed while being read.
   virtual void fetch(int64_t sample, std::span<int32_t> tokens_and_next) const = 0;
-  // A hint that these samples come next: asks the kernel to read them ahead.
+  // Hint that these samples come next: starts readahead.
   virtual void read_ahead(int64_t /*first*/, int64_t /*count*/) const {}
-  // What a checkpoint stores when `consumed` samples have been seen (skip_windows are the caller's).
+  // Returns the cursor to checkpoint after `consumed` samples (skip_windows are set by the caller).
   virtual DataCursor cursor(int64_t consumed) const = 0;
-  // Hash of the tables of the first epoch: ranks that read one dataset compare it. 0: no tables.
+  // Hash of the order tables of the first epoch, compared across ranks that read one dataset. 0: no tables.
   virtual uint64_t order_hash() const { return 0; }
-  // What identifies the files of each source, for ranks of several machines to compare. Empty: no files.
+  // Identity of each source's files, compared across machines. Empty: no files.
   struct Content {
-    std::string name, identity;  // as the config names it; "12 bytes, index 0123456789ab, content 0123456789abcdef"
+    std::string name,
+        identity;  // name as in the config; identity "12 bytes, index 0123456789ab, content 0123456789abcdef"
   };
   virtual std::vector<Content> contents() const { return {}; }
-  // The sequence of the file and the offset of the first token of a sample; {-1, -1} without a file. `source`: which
-  // dataset.
+  // File sequence and token offset where a sample begins; {-1, -1} without a file. `source`: index of the dataset.
   struct Place {
     int32_t source = 0;
     int64_t sequence = -1, offset = -1;
@@ -45,30 +45,29 @@ class Dataset {
 };
 
 struct DatasetOptions {
-  std::vector<DataSource> sources;  // one or more; weights all or none; {"mock"} alone for random tokens
+  std::vector<DataSource> sources;  // one or more; weights for all or none; {"mock"} alone for random tokens
   std::string split = "969,30,1";   // shares of sequences for train, valid, test
   int part = 0;                     // which share: 0 train, 1 valid, 2 test
-  bool cut_tokens = false;          // where train or valid would get no document, cut the tokens of the file instead
+  bool cut_tokens = false;          // split by tokens where train or valid would get no document
   bool whole = false;               // use all sequences: data.valid is given, so nothing is split
   int64_t seq = 1024;
   uint64_t seed = 1234;
   SampleOrder order = SampleOrder::kEpoch;
   int64_t num_samples = 0;          // of the whole run; kMegatron only
-  int64_t dp = 1, micro_batch = 1;  // of the run, which kLlmc and kLlmcShuffled depend on
-  int64_t vocab = 0;                // ids from here on are errors; 0: not checked (mock needs it)
-  // All of these that say which tokenizer their numbers are of must say the same:
-  // meta.json of the sources, the model data.tokenizer, meta.json of the files that the run reads beside these
-  // (data.valid).
+  int64_t dp = 1, micro_batch = 1;  // of the run; only kLlmc and kLlmcShuffled depend on them
+  int64_t vocab = 0;                // ids >= vocab are errors; 0: not checked (required by mock)
+  // All of these that name a tokenizer must name the same: meta.json of the sources, the model data.tokenizer, and
+  // meta.json of further files that the run reads (data.valid).
   std::string tokenizer_sha256;  // of data.tokenizer
   std::vector<DataSource> beside;
-  std::string cache_dir;  // index store and verdicts; empty: memory only (default_cache_dir() is the usual one)
-  bool remembers = true;  // writes verdicts to cache_dir; false: only reads there
-  bool builder = true;    // this rank builds orders for its node; the others wait for the file
+  std::string cache_dir;  // index store and check results; empty: memory only (usually default_cache_dir())
+  bool remembers = true;  // writes check results to cache_dir; false: only reads them
+  bool builder = true;    // this rank builds orders for its node; others wait for the file
   std::function<void(const std::string&)> warn;
   bool by_windows() const { return order == SampleOrder::kLlmc || order == SampleOrder::kLlmcShuffled; }
 };
 
-// Opens and checks everything; throws kUsage with all problems of all datasets, one a line.
+// Opens and checks everything; throws kUsage with all problems of all datasets, one per line.
 std::unique_ptr<Dataset> open_dataset(const DatasetOptions& options);
 
 }  // namespace gt

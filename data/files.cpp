@@ -45,7 +45,7 @@ Fd open_file(const std::string& path, int flags) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
-  static std::atomic<int> count{0};  // ranks that are threads write the same file at the same time
+  static std::atomic<int> count{0};  // ranks that are threads may write the same file concurrently
   const std::string temporary = cat(path, ".tmp.", ::getpid(), '.', ++count);
   Fd fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
   write_all(fd.get(), content.data(), content.size(), temporary);

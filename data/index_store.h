@@ -1,6 +1,5 @@
-// Where built orders of samples live: one file an order in a cache folder, mapped read-only by all ranks of a node; in
-// memory when the folder cannot be written. Any process may build at any time: files appear by rename, complete or not
-// at all.
+// Storage of built sample orders: one file per order in a cache folder, mapped read-only by all ranks of a node; in
+// memory when the folder is not writable. Any process may build at any time: files appear atomically, by rename.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,20 +11,20 @@
 
 namespace gt {
 
-// $XDG_CACHE_HOME/gpttrain/index, else ~/.cache/gpttrain/index, else a folder in the system's temporary one.
+// $XDG_CACHE_HOME/gpttrain/index, else ~/.cache/gpttrain/index, else a folder in the system's temporary directory.
 std::string default_cache_dir();
 
 struct IndexStoreOptions {
   std::string cache_dir;      // empty: keep orders in memory
   bool builder = true;        // false: another process of this node builds; wait for its file
-  double wait_seconds = 600;  // how long a non-builder waits before it builds by itself
+  double wait_seconds = 600;  // how long a non-builder waits before it builds itself
   std::function<void(const std::string&)> warn;
 };
 
 class StoredOrder {  // an order, mapped or owned
  public:
   OrderView view() const { return view_; }
-  uint64_t hash() const { return hash_; }            // XXH3-64 of the three tables: ranks compare it
+  uint64_t hash() const { return hash_; }            // XXH3-64 of the three tables, compared across ranks
   const std::string& path() const { return path_; }  // empty: in memory
 
  private:
@@ -38,8 +37,8 @@ class StoredOrder {  // an order, mapped or owned
   friend bool map_order(const std::string& path, StoredOrder* out);
 };
 
-// The order named by `key` (any text that determines it): from the cache, else built by `build` and stored. A damaged
-// file is built again. kUsage when the folder cannot be written and the order needs more than 2 GiB of memory.
+// Returns the order named by `key` (any text that determines it): from the cache, else built by `build` and stored. A
+// damaged file is rebuilt. kUsage when the folder is not writable and the order needs more than 2 GiB of memory.
 StoredOrder stored_order(const IndexStoreOptions& options, const std::string& key, const std::function<Order()>& build);
 
 }  // namespace gt

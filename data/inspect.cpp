@@ -36,7 +36,7 @@ void print_histogram(const TokenStore& f, std::ostream& out) {
   for (int64_t d = 0; d < f.documents(); ++d) {
     const int64_t n = document_tokens(f, d);
     const auto bucket =
-        static_cast<size_t>(std::bit_width(static_cast<uint64_t>(n)));  // 0: empty; b: 2^(b-1) to 2^b - 1
+        static_cast<size_t>(std::bit_width(static_cast<uint64_t>(n)));  // 0: empty; b: [2^(b-1), 2^b - 1]
     ++documents[bucket];
     tokens[bucket] += n;
     if (n > longest) longest = n, at = d;

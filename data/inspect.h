@@ -1,5 +1,4 @@
-// What `data inspect` prints: facts of a token file, documents and samples as text, the order of samples as CSV. Text
-// out; command lines are the caller's.
+// Output of `data inspect`: facts of a token file, documents and samples as text, the sample order as CSV.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -11,20 +10,20 @@
 
 namespace gt {
 
-// Header, documents, tokens, type, length histogram (powers of two), longest document, fingerprint, meta.json, the
-// verdict of the format's rules. Never throws for a broken file: the verdict says what is broken. Returns whether the
-// file is good.
+// Prints header, documents, tokens, dtype, length histogram (powers of two), longest document, fingerprint, meta.json
+// and the result of the format check. Never throws for a broken file; reports what is broken. Returns whether it is
+// valid.
 bool inspect_file(const std::string& path, std::ostream& out);
 
-// Document i: its first 256 ids, or all with `full`, and their text when a tokenizer is given. kUsage when there is no
-// such document.
+// Prints document i: its first 256 ids, or all with `full`, and their text if a tokenizer is given. kUsage when there
+// is no such document.
 void inspect_document(const TokenStore& file, int64_t document, bool full, const Tokenizer* tokenizer,
                       std::ostream& out);
 
-// Sample n of a dataset: where it begins, its seq + 1 ids, and their text when a tokenizer is given.
+// Prints sample n of a dataset: where it begins, its seq + 1 ids, and their text if a tokenizer is given.
 void inspect_sample(const Dataset& dataset, int64_t sample, const Tokenizer* tokenizer, std::ostream& out);
 
-// CSV "sample,dataset,sequence,offset" of the samples [first, first + count): offset in tokens of the sequence.
+// Prints CSV "sample,dataset,sequence,offset" of samples [first, first + count): offset in tokens of the sequence.
 void inspect_order(const Dataset& dataset, int64_t first, int64_t count, std::ostream& out);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// One pass over all inputs that keeps the lines with the smallest priorities (data/tokenizer_train.h).
+// One pass over all inputs that keeps the lines with the lowest priority values (data/tokenizer_train.h).
 #include <xxhash.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ auto place_of(const SampledLine& l) { return std::tuple(l.path, l.line, l.part);
 
 uint64_t priority_of(uint64_t seed, uint64_t path, uint64_t line) {
   const uint64_t key[3] = {seed, path, line};
-  return XXH3_128bits(key, sizeof key).high64;  // the first 8 bytes of the canonical form
+  return XXH3_128bits(key, sizeof key).high64;  // first 8 bytes of the canonical form
 }
 
-// Keeps the smallest set of lines, in order of rank, whose sizes reach the budget.
+// Keeps the smallest set of lines, by rank, whose total size reaches the budget.
 class Keeper {
  public:
   explicit Keeper(int64_t budget) : budget_(budget) {}
@@ -56,14 +56,14 @@ class Keeper {
   std::vector<SampledLine> heap_;
 };
 
-// Up to 4096 bytes, cut behind the last blank when there is one in the second half, else at a character boundary.
+// Truncates to 4096 bytes, after the last blank if one is in the second half, else at a character boundary.
 size_t cut_of(std::string_view s) {
   if (s.size() <= kMaxLine) return s.size();
   const size_t blank = s.substr(0, kMaxLine).rfind(' ');
   return blank != std::string_view::npos && blank >= kMaxLine / 2 ? blank : utf8_cut(s, kMaxLine);
 }
 
-// What the reading threads share.
+// Shared state of the reader threads.
 struct Reading {
   Keeper keeper;
   uint64_t seed;
@@ -73,7 +73,7 @@ struct Reading {
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
 };
 
-// Counts a line and says whether the keeper wants it.
+// Counts a line and returns whether the keeper accepts it.
 bool offer(const LineReader::Line& line, uint64_t priority, Reading* all) {
   const std::lock_guard lock(all->mutex);
   all->bytes += static_cast<int64_t>(line.text.size());
@@ -118,7 +118,7 @@ LineSample sample_lines(const std::vector<std::string>& names, double sample_mb,
   Reading all{Keeper(budget + kUnseenBytes), seed, progress};
   std::atomic<size_t> next{0};
   std::exception_ptr error;
-  const auto work = [&] {  // whichever thread reads a file, the same lines are kept
+  const auto work = [&] {  // the same lines are kept whichever thread reads a file
     try {
       for (size_t p; (p = next++) < inputs.size();) read_input(inputs[p].path, p, &all);
     } catch (...) {

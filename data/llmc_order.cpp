@@ -8,8 +8,8 @@
 namespace gt {
 namespace {
 
-constexpr uint32_t kSeed = 42;     // llm.c's
-constexpr size_t kKeptVisits = 4;  // what was read ahead lies at most a few files before what is read
+constexpr uint32_t kSeed = 42;     // as in llm.c
+constexpr size_t kKeptVisits = 4;  // readahead is at most a few files in front of reads
 
 void permute(std::vector<uint32_t>& a, std::mt19937& random) {
   for (size_t i = a.size(); i-- > 1;) std::swap(a[i], a[random() % (i + 1)]);

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kHeader = 256 * 4;
-// What begins a file of tokens, and the version and type that follow from it.
+// Magic of a token file, with its version and dtype.
 struct Kind {
   int32_t magic, version;
   TokenType type;
@@ -38,13 +38,13 @@ std::vector<std::string> matches(const std::string& pattern) {
   return found;
 }
 
-// The file that a path without pattern means.
+// Resolves a path without a pattern to a file.
 std::string file_of(const std::string& path) {
   std::error_code ec;
   return fs::is_regular_file(path, ec) ? path : path + ".bin";
 }
 
-// Tokens of a shard, once all that its header says holds.
+// Token count of a shard, after checking all header fields.
 int32_t checked_count(const MappedFile& f, const Kind*& kind) {
   const std::string& path = f.path();
   GT_REQUIRE(f.size() >= kHeader, Exit::kUsage, path, " byte ", f.size(), ": expected a header of ", kHeader,
@@ -64,7 +64,7 @@ int32_t checked_count(const MappedFile& f, const Kind*& kind) {
   return count;
 }
 
-// Headers, which hold the counts, and both ends of each shard.
+// Hashes headers, which hold the counts, and both ends of each shard.
 Fingerprint fingerprint_of(const std::vector<MappedFile>& shards) {
   constexpr int64_t kEnd = 1 << 16;
   Fingerprint out;
@@ -145,7 +145,7 @@ bool names_llmc_tokens(const std::string& path) {
   if (!fs::is_regular_file(file, ec)) return is_pattern(path);
   int32_t magic = 0;
   std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&magic), sizeof magic);
-  // A model is refused by open_tokens, with the command that takes it.
+  // open_tokens rejects a model, naming the command that takes it.
   return magic == kModel ||
          std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
 }

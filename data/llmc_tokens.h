@@ -1,6 +1,6 @@
-// Token files of llm.c (github.com/karpathy/llm.c, dev/data/data_common.py): 256 int32 of header, then the tokens. Each
-// file, a shard, is one sequence and one document here: llm.c marks ends of documents by a token alone. What identifies
-// them: SHA-256 of, shard by shard, the header and XXH3-64 of the first and of the last 64 KiB of tokens.
+// Token files of llm.c (github.com/karpathy/llm.c, dev/data/data_common.py): a header of 256 int32, then the tokens.
+// Each file, a shard, is one sequence and one document here, since llm.c marks document ends by a token only. Identity:
+// SHA-256 over all shards of the header and the XXH3-64 of the first and last 64 KiB of tokens.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,8 +12,8 @@ namespace gt {
 
 class LlmcTokens final : public TokenStore {
  public:
-  // A file, its .bin left out or not, or a pattern ("fineweb_train_*.bin"): its files in the byte order of their names.
-  // All of them are checked and listed; throws Error(kUsage) naming files, bytes, what was expected and what was found.
+  // `path`: a file, with or without .bin, or a pattern ("fineweb_train_*.bin"), whose files are sorted by name. Checks
+  // all of them; throws Error(kUsage) naming files, bytes, expected and found.
   explicit LlmcTokens(const std::string& path);
 
   const std::vector<MappedFile>& shards() const { return shards_; }
@@ -29,11 +29,11 @@ class LlmcTokens final : public TokenStore {
 
  private:
   std::vector<MappedFile> shards_;
-  std::vector<int32_t> counts_;  // tokens of each: the format's number has 31 bits
+  std::vector<int32_t> counts_;  // tokens per shard: the format's count has 31 bits
 };
 
-// Whether open_tokens takes this for a file of llm.c or a pattern of such files: what begins like one, or is no file
-// but a pattern, and no PREFIX.idx lies there.
+// Returns whether open_tokens treats this as an llm.c file or a pattern of such files: it begins like one, or is a
+// pattern instead of a file, and PREFIX.idx does not exist.
 bool names_llmc_tokens(const std::string& path);
 
 }  // namespace gt

@@ -18,14 +18,14 @@ double seconds_since(Clock::time_point t) { return std::chrono::duration<double>
 }  // namespace
 
 struct Loader::Impl {
-  // One step on its way: host memory, device memory, events. On the CPU both memories are one and there are no events.
+  // One step in flight: host memory, device memory, events. On the CPU both memories are one and there are no events.
   struct Slot {
     std::byte* host = nullptr;
     Buffer device;
     Event copied = nullptr, used = nullptr;
     bool in_flight = false;  // `copied` and `used` have been recorded
     std::vector<MicroBatch> batches;
-    int64_t tokens = 0, after = 0;  // unmasked targets; consumed samples once the step is done
+    int64_t tokens = 0, after = 0;  // unmasked targets; consumed samples after this step
     std::exception_ptr error;
     bool end = false;
   };
@@ -49,15 +49,15 @@ struct Loader::Impl {
   const Stream compute;
   const bool reads, asynchronous;  // this rank needs data and has memory; copies run on a stream
   Stream copy_stream;
-  int64_t global_batch = 0, plane = 0;  // samples a step; bytes of all tokens (or all targets) of a step
-  std::vector<int32_t> sample;          // reader's scratch, seq + 1
+  int64_t global_batch = 0, plane = 0;  // samples per step; bytes of all tokens (or all targets) of a step
+  std::vector<int32_t> sample;          // scratch of the reader, seq + 1
   std::vector<Slot> slots;
 
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t produced = 0, taken = 0, released = 0;  // steps, counted from the last start
+  int64_t produced = 0, taken = 0, released = 0;  // steps since the last start
   bool stopping = false;
-  int64_t begin_at = 0;  // where the reader starts
+  int64_t begin_at = 0;  // start ordinal of the reader
   int64_t consumed = 0, step_tokens = 0;
   double waited = 0, worked = 0;
   std::thread reader;
@@ -114,7 +114,7 @@ Loader::Impl::~Impl() {
   if (!asynchronous) return;
   try {
     api.synchronize(copy_stream);
-  } catch (const Error&) {}  // a device that is gone reads no host memory; the error that told of it is on its way up
+  } catch (const Error&) {}  // a lost device reads no host memory; its error is already propagating
   for (Slot& s : slots) {
     api.drop_event(s.copied);
     api.drop_event(s.used);
@@ -179,8 +179,7 @@ void Loader::Impl::read_loop() {
   }
 }
 
-// The step after the next one: its documents are on their way from the disk, and its epoch's order is built, when it is
-// read.
+// Starts readahead for the step after the next one: disk reads of its documents, and building its epoch's order.
 void Loader::Impl::read_ahead(int64_t base) const {
   for (int k = 0; k < config.microbatches; ++k) {
     const int64_t first = base + (int64_t{k} * config.dp_size + config.dp_rank) * config.micro_batch;
@@ -190,7 +189,7 @@ void Loader::Impl::read_ahead(int64_t base) const {
   }
 }
 
-// Microbatches of so many tokens a sequence, at the beginning of the room for whole ones.
+// Shortens microbatches to `length` tokens per sequence, at the start of the full-size buffers.
 void Loader::Impl::cut(Slot& slot, int64_t length) {
   GT_CHECK(length >= 1 && length <= config.seq, "a curriculum of ", length, " tokens, samples of ", config.seq);
   for (MicroBatch& m : slot.batches) {
@@ -203,7 +202,7 @@ void Loader::Impl::cut(Slot& slot, int64_t length) {
 void Loader::Impl::fill(Slot& slot, int64_t base) {
   if (config.test_read_ms > 0)
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(config.test_read_ms));
-  // The host memory may still be read by the copy of the step that had this slot before.
+  // The slot's previous step may still be copying from this host memory.
   if (slot.in_flight)
     while (!api.done(slot.copied)) std::this_thread::sleep_for(std::chrono::microseconds(50));
   slot.tokens = 0;
@@ -257,8 +256,7 @@ void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
   }
 }
 
-// Queues the copy to the device: after the work that still uses the slot's device memory, before the event of this
-// step.
+// Queues the copy to the device: after the work that still uses the slot's device memory, before this step's event.
 void Loader::Impl::publish(Slot& slot) {
   if (slot.in_flight) api.wait(slot.used, copy_stream);
   const int64_t piece = plane / config.microbatches,
@@ -281,7 +279,7 @@ Loader::~Loader() = default;
 std::span<const MicroBatch> Loader::next() {
   Impl& m = *impl_;
   std::unique_lock lock(m.mutex);
-  if (m.taken > m.released) {  // the step before has been queued by now: its slot is free after that work
+  if (m.taken > m.released) {  // the previous step is queued by now: its slot is free after that work
     Impl::Slot& before = m.slots[static_cast<size_t>(m.released) % m.slots.size()];
     if (m.asynchronous) m.api.record(before.used, m.compute);
     m.released = m.taken;
@@ -306,7 +304,7 @@ void Loader::restore(int64_t first_sample) {
   GT_REQUIRE(first_sample >= 0, Exit::kUsage, "loader: expected a first sample of 0 or more, found ", first_sample);
   Impl& m = *impl_;
   m.stop();
-  if (m.asynchronous)  // steps that were handed out may still be in use, and every slot is handed out anew
+  if (m.asynchronous)  // returned steps may still be in use, and every slot is reused
     for (Impl::Slot& s : m.slots)
       if (s.in_flight) m.api.record(s.used, m.compute);
   m.consumed = m.begin_at = first_sample;

@@ -1,4 +1,4 @@
-// A file mapped read-only. Knows nothing of what is in it.
+// Read-only memory-mapped file.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// A number as it lies at p: tables of file formats are not aligned.
+// Unaligned load: tables of file formats are not aligned.
 template <class T>
 T load_at(const uint8_t* p) {
   T v;
@@ -35,9 +35,9 @@ class MappedFile {
   int64_t mtime_ns() const { return mtime_ns_; }
   const uint8_t* data() const { return data_; }
   std::span<const uint8_t> bytes() const { return {data_, static_cast<size_t>(size_)}; }
-  // Asks the kernel to read these bytes ahead. Never fails.
+  // Starts readahead of these bytes. Never fails.
   void will_need(int64_t begin, int64_t count) const;
-  // Size and time of the file on disk still are those of the mapping.
+  // Returns whether size and modification time on disk still match the mapping.
   bool unchanged() const;
 
  private:
@@ -47,7 +47,7 @@ class MappedFile {
   int64_t size_ = 0, mtime_ns_ = 0;
 };
 
-// Size and modification time of a path; size -1 when there is none.
+// Size and modification time of a path; size -1 when it does not exist.
 struct FileStamp {
   int64_t size = -1, mtime_ns = 0;
   friend bool operator==(const FileStamp&, const FileStamp&) = default;

@@ -21,7 +21,7 @@
 namespace gt {
 namespace {
 
-constexpr rlim_t kMoreMemory = rlim_t{2} << 30;  // beside what the parent has mapped
+constexpr rlim_t kMoreMemory = rlim_t{2} << 30;  // beyond what the parent has mapped
 
 std::string trial_text() {
   std::string text = "The quick  brown fox 0123\r\n\t\xE6\x97\xA5\xE6\x9C\xAC \xE2\x96\x81 \xEF\xAC\x81 \xC2\xBD ";
@@ -41,8 +41,8 @@ void limit(decltype(RLIMIT_AS) what, rlim_t most) {
   ::setrlimit(what, &r);
 }
 
-// The child's life. Ends with 0 also where the library refuses the model: then it does so in the parent, with its
-// words.
+// Body of the child. Also exits with 0 when the library rejects the model: it then does so in the parent, with its own
+// message.
 [[noreturn]] void try_model(const std::string& model, const std::string& text, rlim_t memory, int seconds) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT, SIGHUP}) ::signal(s, SIG_DFL);
@@ -51,7 +51,7 @@ void limit(decltype(RLIMIT_AS) what, rlim_t most) {
   limit(RLIMIT_CORE, 0);
   limit(RLIMIT_CPU, static_cast<rlim_t>(seconds));
 #ifdef GPT_SANITIZED
-  (void)memory;  // shadow memory is larger than any limit
+  (void)memory;  // shadow memory exceeds any limit
 #else
   limit(RLIMIT_AS, memory);
 #endif
@@ -64,7 +64,7 @@ void limit(decltype(RLIMIT_AS) what, rlim_t most) {
   ::_exit(0);
 }
 
-// True when the other end was closed before the time was over.
+// Returns whether the other end was closed in time.
 bool closes_within(int fd, double seconds) {
   pollfd p{fd, POLLIN, 0};
   int ready = 0;
@@ -76,7 +76,7 @@ bool closes_within(int fd, double seconds) {
 void try_in_child(const std::string& model, const std::string& name, double seconds) {
   const std::string text = trial_text();
   const rlim_t memory = mapped_bytes() + kMoreMemory;
-  int ends[2];  // the child writes nothing: its end is closed when it is gone, however that came
+  int ends[2];  // the child writes nothing; its end closes when it exits, for any reason
   GT_REQUIRE(::pipe2(ends, O_CLOEXEC) == 0, Exit::kIo, name,
              ": no pipe to a child process to try this model in: ", std::strerror(errno));
   const pid_t child = ::fork();

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kMaxBytes = 16 << 20, kMaxPieces = 2'000'000, kMaxPiece = 16 << 10;
 constexpr size_t kMaxTrie = 4 << 20;
-constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581 stands for a blank inside pieces
+constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581, a blank inside pieces
 
-// One message of the framing: fields as (number, wire type, value). No recursion: callers open sub-messages themselves.
+// One message of the framing: fields as (number, wire type, value). No recursion: callers open sub-messages.
 class Fields {
  public:
   Fields(std::string_view bytes, size_t at, const std::string& name) : bytes_(bytes), offset_(at), name_(name) {}
@@ -111,13 +111,13 @@ uint32_t number_at(std::string_view bytes, size_t at) {
   return v;
 }
 
-// A double-array trie of darts-clone, as the library looks prefixes up in it: without any bound (sentencepiece#1269).
-// From every node that can be reached any byte may follow, and a leaf holds a place in the replacements.
+// A double-array trie of darts-clone, which the library searches without bounds checks (sentencepiece#1269). From every
+// reachable node any byte may follow, and a leaf holds an offset into the replacements.
 class Trie {
  public:
   Trie(std::string_view units, size_t replacements) : units_(units), replacements_(replacements) {}
 
-  // What is wrong with it, nullptr if nothing.
+  // Describes the first defect; nullptr if valid.
   const char* error() {
     std::vector<bool> seen(size());
     std::vector<uint32_t> open{0};
@@ -146,7 +146,7 @@ class Trie {
   size_t replacements_;
 };
 
-// precompiled_charsmap: u32 bytes of the trie, the trie, replacements that each end with a zero byte.
+// precompiled_charsmap: u32 size of the trie, the trie, zero-terminated replacements.
 void walk_charsmap(const Fields& f) {
   const std::string_view map = f.text;
   if (map.size() < 8) f.bad("a normalisation table of at least 8 bytes", map.size());
@@ -177,7 +177,7 @@ ModelInfo walk_model(std::string_view bytes, const std::string& name) {
              ": expected a tokenizer model of at most ", kMaxBytes, " bytes, found ", bytes.size());
   GT_REQUIRE(!bytes.empty(), Exit::kUsage, name, ": expected a tokenizer model, found an empty file");
   ModelInfo info;
-  ModelInfo of_decoding;  // not of interest, but its table is
+  ModelInfo of_decoding;  // only its table is checked
   int trainers = 0, normalizers = 0, denormalizers = 0;
   Fields f(bytes, 0, name);
   while (f.next()) {

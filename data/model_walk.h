@@ -1,6 +1,5 @@
-// A first look at a SentencePiece .model, which is treated as hostile: the framing of the protocol buffer is walked
-// before the library sees a byte, because the library crashes on some broken models (github.com/google/sentencepiece,
-// 1263 and 1269).
+// Validates an untrusted SentencePiece .model: walks the protocol buffer framing before the library reads a byte, since
+// the library crashes on some broken models (github.com/google/sentencepiece, 1263 and 1269).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,16 +14,16 @@ struct ModelInfo {
   int type = 1;               // 1 unigram, 2 bpe, 3 word, 4 char
   bool byte_fallback = false;
   bool split_by_whitespace = true, whitespace_suffix = false;
-  bool identity = true;  // no normalisation rules
+  bool identity = true;  // no normalization rules
   bool dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
-  bool blank_inside = false;    // some piece has a blank elsewhere than at its start
-  bool newline_inside = false;  // some piece has a newline and is longer than that
+  bool blank_inside = false;    // some piece has a blank after its start
+  bool newline_inside = false;  // some longer piece contains a newline
   int byte_pieces = 0;
-  std::vector<int32_t> user_defined;  // ids of symbols that are never cut
+  std::vector<int32_t> user_defined;  // ids of symbols that are never split
 };
 
-// Throws kUsage naming `name`, the byte offset, what was expected and what was found. Limits: 16 MB, 2 million pieces,
-// 16 kB a piece, finite scores.
+// Validates a model. Throws kUsage naming `name`, the byte offset, expected and found. Limits: 16 MB, 2 million pieces,
+// 16 kB per piece, finite scores.
 ModelInfo walk_model(std::string_view bytes, const std::string& name);
 
 }  // namespace gt

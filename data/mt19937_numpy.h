@@ -1,6 +1,6 @@
-// The shuffle of numpy's legacy generator, so that orders of samples equal those of other trainers bit for bit.
-// MT19937: Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998. Only orders that others have use it (and
-// llm.c's initial weights, launch/engine/torch_init.h); all else draws from the counter generator of kernels/core/rng.h.
+// The shuffle of numpy's legacy generator, for sample orders bitwise identical to those of other trainers. MT19937:
+// Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998. Used only for such orders (and for llm.c's
+// initial weights, launch/engine/torch_init.h); everything else uses the counter-based generator of kernels/core/rng.h.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -18,7 +18,7 @@ class NumpyShuffle {
 
   uint32_t next() { return static_cast<uint32_t>(engine_()); }
 
-  // Uniform in 0..m (m included): masked rejection. Draws nothing for m = 0.
+  // Uniform in [0, m], by masked rejection. Draws nothing for m = 0.
   uint32_t below(uint32_t m) {
     if (m == 0) return 0;
     uint32_t mask = m;
@@ -35,7 +35,7 @@ class NumpyShuffle {
   }
 
  private:
-  std::mt19937 engine_;  // the standard fixes its seeding (init_genrand) and tempering
+  std::mt19937 engine_;  // seeding (init_genrand) and tempering are fixed by the standard
 };
 
 }  // namespace gt

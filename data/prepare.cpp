@@ -51,7 +51,7 @@ void check_options(const PrepareOptions& o) {
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
-// What shapes the output bytes; another value is another preparation.
+// Options that affect the output bytes; a preparation resumes only with equal ones.
 std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
   const char* formats[] = {"auto", "jsonl", "text"};
   const char* splits[] = {"line", "blank-line", "file", "sep"};
@@ -105,7 +105,7 @@ class Preparation {
  private:
   PrepareResult& sums() { return journal_.sums; }
 
-  // Starts over, or takes up what an interrupted call left.
+  // Starts over, or resumes an interrupted call.
   void prepare_folder() {
     const auto parent = fs::path(paths_.prefix).parent_path();
     std::error_code ec;
@@ -129,7 +129,7 @@ class Preparation {
     const bool renamed =
         before.done && !fs::exists(paths_.bin_part()) && stamp_of(paths_.bin()).size == before.bin_bytes;
     if ((!renamed && stamp_of(paths_.bin_part()).size < before.bin_bytes) || stamp_of(paths_.len_part()).size < spool) {
-      remove_parts();  // the parts are gone or shorter than the journal says: nothing to go on from
+      remove_parts();  // parts are missing or shorter than recorded: nothing to resume from
       return false;
     }
     journal_ = before;
@@ -198,7 +198,7 @@ class Preparation {
     s.replaced += c.replaced;
   }
 
-  // First the parts reach the disk, then the journal that speaks of them.
+  // Syncs the parts to disk before the journal that refers to them.
   void save() {
     for (const Fd* fd : {&bin_, &len_})
       GT_REQUIRE(::fdatasync(fd->get()) == 0, Exit::kIo, paths_.prefix, ": sync failed: ", std::strerror(errno));
@@ -237,7 +237,7 @@ class Preparation {
     m.bin_xxh3_128 = xxh3_128_file(paths_.bin());
     m.idx_xxh3_128 = xxh3_128_file(paths_.idx_part());
     write_token_meta(paths_.meta(), m);
-    rename_file(paths_.idx_part(), paths_.idx());  // from here on it is a dataset
+    rename_file(paths_.idx_part(), paths_.idx());  // commit: from here on it is a dataset
     remove_parts();
     sums().seconds = seconds();
     sums().type = name_of(type_);

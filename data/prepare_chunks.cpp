@@ -20,7 +20,7 @@ std::string_view without_end(std::string_view s) {
   return s;
 }
 
-// Listens for one key of the outermost object; builds nothing else.
+// SAX handler for one key of the outermost object; builds nothing else.
 struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   TextListener(const std::string& k, std::string* t) : key_(k), text(t) {}
   bool null() override { return other(); }
@@ -114,7 +114,7 @@ bool ChunkReader::next(Chunk* c) {
       take(line, c);
       state_.byte = reader_->position();
       state_.line = line.number + 1;
-      if (!line.complete || (whole_ && state_.open)) continue;  // nobody can go on from here
+      if (!line.complete || (whole_ && state_.open)) continue;  // not a resumable point
       if (static_cast<int64_t>(c->text.size()) >= chunk_bytes_ || c->pieces.size() >= 100'000 ||
           c->read_bytes >= 16 * chunk_bytes_)
         break;
@@ -128,7 +128,7 @@ bool ChunkReader::next(Chunk* c) {
 }
 
 void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
-  if (!line.complete || !line.first) {  // longer than any document may be; dropped whatever it belongs to
+  if (!line.complete || !line.first) {  // longer than any document may be: dropped
     if (line.first) bad(line, cat("the line is longer than --max-doc-mb ", options_.max_doc_mb), c);
     return;
   }

@@ -1,4 +1,4 @@
-// Stage 1 of data/prepare.h: inputs cut into chunks of documents, or of parts of documents that end at a newline.
+// Stage 1 of data/prepare.h: splits inputs into chunks of documents, or of document parts that end at a newline.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -10,17 +10,17 @@
 
 namespace gt {
 
-struct ReadState {                        // between two chunks: enough to go on from here
+struct ReadState {                        // resumable state between two chunks
   int64_t input = 0, byte = 0, line = 0;  // where the next line begins, in decompressed bytes
-  bool open = false;                      // a document has begun and has not ended
+  bool open = false;                      // inside an unfinished document
   bool skipping = false;                  // the rest of the open document is dropped
 };
 
 struct TextChunk {
   size_t begin = 0, size = 0;  // in Chunk::text
-  bool ends = false;           // the document ends behind it
+  bool ends = false;           // the document ends here
   bool json = false;
-  int64_t input = 0, line = 0, byte = 0;  // for errors
+  int64_t input = 0, line = 0, byte = 0;  // for error messages
 };
 
 struct Chunk {
@@ -29,13 +29,13 @@ struct Chunk {
   ReadState after;
   int64_t read_bytes = 0, disk_done = 0;  // text bytes of this chunk; bytes of all inputs read so far, on disk
   int64_t dropped = 0, bad = 0;
-  std::string problem;  // under on_bad fail: what ends the work behind these pieces
+  std::string problem;  // with on_bad fail: error that ends the work after these pieces
   void clear();
 };
 
 class ChunkReader {
  public:
-  // `whole`: documents must not be cut (the tokenizer has pieces that span lines).
+  // `whole`: documents must not be split (the tokenizer has pieces that span lines).
   ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, bool whole, int64_t chunk_bytes,
               const ReadState& from);
   bool next(Chunk* chunk);  // false at the end of all inputs
@@ -58,8 +58,8 @@ class ChunkReader {
   int64_t disk_before_ = 0;
 };
 
-// The string under `key` of one JSON object. False with the reason in *why: broken JSON, no object, no such key, no
-// string.
+// Extracts the string under `key` of one JSON object. Returns false with the reason in *why: invalid JSON, not an
+// object, no such key, not a string.
 bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why);
 
 }  // namespace gt

@@ -14,13 +14,13 @@ namespace {
 
 int64_t chunk_bytes_for(const PrepareOptions& o, int slots) {
   if (o.chunk_bytes > 0) return o.chunk_bytes;
-  // An encoder: a word cache of 16 MB, and up to 9 times its chunk in ids and decoded text. A slot: text and packed
+  // Per encoder: a word cache of 16 MB, and up to 9 times its chunk in ids and decoded text. Per slot: text and packed
   // ids.
   const int64_t free = (o.memory_mb - 32 - 18 * o.threads) << 20;
   return std::clamp<int64_t>(free / (3 * slots + 9 * o.threads), 64 << 10, 4 << 20);
 }
 
-class PieceEncoder {  // one thread's
+class PieceEncoder {  // one per thread
  public:
   PieceEncoder(const std::vector<TextInput>& inputs, const PrepareOptions& o, const Tokenizer& t, TokenType type)
       : inputs_(inputs), options_(o), tokenizer_(t), type_(type), encoder_(t) {}

@@ -1,5 +1,5 @@
-// Stages 1 and 2 of data/prepare.h: a reader thread and T encoder threads around a ring of chunks; the caller is stage
-// 3 and gets encoded chunks in input order, with the first error in input order.
+// Stages 1 and 2 of data/prepare.h: a reader thread and T encoder threads around a ring of chunks. The caller is stage
+// 3 and receives encoded chunks in input order, and the first error in input order.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,14 +14,14 @@ namespace gt {
 
 struct EncodedChunk {
   Chunk in;
-  std::vector<uint8_t> packed;  // tokens as they go into the .bin
+  std::vector<uint8_t> packed;  // tokens as stored in the .bin
   struct Part {
     int64_t tokens;
     bool ends;
   };
-  std::vector<Part> parts;  // of documents, in order
+  std::vector<Part> parts;  // parts of documents, in order
   int64_t dropped = 0, bad = 0, replaced = 0;
-  std::string problem;  // ends the work: file, line, what
+  std::string problem;  // error that ends the work: file, line, reason
 };
 
 class PreparePipeline {
@@ -29,8 +29,8 @@ class PreparePipeline {
   PreparePipeline(const std::vector<TextInput>& inputs, const PrepareOptions& options, const Tokenizer& tokenizer,
                   TokenType type, const ReadState& from);
   ~PreparePipeline();         // stops all threads
-  EncodedChunk* wait_next();  // nullptr at the end; throws what the reader met
-  void release();             // the chunk of the last wait_next may be used again
+  EncodedChunk* wait_next();  // nullptr at the end; rethrows errors of the reader
+  void release();             // recycles the chunk of the last wait_next()
 
  private:
   struct Impl;

@@ -18,7 +18,7 @@ void fill_documents(const Lengths& lengths, std::span<int32_t> out) {
     out[i] = static_cast<int32_t>(lengths.begin + static_cast<int64_t>(i) % lengths.count());
 }
 
-// Where each of the n samples begins, and where the last one ends.
+// Start of each of the n samples, and the end of the last one.
 void fill_positions(const Lengths& lengths, int64_t seq, int64_t n, Order* o) {
   o->positions.resize(static_cast<size_t>(2 * (n + 1)));
   size_t entry = 0, out = 2;
@@ -27,8 +27,8 @@ void fill_positions(const Lengths& lengths, int64_t seq, int64_t n, Order* o) {
     for (int64_t left = seq + 1;;) {
       GT_DCHECK(entry < o->documents.size());
       const int64_t here = lengths[o->documents[entry]] - offset;
-      if (left <= here) {    // a walk that ends at the end of an entry stays in it
-        offset += left - 1;  // back one token: samples share it
+      if (left <= here) {    // a sample that ends at the end of an entry stays in it
+        offset += left - 1;  // back one token, which samples share
         break;
       }
       left -= here;

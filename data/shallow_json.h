@@ -1,5 +1,5 @@
-// JSON that we wrote ourselves and find again on disk. Copying and printing nlohmann's values recurses, so text that is
-// nested deeper than anything of ours is refused while it is read.
+// Parses our own JSON from disk. Copying and printing nlohmann's values recurses, so text nested deeper than anything
+// we write is rejected while parsing.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 void add_file(const std::string& path, std::vector<TextInput>* out) {
-  open_to_read(path);  // refuses what is no file
+  open_to_read(path);  // rejects anything but a regular file
   const FileStamp s = stamp_of(path);
   out->push_back({path, s.size, s.mtime_ns});
 }
@@ -69,7 +69,7 @@ struct LineReader::Impl {
   ~Impl() {
     if (file != nullptr) gzclose(file);
   }
-  // Makes room behind `end` and reads; false at the end of the input.
+  // Reads more input after `end`; false at the end of the input.
   bool refill() {
     if (at_end) return false;
     if (begin > 0) {
@@ -118,7 +118,7 @@ bool LineReader::next(Line* line) {
     if (n > m.max_line) n = m.max_line, whole = false;
     if (whole || n == m.max_line || !m.refill()) {
       if (n == 0) return false;
-      at = m.buffer.data() + m.begin;  // refill may have moved it
+      at = m.buffer.data() + m.begin;  // refill may have moved the buffer
       const bool complete = whole || (m.at_end && n == m.end - m.begin);
       *line = {{at, n}, complete, m.first, m.number, m.position};
       m.begin += n;
@@ -134,7 +134,7 @@ bool LineReader::next(Line* line) {
 void LineReader::skip_to(int64_t byte, int64_t number) {
   Impl& m = *impl_;
   GT_CHECK(m.position == 0 && m.begin == m.end, "skip_to is the first call");
-  std::string scrap(1 << 16, '\0');  // gzseek would do the same for pipes and compressed files, and hide read errors
+  std::string scrap(1 << 16, '\0');  // gzseek does the same for pipes and compressed files, but hides read errors
   if (gzdirect(m.file) && gzseek(m.file, byte, SEEK_SET) == byte) {
     m.position = byte;
   } else {

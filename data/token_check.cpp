@@ -21,7 +21,7 @@ namespace gt {
 namespace {
 namespace fs = std::filesystem;
 
-// "gzip data", "text: Once upon a ti…": the first bytes of a file in words.
+// Describes a file by its first bytes: "gzip data", "text: Once upon a ti...".
 std::string looks_like(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   char head[64] = {};
@@ -43,7 +43,7 @@ std::string prepare_line(const std::string& input, const std::string& prefix) {
              shell_word(prefix));
 }
 
-struct Walk {  // of one range of sequences
+struct Walk {  // result for one range of sequences
   int64_t tokens = 0;
   std::string error;
 };
@@ -202,7 +202,7 @@ bool VerdictCache::load(int64_t* tokens, Fingerprint* f) const {
     *f = {j.at("bin_bytes").get<int64_t>(), j.at("idx_sha256").get<std::string>(), j.at("ends_xxh3").get<uint64_t>()};
     return true;
   } catch (const std::exception&) {
-    return false;  // an unreadable cache entry is made again
+    return false;  // an unreadable cache entry is recomputed
   }
 }
 
@@ -217,7 +217,7 @@ void VerdictCache::store(int64_t tokens, const Fingerprint& f) const {
                               {"ends_xxh3", f.ends_xxh3}};
     write_file_atomically(file_, j.dump() + "\n");
   } catch (const std::exception&) {
-    return;  // only speed is lost
+    return;  // costs only speed
   }
 }
 

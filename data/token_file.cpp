@@ -34,7 +34,7 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   f.type_ = h.type;
   f.sequences_ = h.sequences;
   f.documents_ = h.entries - 1;
-  // A pair that was found good, and has not changed since, is not walked or hashed again.
+  // A pair found valid and unchanged since is not walked or hashed again.
   const VerdictCache cache(options.cache_dir, f.idx_, f.bin_);
   if (!cache.load(&f.tokens_, &f.fingerprint_)) {
     f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
@@ -50,7 +50,7 @@ int64_t TokenFile::document_begin(int64_t d) const {
 }
 
 int64_t TokenFile::document_of(int64_t sequence) const {
-  int64_t low = 0, high = documents_ + 1;  // the last document that begins at or before the sequence
+  int64_t low = 0, high = documents_ + 1;  // finds the last document that begins at or before the sequence
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
     (document_begin(middle) <= sequence ? low : high) = middle;

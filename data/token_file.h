@@ -1,6 +1,6 @@
-// Token files: PREFIX.bin holds tokens and nothing else, PREFIX.idx says where sequences and documents begin; byte for
-// byte the layout of Megatron's MMapIndexedDataset (data/README.md has the table). Both are mapped, never copied, and
-// both are treated as hostile until every rule of the format has been checked. Knows nothing of samples or their order.
+// Token files: PREFIX.bin holds only tokens, PREFIX.idx the sequence and document boundaries; byte for byte the layout
+// of Megatron's MMapIndexedDataset (table in data/FORMAT.md). Both are mapped, never copied, and untrusted until every
+// rule of the format has been checked. Independent of samples and their order.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,13 +16,13 @@ namespace gt {
 class TokenFile final : public TokenStore {
  public:
   TokenFile() = default;
-  // `path` is PREFIX, PREFIX.bin or PREFIX.idx. Checks the whole file pair; throws Error(kUsage) that names file, byte
-  // offset, what was expected and what was found.
+  // Opens and checks a file pair. `path`: PREFIX, PREFIX.bin or PREFIX.idx. Throws Error(kUsage) naming file, byte
+  // offset, expected and found.
   static TokenFile open(const std::string& path, const TokenFileOptions& options = {});
 
   const MappedFile& bin() const { return bin_; }
   const MappedFile& idx() const { return idx_; }
-  int64_t position(int64_t sequence) const;     // byte in .bin
+  int64_t position(int64_t sequence) const;     // byte offset in .bin
   int64_t document_of(int64_t sequence) const;  // by binary search
 
   std::string format() const override { return "Megatron's .bin + .idx"; }
@@ -37,23 +37,23 @@ class TokenFile final : public TokenStore {
   MappedFile bin_, idx_;
 };
 
-// PREFIX without a .bin or .idx at its end.
+// PREFIX: strips a trailing .bin or .idx.
 std::string token_prefix(const std::string& path);
 
-// Writes the .idx of one sequence a document, in one pass a table, from a stream of lengths: `next` is called `count`
-// times for each of the two length-driven tables and `rewind` before each of them. Throws Error(kIo).
+// Writes the .idx with one sequence per document, in one pass per table, from a stream of lengths. Calls `rewind` and
+// then `next` `count` times for each of the two length-driven tables. Throws Error(kIo).
 void write_token_index(const std::string& path, TokenType type, int64_t count, const std::function<void()>& rewind,
                        const std::function<int32_t()>& next);
 
-// Appends tokens to a .bin and remembers lengths in memory: for tests, tools and small sets (data/prepare.h streams).
+// Appends tokens to a .bin and keeps lengths in memory: for tests, tools and small sets (data/prepare.h streams).
 class TokenFileWriter {
  public:
   TokenFileWriter(const std::string& prefix, TokenType type);
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
-  void add(std::span<const int32_t> document);  // one document of one sequence; throws kUsage when an id does not fit
-  void finish();                                // writes the .idx: until then the pair is not a dataset
+  void add(std::span<const int32_t> document);  // one document of one sequence; kUsage when an id does not fit
+  void finish();                                // writes the .idx; until then the pair is not a dataset
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

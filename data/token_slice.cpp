@@ -12,16 +12,16 @@ TokenSlice::TokenSlice(std::unique_ptr<TokenStore> whole, int64_t begin, int64_t
   prefix_ = whole_->prefix();
   type_ = whole_->type();
   fingerprint_ = whole_->fingerprint();
-  fingerprint_.ends_xxh3 =  // names the orders that are kept of this stretch
+  fingerprint_.ends_xxh3 =  // keys the cached orders of this range
       splitmix64(splitmix64(fingerprint_.ends_xxh3 ^ static_cast<uint64_t>(begin)) ^ static_cast<uint64_t>(end));
   tokens_ = end - begin;
   const Lengths all = whole_->lengths();
-  int64_t at = 0;  // token where sequence s begins
+  int64_t at = 0;  // token index where sequence s begins
   for (int64_t s = all.begin; s < all.end && at < end; at += all[s++]) {
     const int64_t from = std::max(at, begin), to = std::min(at + all[s], end);
     if (from >= to) continue;
     if (lengths_.empty()) first_ = s, skipped_ = from - at;
-    while (first_ + static_cast<int64_t>(lengths_.size()) < s) lengths_.push_back(0);  // empty ones between
+    while (first_ + static_cast<int64_t>(lengths_.size()) < s) lengths_.push_back(0);  // empty ones in between
     lengths_.push_back(static_cast<int32_t>(to - from));
   }
   sequences_ = documents_ = static_cast<int64_t>(lengths_.size());

@@ -25,7 +25,7 @@ Lengths choose_range(const TokenStore& f, const DatasetOptions& o) {
   return all;
 }
 
-// Documents are what splits are made of, unless train or valid would get none of them.
+// Splits are made of documents, unless train or valid would get none.
 bool must_cut(const TokenStore& f, const DatasetOptions& o) {
   if (!o.cut_tokens || o.whole || f.windows()) return false;
   const auto documents = split_bounds(o.split, f.sequences()), tokens = split_bounds(o.split, f.tokens());
@@ -48,7 +48,7 @@ std::unique_ptr<TokenStore> cut_by_tokens(std::unique_ptr<TokenStore> f, const D
   return std::make_unique<TokenSlice>(std::move(f), begin, end);
 }
 
-// Compares meta.json with the run's vocabulary and tokenizer; returns a remark for later errors.
+// Compares meta.json with the run's vocabulary and tokenizer; returns a note for later errors.
 std::string check_meta(const TokenStore& f, const DatasetOptions& o) {
   const auto meta = read_token_meta(f.prefix());
   if (!meta) return "";

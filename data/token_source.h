@@ -1,4 +1,4 @@
-// The samples of one source of tokens in one order. data/dataset.cpp makes blends of these; nothing else needs it.
+// Samples of one token source in one order. Used only by data/dataset.cpp, which blends them.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,21 +19,21 @@ class TokenSource {
   // Throws kUsage: bad files, another tokenizer, an empty split, fewer than seq + 1 tokens.
   TokenSource(const std::string& path, const DatasetOptions& options);
 
-  // For kMegatron: how many samples of this file the run needs. Must be called before the first fetch.
+  // kMegatron: number of samples the run needs of this file. Must be called before the first fetch.
   void set_num_samples(int64_t n) { num_samples_ = n; }
 
   const TokenStore& file() const { return *file_; }
-  bool cut() const { return cut_; }                          // splits cut tokens, not documents
-  int64_t size() const { return per_epoch_; }                // samples an epoch
-  int64_t available() const;                                 // samples in all; INT64_MAX: endless
+  bool cut() const { return cut_; }                          // splits by tokens, not documents
+  int64_t size() const { return per_epoch_; }                // samples per epoch
+  int64_t available() const;                                 // total samples; INT64_MAX: endless
   void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
   void read_ahead(int64_t sample) const;
   Dataset::Place place(int64_t sample) const;
   uint64_t order_hash() const;
-  std::string identity() const;  // sizes, hashes, and what lies beside the files (Dataset::Content)
+  std::string identity() const;  // sizes, hashes and sidecar files (Dataset::Content)
 
  private:
-  struct Slot {  // one epoch's order; pinned while somebody copies from it
+  struct Slot {  // order of one epoch; pinned while in use
     int64_t epoch = -1, last_use = 0;
     int pins = 0;
     StoredOrder order;
@@ -54,13 +54,13 @@ class TokenSource {
   uint64_t seed_ = 0;
   SampleOrder order_ = SampleOrder::kEpoch;
   SequentialOrder sequential_;
-  std::unique_ptr<LlmcOrder> llmc_;  // where the order is llm.c's
+  std::unique_ptr<LlmcOrder> llmc_;  // for llm.c's orders
   IndexStoreOptions store_;
-  std::string meta_note_;  // what meta.json says of the tokenizer, for the error of a bad token
+  std::string meta_note_;  // tokenizer declared by meta.json, for out-of-vocabulary errors
   mutable std::mutex mutex_;
   mutable std::array<Slot, 4> slots_;
   mutable int64_t clock_ = 0;
-  mutable int64_t looked_at_ = -1;  // epoch, of llm.c's order: files were unchanged at its beginning
+  mutable int64_t looked_at_ = -1;  // llm.c's order: last epoch at whose start the files were unchanged
 };
 
 }  // namespace gt

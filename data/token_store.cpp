@@ -15,7 +15,7 @@ namespace {
 template <class T>
 uint64_t gather(const uint8_t* p, std::span<int32_t> out) {
   uint64_t top = 0;
-  if constexpr (sizeof(T) <= 4) {  // a 32-bit maximum vectorises; the sign bit marks negative ids
+  if constexpr (sizeof(T) <= 4) {  // a 32-bit maximum vectorizes; the sign bit marks negative ids
     uint32_t m = 0;
     for (size_t i = 0; i < out.size(); ++i) {
       const auto v = static_cast<int32_t>(load_at<T>(p + i * sizeof(T)));

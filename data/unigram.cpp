@@ -28,7 +28,7 @@ Unigram::Unigram(std::vector<UnigramPiece> pieces, const std::array<int32_t, 256
   for (size_t b = 0; b < 256; ++b) first_[b + 1] += first_[b];
 }
 
-// Offers every piece that begins at `begin`, shorter ones first.
+// Extends paths by every piece that begins at `begin`, shorter ones first.
 void Unigram::extend(std::string_view text, size_t begin, std::vector<Node>* best) const {
   const double here = (*best)[begin].score;
   const auto offer = [&](size_t end, double score, int32_t id) {
@@ -38,7 +38,7 @@ void Unigram::extend(std::string_view text, size_t begin, std::vector<Node>* bes
   const size_t character = std::min(begin + character_bytes(byte_at(text, begin)), text.size());
   bool whole_character = false;
   auto low = pieces_.begin() + first_[byte_at(text, begin)], high = pieces_.begin() + first_[byte_at(text, begin) + 1];
-  for (size_t depth = 1; low != high; ++depth) {  // all of [low, high) begin with these `depth` bytes
+  for (size_t depth = 1; low != high; ++depth) {  // all of [low, high) start with the same `depth` bytes
     if (low->text.size() == depth) {
       offer(begin + depth, low->score, low->id);
       whole_character |= begin + depth == character;

@@ -5,7 +5,7 @@
 namespace gt {
 namespace {
 
-// Length of the valid character at p, 0 when there is none.
+// Length of the valid character at p, 0 if invalid.
 size_t character(const unsigned char* p, size_t left) {
   const unsigned char a = p[0];
   if (a < 0x80) return 1;

@@ -1,5 +1,5 @@
 // Binary index of a shard, rank-00000.idx: maps tensor rectangles to byte offsets in the .h5, with the CRC32C of every
-// 1 MiB block. Loading reads this and never libhdf5. Byte layout: README.md. Works on bytes in memory; opens no files.
+// 1 MiB block. Loading reads this and never libhdf5. Byte layout: FORMAT.md. Works on bytes in memory; opens no files.
 #pragma once
 #include <array>
 #include <span>

@@ -27,8 +27,8 @@ struct WriteOptions {
 
 class BlockStream {
  public:
-  static constexpr int64_t kWindow = int64_t{2}
-                                     << 20;  // bytes; a multiple of the block size; three windows fit in cache
+  // Bytes; a multiple of the block size. Three windows fit in cache.
+  static constexpr int64_t kWindow = int64_t{2} << 20;
 
   // Creates the file and reserves `total` bytes, so a full disk fails here, before the first write. kIo.
   BlockStream(Vfs&, const std::string& path, int64_t total, const WriteOptions&, bool sha256);

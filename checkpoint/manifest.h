@@ -12,8 +12,8 @@
 namespace gt {
 
 constexpr int64_t kManifestLimit = int64_t{256} << 20;  // bytes
-constexpr size_t kMostEntries =
-    65536;  // list length limit: a model of 1024 layers has 37,000 tensors including optimizer state
+// List length limit: a model of 1024 layers has 37,000 tensors including optimizer state.
+constexpr size_t kMostEntries = 65536;
 
 struct ShardFile {
   std::string name;  // rank-00000.h5; its index is rank-00000.idx

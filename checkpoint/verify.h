@@ -24,8 +24,7 @@ struct VerifyReport {
 
 struct StepVerifyOptions {
   bool fresh = false;  // drops the page cache of the files first, so reads come from disk
-  bool deep =
-      false;  // also opens every shard with libhdf5 in a child process and compares its structure with the index
+  bool deep = false;   // also compares the index with what libhdf5 finds in every shard, in a child process
 };
 
 // Checks seal, name and size of every file, indexes, coverage of every tensor, hashes of aux files, and the CRC32C of

@@ -32,8 +32,8 @@ class Dataset {
   virtual uint64_t order_hash() const { return 0; }
   // Identity of each source's files, compared across machines. Empty: no files.
   struct Content {
-    std::string name,
-        identity;  // name as in the config; identity "12 bytes, index 0123456789ab, content 0123456789abcdef"
+    // Name as in the config; identity "12 bytes, index 0123456789ab, content 0123456789abcdef".
+    std::string name, identity;
   };
   virtual std::vector<Content> contents() const { return {}; }
   // File sequence and token offset where a sample begins; {-1, -1} without a file. `source`: index of the dataset.

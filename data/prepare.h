@@ -9,11 +9,8 @@
 
 namespace gt {
 
-enum class TextFormat : uint8_t {
-  kAuto,
-  kJsonl,
-  kText
-};  // auto: .jsonl .json .ndjson (+ .gz) are JSON lines, else text
+// kAuto: .jsonl .json .ndjson (+ .gz) are JSON lines, all else is text.
+enum class TextFormat : uint8_t { kAuto, kJsonl, kText };
 // End of a text document. kLine: each line, without its newline. kBlankLine: lines up to an empty one, with newlines.
 // kSeparator: lines up to one that equals the separator.
 enum class SplitDocs : uint8_t { kLine, kBlankLine, kFile, kSeparator };

@@ -49,8 +49,8 @@ class TokenStore {
   virtual bool windows() const { return false; }            // llm.c's files, which support window orders
   virtual Lengths lengths() const = 0;                      // token counts of all sequences
   virtual int64_t document_begin(int64_t entry) const = 0;  // first sequence of a document, or sequences()
-  virtual std::string locate(int64_t sequence,
-                             int64_t index) const = 0;  // position of a token, for messages: file, byte
+  // Position of a token, for messages: file, byte.
+  virtual std::string locate(int64_t sequence, int64_t index) const = 0;
   // Copies tokens [begin, begin + out.size()) of a sequence and returns the largest, with negative ids mapped above
   // 2^63: one comparison detects every id outside the vocabulary.
   virtual uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const = 0;

@@ -282,8 +282,8 @@ bool Recording::capture(Stretch& s, int64_t* free_bytes) {
     why = "another rank could make none";
   }
   if (s.graph != nullptr) return true;
-  if (!s.sides.empty())
-    sides_->settle(s.sides, stream_);  // work that a failed capture left open must not enter the next one
+  // Work that a failed capture left open must not enter the next one.
+  if (!s.sides.empty()) sides_->settle(s.sides, stream_);
   if (!good) why = named(s, why);
   queue(s.begin, s.end, false);
   leave(cat("no graph could be made: ", why));

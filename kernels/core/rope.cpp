@@ -13,8 +13,8 @@ constexpr double kTwoPi = 6.283185307179586476925;
 // Wavelengths above original_positions / low_freq_factor are stretched by `factor`; those below original_positions /
 // high_freq_factor are unchanged; in between the two are interpolated.
 double llama3(double frequency, const RopeScaling& s) {
-  const double turns =
-      static_cast<double>(s.original_positions) * frequency / kTwoPi;  // rotations within the original context
+  // Rotations within the original context.
+  const double turns = static_cast<double>(s.original_positions) * frequency / kTwoPi;
   const double smooth = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
   return frequency * std::lerp(1 / s.factor, 1.0, std::clamp(smooth, 0.0, 1.0));
 }

@@ -31,9 +31,8 @@ class TileKernel {
   void run(int thread, dnnl_stream_t stream, void* a, void* b, dnnl_memory_t b_packed, void* bias, void* c,
            void* scratchpad) const;
   int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
-  bool reference() const {
-    return reference_;
-  }  // oneDNN has only its slow reference implementation for this combination
+  // Whether oneDNN has only its slow reference implementation for this combination.
+  bool reference() const { return reference_; }
 
  private:
   struct Args {
@@ -134,8 +133,8 @@ class GemmCache {
   std::vector<PerThread> threads_;
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
-  std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash>
-      layouts_;  // panel layouts, keyed with no address and n = panel
+  // Panel layouts, keyed with no address and n = panel.
+  std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;
   Scratch converted_[4];
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;

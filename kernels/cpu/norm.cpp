@@ -13,8 +13,8 @@
 
 namespace gt::cpu {
 namespace {
-constexpr int64_t kRowBlock =
-    kSumBlock;  // rows whose dgamma and dbeta are summed together; affects the bits of the result
+// Rows whose dgamma and dbeta are summed together; affects the bits of the result.
+constexpr int64_t kRowBlock = kSumBlock;
 
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 

@@ -40,9 +40,8 @@ inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm512_maskz_max_ps(0xFFFF, a, b); }
 inline Vec min(Vec a, Vec b) { return _mm512_maskz_min_ps(0xFFFF, a, b); }
-inline Vec sqrt(Vec a) {
-  return _mm512_maskz_sqrt_ps(0xFFFF, a);
-}  // maskz: GCC 12 warns about the plain intrinsic's own code
+// maskz: GCC 12 warns about the plain intrinsic's own code.
+inline Vec sqrt(Vec a) { return _mm512_maskz_sqrt_ps(0xFFFF, a); }
 #elif defined(__AVX2__)
 inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }

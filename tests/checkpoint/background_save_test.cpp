@@ -1,5 +1,5 @@
-// Saving beside training: training goes on while the disk is slow, what is written is the moment of the snapshot, and a
-// failure anywhere drops the attempt everywhere and nothing else.
+// Asynchronous saves: training continues while the disk is slow, the snapshot's state is written, and a failure
+// anywhere drops the attempt on every rank and affects nothing else.
 #include "checkpoint/background_save.h"
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A disk that does nothing until it is let go.
+// A disk that blocks until it is released.
 class SlowVfs : public Vfs {
  public:
   int64_t pwrite(int fd, const void* d, int64_t n, int64_t at) override {
@@ -43,7 +43,7 @@ int sum_of(const Mesh& mesh, bool mine) {
   return static_cast<int>(n);
 }
 
-// What a trainer does: a step, in whose exchange the flag travels, then advance() when all are ready.
+// One trainer step: its exchange carries the flag; calls advance() when all ranks are ready.
 std::optional<SaveOutcome> step_of(BackgroundSave& save, const Mesh& mesh) {
   if (sum_of(mesh, save.ready()) < mesh.shape().world()) return std::nullopt;
   return save.advance();
@@ -104,7 +104,7 @@ TEST_CASE("finish() waits for a save and gives its outcome, saves follow each ot
     }
   });
   for (const auto& e : errors) REQUIRE(e == "");
-  CHECK(list_steps(dir.path).size() == 2);  // retention worked beside training
+  CHECK(list_steps(dir.path).size() == 2);  // retention ran during training
   CHECK(load_and_compare(dir.path, {2, 1, 1, 1}, 4) == "");
 }
 

@@ -1,5 +1,4 @@
-// Wrong paths, wrong folders, wrong models: what the message says and which exit code it carries, the same on every
-// rank.
+// Wrong paths, folders and models: message and exit code, identical on every rank.
 #include <fcntl.h>
 
 #include <filesystem>
@@ -23,7 +22,7 @@ std::string refusal(const Body& body) {
   return "no error";
 }
 
-// Every rank's error of a load, which must be one and the same.
+// The error of a load, checked to be identical on every rank.
 std::string load_refusal(const std::string& dir, const std::string& which,
                          const std::vector<Param>& model = odd_model(),
                          std::vector<std::string> groups = {"master", "optim/exp_avg"}) {
@@ -35,12 +34,12 @@ std::string load_refusal(const std::string& dir, const std::string& which,
     texts[static_cast<size_t>(r)] =
         refusal([&] { load_checkpoint(vfs, dir, which, rank.views, mesh, host_device(), {}); });
   });
-  for (const auto& e : errors) CHECK(e == "");  // nobody was torn down
+  for (const auto& e : errors) CHECK(e == "");  // no rank was torn down
   CHECK(texts[0] == texts[1]);
   return texts[0];
 }
 
-// Replaces text in a step's manifest and seals it again.
+// Replaces text in a step's manifest and reseals it.
 void forge(const std::string& step, const std::string& from, const std::string& to) {
   std::string text = slurp(step + "/manifest.json");
   text.resize(text.size() - 78);
@@ -83,7 +82,7 @@ TEST_CASE("a run directory, its checkpoints folder and a step mean the newest go
   fs::remove(newest + "/rank-00000.h5");
   CHECK(resolve_step(run.path) == dir + "/step-000000001");
   CHECK(list_checkpoints(dir)[1].status.substr(0, 7) == "corrupt");
-  CHECK(fs::exists(newest));  // looking renames nothing
+  CHECK(fs::exists(newest));  // read-only: renames nothing
 }
 
 TEST_CASE("a checkpoint that does not fit lists every missing, extra and differing tensor") {
@@ -167,7 +166,7 @@ TEST_CASE("damaged steps are set aside one by one, when none is good the run doe
   int aside = 0;
   for (const auto& c : list_checkpoints(dir.path)) aside += c.status == "corrupt";
   CHECK(aside == 3);
-  // The next start must not take the folder for an empty one.
+  // The next start must not treat the folder as empty.
   CHECK_THAT(load_refusal(dir.path, "auto"), Catch::StartsWith("65:") &&
                                                  Catch::Contains("only steps that were found damaged") &&
                                                  Catch::Contains("step-000000003.corrupt-"));
@@ -181,7 +180,7 @@ TEST_CASE("a damaged step that was asked for by number is an error and stays whe
   CHECK(fs::exists(dir.path + "/step-000000002"));
 }
 
-// A file system on which some paths cannot be opened, and nothing can be made.
+// A file system on which some paths cannot be opened, and nothing can be created.
 struct NoAccess : Vfs {
   explicit NoAccess(std::string p, int e = EACCES) : part(std::move(p)), error(e) {}
   int open(const std::string& p, int flags, int mode) override {
@@ -266,7 +265,7 @@ TEST_CASE("views that leave a hole or write twice are never committed") {
       Rank rank(odd_model(), {1, 1, 2, 1}, r);
       if (wrong == 0 && r == 0) rank.views.back().save = false;
       if (wrong == 1 && r == 1) rank.views.push_back(rank.views[0]);
-      for (ShardView& v : rank.views)  // a whole tensor that nobody stores
+      for (ShardView& v : rank.views)  // a whole tensor that no rank stores
         if (wrong == 2 && v.name == "master/embed.weight") v.save = false;
       save_checkpoint(dir.path, some_state(1), rank.views, {}, {.zero_stage = 1}, mesh, host_device(), {});
     });

@@ -1,4 +1,4 @@
-// Flat segments as rectangles, and rectangles at their global places.
+// Flat ranges as rectangles, in global coordinates.
 #include "checkpoint/box.h"
 
 #include <random>
@@ -72,7 +72,7 @@ TEST_CASE("every flat range of every shape is covered once, in order, by at most
 }
 
 TEST_CASE("grouped heads are cut at their edges, and heads that ranks share lie in one place") {
-  // 4 query heads, 2 of keys, 2 of values, 2 rows each; the third of 4 ranks: rows 4 5, 10 11, 14 15.
+  // 4 query heads, 2 key heads, 2 value heads of 2 rows; rank 2 of 4: rows 4 5, 10 11, 14 15.
   const auto pieces = pieces_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
   REQUIRE(pieces.size() == 5);
   CHECK(pieces[0].box == box({4, 1}, {1, 2}));
@@ -89,7 +89,7 @@ TEST_CASE("pieces name exactly the logical elements that logical_offset() names"
   const auto pick = [&](int lo, int hi) { return lo + static_cast<int>(draw() % static_cast<unsigned>(hi - lo + 1)); };
   for (int trial = 0; trial < 3000; ++trial) {
     const int tp = pick(1, 4), blocks = pick(1, 3), dim = pick(0, 1), rows = pick(1, 4), cols = pick(1, 5);
-    const int kv = pick(0, 1) ? tp : 1;  // each rank its own heads of keys, or one for all
+    const int kv = pick(0, 1) ? tp : 1;  // KV heads per rank, or one shared by all ranks
     const bool heads = dim == 0 && pick(0, 2) == 0;
     const ShardSpec cut = heads ? ShardSpec::qkv(2 * tp, kv) : ShardSpec::split(dim, blocks);
     Shape full = dim == 0 ? Shape{tp * blocks * rows, cols} : Shape{rows, tp * blocks * cols};

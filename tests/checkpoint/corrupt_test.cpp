@@ -1,4 +1,4 @@
-// Damage is found before a byte is used, whatever byte it is.
+// Damage is detected before use, whichever byte it is in.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ std::vector<Param> small_model(int64_t rows = 8) {
   return {{"a.weight", {rows, 3}, ShardSpec::split(0)}, {"b.weight", {5}, ShardSpec::replicate()}};
 }
 
-// One rank, no threads: what load_step says of a step as it is now.
+// One rank, no threads: the result of load_step on a step in its current state.
 struct OneRank {
   explicit OneRank(int64_t rows = 8) : rank(small_model(rows), {1, 1, 1, 1}, 0, {"master"}) {}
   SelfFactory factory;
@@ -57,7 +57,7 @@ void save_small(const std::string& dir, int64_t step, const Layout& l = {1, 1, 1
   for (const auto& e : errors) GT_CHECK(e.empty(), e);
 }
 
-// A checkpoint of 20 kB here; nightly.sh asks for one of 256 kB with GPT_TEST_FLIP_KB.
+// A checkpoint of 20 kB; the nightly script sets 256 kB with GPT_TEST_FLIP_KB.
 TEST_CASE("every changed byte of every file of a checkpoint is found before use", "[R06]") {
   const char* wanted = std::getenv("GPT_TEST_FLIP_KB");
   const int64_t rows = wanted == nullptr ? 8 : std::atoi(wanted) * 1000 / 12;
@@ -135,7 +135,7 @@ TEST_CASE("shards of other ranks, other steps and other attempts are not taken")
     CHECK(one.load(dir.path + "/step-000000001").substr(0, 3) == "65:");
     swapped(one_dir + "rank-00000" + ext, two_dir + "rank-00000" + ext);
   }
-  // Shard and index together, of another step.
+  // Shard and index together, from another step.
   for (const char* ext : {".h5", ".idx"}) swapped(one_dir + "rank-00000" + ext, two_dir + "rank-00000" + ext);
   CHECK(one.load(dir.path + "/step-000000001").substr(0, 3) == "65:");
   for (const char* ext : {".h5", ".idx"}) swapped(one_dir + "rank-00000" + ext, two_dir + "rank-00000" + ext);
@@ -217,7 +217,7 @@ TEST_CASE("damage in a large shard is found in the block that is read and named"
   });
   CHECK_THAT(errors[0], Catch::StartsWith("65:") && Catch::Contains("rank-00001.h5") &&
                             Catch::Contains("block 1 (bytes 1048576 to 2097151)") && Catch::Contains("/w"));
-  // Resuming sets the step aside and takes the older one, on every rank.
+  // Resuming sets the step aside and loads the older one, on every rank.
   CHECK(load_and_compare(dir.path, {2, 1, 1, 1}, 1, "auto", large) == "");
   int aside = 0;
   for (const auto& c : list_checkpoints(dir.path)) aside += c.status == "corrupt";

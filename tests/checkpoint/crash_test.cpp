@@ -1,4 +1,4 @@
-// Crashes and failures at every call of the save path: the newest committed checkpoint always loads, whole.
+// Crashes and failures at every call of the save path: the newest committed checkpoint always loads completely.
 #include <filesystem>
 #include <mutex>
 
@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using Fault = FaultyVfs::Fault;
 
-// A small model keeps the number of calls, not of bytes, in the foreground.
+// A small model: the number of calls matters, not of bytes.
 std::vector<Param> small_model() {
   return {{"a.weight", {8, 3}, ShardSpec::split(0)}, {"b.weight", {5}, ShardSpec::replicate()}};
 }
@@ -47,7 +47,7 @@ void crash_everywhere(const Layout& l, Fault fault) {
     (vfs.committed() ? survived : lost_attempts)++;
     CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, expected, "auto", small_model()) == "");
     CHECK_FALSE(has_leftovers(dir.path));  // the load cleaned up
-    // And the run goes on: the next save works in what the crash left.
+    // The run continues: the next save works on what the crash left.
     save(dir.path, l, 3, small_model(), 2);
     CHECK(load_and_compare(dir.path, l, 3, "auto", small_model()) == "");
     if (n > vfs.calls()) break;
@@ -75,7 +75,7 @@ void fail_everywhere(const Layout& l, int error, const char* text) {
     const auto errors = try_save(vfs, dir.path, l, 5);
     INFO("failure at call " << n << ", " << vfs.hit());
     for (const std::string& e : errors) {
-      CHECK(e == errors[0]);  // the same on every rank
+      CHECK(e == errors[0]);  // identical on every rank
       if (e.empty()) continue;
       CHECK(e.substr(0, 3) == "74:");
       CHECK_THAT(e, Catch::Contains("rank ") && Catch::Contains(dir.path) && Catch::Contains(text));
@@ -126,7 +126,7 @@ TEST_CASE("a failed fsync is not tried again") {
     save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, {.zero_stage = 1}, mesh, host_device(), {});
   });
   CHECK_THAT(errors[0], Catch::Contains("fsync of"));
-  CHECK(vfs.syncs == 1);  // no further one: the attempt was dropped at once
+  CHECK(vfs.syncs == 1);  // not retried: the attempt was dropped at once
   CHECK(fs::is_empty(dir.path));
 }
 

@@ -1,4 +1,4 @@
-// What other readers see of a shard: libhdf5 must find every tensor where the index has it, and nothing else.
+// Interoperability of shards: libhdf5 must find every tensor where the index has it, and nothing else.
 #include <filesystem>
 
 #include "checkpoint/h5_gate.h"
@@ -20,7 +20,7 @@ std::vector<Finding> look(const std::string& step, bool deep) {
   return verify_step(vfs, step, {.deep = deep}).findings;
 }
 
-// Makes every checksum and hash right again after `change` to the bytes of the first shard.
+// Recomputes every checksum and hash after `change` to the bytes of the first shard.
 void reseal(const std::string& step, const std::function<void(std::string&)>& change) {
   std::string shard = slurp(step + "/rank-00000.h5");
   change(shard);
@@ -38,7 +38,7 @@ void reseal(const std::string& step, const std::function<void(std::string&)>& ch
   spill(step + "/manifest.json", to_text(m));
 }
 
-// The metadata that libhdf5 would write for the shard, with other rectangles.
+// Writes the metadata that libhdf5 would produce for the shard with other rectangles.
 void put_metadata(std::string& shard, const std::string& step,
                   const std::function<void(std::vector<DataSet>&)>& change) {
   const Manifest m = parse_manifest(slurp(step + "/manifest.json"), step);
@@ -83,8 +83,8 @@ TEST_CASE("a shard whose checksums are right and whose HDF5 says something else 
   REQUIRE(f.size() == 1);
   CHECK_THAT(to_string(f[0]), Catch::Contains("global_shape"));
   f = again([](auto& sets) { sets[1].name.back() = 'X'; });
-  REQUIRE(f.size() == 2);                 // one is missing, one is strange
-  reseal(step, [&](std::string& shard) {  // one bit of the header of an object, under HDF5's own checksum
+  REQUIRE(f.size() == 2);                 // one missing, one unexpected
+  reseal(step, [&](std::string& shard) {  // one bit of an object header, below HDF5's own checksum
     shard = good;
     char& byte = shard.at(shard.find("OHDR", shard.find("OHDR") + 4) + 8);
     byte = static_cast<char>(byte ^ 1);
@@ -108,7 +108,7 @@ TEST_CASE("a shard can carry its SHA-256, and be read back from the disk before 
   for (const ShardFile& f : m.files) CHECK(f.sha256 == sha256_hex(slurp(step + "/" + f.name)));
   CHECK(look(step, true).empty());
   reseal(step, [](std::string& shard) { shard.back() = static_cast<char>(shard.back() ^ 1); });
-  const std::vector<Finding> f = look(step, false);  // checksums were made right again, the hash was not
+  const std::vector<Finding> f = look(step, false);  // checksums were recomputed, the hash was not
   bool named = false;
   for (const Finding& x : f) named = named || x.expected.rfind("SHA-256", 0) == 0;
   CHECK(named);

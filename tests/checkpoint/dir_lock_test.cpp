@@ -1,4 +1,4 @@
-// One job a folder: the living are respected, the dead are replaced.
+// One job per folder: live owners are respected, dead ones replaced.
 #include "checkpoint/dir_lock.h"
 
 #include <sys/wait.h>
@@ -49,7 +49,7 @@ TEST_CASE("the lock of a killed process is taken over at once") {
   if (child == 0) {
     auto* lock = new DirLock(dir.path);
     static_cast<void>(lock);
-    ::_exit(0);  // no destructor runs, as after a SIGKILL
+    ::_exit(0);  // no destructor runs, as after SIGKILL
   }
   int status = 0;
   ::waitpid(child, &status, 0);

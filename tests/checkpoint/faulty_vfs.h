@@ -1,4 +1,4 @@
-// A file system that dies or fails at the n-th call that changes something. Shared by the ranks of a thread world.
+// A file system that crashes or fails at the n-th modifying call. Shared by the ranks of a thread world.
 #pragma once
 #include <atomic>
 #include <cerrno>
@@ -15,14 +15,14 @@ struct Crash : std::exception {
 class FaultyVfs : public Vfs {
  public:
   enum class Fault { kCrash, kTornCrash, kError, kShort };
-  // At call number `at` (from 1): kCrash: throws before it happens, and at every later call, of any rank; kTornCrash:
-  // the same, but a write happens by half; kError: this one call returns -error; kShort: this one write is short. at =
-  // 0: only counts.
+  // At call number `at` (from 1): kCrash: throws before the call and at every later call of any rank; kTornCrash: the
+  // same, but a write completes by half; kError: only this call returns -error; kShort: only this write is short.
+  // at = 0: only counts.
   FaultyVfs(int at, Fault fault, int error = EIO) : at_(at), fault_(fault), error_(error) {}
 
   int calls() const { return calls_; }
   bool committed() const { return committed_; }
-  std::string hit() const { return hit_; }  // what the faulty call was
+  std::string hit() const { return hit_; }  // the faulty call
 
   int open(const std::string& p, int flags, int mode) override {
     const bool changes = mode != 0;
@@ -86,7 +86,7 @@ class FaultyVfs : public Vfs {
   int guarded(
       const char* what, const Call& call, const Always& always = [] {}) {
     if (!count(what) || fault_ == Fault::kShort) return call();
-    always();  // a descriptor is gone even when close fails
+    always();  // close releases the descriptor even when it fails
     return strike();
   }
 

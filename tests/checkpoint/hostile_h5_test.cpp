@@ -1,5 +1,5 @@
-// HDF5 files as an attacker, or a careless program, would write them: none reaches libhdf5 in this process, every one
-// is refused with its reason, and nothing outside of the file is ever read.
+// HDF5 files from an attacker or a careless program: none reaches libhdf5 in this process, each is rejected with its
+// reason, and nothing outside the file is read.
 #include <hdf5.h>
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 namespace gt::ckpt {
 namespace {
 
-// A file made by `fill`; what the gate says of it: "" when it is taken.
+// The gate's error for a file; "" when it is accepted.
 std::string verdict(const std::string& path) {
   Vfs vfs;
   try {
@@ -28,7 +28,7 @@ hid_t new_file(const std::string& path) {
   return f;
 }
 
-// A data set of six numbers of `type`, with properties and an extent that `change` may set.
+// Adds a data set of six values of `type`; `change` may set its properties.
 void put(
     hid_t file, const char* name, hid_t type = H5T_IEEE_F32LE,
     const std::function<void(hid_t props)>& change = [](hid_t) {}, std::vector<hsize_t> dims = {2, 3},
@@ -160,7 +160,7 @@ TEST_CASE("types that hold no weights, and shapes that cannot be, are refused", 
         f, "w", array, [](hid_t) {}, {2}, false);
     H5Tclose(array);
   });
-  check("of a file of", [](hid_t f, const std::string&) {  // never allocated: 2^42 numbers that are not there
+  check("of a file of", [](hid_t f, const std::string&) {  // never allocated: 2^42 values without storage
     put(
         f, "w", H5T_IEEE_F32LE, [](hid_t p) { H5Pset_alloc_time(p, H5D_ALLOC_TIME_LATE); },
         {hsize_t{1} << 21, hsize_t{1} << 21}, false);
@@ -176,7 +176,7 @@ TEST_CASE("groups without an end, and names that are none, are refused", "[R21]"
     group(f, "a");
     H5Lcreate_hard(f, "/", f, "a/root", H5P_DEFAULT, H5P_DEFAULT);
   });
-  check("a group inside itself", [](hid_t f, const std::string&) {  // reached on two ways
+  check("a group inside itself", [](hid_t f, const std::string&) {  // reachable by two paths
     group(f, "a");
     H5Lcreate_hard(f, "/a", f, "b", H5P_DEFAULT, H5P_DEFAULT);
   });

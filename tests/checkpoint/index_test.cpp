@@ -1,4 +1,4 @@
-// The shard index: bytes fixed by the specification, and what a reader refuses.
+// The shard index: bytes fixed by the specification, and what a reader rejects.
 #include <cstring>
 
 #include "checkpoint/index_file.h"
@@ -34,7 +34,7 @@ ShardIndex fixture() {
   return x;
 }
 
-// Repairs both checksums after a change, so that only the field itself is wrong.
+// Recomputes both checksums after a change, so that only the field itself is wrong.
 std::string sealed(std::string b) {
   const uint32_t head = crc32c(b.data(), 124), tail = crc32c(b.data() + 128, b.size() - 132);
   std::memcpy(b.data() + 124, &head, 4);
@@ -93,7 +93,7 @@ TEST_CASE("every changed byte and every truncation of an index is noticed") {
 TEST_CASE("fields that lie under valid checksums are refused one by one") {
   CHECK(code_of(with<uint16_t>(8, 2)) == Exit::kUsage);          // newer major
   CHECK(code_of(with<uint32_t>(12, 64)) == Exit::kDamaged);      // header size
-  CHECK(code_of(with<int64_t>(48, 9000000)) == Exit::kDamaged);  // shard size against the number of blocks
+  CHECK(code_of(with<int64_t>(48, 9000000)) == Exit::kDamaged);  // shard size contradicts the number of blocks
   CHECK(code_of(with<int64_t>(48, -1)) == Exit::kDamaged);
   CHECK(code_of(with<int64_t>(48, INT64_MAX)) == Exit::kDamaged);
   CHECK(code_of(with<uint8_t>(56, 2)) == Exit::kDamaged);          // kind of checksum
@@ -102,11 +102,11 @@ TEST_CASE("fields that lie under valid checksums are refused one by one") {
   CHECK(code_of(with<int64_t>(88, INT64_MAX / 2)) == Exit::kDamaged);
   CHECK(code_of(with<uint8_t>(110, 1)) == Exit::kDamaged);     // reserved
   CHECK(code_of(with<uint32_t>(128, 3)) == Exit::kDamaged);    // tensor
-  CHECK(code_of(with<uint32_t>(128, 1)) == Exit::kDamaged);    // a tensor of another rank
+  CHECK(code_of(with<uint32_t>(128, 1)) == Exit::kDamaged);    // a tensor with another number of dimensions
   CHECK(code_of(with<uint8_t>(132, 1)) == Exit::kDamaged);     // dtype
   CHECK(code_of(with<int64_t>(136, 8190)) == Exit::kDamaged);  // offset beyond the file
   CHECK(code_of(with<int64_t>(136, -4)) == Exit::kDamaged);
-  CHECK(code_of(with<int64_t>(144, 28)) == Exit::kDamaged);  // bytes against the extents
+  CHECK(code_of(with<int64_t>(144, 28)) == Exit::kDamaged);  // bytes contradict the extents
   CHECK(code_of(with<int64_t>(160, 8)) == Exit::kDamaged);   // rows 8+2 of 9
   CHECK(code_of(with<int64_t>(160, INT64_MAX)) == Exit::kDamaged);
   CHECK(code_of(with<int64_t>(192, 0)) == Exit::kDamaged);  // empty extent

@@ -1,5 +1,4 @@
-// SIGKILL at random moments of saving, and a disk that is really full: what was acknowledged stays, and nobody has to
-// repair anything.
+// SIGKILL at random moments of saving, and a disk that is really full: acknowledged steps survive without any repair.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@ int64_t newest(const std::string& dir) {
   return steps.empty() ? 0 : steps.front().first;
 }
 
-// A process that saves one step after the other and tells each that is committed.
+// A process that saves step after step and reports each committed one through `tell`.
 [[noreturn]] void save_for_ever(const std::string& dir, const Layout& l, int64_t first, int tell) {
   for (int64_t step = first;; ++step) {
     try {
@@ -38,8 +37,7 @@ int64_t newest(const std::string& dir) {
   }
 }
 
-// What a killed process had not unlinked yet (the skeletons of its shards); below a launcher that is the launcher's
-// part.
+// Removes what a killed process left in shared memory (skeletons of its shards). In production the launcher does this.
 void remove_shared_memory_of(pid_t pid) {
   std::error_code ec;
   for (const auto& e : fs::directory_iterator("/dev/shm", ec))
@@ -61,7 +59,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
   const TempDir dir;
   save(dir.path, layout, 1, small_model(), 2);
   int64_t acknowledged = 1, lost = 0, invalid = 0, during = 0;
-  double save_us = 5000;  // from the fork to the first acknowledged save; learned
+  double save_us = 5000;  // time from fork to the first acknowledged save, in us; adapted
   for (int k = 0; k < kills; ++k) {
     int pipe_fd[2];
     REQUIRE(pipe(pipe_fd) == 0);
@@ -77,7 +75,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
     remove_shared_memory_of(pid);
     const int64_t told = last_told(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
-    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills come before the first one is through
+    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills come before the first save completes
     acknowledged = told;
     for (const auto& e : fs::directory_iterator(dir.path))
       during += e.path().filename().string().rfind(".tmp-", 0) == 0;

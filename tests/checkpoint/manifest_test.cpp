@@ -1,4 +1,4 @@
-// manifest.json: the seal, the versions, the state bit for bit.
+// manifest.json: seal, versions, bitwise round trip of the state.
 #include "checkpoint/manifest.h"
 
 #include <cmath>
@@ -33,7 +33,7 @@ Manifest example() {
   return m;
 }
 
-// The text with `from` replaced by `to`, sealed again: what a wrong or hostile writer could make.
+// Replaces `from` by `to` and reseals, as a buggy or hostile writer could.
 std::string forged(const std::string& from, const std::string& to) {
   std::string text = to_text(example());
   text.resize(text.size() - 78);

@@ -1,5 +1,4 @@
-// How a save is written and what is kept: parts, helpers, writes past the kernel's copy, commits without a rename, the
-// best steps.
+// Write and retention policies: parts, writer threads, O_DIRECT, commits without a rename, best steps.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -54,7 +53,7 @@ int files_of(const std::string& step, const std::string& end) {
   return n;
 }
 
-// Moves a step out of the folder and leaves a link of its name (or of `as`) behind.
+// Moves a step out of the folder and leaves a link of its name (or of `as`).
 std::string archive(const std::string& dir, const std::string& step, const std::string& to,
                     const std::string& as = "") {
   fs::rename(dir + "/" + step, to + "/" + step);
@@ -70,7 +69,7 @@ TEST_CASE("a shard of many parts is read, verified and compared like one") {
   const Layout l{2, 1, 2, 1};
   SaveOptions o = options_of(l);
   save_with(vfs, whole.path, l, 4, o);
-  o.part_bytes = 1;  // a rectangle a file
+  o.part_bytes = 1;  // one rectangle per file
   o.sha256 = o.readback = true;
   save_with(vfs, dir.path, l, 4, o);
   const std::string step = dir.path + "/step-000000004";
@@ -270,7 +269,7 @@ TEST_CASE("the best steps are those of the lowest validation losses that were me
   const TempDir dir;
   Vfs vfs;
   const Layout one{1, 1, 1, 1};
-  const double losses[] = {5, 3, 4, 3.5, 6, 7, 8};  // of steps 1 …
+  const double losses[] = {5, 3, 4, 3.5, 6, 7, 8};  // of steps 1 ...
   double best = 1e9;
   int64_t best_step = -1;
   for (int64_t step = 1; step <= 7; ++step) {

@@ -1,5 +1,5 @@
-// The power fails in the middle of a save: whatever of the unsynced bytes and names reached the disk, what was
-// acknowledged loads, and what was not is either whole or out of the way.
+// Power failures during a save. Whatever subset of unsynced bytes and names reached the disk: acknowledged steps load;
+// others are either complete or set aside.
 #include <random>
 #include <set>
 
@@ -16,7 +16,8 @@ std::vector<Param> small_model() {
   return {{"a.weight", {40, 60}, ShardSpec::split(0)}, {"b.weight", {50}, ShardSpec::replicate()}};
 }
 
-// Steps 2 to 4 beside step 1, which goes when they are there. How many calls had been made when each was acknowledged.
+// Saves steps 2 to 4 beside step 1, which retention deletes afterwards. Returns the number of calls made when each was
+// acknowledged.
 std::vector<size_t> record_saves(RecordingVfs& vfs, const std::string& dir, bool by_marker) {
   const Layout l{2, 1, 1, 1};
   std::vector<size_t> acknowledged{0};
@@ -35,7 +36,7 @@ std::vector<size_t> record_saves(RecordingVfs& vfs, const std::string& dir, bool
   return acknowledged;
 }
 
-// "" when the folder loads as it must: this step, or the one after it where that is being saved.
+// "" when the folder loads as required: this step, or the next one if it is being saved.
 std::string wrong(const PowerModel::Image& image, int64_t step) {
   const TempDir dir;
   materialise(image, dir.path);
@@ -59,7 +60,7 @@ class Search {
  public:
   explicit Search(uint64_t seed) : random_(seed) {}
 
-  // Each state once.
+  // Checks each state once.
   void look(const PowerModel& disk, const std::string& when, int64_t step, const std::function<bool(int)>& keep,
             const std::function<bool(int64_t)>& tear) {
     const auto image = disk.after_outage(keep, tear);
@@ -69,7 +70,7 @@ class Search {
     REQUIRE(problem.empty());
   }
 
-  // Nothing of what is pending, all of it, all but one, one alone.
+  // None of the pending changes, all, all but one, one alone.
   void corners(const PowerModel& disk, const std::string& when, int64_t step) {
     const auto whole = [](int64_t) { return false; };
     look(disk, when, step, [](int) { return false; }, whole);
@@ -80,7 +81,7 @@ class Search {
     }
   }
 
-  // Any part of what is pending, writes cut off at a sector or with holes.
+  // A random subset of the pending changes; writes truncated at a sector or with holes.
   void any(const PowerModel& disk, const std::string& when, int64_t step) {
     const bool holes = random_() % 2;
     const auto cut = static_cast<int64_t>(random_() % 96);

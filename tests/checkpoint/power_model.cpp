@@ -158,7 +158,7 @@ void PowerModel::apply(const Call& c) {
       node().writes.push_back({c.offset, c.data, -1});
       return;
     case Call::kReserve:
-      node().writes.push_back({0, "", c.bytes});  // of files that are new
+      node().writes.push_back({0, "", c.bytes});  // for new files
       return;
     case Call::kSync:
       return sync(node());

@@ -1,6 +1,6 @@
-// A disk that forgets: records what a save does to the file system, then builds what may be left of it when the power
-// fails after any of those calls. Strict POSIX, stricter than ext4: without an fsync of the file any part of its bytes
-// may be there, in units of a sector and in any order; without an fsync of the folder any of its entries may be.
+// Disk model for power failures: records the file system calls of a save, then builds what may remain when power fails
+// after any of them. Strict POSIX, stricter than ext4: without an fsync of the file any subset of its sectors may be
+// there, in any order; without an fsync of the folder any subset of its entries.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace gt::ckpt {
 
-// Does everything for real and notes it.
+// Executes every call and records it.
 class RecordingVfs : public Vfs {
  public:
   struct Call {
     enum Kind { kOpen, kCreate, kWrite, kReserve, kSync, kRename, kUnlink, kMkdir, kRmdir } kind;
-    int handle = -1;  // of the open file that kOpen and kCreate made
+    int handle = -1;  // open file that kOpen or kCreate returned
     std::string path = {}, to = {};
     int64_t offset = 0, bytes = 0;
     std::string data = {};
@@ -47,12 +47,12 @@ class RecordingVfs : public Vfs {
 // The disk below one folder. Only that folder itself is certain to exist.
 class PowerModel {
  public:
-  explicit PowerModel(const std::string& root);  // what is there now, all of it durable
+  explicit PowerModel(const std::string& root);  // current contents, all durable
   void apply(const RecordingVfs::Call&);
-  int pending() const;  // changes that an outage may lose
+  int pending() const;  // changes that a power failure may lose
 
-  // Files and folders (with a / at the end, nothing in them) by path below the root. keep(i): whether pending change i
-  // reached the disk. A kept write that tear() does not spare lacks the sectors that it names.
+  // Files and folders (trailing /, no content) by path below the root. keep(i): whether pending change i reached the
+  // disk. A kept write loses the sectors for which tear() is true.
   using Image = std::map<std::string, std::string>;
   Image after_outage(const std::function<bool(int)>& keep, const std::function<bool(int64_t sector)>& tear) const;
 
@@ -60,20 +60,20 @@ class PowerModel {
   struct Write {
     int64_t offset;
     std::string data;
-    int64_t length;  // >= 0: the file has this many bytes, nothing is written
+    int64_t length;  // >= 0: sets the file size, writes nothing
   };
   struct Entry {
     std::string name;
-    int node;  // -1: there is no such name any more
+    int node;  // -1: the name was removed
   };
-  struct Change {  // of a folder, whole or not at all
+  struct Change {  // of a folder, atomic
     std::vector<Entry> entries;
   };
   struct Node {
     bool folder = false;
     std::string bytes;               // durable
-    std::vector<Write> writes;       // not yet
-    std::map<std::string, int> now;  // entries as programs see them
+    std::vector<Write> writes;       // not yet durable
+    std::map<std::string, int> now;  // entries visible to programs
     std::map<std::string, int> durable;
     std::vector<Change> changes;
   };

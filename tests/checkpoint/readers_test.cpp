@@ -1,4 +1,4 @@
-// Shards are plain HDF5: a reader that is not ours gets every value.
+// Shards are plain HDF5: third-party readers get every value.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -50,7 +50,7 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
   const auto errors = run_ranks(layout, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), layout, r);
     rank.fill(5);
-    // One tensor of 2-byte floats, whole, on the last rank.
+    // A tensor of 2-byte floats, whole, on the last rank.
     std::vector<uint16_t> half(3 * 4);
     for (size_t k = 0; k < half.size(); ++k) {
       const float v = value_of("model/half.weight", static_cast<int64_t>(k), 5);

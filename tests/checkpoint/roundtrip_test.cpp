@@ -1,4 +1,4 @@
-// What one layout wrote, every other layout reads bit for bit.
+// Every layout loads what any other layout wrote, bitwise identically.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,14 +18,14 @@ namespace {
 
 std::string text(const Layout& l) { return cat("tp", l.tp, " pp", l.pp, " dp", l.dp, " zero", l.zero); }
 
-// The 50 of powers of two, and some that are none.
+// The 50 power-of-two layouts, and some others.
 std::vector<Layout> all_layouts() {
   std::vector<Layout> out{{1, 1, 3, 1}, {1, 3, 1, 0}, {2, 1, 3, 2}, {1, 1, 5, 0}};
   for (const EightRanks& l : layouts_of_eight()) out.push_back({l.tp, l.pp, l.dp, l.zero});
   return out;
 }
 
-// The weights of a step as one HDF5 file, tensor by tensor; its hash.
+// Exports the weights of a step to one HDF5 file, tensor by tensor; returns its hash.
 std::string export_hash(const std::string& step, const std::string& to) {
   Vfs vfs;
   StepReader reader(vfs, step);
@@ -174,7 +174,7 @@ TEST_CASE("a second copy of a tensor on the same rank is read as well, and never
   CHECK(errors[0] == "");
 }
 
-// A device whose copies happen only when it is synchronized: who forgets to wait reads nothing.
+// A device whose copies happen only on synchronize(): a missing wait reads nothing.
 struct LazyDevice {
   struct Copy {
     void* dst;
@@ -235,10 +235,10 @@ TEST_CASE("only the newest steps are kept, and what an older branch left is set 
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 4, "4") == "");
   CHECK(names() == "3:ok 4:ok 5:abandoned 6:abandoned ");
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 4) == "");
-  // Another run starts over in the same folder: its step 2 is older by number and still what counts.
+  // Another run starts over in the same folder: its step 2 has a lower number but is the current one.
   save(dir.path, {1, 1, 1, 1}, 2, odd_model(), 2);
   CHECK(names() == "2:ok 5:abandoned 6:abandoned ");
-  save(dir.path, {1, 1, 1, 1}, 2, odd_model(), 2);  // and once more: the old step 2 makes room
+  save(dir.path, {1, 1, 1, 1}, 2, odd_model(), 2);  // again: the old step 2 is set aside
   CHECK(load_and_compare(dir.path, {1, 1, 2, 1}, 2) == "");
 }
 

@@ -1,6 +1,6 @@
-// How fast a save is beside a program that only writes the same bytes, and how long an asynchronous one stops training
-// beside a plain copy: ratios of what ran right after each other, their median over the rounds. The figures are for
-// tests/nightly.sh; at every change only that all of it works.
+// Speed of a save against a program that only writes the same bytes, and the stall of an asynchronous save against a
+// plain copy: ratios of back-to-back measurements, median over the rounds. Figures are for tests/nightly.sh; other runs
+// only check that it works.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// Seconds to write and sync these bytes, 4 MiB at a time, past the page cache where the file system allows it.
+// Seconds to write and sync these bytes, 4 MiB at a time, with O_DIRECT where supported.
 double raw_write(const std::string& path, int64_t bytes, const std::byte* data) {
   const double begin = now();
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0600);
@@ -41,7 +41,7 @@ double raw_write(const std::string& path, int64_t bytes, const std::byte* data) 
   return seconds;
 }
 
-// Seconds to read a whole file past the page cache, 4 MiB at a time.
+// Seconds to read a whole file with O_DIRECT, 4 MiB at a time.
 double raw_read(const std::string& path, int64_t bytes, std::byte* to) {
   const double begin = now();
   int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT);
@@ -57,7 +57,7 @@ void forget(const std::string& dir) {
   for (const auto& e : std::filesystem::directory_iterator(dir)) File::open(vfs, e.path().string()).drop_cache();
 }
 
-// Seconds for the checksums of so many bytes, a piece at a time as a save does it.
+// Seconds for the checksums of so many bytes, in chunks as in a save.
 double checksum_seconds(const std::byte* data, int64_t bytes) {
   constexpr size_t kPiece = 256 << 10;
   const double begin = now();
@@ -86,10 +86,10 @@ TEST_CASE("a save writes nearly as fast as the disk, and an asynchronous one sto
     std::vector<std::byte> copy(static_cast<size_t>(bytes));
     Vfs vfs;
     BackgroundSave background(vfs, mesh, host_device(), {});
-    // Nothing is removed: that reads the newer checkpoint whole again, off the path of a save.
+    // Nothing is deleted: that would re-read the newer checkpoint, which is not part of a save.
     const SaveOptions options{.zero_stage = 1, .retention = {.keep = 1000}, .how = {2, true}};
     int64_t step = 0;
-    for (int k = -1; k < rounds; ++k) {  // the first one warms up
+    for (int k = -1; k < rounds; ++k) {  // the first round is a warm-up
       const double raw_s = raw_write(dir.path + "/raw", bytes, static_cast<std::byte*>(same));
       double begin = now();
       save_checkpoint(dir.path, some_state(++step), rank.views, {}, options, mesh, host_device(), {});

@@ -39,7 +39,7 @@ float value_of(const std::string& name, int64_t element, uint32_t version) {
 
 Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vector<std::string> groups) {
   const int tp_rank = rank % l.tp, dp_rank = rank / l.tp % l.dp, pp_rank = rank / l.tp / l.dp;
-  std::vector<ShardView> local;  // of this stage, data not yet set
+  std::vector<ShardView> local;  // of this stage, without data yet
   std::vector<int64_t> numels;
   for (size_t k = 0; k < model.size(); ++k) {
     if (static_cast<int>(k * static_cast<size_t>(l.pp) / model.size()) != pp_rank) continue;
@@ -67,7 +67,7 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         if (l.zero > 0 && r != dp_rank) continue;
         ShardView v = local[static_cast<size_t>(s.tensor)];
         v.name = group + "/" + v.name;
-        // What several tensor ranks hold of a split tensor is the first one's to save.
+        // Slices of a split tensor that several TP ranks hold are saved by the first of them.
         const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
         const int64_t rows = split ? unshared_extent(v.shard, v.pad_rows ? v.pad_rows : v.full[0], l.tp) : 0;
         const int64_t alone = split && v.shard.copies(l.tp) > 1 ? rows * v.local.numel() / v.local[0] : v.local.numel();

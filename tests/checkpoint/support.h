@@ -1,6 +1,6 @@
-// Synthetic ranks for checkpoint tests: parameters of odd shapes cut by tp, pp and dp the way ParamStore cuts them,
-// filled with values that are a pure function of (name, logical element). The filling uses logical_offset(), the code
-// under test its own rectangles: each checks the other.
+// Synthetic ranks for checkpoint tests: parameters of odd shapes, sharded over tp, pp and dp as ParamStore does. Values
+// are a pure function of (name, logical element). Filling uses logical_offset(), the code under test its own
+// rectangles, so each checks the other.
 #pragma once
 #include <functional>
 #include <string>
@@ -16,39 +16,40 @@ struct Param {
   std::string name;
   Shape full;
   ShardSpec shard;
-  bool padded = false;  // dim 0 is padded to a multiple of 8 before the cut
+  bool padded = false;  // dim 0 is padded to a multiple of 8 before sharding
 };
 
-// 1-D, 2-D, fused blocks of 3, a cut along dim 1, padding, rows of one element, three dimensions.
+// 1-D, 2-D, fused blocks of 3, a split along dim 1, padding, rows of one element, three dimensions.
 std::vector<Param> odd_model();
 
 struct Layout {
-  int tp = 1, pp = 1, dp = 1, zero = 1;  // zero 0: each dp rank holds everything and saves its part
+  int tp = 1, pp = 1, dp = 1, zero = 1;  // zero 0: each dp rank holds everything and saves its share
   int world() const { return tp * pp * dp; }
 };
 
-// What one rank holds. `groups`: one flat buffer each.
+// Parameters of one rank. `groups`: one flat buffer each.
 struct Rank {
   Rank(const std::vector<Param>&, const Layout&, int rank,
        std::vector<std::string> groups = {"master", "optim/exp_avg"});
   void fill(uint32_t version = 0);
   void poison();                                       // NaN everywhere
-  std::string difference(uint32_t version = 0) const;  // "" when every element is what fill() wrote and padding is 0
+  // "" when every element equals what fill() wrote and padding is 0.
+  std::string difference(uint32_t version = 0) const;
   std::vector<std::vector<float>> memory;
   std::vector<ShardView> views;
 };
 float value_of(const std::string& name, int64_t element, uint32_t version = 0);
 
-// Plain host memory.
+// Device API on plain host memory.
 const DeviceApi& host_device();
 
-// Runs body(rank, mesh) on threads; returns each rank's error ("" where none), with the exit code in front: "2: text".
+// Runs body(rank, mesh) on threads; returns each rank's error ("" if none), prefixed with its exit code: "2: text".
 std::vector<std::string> run_ranks(const Layout&, const std::function<void(int, const Mesh&)>& body);
 
 TrainState some_state(int64_t step);
 
-// Removed with everything in it, permissions notwithstanding. In memory where that is possible (thousands of fsyncs),
-// on disk when asked.
+// Temporary folder, removed with its contents whatever their permissions. In memory if possible (thousands of fsyncs),
+// on disk on request.
 struct TempDir {
   explicit TempDir(bool on_disk = false);
   ~TempDir();
@@ -61,8 +62,8 @@ void spill(const std::string& path, const std::string& bytes);
 // Saves odd_model() (or `model`) under a layout; throws the first rank's error.
 void save(const std::string& dir, const Layout&, int64_t step, const std::vector<Param>& model = odd_model(),
           int keep = 0);
-// Loads into fresh, poisoned ranks and compares. Returns the errors, or what differs, of all ranks in one text; "" when
-// good.
+// Loads into new, poisoned ranks and compares. Returns the errors or differences of all ranks in one text; "" when
+// equal.
 std::string load_and_compare(const std::string& dir, const Layout&, int64_t step, const std::string& which = "auto",
                              const std::vector<Param>& model = odd_model());
 

@@ -1,5 +1,5 @@
-// ckpt verify, diff and prune below the command line: every kind of damage is named, differences are found whatever the
-// layouts, and nothing needed is deleted.
+// ckpt verify, diff and prune below the command line: every kind of damage is reported, differences are found whatever
+// the layouts, and nothing needed is deleted.
 #include "checkpoint/verify.h"
 
 #include <cmath>
@@ -31,7 +31,7 @@ void flip(const std::string& path, size_t at, char mask = 1) {
   spill(path, bytes);
 }
 
-// One view of the whole tensor with these values.
+// Saves one view of a whole tensor with these values.
 void save_values(const std::string& dir, int64_t step, std::vector<float> values, TrainState state) {
   state.step = step;
   const auto errors = run_ranks({}, [&](int, const Mesh& mesh) {
@@ -72,7 +72,7 @@ TEST_CASE("verify names the file of any changed byte, and in a shard its block, 
       flip(path, at);
     }
   }
-  // The last row of the first tensor in the file, by its bytes.
+  // Locates the last row of the first tensor in the file by its bytes.
   const std::string shard = step_of(dir, 4) + "/rank-00000.h5", bytes = slurp(shard);
   std::string row;
   for (int64_t k = 5 * 20; k < 5 * 21; ++k) {
@@ -114,7 +114,7 @@ TEST_CASE("verify tells damage in memory before the write from damage on disk") 
   const std::string manifest = step_of(dir, 4) + "/manifest.json", index = step_of(dir, 4) + "/rank-00000.idx";
   Manifest m = parse_manifest(slurp(manifest), manifest);
   ShardIndex x = decode_index(slurp(index), index, m.shapes());
-  x.records[2].crc ^= 1;  // what a bit flipped between the snapshot and the write leaves
+  x.records[2].crc ^= 1;  // as left by a bit flip between snapshot and write
   spill(index, encode(x));
   m.files[0].idx_sha256 = sha256_hex(encode(x));
   spill(manifest, to_text(m));
@@ -136,7 +136,7 @@ TEST_CASE("diff sees two layouts of one state as equal and finds a changed eleme
   save(b.path, {1, 1, 1, 1}, 5);
   const DiffReport other = diff_steps(vfs, step_of(a, 4), step_of(b, 5), 1e30);
   CHECK(other.tensors.size() == 20);
-  CHECK_FALSE(other.within);  // tensors are within 1e30, the state is of another step
+  CHECK_FALSE(other.within);  // tensors are within 1e30, the state belongs to another step
   CHECK(std::find(other.state.begin(), other.state.end(), "step: 4 | 5") != other.state.end());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("diff measures by magnitude, representable neighbours and place") {
   CHECK(r.tensors[0].max_ulp == 1u << 22);
   CHECK_FALSE(r.within);
   CHECK(diff_steps(vfs, step_of(a, 4), step_of(b, 4), 0.125).within);
-  // Signed zeros differ in a bit and in nothing else; runs of other names and speeds are no difference.
+  // Signed zeros differ bitwise only; run names and speeds are no difference.
   TrainState s = some_state(7);
   s.run_uuid = "another";
   s.elapsed_seconds = 5;
@@ -208,7 +208,7 @@ TEST_CASE("nothing is deleted while the newest step is damaged") {
     CHECK_THAT(e.what(), Catch::Contains("nothing older was deleted"));
   }
   CHECK(list_steps(dir.path).size() == 3);
-  CHECK(load_and_compare(dir.path, {2, 1, 1, 1}, 2) == "");  // the older one is still there to fall back to
+  CHECK(load_and_compare(dir.path, {2, 1, 1, 1}, 2) == "");  // the older one remains to fall back to
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files of weights: what we write is canonical and comes back, and no claim of a hostile file is believed.
+// Weight files: our output is canonical and round-trips, and no field of a hostile file is trusted.
 #include "checkpoint/weights.h"
 
 #include <sys/resource.h>
@@ -23,7 +23,7 @@ std::string safetensors(const std::string& header, const std::string& data) {
   return std::string(reinterpret_cast<const char*>(&n), 8) + header + data;
 }
 
-// The refusal of a file with these bytes: "65: …"; "" when it was taken.
+// Error for a file with these bytes: "65: ..."; "" when it is accepted.
 std::string refusal(const std::string& bytes, const std::string& name = "x.safetensors") {
   const TempDir dir;
   spill(dir.path + "/" + name, bytes);
@@ -43,12 +43,12 @@ std::vector<float> value(size_t k) {
 }
 
 TEST_CASE("half floats round to nearest even and back") {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every f16 and bf16 comes back as itself
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every f16 and bf16 round-trips
     const auto h = static_cast<uint16_t>(bits);
     if (!std::isnan(f32_from_f16(h))) REQUIRE(f16_from(f32_from_f16(h)) == h);
     if (!std::isnan(f32_from_bf16(h))) REQUIRE(bf16_from(f32_from_bf16(h)) == h);
   }
-  // Between two neighbours: the nearer one, and half way the one with an even last bit.
+  // Between neighbours: the nearer one; at the midpoint the one with an even last bit.
   for (uint32_t h = 1; h < 0x7bff; ++h) {
     const float a = f32_from_f16(static_cast<uint16_t>(h)), b = f32_from_f16(static_cast<uint16_t>(h + 1)),
                 mid = (a + b) / 2;
@@ -58,7 +58,7 @@ TEST_CASE("half floats round to nearest even and back") {
   }
   CHECK(f16_from(65520.f) == 0x7c00);
   CHECK(f16_from(65519.f) == 0x7bff);
-  CHECK(bf16_from(1.00390625f) == 0x3f80);  // half way between two: even
+  CHECK(bf16_from(1.00390625f) == 0x3f80);  // midpoint: to even
   CHECK(bf16_from(1.01171875f) == 0x3f82);
   CHECK(std::isnan(f32_from_bf16(bf16_from(std::nanf("")))));
 }
@@ -214,7 +214,7 @@ TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "
              Catch::StartsWith("65:") && Catch::Contains("b.bias is in other.safetensors, which is not there"));
 }
 
-// Every value of a table in every field: more than two hundred files, none taken, none believed.
+// Every hostile value in every field: more than two hundred files, none accepted.
 TEST_CASE("no claim of a table of hostile values is taken, whichever field makes it", "[R21]") {
   const char* const values[] = {"-1",
                                 "-9223372036854775808",
@@ -284,7 +284,7 @@ TEST_CASE(
       taken += said.empty();
       REQUIRE((said.empty() || said.substr(0, 3) == "65:"));
     }
-  CHECK(taken >= 36 * 3);  // the numbers themselves may be anything
+  CHECK(taken >= 36 * 3);  // the values themselves are unconstrained
 }
 
 TEST_CASE("an exported HDF5 file comes back through the gate with its notes, in every float type") {
@@ -318,7 +318,7 @@ TEST_CASE("a damaged HDF5 file kills at most its reader") {
   for (size_t n : {size_t{0}, size_t{8}, size_t{100}, good.size() / 2, good.size() - 8})
     CHECK_THAT(refusal(good.substr(0, n), "x.h5"), Catch::StartsWith("65:"));
   uint32_t random = 7;
-  for (int k = 0; k < 60; ++k) {  // metadata is checksummed, so most are refused; none may end this process
+  for (int k = 0; k < 60; ++k) {  // metadata is checksummed, so most are rejected; none may crash this process
     std::string bad = good;
     for (int flips = 0; flips < 3; ++flips) {
       random = random * 1664525 + 1013904223;

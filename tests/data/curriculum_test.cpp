@@ -1,4 +1,4 @@
-// Sequence lengths of a curriculum against DeepSpeed's numbers, and the loader that cuts samples to them.
+// Curriculum lengths against DeepSpeed's values, and the loader that truncates samples to them.
 #include "data/curriculum.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ TEST_CASE("lengths rise as DeepSpeed's fixed_linear and fixed_root do") {
   CHECK(lengths(c, steps) == std::vector<int64_t>{64, 64, 64, 128, 256, 512, 896, 960, 1024, 1024});
   c.root = 2;
   CHECK(lengths(c, steps) == std::vector<int64_t>{64, 64, 256, 320, 512, 704, 960, 960, 1024, 1024});
-  c.max = 1000;  // no multiple: reached all the same
+  c.max = 1000;  // not a multiple, but still reached
   CHECK(c.length(1000) == 960);
   CHECK(c.length(1001) == 1000);
 }

@@ -46,7 +46,7 @@ TEST_CASE("all differences of two streams are listed together with the way out")
   now.skip_windows.clear();
   now.sources[0].path = "moved/b";
   now.sources[0].epoch = 0;
-  CHECK(differences(saved, now).empty());  // a position and a name are no differences
+  CHECK(differences(saved, now).empty());  // positions and names are no differences
   now.seed = 5;
   now.seq = 512;
   now.sources[1].idx_sha256 = "aa";
@@ -57,6 +57,6 @@ TEST_CASE("all differences of two streams are listed together with the way out")
                [&] { require_same_stream(saved, now, false); });
   require_same_stream(saved, now, true);
   DataCursor moved = saved;
-  moved.sources[0].cursor = 18;  // same ordinal, other place: the files are not what they were
+  moved.sources[0].cursor = 18;  // same ordinal, other position: the files have changed
   CHECK(differences(saved, moved).size() == 1);
 }

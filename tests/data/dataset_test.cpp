@@ -78,7 +78,7 @@ TEST_CASE("every epoch reads every token once, from any thread, with or without 
   o.cache_dir = dir / "cache";
   const auto first = open_dataset(o);
   CHECK(first->order_hash() == plain->order_hash());
-  o.builder = false;  // finds the files that are there
+  o.builder = false;  // uses the existing files
   const auto second = open_dataset(o);
   CHECK(second->order_hash() == plain->order_hash());
   const int64_t n = plain->size();
@@ -92,7 +92,7 @@ TEST_CASE("every epoch reads every token once, from any thread, with or without 
     for (size_t i = 0; i + 1 < s.size(); ++i) ++seen[static_cast<size_t>(s[i])];
   }
   CHECK(same);
-  int64_t missing = 0;  // only the tail that is shorter than a sample is left out
+  int64_t missing = 0;  // only the tail shorter than a sample is dropped
   for (size_t t = 0; t < seen.size(); ++t) {
     CHECK(seen[t] <= have[t]);
     missing += have[t] - seen[t];
@@ -180,7 +180,7 @@ TEST_CASE("a blend follows shares and runs each dataset through its own epochs")
   REQUIRE(c.sources.size() == 2);
   CHECK((c.sources[0].epoch == 70 && c.sources[0].cursor == 0));
   CHECK((c.sources[1].epoch == 75 && c.sources[1].cursor == 0));
-  o.sources = {{dir / "a", 0}, {dir / "b", 0}};  // proportional to samples: 10 to 4
+  o.sources = {{dir / "a", 0}, {dir / "b", 0}};  // weights proportional to samples: 10 to 4
   const DataCursor p = open_dataset(o)->cursor(14);
   CHECK((p.sources[0].epoch == 1 && p.sources[1].epoch == 1));
   o.order = SampleOrder::kMegatron;
@@ -293,20 +293,20 @@ TEST_CASE("where train or valid would get no document, splits cut tokens, and ne
   CHECK(train->size() == 99);
   CHECK(sample_of(*train, 98)[9] == 891);
   CHECK(train->cursor(0).split == "90,10 of tokens");
-  // Several documents: cut inside of the second, and enough of them are not cut.
+  // Several documents: split inside the second; with enough documents, tokens are not split.
   write_documents(dir / "two", {Sample(30, 1), Sample(70, 2), Sample(20, 3)});
   o.sources = {{dir / "two", 0}};
   o.split = "99,1,0";
   o.seq = 1;
   o.part = 1;
-  CHECK_THROWS(open_dataset(o));  // one token is no sample
+  CHECK_THROWS(open_dataset(o));  // one token is not a sample
   o.split = "95,5";
   CHECK(sample_of(*open_dataset(o), 0) == Sample{3, 3});
   o.split = "60,40";
   warnings.clear();
   CHECK(open_dataset(o)->size() == 19);
   CHECK(warnings.empty());
-  // Shuffled: every token of the share once an epoch, and none of the other share.
+  // Shuffled: every token of the share once per epoch, and none of the other share.
   o = options_for({{dir / "one", 0}}, 9);
   o.whole = false;
   o.split = "90,10";

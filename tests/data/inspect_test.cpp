@@ -21,7 +21,7 @@ TEST_CASE("inspect prints the facts of a token file and its verdict") {
   }
   write_token_meta(dir / "f.meta.json", {.tokenizer_sha256 = "aa", .vocab = 36, .documents = 3, .tokens = 15});
   std::ostringstream beyond;
-  CHECK_FALSE(inspect_file(dir / "f", beyond));  // id 36 of a vocabulary of 36
+  CHECK_FALSE(inspect_file(dir / "f", beyond));  // id 36 in a vocabulary of 36
   CHECK(beyond.str().find("verdict      bad") != std::string::npos);
   std::filesystem::resize_file(dir / "f.bin", 20);
   std::ostringstream bad;

@@ -1,4 +1,4 @@
-// llm.c's order of windows: golden numbers are those of its own loader (llmc/dataloader.h) on files of the same sizes.
+// llm.c's window order: golden values from its own loader (llmc/dataloader.h) on files of the same sizes.
 #include "data/llmc_order.h"
 
 #include <map>
@@ -17,8 +17,8 @@ namespace {
 
 using Numbers = std::vector<int32_t>;
 
-// First tokens of the microbatches of rank 0 and 1 by llm.c: B 2, T 3, two processes, files of 70, 49 and 120 tokens,
-// token k of file f is 1000 (f + 1) + k. Three epochs and a bit.
+// First tokens of llm.c's microbatches of ranks 0 and 1: B 2, T 3, two processes, files of 70, 49 and 120 tokens, token
+// k of file f is 1000 (f + 1) + k. More than three epochs.
 const std::vector<Numbers> kShuffled{
     {3036, 3024, 3012, 3096, 3000, 3060, 3048, 3072, 3084, 2036, 2000, 2012, 2024, 1000,
      1024, 1012, 1036, 1048, 3072, 3024, 3096, 3036, 3084, 3012, 3000, 3060, 3048, 1024,

@@ -1,4 +1,4 @@
-// llm.c's token files: both headers, patterns of shards, every rule of the format, and the samples that come of them.
+// llm.c's token files: both headers, shard patterns, every rule of the format, and the resulting samples.
 #include "data/llmc_tokens.h"
 
 #include <sstream>
@@ -69,7 +69,7 @@ TEST_CASE("llm.c's token files are read with both headers, by name, without .bin
   CHECK(t->unchanged());
   std::filesystem::resize_file(dir / "b_000002.bin", 1028);
   CHECK_FALSE(t->unchanged());
-  write_fixture(dir / "pair");  // a pair stays a pair
+  write_fixture(dir / "pair");  // a pair is still recognised as a pair
   CHECK_FALSE(names_llmc_tokens(dir / "pair"));
   CHECK_FALSE(names_llmc_tokens(dir / "nothing"));
 }

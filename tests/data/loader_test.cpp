@@ -17,10 +17,10 @@ using namespace gt::test;
 namespace {
 std::atomic<int64_t> allocations{0};
 }
-// Counts what the whole program allocates; malloc and free on both sides, which the compiler cannot see through
+// Counts allocations of the whole program; malloc and free on both sides, since the compiler cannot match them through
 // inlining.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
+#ifndef GPT_SANITIZED  // sanitizers replace the allocator: no counting
 void* operator new(size_t n) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(n ? n : 1)) return p;
@@ -34,7 +34,7 @@ namespace {
 using Sample = std::vector<int32_t>;
 constexpr Device kHost{};
 
-// Sample n is seq + 1 numbers that tell n and the position; 7 stands for the end of a document now and then.
+// Sample n is seq + 1 values that encode n and the position; 7 is an occasional end of document.
 class Counting final : public Dataset {
  public:
   explicit Counting(int64_t seq) : seq_(seq) {}
@@ -239,14 +239,14 @@ TEST_CASE("reading is hidden behind a longer step") {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     l.next();
   }
-  CHECK(l.wait_seconds() - waited < 0.25 * steps * 0.003);  // a quarter of what was read, on a machine with other work
+  CHECK(l.wait_seconds() - waited < 0.25 * steps * 0.003);  // a quarter of the read time, on a loaded machine
   CHECK(l.read_seconds() > steps * 0.003);
   Loader slow(data, {.seq = 4, .test_read_ms = 5}, kHost, host_device(), {});
   for (int i = 0; i < 8; ++i) slow.next();
-  CHECK(slow.wait_seconds() > 0.02);  // the reader is the slower one and that is told
+  CHECK(slow.wait_seconds() > 0.02);  // the reader is the bottleneck, and is reported as such
 }
 
-// ---- a device whose copies run later, on a thread of their own
+// ---- a device with asynchronous copies, on a thread of its own
 
 namespace {
 struct Queue {
@@ -406,5 +406,5 @@ TEST_CASE("with late copies and a late consumer every step still sees its own sa
     }
     CHECK(same);
   }
-  CHECK(open_things == 0);  // streams, events and host memory went back
+  CHECK(open_things == 0);  // streams, events and host memory were released
 }

@@ -95,7 +95,7 @@ TEST_CASE("an epoch of 4000 documents has the published SHA-256") {
 
 TEST_CASE("Megatron's order for a fixed number of samples") {
   const MegatronPlan p = plan_megatron(15, 4, 8), whole = plan_megatron(16, 4, 4);
-  CHECK(whole.epochs == 2);  // the last target is a token more than one epoch has
+  CHECK(whole.epochs == 2);  // the last target needs one token more than an epoch has
   CHECK(whole.samples >= 4);
   CHECK(p.epochs == 3);
   CHECK(p.samples == 11);

@@ -33,7 +33,7 @@ struct Workshop : TempDir {
     o.chunk_bytes = 3000;
     return o;
   }
-  // Every document of a token file as text, with <|endoftext|> where it is.
+  // Every document of a token file as text, with <|endoftext|> included.
   std::vector<std::string> texts(const std::string& prefix) const {
     const Tokenizer t = Tokenizer::load(*this / "tok.model");
     const TokenFile f = TokenFile::open(*this / prefix);
@@ -212,7 +212,7 @@ TEST_CASE("a kill between the renames of the end is mended by the next call") {
   write_file(w / "a.txt", made_up_text(100, 5));
   auto o = w.options("a.txt", "out");
   std::string journal, spool;
-  prepare_data(o, [&](const PrepareProgress& p) {  // the last report comes when all is written and nothing is renamed
+  prepare_data(o, [&](const PrepareProgress& p) {  // the last report comes when all is written and nothing renamed
     CHECK(p.input_done == p.input_bytes);
     journal = read_file(w / "out.progress.json");
     spool = read_file(w / "out.len.part");

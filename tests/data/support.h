@@ -1,4 +1,4 @@
-// Small things that the tests of data/ share: a folder that goes away, generated text, token files, a host as a device.
+// Shared by the tests of data/: temporary folder, generated text, token files, host device.
 #pragma once
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ inline void write_file(const std::string& path, const std::string& content) {
 }
 inline std::string read_file(const std::string& path) { return read_whole_file(path); }
 
-// Lines of made-up words with a skewed distribution: enough structure for a tokenizer to find.
+// Lines of generated words with a skewed distribution: enough structure to train a tokenizer.
 inline std::string made_up_text(size_t lines, uint32_t seed = 1) {
   std::mt19937 r(seed), w(99);
   std::vector<std::string> words;
@@ -68,7 +68,7 @@ inline void write_documents(const std::string& prefix, const std::vector<std::ve
   w.finish();
 }
 
-// The file of the format's fixture: documents of 5, 3 and 7 tokens, token k of document i is 10 (i + 1) + k.
+// Writes the format's fixture: documents of 5, 3 and 7 tokens; token k of document i is 10 (i + 1) + k.
 inline void write_fixture(const std::string& prefix, TokenType type = TokenType::kU16) {
   std::vector<std::vector<int32_t>> documents;
   for (int i = 0; i < 3; ++i) {
@@ -78,7 +78,7 @@ inline void write_fixture(const std::string& prefix, TokenType type = TokenType:
   write_documents(prefix, documents, type);
 }
 
-// Documents of 0 to 60 tokens below 1000, by a seeded generator.
+// Documents of 0 to 60 tokens below 1000, from a seeded generator.
 inline std::vector<std::vector<int32_t>> made_up_documents(size_t count, uint32_t seed = 7) {
   std::mt19937 r(seed);
   std::vector<std::vector<int32_t>> documents(count);
@@ -89,7 +89,7 @@ inline std::vector<std::vector<int32_t>> made_up_documents(size_t count, uint32_
   return documents;
 }
 
-// Runs `body`, expects an Error with this exit code whose text has all parts; returns the text.
+// Runs `body`, expects an Error with this exit code whose text contains all parts; returns the text.
 template <class F>
 std::string expect_error(Exit code, const std::vector<std::string>& parts, F&& body) {
   try {
@@ -108,7 +108,7 @@ std::string expect_error(Exit code, const std::vector<std::string>& parts, F&& b
   return "";
 }
 
-// The host as a device without asynchronous work.
+// Host memory as a synchronous device.
 inline const DeviceApi& host_device() {
   static const DeviceApi api = [] {
     DeviceApi d;

@@ -1,4 +1,4 @@
-// The backends as a whole: complete tables, memory, streams, the choice of an instruction set, and good reasons.
+// Backends as a whole: complete tables, memory, streams, instruction set selection, and error reasons.
 #include "kernels/backend.h"
 
 #include <cstdlib>
@@ -119,7 +119,8 @@ TEST_CASE("an instruction set can be forced to anything that the processor has, 
 TEST_CASE("queues of the CUDA driver: as many as there are, or as the user says") {
   const char* name = "CUDA_DEVICE_MAX_CONNECTIONS";
   const std::string expected = std::getenv(name) != nullptr ? std::getenv(name) : "32";
-  if (cuda_backend(nullptr) != nullptr) CHECK(std::getenv(name) == expected);  // else nobody may have asked the driver
+  // Otherwise the driver may not have been queried.
+  if (cuda_backend(nullptr) != nullptr) CHECK(std::getenv(name) == expected);
 }
 
 TEST_CASE("the CUDA backend is there whole, or says why not") {

@@ -1,4 +1,4 @@
-// What is read of a machine's processors, from files as Linux has them.
+// Processor conditions read from files laid out as in Linux's /sys.
 #include "kernels/cpu/conditions.h"
 
 #include <sched.h>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A /sys of our own.
+// A fake /sys.
 struct Sys {
   std::string root = (fs::temp_directory_path() / "gpttrain-sys-XXXXXX").string();
   Sys() { REQUIRE(mkdtemp(root.data()) != nullptr); }

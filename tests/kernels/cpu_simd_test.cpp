@@ -1,6 +1,5 @@
-// The CPU kernels that are not GEMM, where the parity cases do not reach: sizes that are really split among threads,
-// vector functions over their whole range, every value of the half formats, and refusals. Each on every instruction set
-// at hand.
+// CPU kernels other than GEMM, beyond the parity cases: sizes that are split among threads, vector functions over their
+// whole range, every 16-bit value, and argument checks. Each on every available instruction set.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -30,7 +29,7 @@ void on_every_isa(const std::function<void()>& check) {
   set_cpu_isa("auto");
 }
 
-// Tensors of one call, filled with numbers that depend on nothing but the order in which they are asked for.
+// Tensors of one call, filled with values that depend only on the order of requests.
 class Tensors {
  public:
   Tensor f32(Shape s, float low = -1, float high = 1) {
@@ -79,8 +78,8 @@ double relative_error(const Tensor& like, std::vector<std::byte> got, std::vecto
   return all > 0 ? std::sqrt(off / all) : std::sqrt(off);
 }
 
-// Runs from the same start with 1, 2 and 3 threads and by the reference: equal bits, and numbers close to the
-// reference.
+// Runs from the same inputs with 1, 2 and 3 threads and through the reference: bitwise identical across threads, and
+// close to the reference.
 void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& outputs, const Call& call) {
   const Bytes start = snapshot(outputs);
   const auto run = [&](const OpTable& ops, Stream stream) {
@@ -134,7 +133,7 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
     const Tensor gamma = t.f32({cols}), beta = t.f32({cols}), out = t.f32({rows, cols}), mean = t.f32({rows});
     const Tensor rstd = t.f32({rows}), dout = t.f32({rows, cols}), dx = t.f32({rows, cols}), dgamma = t.f32({cols});
     const Tensor dbeta = t.f32({cols}), dbias = t.f32({cols});
-    if (cols > 7) {  // of fewer columns the mean cancels; parity covers them at its own tolerance
+    if (cols > 7) {  // with fewer columns the mean cancels; parity covers them at its own tolerance
       expect_same_for_all_threads("layer_norm", {sum, out, mean, rstd}, [&](auto& ops, Stream s) {
         ops.layer_norm({x, delta, gamma, beta, sum, out, mean, rstd}, s);
       });
@@ -145,7 +144,7 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
                            cols % 2 == 1},
                           s);
     });
-    // The bits of the sum over rows that are read again: a layout may have either.
+    // Bitwise identical to a separate sum over rows: a layout may use either.
     const Tensor again = t.f32({cols});
     const OpTable& ops = *cpu_backend().ops;
     for (const bool more : {false, true}) {
@@ -249,7 +248,7 @@ TEST_CASE("cpu simd: cross-entropy in one pass has the bits of its two halves") 
 }
 
 namespace {
-// The same in two segments, the first of some tiles and a part of one.
+// The same in two segments, the first of several tiles and a partial one.
 std::vector<SegmentOf> in_two(const SegmentOf& all) {
   constexpr int64_t kFirst = 80'001;
   std::vector<SegmentOf> out{all, all};
@@ -344,7 +343,7 @@ TEST_CASE("cpu simd: casts agree with the reference on every half value and arou
     Tensors t;
     const Tensor all = t.raw({65536}, half), wide = t.raw({65536}, DType::kF32), back = t.raw({65536}, half);
     for (int i = 0; i < 65536; ++i) all.as<uint16_t>()[i] = static_cast<uint16_t>(i);
-    // Each half value, its midpoint to the next one, and one f32 step to both sides of that.
+    // Each 16-bit value, its midpoint to the next one, and one f32 step to both sides of that.
     std::vector<float> points;
     for (int i = 0; i < 65536; ++i) {
       const double v = get(all, i);
@@ -455,7 +454,7 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
   const Tensor f8 = t.raw({4, 8}, DType::kF8E4M3);
   const std::string cast = message([&](auto& ops, Stream s) { ops.cast({f, f8}, s); });
   CHECK(cast.find("f8e4m3") != std::string::npos);
-  CHECK_THROWS_AS(cpu_backend().ops->add({f, c, f}, {}), Error);  // sizes that do not fit
+  CHECK_THROWS_AS(cpu_backend().ops->add({f, c, f}, {}), Error);  // mismatched sizes
 }
 
 }  // namespace gt::test

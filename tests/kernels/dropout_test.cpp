@@ -1,5 +1,5 @@
-// What dropout keeps: the fixed bits of the format, the rate and the scale, the same on every backend and for every way
-// to cut a microbatch into rows. (Agreement with the reference is parity_test's business.)
+// Dropout masks: fixed bits, rate and scale, identical on every backend and for every split of a microbatch into rows.
+// (parity_test covers agreement with the reference.)
 #include "kernels/core/dropout.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace gt::test {
 namespace {
 
-// Dropout of ones.
+// Dropout applied to ones.
 std::vector<float> factors(Shape s, const RowDrop& drop) {
   std::vector<float> v(static_cast<size_t>(s.numel()), 1.f);
   const Tensor t{reinterpret_cast<std::byte*>(v.data()), s, DType::kF32, {}};
@@ -70,8 +70,8 @@ TEST_CASE("dropout keeps one element in 1 / (1 - P) and leaves the mean where it
 
 TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
   CHECK_FALSE(drop_mask(1, 0));
-  CHECK_FALSE(drop_mask(1, 0x1p-33));  // below one in 2^32 nothing is dropped
-  CHECK(DropMask{.scale = 2});  // nothing is dropped, all is doubled
+  CHECK_FALSE(drop_mask(1, 0x1p-33));  // below 2^-32: no dropout
+  CHECK(DropMask{.scale = 2});         // nothing dropped, all doubled
   CHECK(drop_mask(1, 0x1p-32).threshold == 1);
   CHECK(drop_mask(1, 0.1).threshold == 429496729u);
   CHECK(drop_mask(1, 0.5).scale == 2);
@@ -135,7 +135,7 @@ TEST_CASE("attention drops the same probabilities whatever rank computes a head"
 
 namespace {
 
-// The case's op with its mask's ordinal as a number, and where the device finds it.
+// Runs the case's op with its sample ordinal passed by value, and by device address.
 template <class Args>
 bool follows_memory(OpCase& c, const Backend& backend, Stream stream) {
   auto* typed = dynamic_cast<CaseOf<Args>*>(&c);

@@ -1,6 +1,6 @@
-// Gradients against central differences of the forward: first the reference, in f64 throughout, which proves the
-// formulas that parity_test measures everything else by; then the CPU table in f32 as a second opinion on that test,
-// with gradients of parameters in f32 and in bf16.
+// Gradients against central differences of the forward. First the reference, in f64 throughout, which validates the
+// formulas behind parity_test; then the CPU table in f32 as a second check of that test, with parameter gradients in
+// f32 and in bf16.
 #include <cmath>
 #include <deque>
 #include <functional>
@@ -16,7 +16,7 @@
 namespace gt::test {
 namespace {
 
-// An objective L = sum of out * weight over outputs of a forward, and what the backward under test says dL/dinput is.
+// Objective L = sum of out * weight over a forward's outputs, and dL/dinput from the backward under test.
 class Problem {
  public:
   Problem(const OpTable& table, DType t, double step, double tolerance, DType parameters)
@@ -44,24 +44,24 @@ class Problem {
     for (size_t i = 0; i < v.size(); ++i) set(t, static_cast<int64_t>(i), v[i]);
     return t;
   }
-  // The objective counts this output, with weights that are also its gradient.
+  // Adds this output to the objective; returns its weights, which are also its gradient.
   Tensor weight_of(const Tensor& out) {
     const Tensor w = random(out.shape);
     objective_.emplace_back(out, w);
     return w;
   }
-  // Where the backward puts dL/dinput.
+  // Allocates the tensor for the backward's dL/dinput.
   Tensor gradient_of(const char* name, const Tensor& input) {
     inputs_.push_back({name, input, empty(input.shape)});
     return inputs_.back().grad;
   }
-  // The same of a parameter.
+  // The same for a parameter.
   Tensor weight_gradient_of(const char* name, const Tensor& input) {
     inputs_.push_back({name, input, empty(input.shape, parameters_)});
     return inputs_.back().grad;
   }
 
-  // A handful of random directions per input.
+  // Checks a few random directions per input.
   void check() {
     forward();
     backward();
@@ -106,7 +106,7 @@ class Problem {
     return (up - down) / (2 * step_);
   }
 
-  DType parameters_;  // type of their gradients
+  DType parameters_;  // dtype of parameter gradients
   double step_, tolerance_;
   std::deque<std::vector<std::byte>> memory_;
   std::vector<Input> inputs_;
@@ -114,7 +114,7 @@ class Problem {
 };
 
 // Runs the problem with the reference in f64 and with the CPU table in f32. f32 leaves few digits in a difference, so
-// the step is large and the tolerance with it: bf16 gradients stay within it.
+// step and tolerance are large; bf16 gradients stay within it.
 void expect_gradients(const std::function<void(Problem&)>& state) {
   {
     Problem exact(reference_ops(), DType::kF64, 1e-5, 1e-6, DType::kF64);

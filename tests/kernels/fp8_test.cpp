@@ -1,4 +1,4 @@
-// The two formats of 8 bits: every code, every midpoint between neighbours, both ends of the range.
+// FP8 formats: every code, every midpoint between neighbours, both ends of the range.
 #include "kernels/core/fp8.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 constexpr DType kFormats[] = {DType::kF8E4M3, DType::kF8E5M2};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What the reference, which shares no line with fp8.h, says that a code is worth.
+// Value of a code according to the reference, which shares no code with fp8.h.
 double value_of(uint8_t code, DType t) { return get({reinterpret_cast<std::byte*>(&code), {1}, t, {}}, 0); }
 
 uint8_t e4m3(float x) { return fp8_encode(x, fp8_format(DType::kF8E4M3)); }
@@ -79,7 +79,7 @@ TEST_CASE("fp8: fixtures, saturation and NaN") {
     CHECK(e5m2(nan) == 0x7F);
   }
   CHECK(e4m3(-0.f) == 0x80);
-  CHECK(e4m3(1e-40f) == 0);  // below the smallest f32 that is normal
+  CHECK(e4m3(1e-40f) == 0);  // below the smallest normal f32
 }
 
 TEST_CASE("fp8: the scale takes the largest value to the largest code, and nothing to infinity") {
@@ -93,7 +93,7 @@ TEST_CASE("fp8: the scale takes the largest value to the largest code, and nothi
       CHECK(std::isnormal(1 / scale));
       if (amax > 1e-30f) CHECK(fp8_encode(amax * scale, f) == f.largest_code);
     }
-    CHECK(fp8_encode(kInfinity * fp8_scale(kInfinity, f), f) == 0x7F);  // an overflow is not lost
+    CHECK(fp8_encode(kInfinity * fp8_scale(kInfinity, f), f) == 0x7F);  // an overflow stays visible
     CHECK(fp8_encode(1 * fp8_scale(kInfinity, f), f) == 0);
   }
 }

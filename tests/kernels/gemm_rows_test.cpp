@@ -1,4 +1,4 @@
-// Gemm::by_rows: what generation stands on.
+// Gemm::by_rows, which generation relies on.
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -70,7 +70,7 @@ TEST_CASE("gemm by rows: a row's bits do not depend on how many rows there are, 
   for (const char* isa : {"scalar", "avx2", "avx512", "auto"}) {
     try {
       set_cpu_isa(isa);
-    } catch (const Error&) { continue; }  // this processor lacks it
+    } catch (const Error&) { continue; }  // not supported by this processor
     INFO(isa);
     for (const DType t : {DType::kF32, DType::kBF16})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {64, 32}, {100, 300}, {129, 17}, {96, 520}})

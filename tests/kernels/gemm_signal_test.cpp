@@ -1,4 +1,4 @@
-// Signal handlers beside GEMM: oneDNN's generated code moves the stack pointer into its heap buffer, where a handler's
+// Signal handlers during GEMM: oneDNN's generated code points the stack pointer into its heap buffer, where a handler's
 // frame would overwrite what lies below (kernels/cpu/signals_blocked.h).
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace {
 
 volatile sig_atomic_t handled = 0, off_the_stack = 0;
 
-// The stack of the calling thread as [begin, end).
+// Stack of the calling thread as [begin, end).
 struct Stack {
   uintptr_t begin = 0, end = 0;
   Stack() {
@@ -43,11 +43,11 @@ void on_alarm(int, siginfo_t*, void*) {
     off_the_stack = off_the_stack + 1;
 }
 
-// Weight gradients of a long inner dimension under an alarm every 200 us. 0: every handler ran on the caller's stack.
+// Computes weight gradients of a long inner dimension under an alarm every 200 us. 0: all handlers ran on the stack.
 int multiply_under_alarms(int threads) {
   caller_stack = Stack();
   caller = pthread_self();
-  for (const int n : {SIGABRT, SIGSEGV}) signal(n, SIG_DFL);  // a ruined heap ends the child at once
+  for (const int n : {SIGABRT, SIGSEGV}) signal(n, SIG_DFL);  // a corrupted heap ends the child at once
   struct sigaction action {};
   action.sa_sigaction = on_alarm;
   action.sa_flags = SA_RESTART | SA_SIGINFO;

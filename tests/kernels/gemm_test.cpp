@@ -1,4 +1,4 @@
-// GEMM of the CPU backend against sums in double; bits, packing and allocations.
+// CPU GEMM against f64 sums; determinism, packing and allocations.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ using cpu::CpuContext;
 
 namespace {
 
-// Calls of operator new while counting, by who asked: oneDNN's primitive_execute makes small tables of its own.
+// Calls of operator new while counting, by caller: oneDNN's primitive_execute allocates small tables of its own.
 std::atomic<bool> counting{false};
 std::atomic<int64_t> ours{0}, of_onednn{0};
 
@@ -38,7 +38,7 @@ void count_allocation(void* caller) {
 
 }  // namespace
 
-#ifndef GPT_SANITIZED  // a sanitizer brings its own allocator: nothing is counted then
+#ifndef GPT_SANITIZED  // sanitizers replace the allocator: no counting
 void* operator new(size_t bytes) {
   count_allocation(__builtin_return_address(0));
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
@@ -58,7 +58,7 @@ void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p);
 
 namespace {
 
-// A host matrix of any floating type, filled with uniform numbers of a named stream.
+// A host matrix of any floating dtype, filled with uniform values of a named stream.
 struct Matrix {
   std::vector<uint64_t> bytes;
   Tensor tensor;
@@ -109,7 +109,7 @@ struct Problem {
     if (o.epilogue != Epilogue::kNone) args.aux = (aux = Matrix(m, n, o.aux, 4)).tensor;
   }
 
-  // The largest error against double sums, in units of what the types and the sum's length allow.
+  // Largest error against f64 sums, in units of what dtypes and sum length allow.
   double error() const {
     const auto spacing = [](DType t) { return t == DType::kBF16 ? 1.0 / 256 : t == DType::kF16 ? 1.0 / 2048 : 0; };
     const double unit = std::max(spacing(with.out), spacing(with.aux)) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
@@ -163,7 +163,7 @@ std::vector<Options> all_options() {
   return list;
 }
 
-// A version for each type of weight: they may share an address in turn.
+// A version for each dtype of weight: they may use one address in turn.
 std::vector<Options> few_options() {
   return {{},
           {.trans_a = true, .accumulate = true},
@@ -205,14 +205,14 @@ TEST_CASE("gemm equals sums in double for every transpose, accumulation, bias an
 
 TEST_CASE("gemm takes half inputs, and f32 or the same half type for bias, aux and out in any mix") {
   const Size best[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}}, others[] = {{7, 13, 5}, {66, 20, 33}};
-  // The best first: oneDNN stays with the limit of its first use, and has its bf16 kernels then.
+  // The best first: oneDNN keeps the limit of its first use, and then has its bf16 kernels.
   for (auto set = static_cast<int>(cpu::best_isa()); set >= 0; --set) {
     const char* isa = cpu::name_of(static_cast<cpu::Isa>(set));
     CAPTURE(isa);
     set_cpu_isa(isa);
     const std::span<const Size> some = set == static_cast<int>(cpu::best_isa()) ? std::span<const Size>(best) : others;
     for (const DType half : {DType::kBF16, DType::kF16}) {
-      CpuContext two(2);  // new: its weights share addresses and versions with the last one's
+      CpuContext two(2);  // new: its weights share addresses and versions with the previous one's
       run_all(two, half, DType::kF32, DType::kF32, DType::kF32, some);
       run_all(two, half, half, half, half, some);
       run_all(two, half, half, DType::kF32, DType::kF32, some);
@@ -225,7 +225,7 @@ TEST_CASE("gemm takes half inputs, and f32 or the same half type for bias, aux a
 TEST_CASE("gemm rounds to nearest even, and what is too large for f16 to infinity") {
   for (const DType half : {DType::kBF16, DType::kF16}) {
     CAPTURE(name_of(half));
-    const float step = half == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing behind 1
+    const float step = half == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing above 1
     Matrix a(1, 2, half, 1), b(2, 4, half, 2), bias(1, 4, DType::kF32, 3), out(1, 4, half, 4);
     const float sums[] = {1 + step, 1 + 3 * step, 65520.0f, -1e30f};
     for (int i = 0; i < 2; ++i) a.set(i, 0);
@@ -263,7 +263,7 @@ TEST_CASE("a half weight is converted and packed once a version") {
 TEST_CASE("gemm on panels in a blocked layout equals sums in double") {
   CpuContext two(2);
   two.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
-  const Size some[] = {{65, 129, 33}, {64, 260, 9}};  // the kernels for these are oneDNN's slow reference
+  const Size some[] = {{65, 129, 33}, {64, 260, 9}};  // oneDNN has only its slow reference kernels for these
   run_all(two, DType::kF32, DType::kF32, DType::kF32, DType::kF32, some);
   CHECK(two.gemm().packs() > 0);
 }
@@ -341,11 +341,11 @@ TEST_CASE("a packed weight is packed again when its version changes, and only th
   CHECK(p.error() <= 1);
   for (int64_t i = 0; i < p.b.tensor.numel(); ++i) p.b.set(i, -2 * static_cast<float>(p.b.at(i)));
   CHECK(run() == 1);
-  CHECK(p.error() > 1);  // the copy of version 7 is what was promised not to change
+  CHECK(p.error() > 1);  // version 7 promised not to change, so its stale copy is used
   p.args.b_version = 8;
   CHECK(run() == 2);
   CHECK(p.error() <= 1);
-  // The other layout of the same bytes is an entry of its own.
+  // The other orientation of the same bytes is a separate entry.
   Matrix dy(65, 300, DType::kF32, 9), dx(65, 40, DType::kF32, 9);
   cpu::gemm({.a = dy.tensor, .b = p.b.tensor, .out = dx.tensor, .b_version = 8}, stream_of(context));
   CHECK(context.gemm().packs() == 3);
@@ -370,7 +370,7 @@ TEST_CASE("a warm gemm asks for no memory and compiles nothing") {
     counting = false;
     CHECK(ours == 0);
     CHECK(context.gemm().kernels() == kernels);
-    // What oneDNN's execute allocates for itself: tables of arguments, a few a tile.
+    // Allocated inside oneDNN's execute: argument tables, a few per tile.
     CHECK(of_onednn <= static_cast<int64_t>(problems.size()) * 6 * 16);
     UNSCOPED_INFO("allocations inside oneDNN: " << of_onednn.load());
   }
@@ -409,7 +409,7 @@ TEST_CASE("the GELU of the epilogue is within 1e-6 of the formula, equal on all 
     if (first_value.empty()) first_value = value, first_grad = grad;
     CHECK(std::memcmp(value.data(), first_value.data(), value.size() * 4) == 0);
     CHECK(std::memcmp(grad.data(), first_grad.data(), grad.size() * 4) == 0);
-    // An element's bits do not depend on its place in the row.
+    // An element's bits do not depend on its position in the row.
     for (int64_t n : {1, 2, 5, 17}) {
       float tail[17];
       rows.gelu(x.data() + 9000, tail, n);

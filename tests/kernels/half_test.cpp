@@ -1,6 +1,6 @@
-// What a CPU op makes of halves: the bits of its f32 form on the widened operands, each result rounded once. So the
-// finite differences of the f32 ops (finite_difference_test.cpp) speak for halves too, whose own rounding is too coarse
-// to difference. Beside parity_test, which compares with the reference at the tolerance of the type.
+// CPU ops on 16-bit tensors are bitwise identical to their f32 form on widened operands, each result rounded once. So
+// the finite differences of the f32 ops (finite_difference_test.cpp) cover 16-bit types too, whose own rounding is too
+// coarse to difference. Complements parity_test, which compares with the reference at the dtype's tolerance.
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -35,7 +35,7 @@ class Memory {
   std::deque<std::vector<std::byte>> memory_;
 };
 
-// Runs the op on args and on a copy whose halves are f32; results have to be the same bits after rounding.
+// Runs the op on args and on a copy with 16-bit tensors widened to f32; results must match bitwise after rounding.
 template <class Args>
 class Twin {
  public:
@@ -78,7 +78,7 @@ void for_every_half(F f) {
     try {
       set_cpu_isa(isa);
     } catch (const Error&) {
-      break;  // ascending: this processor has no more
+      break;  // ascending: the rest is unsupported too
     }
     for (const DType t : {DType::kBF16, DType::kF16}) {
       INFO(isa << ' ' << name_of(t));
@@ -128,7 +128,7 @@ TEST_CASE("half: norms have the bits of f32, rounded once, and norm a half sum a
             {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
         .check("layer_norm_grad");
 
-    // The bias in front: the bits of the sum over rows of what was stored, with dropout and without.
+    // Preceding bias gradient: bitwise identical to sum_rows of what was stored, with and without dropout.
     for (const RowDrop& drop : {RowDrop{}, {drop_mask(4, 0.2), 7, 1}}) {
       const Tensor ddelta = drop ? m.make(s, t) : Tensor{}, dbias = m.make({129}, kF32), again = m.make({129}, kF32);
       ops.layer_norm_grad({.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = out, .dsum = dsum, .dx = dx,
@@ -137,7 +137,7 @@ TEST_CASE("half: norms have the bits of f32, rounded once, and norm a half sum a
       CHECK(std::memcmp(dbias.data, again.data, static_cast<size_t>(dbias.bytes())) == 0);
     }
 
-    // With a branch: the same as the sum first, rounded, and then its norm.
+    // With a residual branch: identical to a rounded sum followed by its norm.
     const Tensor added = m.make(s, t), alone = m.make(s, t), mean_alone = m.make({70}, kF32);
     ops.layer_norm({x, dsum, gamma, beta, sum, out, mean, rstd}, {});
     ops.add({x, dsum, added}, {});

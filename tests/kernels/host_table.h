@@ -1,4 +1,4 @@
-// Tables of segments in the memory of the CPU, made on the spot.
+// Segment tables in CPU memory, for tests.
 #pragma once
 #include <deque>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace gt::test {
 
-// What one segment is made of; tensors that are not given are not there.
+// Tensors of one segment; omitted ones are absent.
 struct SegmentOf {
   Tensor master, grad, m, v, value;
   float weight_decay = 0;
@@ -17,7 +17,7 @@ struct SegmentOf {
 
 class HostTables {
  public:
-  // Good for as long as this object. Types are those of the first segment that has such a tensor.
+  // Valid as long as this object. Dtypes are those of the first segment that has the tensor.
   SegmentTable table(const std::vector<SegmentOf>& list) {
     const auto type = [&](Tensor SegmentOf::*t) {
       for (const SegmentOf& s : list)

@@ -1,5 +1,5 @@
-// `test_kernels [.bench]`: the large case of each op on every backend at hand, as a table. It measures, it asserts
-// nothing about time.
+// `test_kernels [.bench]`: times the large case of each op on every available backend, as a table. Asserts nothing
+// about time.
 #include <cstdio>
 #include <string>
 

@@ -13,9 +13,9 @@ namespace gt::test {
 namespace {
 
 constexpr int64_t kGuard = 256;
-constexpr std::byte kPoison{0xFF};      // NaN in every floating type
-constexpr std::byte kWriteGuard{0xA5};  // around outputs: no value that a stray write leaves unchanged
-// Around inputs the guards are NaN, so that a stray read spoils the result.
+constexpr std::byte kPoison{0xFF};      // NaN in every floating dtype
+constexpr std::byte kWriteGuard{0xA5};  // around outputs: detects stray writes
+// Guards around inputs are NaN, so a stray read spoils the result.
 
 std::byte guard_of(Access a) { return a == Access::kIn ? kPoison : kWriteGuard; }
 
@@ -103,7 +103,7 @@ void OpCase::prepare(uint64_t seed) {
     const Tensor t{image.data() + begin(b), b.shape, b.dtype, Device{}};
     std::fill_n(t.data, t.bytes(), kPoison);
     if (b.fill) {
-      // Big cases repeat what they draw: drawing would take longer than timing.
+      // Big cases repeat their draws: drawing would take longer than timing.
       const int64_t drawn = big ? std::min<int64_t>(t.numel(), 1 << 16) : t.numel(), part = drawn * size_of(b.dtype);
       const Tensor head = big ? Tensor{t.data, {drawn}, b.dtype, Device{}} : t;
       b.fill(head, stream_key(seed, cat(op, '/', name, '/', b.label)));
@@ -155,7 +155,7 @@ std::string OpCase::judge_block(size_t index, const std::vector<std::byte>& got)
     error += (h - w) * (h - w);
     norm += w * w;
   }
-  // An expected result of nothing but zeros has to be met exactly.
+  // An all-zero expected result must be met exactly.
   const double relative = error == 0  ? 0
                           : norm == 0 ? std::numeric_limits<double>::infinity()
                                       : std::sqrt(error / norm);

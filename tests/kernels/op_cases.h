@@ -1,6 +1,6 @@
-// ONE list of cases per op, for parity between backends and the reference, and for the micro-benchmark. A case owns
-// host images of every tensor of its argument struct: fresh random inputs per seed, outputs poisoned with NaN, guard
-// bytes on both sides. It can run on any backend that offers memory and an op table; it knows no backend.
+// The list of cases per op, used for parity between backends and the reference, and for the micro-benchmark. A case
+// owns host images of every tensor of its argument struct: fresh random inputs per seed, outputs poisoned with NaN,
+// guard bytes on both sides. It runs on any backend with memory and an op table.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,46 +12,46 @@
 
 namespace gt::test {
 
-// Puts values into a host tensor; `key` differs for every tensor and seed.
+// Fills a host tensor; `key` differs for every tensor and seed.
 using Fill = std::function<void(const Tensor&, uint64_t key)>;
 Fill normal(double scale = 1, double mean = 0);
-Fill positive();                       // squares of normal numbers, for second moments
-Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends drawn when there is room
-Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so that the op has to write there
+Fill positive();                       // squares of normal samples, for second moments
+Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both bounds drawn when there is room
+Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so the op must write there
 
 constexpr DType kHalves[] = {DType::kBF16, DType::kF16};
-// What one rounding to this type may change, relative; f32: what sums of our lengths lose.
+// Relative error of one rounding to this dtype; f32: error of sums of the tested lengths.
 constexpr double unit_of(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 1e-5; }
 inline std::string suffix(DType t) { return t == DType::kF32 ? "" : cat(" ", name_of(t)); }
-// How gradients of parameters are kept, whatever else an op has (ops.h, G).
+// Dtypes of parameter gradients, independent of the op's other tensors (ops.h, G).
 constexpr DType kGradients[] = {DType::kF32, DType::kBF16};
 inline std::string grad_suffix(DType t) { return t == DType::kF32 ? "" : cat(", gradient ", name_of(t)); }
 
 enum class Access : uint8_t { kIn, kOut, kInOut };
 
-// The bytes of every block of a case, guards included, in the order of the case's blocks.
+// Bytes of every block of a case, guards included, in block order.
 using Images = std::vector<std::vector<std::byte>>;
 
 class OpCase {
  public:
   std::string op, name;
-  double tolerance = 1e-5;  // relative L2 of every output; 0: the same bits
+  double tolerance = 1e-5;  // relative L2 error of every output; 0: bitwise identical
   double flops = 0;
-  double untouched = 0;     // bytes of the tensors that the op has no reason to read
-  bool big = false;         // for the benchmark only: the reference would take minutes
-  bool non_finite = false;  // inf and nan belong to the expected result; elsewhere they are a mistake of the case
-  int skew = 0;  // every tensor starts this many elements after an aligned address, as slices of flat buffers do
-  std::string skewed;  // of which label; empty: every tensor
+  double untouched = 0;     // bytes of tensors that the op need not read
+  bool big = false;         // benchmark only: the reference would take minutes
+  bool non_finite = false;  // inf and NaN are part of the expected result; elsewhere they are a bug in the case
+  int skew = 0;        // every tensor starts this many elements after an aligned address, like slices of flat buffers
+  std::string skewed;  // label it applies to; empty: every tensor
 
   virtual ~OpCase() = default;
 
-  // Draws inputs and computes what the reference makes of them (not for `big` cases).
+  // Draws inputs and computes the reference result (not for `big` cases).
   void prepare(uint64_t seed);
   // Uploads, runs once through backend.ops, downloads.
   Images run(const Backend& backend, Stream stream) const;
-  // Empty when the images agree with the reference, inputs and guards are untouched; otherwise what differs where.
+  // Returns "" when the images agree with the reference and inputs and guards are intact; else the first mismatch.
   std::string judge(const Images& got) const;
-  // Seconds of one call, the median of `repeats` after a warm-up.
+  // Returns seconds per call: median of `repeats` after a warm-up.
   double time(const Backend& backend, Stream stream, int repeats) const;
   // Bytes that an ideal kernel moves: inputs once, outputs once.
   double bytes() const;
@@ -66,12 +66,12 @@ class OpCase {
   };
   std::vector<Block> blocks_;
 
-  // Points the argument struct's tensors at these addresses (one a block) and calls the op / the case's derive().
+  // Binds the argument struct's tensors to these addresses (one per block) and calls the op, or the case's derive().
   virtual void call(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const = 0;
   virtual void derive_inputs(const std::vector<std::byte*>& data) const = 0;
 
  private:
-  int64_t begin(const Block& b) const;  // byte of its image where the tensor starts
+  int64_t begin(const Block& b) const;  // byte offset of the tensor in its image
   int64_t image_bytes(const Block& b) const;
   std::vector<std::byte*> host_pointers(Images& images) const;
   std::string judge_block(size_t index, const std::vector<std::byte>& got) const;
@@ -97,8 +97,8 @@ class CaseOf final : public OpCase {
     Tensor Args::*own_ = nullptr;
     Tensor Fp8Out::*fp8_ = nullptr;
   };
-  Args args;  // flags and numbers; the tensors are bound when the case runs
-  // Fills inputs that other ops compute, on the host, from those drawn. A `big` case keeps the random ones.
+  Args args;  // flags and numbers; tensors are bound when the case runs
+  // Computes inputs that other ops produce, on the host, from the drawn ones. A `big` case keeps the random ones.
   std::function<void(const Args&)> derive;
 
   CaseOf(std::string case_name) { op = OpOf<Args>::kInfo.name, name = std::move(case_name); }
@@ -112,11 +112,11 @@ class CaseOf final : public OpCase {
   CaseOf& inout(Field f, const char* label, Shape s, Fill fill = normal(), DType t = DType::kF32) {
     return add(f, label, s, t, Access::kInOut, std::move(fill));
   }
-  // An output, or with `accumulate` a sum that goes on.
+  // An output, or with `accumulate` a running sum.
   CaseOf& result(Field f, const char* label, Shape s, bool accumulate, DType t = DType::kF32) {
     return accumulate ? inout(f, label, s, normal(), t) : out(f, label, s, t);
   }
-  // One more segment of the op's table, and what the last one has; types in args.table.
+  // Appends a segment to the op's table; the following calls add tensors to it; dtypes in args.table.
   CaseOf& segment(Segment numbers) {
     segments_.push_back({numbers, {}});
     return *this;
@@ -148,7 +148,7 @@ class CaseOf final : public OpCase {
   }
 
  private:
-  // The op lists this tensor by this name, and writes it where the case says that it does.
+  // Checks that the op declares this tensor under this name, and writes it as the case specifies.
   static void check_listed(Field f, const char* label, Access access) {
     Args dummy{};
     bool listed = false;
@@ -171,7 +171,7 @@ class CaseOf final : public OpCase {
     }
     return a;
   }
-  // Made once for the same tensors: calls are timed.
+  // Cached for the same tensors, since calls are timed.
   SegmentTable table(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const
       requires OverSegments<Args> {
     if (made_ && made_for_ == data) return made_->tables().front();
@@ -205,7 +205,7 @@ class CaseOf final : public OpCase {
 using OpCases = std::vector<std::unique_ptr<OpCase>>;
 OpCases op_cases();  // all of them, unprepared
 
-// The families.
+// One function per family.
 void add_matrix_cases(OpCases&);       // op_cases_matrix.cpp
 void add_elementwise_cases(OpCases&);  // op_cases_elementwise.cpp
 void add_model_cases(OpCases&);        // op_cases_model.cpp

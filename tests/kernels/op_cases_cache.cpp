@@ -1,4 +1,4 @@
-// Cases of the key-value cache: rows of several sequences at several positions, grouped queries, every type.
+// KV cache cases: rows of several sequences at several positions, grouped queries, every dtype.
 #include <cmath>
 
 #include "tests/kernels/op_cases.h"
@@ -37,7 +37,7 @@ void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capa
 }  // namespace
 
 void add_cache_cases(OpCases& to) {
-  add_cache(to, 12, 12, 64, 1024, DType::kF32, true);  // to be timed
+  add_cache(to, 12, 12, 64, 1024, DType::kF32, true);  // for the benchmark
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, 4, 2, 8, capacity, t);
     add_cache(to, 3, 1, 80, 129, t);

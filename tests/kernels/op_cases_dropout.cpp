@@ -1,5 +1,5 @@
-// Cases of dropout, alone and inside the norm and attention: slices of a microbatch's rows, rows that begin and end
-// inside a counter, heads of a later tensor rank.
+// Dropout cases, alone and fused into norm and attention: slices of a microbatch's rows, rows that begin and end inside
+// a counter, heads of a later TP rank.
 #include <cmath>
 
 #include "kernels/core/rng.h"
@@ -11,7 +11,7 @@ namespace {
 
 DropMask mask_of(double p) {
   DropMask m = drop_mask(stream_key(1234, "dropout/test"), p);
-  m.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of what 32 bits hold
+  m.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of 2^32
   return m;
 }
 
@@ -35,14 +35,14 @@ void add_rows(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big =
   onto.inout(&Dropout::x, "x", s, normal(), t).alias(&Dropout::out, &Dropout::x);
   for (auto* c : {&plain, &onto}) {
     c->args.drop = d;
-    c->tolerance = t == DType::kF32 ? 0 : unit_of(t);  // one product of f32 numbers: the same bits everywhere
+    c->tolerance = t == DType::kF32 ? 0 : unit_of(t);  // a single f32 multiplication: bitwise identical everywhere
     c->flops = static_cast<double>(s.numel());
     c->big = big;
     c->skew = skew;
   }
 }
 
-// t: of the rows, w: of the branch that is dropped.
+// t: dtype of the rows; w: of the dropped branch.
 void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, DType w = DType::kF32, bool big = false) {
   const std::string name = describe(s, d, t) + (w == t ? "" : cat(" branch ", name_of(w))) + " dropout";
   const int64_t rows = s.rows(), cols = s.cols();
@@ -115,7 +115,7 @@ void add_dropout_cases(OpCases& to) {
   add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
   add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
   for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
-  for (const int64_t cols : {7, 768}) {  // nothing dropped, all multiplied
+  for (const int64_t cols : {7, 768}) {  // nothing dropped, all scaled
     add_rows(to, {11, cols}, {only_scale(1.25f), 4, 5});
     add_norms(to, {67, cols}, {only_scale(1.25f), 16, 32});
   }

@@ -1,4 +1,4 @@
-// Cases of the ops that visit every element once: add, axpy, scale, copy, bias, row sums, cast, GELU.
+// Elementwise cases: add, axpy, scale, copy, bias, column sums, cast, GELU.
 #include <cmath>
 #include <limits>
 
@@ -66,7 +66,7 @@ void add_gelus(OpCases& to, Shape s, DType t) {
   }
 }
 
-// f32 beside a half type, as the residual stream and GELU of AMP O1 and the norm weights of O2 have it.
+// f32 beside 16-bit, as in the residual stream and GELU of AMP O1 and the norm weights of O2.
 void add_mixes(OpCases& to, Shape s, DType h) {
   constexpr DType kF = DType::kF32;
   for (const auto& [a, b] : {std::pair{kF, h}, {h, kF}}) {
@@ -98,14 +98,14 @@ void add_mixes(OpCases& to, Shape s, DType h) {
   }
 }
 
-// Every thread's share begins and ends where it may; sums overflow f16 alone.
+// Sizes where thread ranges begin and end anywhere; sums overflow f16 only.
 void add_halves(OpCases& to, DType h) {
   for (const auto& [rows, cols] : kSizes) {
     const Shape s{rows, cols};
     add_adds(to, s, h);
     add_biases(to, s, h);
     add_gelus(to, s, h);
-    if (s.numel() != 1) add_mixes(to, s, h);  // a single gradient may be near a zero of gelu': all rounding
+    if (s.numel() != 1) add_mixes(to, s, h);  // a single gradient may be near a zero of gelu': rounding error only
   }
   add_adds(to, {1000}, h, 1);
   add_adds(to, {3, 30000}, h);

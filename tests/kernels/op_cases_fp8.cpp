@@ -1,5 +1,5 @@
-// Cases of numbers of 8 bits: tiles that are cut, values beyond the range, amaxes of 0 and next to it; products of all
-// pairs of formats, onto every type.
+// FP8 cases: partial tiles, values out of range, amax 0 and nearly 0; GEMMs of all format pairs into every output
+// dtype.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes,
   c.flops = static_cast<double>(rows * cols);
 }
 
-// Codes of what stands in front of a product, with the sums over rows and the largest element that go with them.
+// Quantization of GEMM inputs derived by `of`, with the column sums and amax that go with it.
 CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, CodesOf of,
                               bool accumulate, DType sums) {
   using Q = QuantizeFp8;
@@ -41,12 +41,12 @@ CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, 
   c.args.of = of;
   c.args.accumulate = accumulate;
   c.args.fp8.seen_anew = accumulate;
-  c.tolerance = std::max(4e-3, unit_of(sums));  // a code in some thousands is its neighbour
+  c.tolerance = std::max(4e-3, unit_of(sums));  // one quantized value in thousands rounds to its neighbour
   c.flops = static_cast<double>(rows * cols);
   return c;
 }
 
-// Only looked at: what `current` scaling does first.
+// amax only: first step of `current` scaling.
 void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, CodesOf of) {
   using Q = QuantizeFp8;
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] looked at, ", static_cast<int>(of), suffix(t)));
@@ -59,7 +59,7 @@ void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, CodesOf of) {
   c.flops = static_cast<double>(rows * cols);
 }
 
-// A norm that gives codes: `out` may be left out, and so may either of the two.
+// A norm with FP8 output: `out` may be omitted, and so may rowwise or columnwise data.
 CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted, bool delta, bool out,
                             const char* what = "") {
   using N = LayerNorm;
@@ -76,13 +76,13 @@ CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wa
   if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E4M3);
   c.out(&Fp8Out::inverse, "inverse", {1});
   if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
-  c.tolerance = 8e-3;  // a rounding error of a half takes a code in some thousands to its neighbour
+  c.tolerance = 8e-3;  // a 16-bit rounding error moves one quantized value in thousands to its neighbour
   c.flops = static_cast<double>(8 * rows * cols);
   return c;
 }
 
 void add_norms(OpCases& to) {
-  // 48 KB of codes: before wider rows, for which the same kernels' limit is raised once and for all.
+  // 48 KB of FP8 data: before wider rows, for which the same kernels' shared memory limit is raised permanently.
   for (const int64_t cols : {3072, 6144}) add_norm(to, 16, cols, DType::kBF16, Wanted::kBoth, true, false);
   for (const DType t : {DType::kBF16, DType::kF16})
     for (const int64_t cols : {32, 512, 768, 1024, 1536, 4096, 8192})
@@ -91,12 +91,12 @@ void add_norms(OpCases& to) {
     add_norm(to, 32, 2048, DType::kBF16, w, false, false);
     add_norm(to, 32, 256, DType::kF16, w, true, true);
   }
-  add_norm(to, 37, 256, DType::kBF16, Wanted::kBoth, true, false);  // columns of no whole pack
+  add_norm(to, 37, 256, DType::kBF16, Wanted::kBoth, true, false);  // columns not a multiple of a pack
   add_norm(to, 37, 2048, DType::kBF16, Wanted::kBoth, true, true);
-  add_norm(to, 20, 90, DType::kBF16, Wanted::kBoth, true, false);  // rows of no whole pack
+  add_norm(to, 20, 90, DType::kBF16, Wanted::kBoth, true, false);  // rows not a multiple of a pack
   add_norm(to, 20, 64, DType::kF32, Wanted::kBoth, true, false);
   add_norm(to, 16, 128, DType::kBF16, Wanted::kBoth, true, false, " from unaligned addresses").skew = 1;
-  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: the norm as ever, and its largest element
+  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: a plain norm with amax
     auto& c = add_case<LayerNorm>(to, cat("[24, 512] looked at", suffix(t)));
     using N = LayerNorm;
     c.in(&N::x, "x", {24, 512}, normal(2, 0.5), t).in(&N::gamma, "gamma", {512}).in(&N::beta, "beta", {512});
@@ -109,7 +109,7 @@ void add_norms(OpCases& to) {
   c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
 }
 
-// A norm's backward that writes codes of delta's gradient, of which dx is the sum as well.
+// A norm backward with FP8 data of delta's gradient, which dx is the sum of too.
 CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted,
                                      const char* what = "", bool drops = false) {
   using G = LayerNormGrad;
@@ -130,7 +130,7 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
   if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E5M2);
   c.out(&Fp8Out::inverse, "inverse", {1});
   if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
-  c.tolerance = 8e-3;  // as of norms
+  c.tolerance = 8e-3;  // as for norms
   c.flops = static_cast<double>(16 * rows * cols);
   return c;
 }
@@ -139,15 +139,15 @@ void add_norm_grads(OpCases& to) {
   for (const DType t : {DType::kBF16, DType::kF16})
     for (const int64_t cols : {64, 512, 768, 1024, 1600, 3072, 6400})
       add_norm_grad(to, cols == 1600 ? 64 : 48, cols, t, Wanted::kBoth);
-  add_norm_grad(to, 6416, 64, DType::kBF16, Wanted::kBoth);  // more pieces of 16 rows than blocks
+  add_norm_grad(to, 6416, 64, DType::kBF16, Wanted::kBoth);  // more groups of 16 rows than blocks
   for (const Wanted w : {Wanted::kRows, Wanted::kColumns}) add_norm_grad(to, 32, 2048, DType::kBF16, w);
   for (const int64_t cols : {256, 4096}) add_norm_grad(to, 32, cols, DType::kBF16, Wanted::kBoth, "", true);
-  add_norm_grad(to, 37, 1600, DType::kBF16, Wanted::kBoth);  // columns of no whole pack
-  add_norm_grad(to, 37, 2048, DType::kF16, Wanted::kRows);   // rows of no whole block
-  add_norm_grad(to, 20, 90, DType::kBF16, Wanted::kBoth);    // rows of no whole pack
+  add_norm_grad(to, 37, 1600, DType::kBF16, Wanted::kBoth);  // columns not a multiple of a pack
+  add_norm_grad(to, 37, 2048, DType::kF16, Wanted::kRows);   // rows not a multiple of a block
+  add_norm_grad(to, 20, 90, DType::kBF16, Wanted::kBoth);    // rows not a multiple of a pack
   add_norm_grad(to, 20, 64, DType::kF32, Wanted::kBoth);
   add_norm_grad(to, 16, 128, DType::kBF16, Wanted::kBoth, " from unaligned addresses").skew = 1;
-  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: the largest element of what is stored
+  for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: amax of what is stored
     using G = LayerNormGrad;
     auto& c = add_case<G>(to, cat("[24, 512] looked at", suffix(t)));
     c.in(&G::x, "x", {24, 512}, normal(2, 0.5), t).in(&G::gamma, "gamma", {512}).in(&G::mean, "mean", {24});
@@ -168,9 +168,9 @@ CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType
   c.in(&G::a_scale, "a_scale", {1}, values({0.0078})).in(&G::b_scale, "b_scale", {1}, values({0.013}));
   c.result(&G::out, "out", {m, n}, accumulate, out);
   c.args.accumulate = accumulate;
-  // Tensor cores keep about 14 bits of a sum of such products: each addend, 32 at a time, is cut off 13 bits below the
-  // largest one. Done in software that changes the cases here by 1e-4 to 2e-4 (k = 64, 272), in f32 outputs too. GPUs
-  // that add up in f32 every so often do it after 128 or more. Emulation and CPU are exact.
+  // Tensor cores keep about 14 bits when accumulating FP8 products: each addend, 32 at a time, is truncated 13 bits
+  // below the largest one. Simulated in software, that changes the cases here by 1e-4 to 2e-4 (k = 64, 272), with f32
+  // outputs too. GPUs that promote to f32 periodically do so after 128 addends or more. Emulation and CPU are exact.
   c.tolerance = unit_of(out) + 1e-3;
   c.flops = 2.0 * static_cast<double>(m * n * k);
   return c;
@@ -206,7 +206,7 @@ void add_fp8_cases(OpCases& to) {
     add_quantize(to, 64, 64, DType::kF32, codes, 0.7, Wanted::kBoth, " beyond the range");
     add_quantize(to, 20, 64, DType::kF32, codes, 0, Wanted::kBoth);
     add_quantize(to, 20, 64, DType::kF32, codes, 1e-41, Wanted::kBoth);
-    add_quantize(to, 20, 64, DType::kF32, codes, 1e7, Wanted::kBoth);  // codes below the smallest normal number
+    add_quantize(to, 20, 64, DType::kF32, codes, 1e7, Wanted::kBoth);  // values below the smallest normal number
     add_quantize(to, 33, 64, DType::kBF16, codes, 3.1, Wanted::kBoth, " from unaligned addresses");
     to.back()->skew = 1;
     add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Wanted::kBoth, " empty");

@@ -1,6 +1,6 @@
-// Gradients of parameters that are kept in bf16: the sum is made in f32, what is there included, and rounded once. Each
-// case adds 1 + 2^-8 to 256, whose neighbours are 2 apart: 258, the bits of which no other order of roundings gives
-// (1 + 2^-8 rounded alone is 1, and 257 goes back to 256).
+// Parameter gradients in bf16: the sum is made in f32, including the existing value, and rounded once. Each case adds
+// 1 + 2^-8 to 256, whose neighbours are 2 apart. The result 258 is unique to this order of roundings: 1 + 2^-8 rounded
+// alone is 1, and 257 rounds back to 256.
 #include <vector>
 
 #include "tests/kernels/op_cases.h"
@@ -50,7 +50,7 @@ void add_one(OpCases& to, DType t) {
   positions.in(&P::dout, "dout", {2, cols}, pair(cols, 1, 0x1p-8), t);
   positions.inout(&P::dpos, "dpos", {4, cols}, values({256}), kB).tolerance = 0;
 
-  auto& shard = add_case<Axpy>(to, name);  // of f32: what the ranks have added up
+  auto& shard = add_case<Axpy>(to, name);  // f32 input: sums over ranks
   if (t == DType::kF32) shard.in(&Axpy::x, "x", {cols}, values({1 + 0x1p-8}), t);
   else shard.in(&Axpy::x, "x", {cols}, values({1}), t);
   shard.inout(&Axpy::y, "y", {cols}, values({256}), kB).tolerance = 0;

@@ -45,7 +45,7 @@ void add_epilogues(OpCases& to, GemmSize s, bool ta, bool tb, DType t, double to
   d.tolerance = tolerance;
 }
 
-// What mixed precision multiplies: halves, with f32 or halves as bias, aux and out; gradients of weights onto f32.
+// Mixed-precision GEMMs: 16-bit inputs, with f32 or 16-bit bias, aux and out; weight gradients into f32.
 void add_half_gemms(OpCases& to, DType h) {
   constexpr DType kF = DType::kF32;
   const double tolerance = h == DType::kBF16 ? 1e-2 : 2e-3;
@@ -78,37 +78,37 @@ void add_half_gemms(OpCases& to, DType h) {
   gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
 }
 
-// Parameters lie behind one another without room between: a bias may begin anywhere while all else is aligned.
+// Parameters are packed without gaps: a bias may be unaligned while all else is aligned.
 void add_unaligned_biases(OpCases& to) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
     for (const bool with_gelu : {false, true}) {
       const char* what = with_gelu ? " unaligned bias gelu" : " unaligned bias";
       auto& c = gemm_case(to, {64, 48, 32}, false, true, what + suffix(t), false, t, t);
       c.in(&Gemm::bias, "bias", {48}, normal(), t).skew = 1, c.skewed = "bias";
-      c.tolerance = 2 * unit_of(t);  // of the sum, and of what the GELU makes of it
+      c.tolerance = 2 * unit_of(t);  // of the sum, and of the GELU of it
       if (!with_gelu) continue;
       c.out(&Gemm::aux, "aux", {64, 48}, t).args.epilogue = Epilogue::kGelu;
     }
 }
 
-// A bias' gradient beside that of a GELU, and beside a weight's. m, n, k: of the product; 1000 rows are several blocks.
+// Bias gradients fused with a GELU's gradient, and with a weight's. m, n, k: of the GEMM; 1000 rows are several blocks.
 void add_bias_gradients(OpCases& to) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
     for (const DType grad : kGradients)
       for (const bool more : {false, true}) {
         const std::string kind = cat(suffix(t), more ? " accumulate" : "", " dbias", grad_suffix(grad));
-        // Sums may be rounded to either type; without a fused GELU the product is rounded in front of it too.
+        // Sums may be rounded to either dtype; without a fused GELU the GEMM result is rounded before it too.
         const double tolerance = 2 * unit_of(t) + unit_of(grad);
         for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {130, 72, 64}, {1000, 24, 8}, {5, 24, 0}}) {
           auto& d = gemm_case(to, s, false, false, " gelu_grad" + kind, false, t, t);
           d.in(&Gemm::aux, "aux", {s.m, s.n}, normal(2), t);
           d.args.epilogue = Epilogue::kGeluGrad, d.args.accumulate_dbias = more;
-          // A GPU's own tanh is good to 2^-11, and where it is fused that alone moves f16 by 1.3e-3.
+          // A GPU's hardware tanh has an error of 2^-11; where it is fused, that alone moves f16 by 1.3e-3.
           d.result(&Gemm::dbias, "dbias", {s.n}, more, grad).tolerance = t == DType::kF16 ? 4e-3 : tolerance;
         }
         for (const GemmSize& s : {GemmSize{33, 1, 7}, {129, 33, 65}, {200, 800, 40}, {24, 8, 1000}, {24, 8, 0}}) {
           auto& w = gemm_case(to, s, true, false, kind, more, t, grad);
-          w.args.accumulate_dbias = !more;  // weights and biases need not have been written alike
+          w.args.accumulate_dbias = !more;  // weights and biases may differ in accumulation
           w.result(&Gemm::dbias, "dbias", {s.m}, !more, grad).tolerance = tolerance;
         }
         auto& unaligned = gemm_case(to, {33, 129, 65}, true, false, kind + " from unaligned addresses", more, t, grad);
@@ -140,7 +140,7 @@ void add_gemms(OpCases& to) {
   }
   add_epilogues(to, {1, 7, 33}, false, true, DType::kF32, 1e-5);
   gemm_case(to, {0, 33, 7}, false, true, " empty");
-  for (const bool tb : {false, true}) gemm_case(to, {300, 200, 150}, false, tb, "");  // worth a split over threads
+  for (const bool tb : {false, true}) gemm_case(to, {300, 200, 150}, false, tb, "");  // worth splitting over threads
   gemm_case(to, {200, 300, 150}, true, false, " accumulate", true);
   gemm_case(to, {33, 129, 65}, false, true, " from unaligned addresses").skew = 1;
 
@@ -165,10 +165,10 @@ void add_gemms(OpCases& to) {
     add_epilogues(to, {64, 48, 32}, false, true, t, tolerance);
     add_half_gemms(to, t);
   }
-  // Gradients of weights onto bf16, from operands of any type.
+  // Weight gradients into bf16, from operands of any dtype.
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {64, 48, 32}, {130, 70, 257}}) {
-      if (t == DType::kBF16 && s.m == 64) continue;  // above
+      if (t == DType::kBF16 && s.m == 64) continue;  // covered above
       for (const bool ta : {false, true}) {
         const std::string kind = suffix(t) + grad_suffix(DType::kBF16);
         gemm_case(to, s, ta, false, kind, false, t, DType::kBF16).tolerance = unit_of(DType::kBF16);
@@ -189,7 +189,7 @@ void add_gemms(OpCases& to) {
 
 enum class Residual { kNone, kSeparate, kOntoX, kOntoDelta };
 
-// Types of a norm's rows, of its weights, of the branch that is added to the rows, and of the weights' gradients.
+// Dtypes of a norm's rows, its weights, the residual branch, and the weight gradients.
 struct NormTypes {
   DType rows = DType::kF32, weights = rows, delta = rows, grads = DType::kF32;
   std::string name() const {
@@ -257,7 +257,7 @@ CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, N
     c.args.accumulate_dbias = f.dbias == BiasGrad::kAdded;
     c.result(&G::dbias, "dbias", {cols}, c.args.accumulate_dbias, types.grads);
   }
-  c.derive = [cols](const G& g) {  // statistics as the forward leaves them
+  c.derive = [cols](const G& g) {  // statistics as computed by the forward
     std::vector<float> beta(static_cast<size_t>(cols), 0.0f), out(static_cast<size_t>(g.x.numel()));
     LayerNorm forward{.x = g.x, .gamma = g.gamma, .mean = g.mean, .rstd = g.rstd};
     forward.beta = {reinterpret_cast<std::byte*>(beta.data()), {cols}, DType::kF32, {}};
@@ -274,7 +274,7 @@ void add_norms(OpCases& to) {
       norm_case(to, rows, cols, Residual::kSeparate);
       norm_case(to, rows, cols, Residual::kOntoX);
       norm_case(to, rows, cols, Residual::kOntoDelta);
-      if (cols == 1) continue;  // a norm of one number is constant: its gradient is the rounding error alone
+      if (cols == 1) continue;  // a norm of one element is constant: its gradient is rounding error only
       norm_grad_case(to, rows, cols, {false, false, false, true, false});
       norm_grad_case(to, rows, cols, {true, false, false, true, false});
       norm_grad_case(to, rows, cols, {true, true, false, true, true});
@@ -287,7 +287,7 @@ void add_norms(OpCases& to) {
       norm_grad_case(to, rows, cols, {true, false, true, false, false, true, BiasGrad::kAdded});
     }
   }
-  for (const int64_t cols : {512, 1024, 1600, 4096, 8192})  // every shape of a row in registers
+  for (const int64_t cols : {512, 1024, 1600, 4096, 8192})  // every register layout of a row
     for (const DType t : {DType::kF32, DType::kBF16})
       norm_grad_case(to, 5, cols, {true, true, false, true, true, true, BiasGrad::kAdded}, {t, DType::kF32, t});
   norm_case(to, 0, 33, Residual::kSeparate).name += " empty";
@@ -295,7 +295,7 @@ void add_norms(OpCases& to) {
   norm_grad_case(to, 5, 129, {true, false, false, true, false}).skew = 1;
   norm_grad_case(to, 5, 128, {true, false, false, true, false, true, BiasGrad::kWritten}).skew = 1;
   norm_grad_case(to, 600, 64, {true, true, false, true, true}).name += " many rows";
-  for (const int64_t cols : {64, 4104})  // more than the warps, or the blocks, that walk over rows
+  for (const int64_t cols : {64, 4104})  // more than the warps, or the blocks, that iterate over rows
     norm_grad_case(to, cols == 64 ? 1700 : 140, cols, {true, true, false, true, true, true, BiasGrad::kAdded}).name +=
         " many rows";
   norm_grad_case(to, 1200, 800, {true, false, false, true, true, true, BiasGrad::kAdded}, {DType::kBF16}).name +=

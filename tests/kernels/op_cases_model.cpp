@@ -65,7 +65,7 @@ void add_attentions(OpCases& to) {
   add_attention(to, {8, 1024, 16, 16, 64}, DType::kBF16, true);
 }
 
-// A table of `rows` rows that starts at `first`; ids from a vocabulary of 50.
+// A table of `rows` rows that starts at row `first`; ids from a vocabulary of 50.
 void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int64_t first, DType t = DType::kF32,
                    bool big = false) {
   const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols,
@@ -118,7 +118,7 @@ void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq,
 
 struct Logits {
   int64_t rows, cols;        // of this rank
-  int64_t first_col, vocab;  // where its columns begin, how many of all are real
+  int64_t first_col, vocab;  // first column of this rank; real columns of all ranks
   int64_t parts = 1;         // ranks that share the vocabulary, `cols` columns each
   double scale = 3;
 };
@@ -134,11 +134,11 @@ void add_cross_entropy_stats(OpCases& to, const Logits& l, DType t = DType::kF32
   c.args.first_col = l.first_col, c.args.vocab = l.vocab;
   c.in(&S::logits, "logits", {l.rows, l.cols}, normal(l.scale), t);
   c.in(&S::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32).out(&S::stats, "stats", {l.rows, 3});
-  c.non_finite = l.first_col >= l.vocab;  // a rank of nothing but padding
+  c.non_finite = l.first_col >= l.vocab;  // a rank with padding columns only
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }
 
-// The statistics of every part: this rank's from its own logits, the others' from logits of their own.
+// Statistics of every part: this rank's from its own logits, the others' from generated logits.
 void derive_stats(const CrossEntropyGrad& g) {
   const int64_t rows = g.logits.shape.rows(), cols = g.logits.shape.cols();
   for (int64_t part = 0; part < g.parts; ++part) {
@@ -173,7 +173,7 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }
 
-// The whole vocabulary in one pass. `big` or not, padded or not; `skew`: addresses that are no multiples of 16 bytes.
+// The whole vocabulary in one pass. `big` or not, padded or not; `skew`: addresses not multiples of 16 bytes.
 void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = DType::kF32, bool big = false,
                              int skew = 0) {
   using W = CrossEntropy;
@@ -193,8 +193,8 @@ void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = 
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }
 
-// A row of 50304 halves fits in the shared memory of sm_89's blocks and sm_90's, one of f32 in sm_90's; one of the last
-// length in none, so part of it is read again.
+// A 16-bit row of 50304 logits fits in shared memory per block on sm_89 and sm_90, an f32 one on sm_90 only. A row of
+// the last length fits on neither, so part of it is read twice.
 void add_whole_cross_entropies(OpCases& to) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Logits& l : {Logits{1, 7, 0, 7}, {5, 33, 0, 33}, {9, 64, 0, 50}, {9, 4096, 0, 4090}, {130, 300, 0, 300},
@@ -216,7 +216,7 @@ void add_cross_entropy(OpCases& to) {
   add_whole_cross_entropies(to);
   const Logits shapes[] = {
       {1, 7, 0, 7},       {5, 33, 0, 33},     {9, 129, 0, 129},      {9, 64, 0, 50},      // alone; with padding
-      {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // parts, padding at the end
+      {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // several parts, padded
       {6, 16, 16, 17, 4}, {130, 300, 0, 300}, {5, 33, 0, 33, 1, 60},                      // large: exp would overflow
       {0, 33, 0, 33},
   };

@@ -11,11 +11,11 @@ struct Step {
   bool skip = false;
   DType value = DType::kF32;
   bool with_value = true;
-  DType master = DType::kF32;  // of a half type: without a value beside it
+  DType master = DType::kF32;  // if 16-bit: without a value beside it
   DType grad = DType::kF32;
 };
 
-// A learning rate so large that an error in the update is an error of the same size in the master. Multiplier 0.5.
+// A learning rate so large that an error of the update appears at the same size in the master. Multiplier 0.5.
 Fill scalar_values(bool skip) {
   std::vector<double> v(kNumScalars, 1.0);
   v[kLr] = 0.5, v[kBeta1] = 0.9, v[kBeta2] = 0.95, v[kBiasCorrection1] = 0.271, v[kBiasCorrection2] = 0.1855;
@@ -36,8 +36,8 @@ std::string text(const Counts& counts) {
   return out + "]";
 }
 
-// Segments under one rule. Of several, some have no weight decay and some no value beside the master, as norms and
-// biases of a half model, and groups do not begin at 0.
+// Segments under one rule. Some of several have no weight decay or no value beside the master, as norms and biases of a
+// 16-bit model; groups do not begin at 0.
 template <class A>
 CaseOf<A>& step_case(OpCases& to, const Counts& counts, const Step& s, const std::string& what, int moments,
                      float decay = 0.1f) {
@@ -64,12 +64,12 @@ CaseOf<A>& step_case(OpCases& to, const Counts& counts, const Step& s, const std
   return c;
 }
 
-const Counts& many_segments() {  // more than a tile, a tile, less than a vector, more than the largest part of one
+const Counts& many_segments() {  // more than a tile, a tile, less than a vector, more than the largest part of a tile
   static const Counts kCounts{70001, 32768, 3, 9000, 1, 768, 2304, 16390};
   return kCounts;
 }
 
-// `add(counts, step)` for sizes and kinds of value; then what only some sizes need.
+// Calls `add(counts, step)` for sizes and value dtypes; then cases for some sizes only.
 template <class F>
 void sweep_sizes(F add) {
   for (const int64_t count : {0, 1, 7, 33, 129, 70001}) {
@@ -160,7 +160,7 @@ const std::vector<NamedRule>& lamb_rules() {
 }
 
 void add_lamb(OpCases& to) {
-  constexpr int64_t kGroups = 6;  // of many_segments(), and one more
+  constexpr int64_t kGroups = 6;  // groups of many_segments(), plus one
   const auto first = [&](const Counts& counts, const Step& s, const NamedRule& r) -> auto& {
     auto& c = step_case<LambMoments>(
         to, counts, {.skip = s.skip, .with_value = false, .master = s.master, .grad = s.grad}, r.name, 2, r.decay);

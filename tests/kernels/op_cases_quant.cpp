@@ -1,4 +1,4 @@
-// Cases of fake quantization: rows and whole tensors, limits below the largest number, 0 and tiny ones.
+// Fake quantization cases: rows and whole tensors, limits below the maximum, 0 and tiny ones.
 #include "tests/kernels/op_cases.h"
 
 namespace gt::test {
@@ -44,7 +44,7 @@ void add_max(OpCases& to, int64_t rows, int64_t cols, DType t) {
   }
 }
 
-// The shape of a weight that is quantized by row, to be timed.
+// Shape of a weight quantized by row, for the benchmark.
 void add_big(OpCases& to) {
   const size_t first = to.size();
   add_quant(to, 4096, 1024, DType::kF32, some_limits(), " big");

@@ -1,4 +1,4 @@
-// Cases of the reductions and the clipping factor.
+// Cases of reductions, clipping and the anomaly check.
 #include <limits>
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ CaseOf<Sum>& sum_case(OpCases& to, int64_t count, std::string what, bool accumul
   auto& c = add_case<Sum>(to, cat("[", count, "]", what, suffix(t)));
   c.args.accumulate = accumulate;
   c.in(&Sum::x, "x", {count}, std::move(fill), t).result(&Sum::out, "out", {1}, accumulate, DType::kF64);
-  c.tolerance = 1e-12;  // every element as f64
+  c.tolerance = 1e-12;  // every element widened to f64
   c.flops = static_cast<double>(count);
   return c;
 }
@@ -37,7 +37,7 @@ void add_sums(OpCases& to) {
   sum_case(to, 1 << 24, "").big = true;
 }
 
-// Segments, two a group but for the last one; entry 0 and the one behind the last group are not the op's.
+// Segments, two per group except the last; entry 0 and the one after the last group are not the op's.
 CaseOf<SumSquares>& squares_case(OpCases& to, const std::vector<int64_t>& counts, const std::string& what,
                                  DType t = DType::kF32, Fill fill = normal(1, 0.2)) {
   std::string sizes;
@@ -51,7 +51,7 @@ CaseOf<SumSquares>& squares_case(OpCases& to, const std::vector<int64_t>& counts
     c.flops += 2 * static_cast<double>(counts[k]);
   }
   c.inout(&SumSquares::out, "out", {static_cast<int64_t>(2 + (counts.size() + 1) / 2)}, normal(), DType::kF64);
-  c.tolerance = 1e-12;  // every element as f64
+  c.tolerance = 1e-12;  // every element widened to f64
   return c;
 }
 
@@ -72,7 +72,7 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
               double slack = 1e-6, std::vector<double> guard = {}) {
   auto& c = add_case<ClipFactor>(to, std::move(name));
   c.args.clip = clip, c.args.denominator = denominator, c.args.slack = slack;
-  std::vector<double> before(kNumScalars, 0.7);  // what the op leaves alone, and NaN
+  std::vector<double> before(kNumScalars, 0.7);  // values the op must not change, and NaN
   before[kGradMultiplier] = before[kSkip] = kUnwritten;
   const auto count = static_cast<int64_t>(squares.size());
   for (const double s : squares) c.non_finite |= s > 1e300;
@@ -83,7 +83,7 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
   if (guards > 0) c.in(&ClipFactor::guard, "guard", {guards}, values(std::move(guard)), DType::kF64);
 }
 
-// Three microbatches with a mean of 2 a target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
+// Three microbatches with a mean loss of 2 per target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
 void add_judge(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
                bool counted = false) {
   auto& c = add_case<JudgeStep>(to, std::move(name));

@@ -1,5 +1,5 @@
-// Cases of what Transformer families add: RMSNorm with all that a norm does on the way, gated activations, rotary
-// positions, the norm of each head. Every type, rows and heads of no whole pack, unaligned addresses.
+// Cases of Transformer-family ops: RMSNorm with all its fusions, gated activations, rotary embedding, QK norm. Every
+// dtype, rows and heads that are not a multiple of a pack, unaligned addresses.
 #include <algorithm>
 #include <cmath>
 
@@ -52,7 +52,7 @@ CaseOf<LayerNormGrad>& rms_grad_case(OpCases& to, int64_t rows, int64_t cols, Rm
   c.args.kind = NormKind::kRms;
   c.tolerance = std::max(unit_of(t), unit_of(grads));
   c.flops = static_cast<double>(12 * rows * cols);
-  c.derive = [](const G& g) {  // statistics as the forward leaves them
+  c.derive = [](const G& g) {  // statistics as computed by the forward
     for (int64_t r = 0; r < g.x.shape.rows(); ++r) {
       double squares = 0;
       for (int64_t j = 0; j < g.x.shape.cols(); ++j) squares += std::pow(get(g.x, r * g.x.shape.cols() + j), 2);
@@ -81,7 +81,7 @@ void add_rms(OpCases& to) {
     auto& offset_grad = rms_grad_case(to, 5, 96, {}, t, kF, kF, " offset");
     offset.args.gamma_offset = offset_grad.args.gamma_offset = 1;
   }
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{48, 512}, {37, 2048}, {20, 90}}) {  // FP8 on the way
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{48, 512}, {37, 2048}, {20, 90}}) {  // fused FP8 output
     auto& c = rms_case(to, rows, cols, true, kB, kF, " codes");
     c.in(&Fp8Out::amax, "amax", {1}, values({3.7})).out(&Fp8Out::inverse, "inverse", {1});
     c.out(&Fp8Out::rows, "rows", {rows, cols}, DType::kF8E4M3);
@@ -138,9 +138,9 @@ void add_activations(OpCases& to) {
   add_activation(to, Activation::kSilu, true, 4096, 2816, DType::kBF16, 0, true);
 }
 
-// Queries, keys and values of one or two sequences, or rows at positions of their own.
+// Queries, keys and values of one or two sequences, or rows with explicit positions.
 struct Turned {
-  int64_t rows = 12, seq = 6, first_row = 0, first_position = 0, dim = 0;  // dim: 0: the whole head
+  int64_t rows = 12, seq = 6, first_row = 0, first_position = 0, dim = 0;  // dim 0: the whole head
   bool positions = false, backward = false;
 };
 
@@ -168,7 +168,7 @@ void add_ropes(OpCases& to) {
     for (const bool backward : {false, true}) {
       rope_case(to, 4, 4, 16, {.backward = backward}, t);
       rope_case(to, 4, 2, 64, {.backward = backward}, t);
-      rope_case(to, 3, 1, 6, {.first_row = 4, .backward = backward}, t);  // halves of no whole pack; rows of a chunk
+      rope_case(to, 3, 1, 6, {.first_row = 4, .backward = backward}, t);  // half heads of partial packs; a chunk
       rope_case(to, 4, 1, 24, {.dim = 16, .backward = backward}, t);
     }
     rope_case(to, 4, 2, 32, {.rows = 3, .seq = 1, .first_position = 40}, t);  // decoding

@@ -1,4 +1,4 @@
-// What ops say of themselves is what is derived from it: roles, costs, directions.
+// Op self-descriptions are consistent with what is derived from them: roles, costs, directions.
 #include "kernels/op_cost.h"
 
 #include <set>

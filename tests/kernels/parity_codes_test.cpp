@@ -1,5 +1,5 @@
-// Codes that a producer writes on the way are those of its stored result, bit for bit: what a layer of 8 bits computes
-// does not depend on who encodes. On the CPU, and on CUDA where there is a device.
+// FP8 data written by a producer is bitwise identical to quantizing its stored result, so an FP8 layer does not depend
+// on where quantization happens. On the CPU, and on CUDA where there is a device.
 #include <cstring>
 
 #include "kernels/core/memory.h"
@@ -42,7 +42,7 @@ class Room {
   std::vector<Buffer> buffers_;
 };
 
-// Where codes of [rows, cols] go, with all that comes with them.
+// FP8 outputs of [rows, cols] with amax, scale_inv and sums.
 struct Codes {
   Tensor amax, rows, columns, inverse, seen, sums;
   Codes(Room& room, int64_t n, int64_t cols, DType format)
@@ -116,7 +116,7 @@ void norm_either_way(const Backend& backend, DType t, int64_t n, int64_t cols) {
     CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
 }
 
-// The backward of a norm whose delta comes out of a product of 8 bits. sums: of the bias; in another order on a device.
+// Backward of a norm whose delta comes from an FP8 GEMM. sums: bias gradient; in another order on a device.
 void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_t cols, bool drops) {
   Room room(backend);
   const Shape s{n, cols};

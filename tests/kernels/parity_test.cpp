@@ -1,6 +1,6 @@
-// Every case on every backend at hand against the reference: CPU with each instruction set that the processor has and
-// with one and three threads, CUDA where there is a device. `test_kernels "parity*"` is the check to run on a GPU
-// machine. GPT_TEST_BACKEND=cuda leaves out the CPU, which another run of the same cases has checked.
+// Every case on every available backend against the reference: CPU with each supported instruction set and one and
+// three threads, CUDA where there is a device. On a GPU machine run `test_kernels "parity*"`. GPT_TEST_BACKEND=cuda
+// skips the CPU, when another run of the same cases has covered it.
 #include <cmath>
 #include <cstdlib>
 #include <set>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20240611;
 
-// The instruction sets that this processor has; set_cpu_isa refuses the others.
+// Instruction sets of this processor; set_cpu_isa rejects the others.
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> have;
   for (const char* name : {"scalar", "avx2", "avx512", "avx512_bf16"}) {
@@ -25,7 +25,7 @@ std::vector<std::string> instruction_sets() {
       set_cpu_isa(name);
       have.push_back(name);
     } catch (const Error&) {
-      break;  // ascending: who lacks one lacks all after it
+      break;  // ascending: the rest is unsupported too
     }
   }
   set_cpu_isa("auto");
@@ -41,7 +41,7 @@ std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream
   } catch (const Error& e) { return cat("throws ", e.what()); }
 }
 
-// One case on the CPU with one and three threads: the numbers of the reference, the same bits.
+// Runs a case on the CPU with one and three threads: close to the reference, bitwise identical to each other.
 void expect_on_cpu(const OpCase& c, const std::string& isa, Stream one, Stream three) {
   Images alone, shared, again;
   INFO("cpu " << isa << ", " << c.op << ' ' << c.name);
@@ -112,7 +112,7 @@ TEST_CASE("parity: attention of a GPU agrees with the reference by our own kerne
   WARN("attention besides our own kernels: " << cuda->attention_library());
 }
 
-// Of the tests above only the first instruction set is oneDNN's too: it stays with the limit of its first use.
+// In the tests above only the first instruction set applies to oneDNN too, which keeps the limit of its first use.
 TEST_CASE("parity: gemm agrees with the reference with all that oneDNN has for this processor") {
   const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
   for (const auto& c : prepared_cases("gemm")) expect_on_cpu(*c, cpu_isa(), one, three);
@@ -183,7 +183,7 @@ TEST_CASE("parity: two seeds draw different inputs") {
 
 namespace {
 
-// Runs one GEMM with a versioned weight again and again in the same memory, as a training loop does.
+// Runs a GEMM with a versioned weight repeatedly in the same memory, as a training loop does.
 void expect_versions_respected(const Backend& backend) {
   const OpenStream stream(*backend.device, 0, 1);
   constexpr int64_t m = 9, n = 64, k = 48;
@@ -231,7 +231,7 @@ void expect_versions_respected(const Backend& backend) {
   }
 }
 
-// The skip flag and the reported norm where the gradient norm is not a number.
+// The skip flag and the reported norm when the gradient norm is NaN.
 void expect_nan_skips(const Backend& backend) {
   OpCases cases;
   auto& c = add_case<ClipFactor>(cases, "norm is not a number");
@@ -241,7 +241,7 @@ void expect_nan_skips(const Backend& backend) {
   c.prepare(kSeed);
   const OpenStream stream(*backend.device, 0, 1);
   const Images got = c.run(backend, stream);
-  const auto number = [](const std::vector<std::byte>& image, int64_t i) {  // 256 bytes of guard come first
+  const auto number = [](const std::vector<std::byte>& image, int64_t i) {  // 256 guard bytes come first
     return get({const_cast<std::byte*>(image.data()) + 256, {kNumScalars}, DType::kF32, {}}, i);
   };
   CHECK(number(got[1], kSkip) == 1);

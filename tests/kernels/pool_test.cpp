@@ -1,4 +1,4 @@
-// The thread pool: coverage, determinism of the split, errors, nesting, too many threads.
+// The thread pool: coverage, determinism of the split, errors, nesting, oversubscription.
 #include "kernels/cpu/pool.h"
 
 #include <atomic>
@@ -35,7 +35,7 @@ TEST_CASE("a pool gives every index to exactly one thread") {
     for (int64_t n : {0, 1, 2, 6, 7, 8, 100, 1000}) {
       for (int64_t grain : {1, 3, 64}) {
         std::vector<int> seen(static_cast<size_t>(n), 0);
-        std::atomic<int> strangers{0};  // assertions are the main thread's
+        std::atomic<int> strangers{0};  // assertions only on the main thread
         pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int thread) {
           if (thread < 0 || thread >= threads) ++strangers;
           for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];

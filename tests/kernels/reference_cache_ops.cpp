@@ -1,4 +1,4 @@
-// The reference ops of the key-value cache.
+// Reference ops of the KV cache.
 #include <cmath>
 #include <vector>
 
@@ -7,7 +7,7 @@
 namespace gt::test::reference {
 namespace {
 
-// Element of the cache where row r's token stands, in KV head `head`.
+// Cache element of row r's token in KV head `head`.
 template <class P>
 int64_t place(const P& p, int64_t r, int64_t head) {
   const Shape& s = p.keys.shape;

@@ -1,5 +1,5 @@
-// What numbers of 8 bits mean. Factors and their product with x are those of f32, because a product next to a tie
-// decides the code.
+// Reference FP8 ops. Scales and their product with x are computed in f32, since a product near a tie decides the
+// rounding.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace gt::test::reference {
 
 namespace {
-// What is encoded, as it would be stored in the type of x.
+// The value to quantize, rounded to the dtype of x.
 double encoded(const QuantizeFp8& p, int64_t at) {
   if (p.of == CodesOf::kPlain) return get(p.x, at);
   const double x = get(p.x, at), h = p.of == CodesOf::kGelu ? gelu_value(x) : x * gelu_slope(get(p.pre, at));

@@ -1,4 +1,4 @@
-// The reference ops that know tokens, positions, heads and vocabularies, and those of the optimizer step.
+// Reference ops of attention, embeddings, cross-entropy and the optimizer step.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Where element d of query, key or value `head` of token t lies in qkv.
+// Offset in qkv of element d of query, key or value `head` of token t.
 template <class P>
 struct QkvLayout {
   const P& p;
@@ -23,7 +23,7 @@ struct QkvLayout {
   int64_t out(int64_t b, int64_t t, int64_t head) const { return ((b * p.seq + t) * p.heads + head) * p.head_dim; }
 };
 
-// Of the probability that query i of this head gives to key j.
+// Dropout factor of the probability that query i assigns to key j in this head.
 template <class P>
 double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (!p.drop) return 1;
@@ -155,7 +155,7 @@ void cross_entropy(const CrossEntropy& p, Stream) {
 
 void cross_entropy_stats(const CrossEntropyStats& p, Stream) {
   const int64_t rows = p.logits.shape.rows(), cols = p.logits.shape.cols();
-  const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // the columns after these are padding
+  const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // columns from here on are padding
   for (int64_t i = 0; i < rows; ++i) {
     double top = -kInfinity, total = 0;
     for (int64_t j = 0; j < real; ++j) top = std::max(top, get(p.logits, i * cols + j));

@@ -1,4 +1,4 @@
-// Reading and writing elements, and the ops on plain matrices: GEMM, elementwise, GELU, layer norm.
+// Element access, and reference ops on matrices: GEMM, elementwise, GELU, layer norm.
 #include "tests/kernels/reference_ops.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void write(const Tensor& t, int64_t i, T v) {
   std::memcpy(t.data + i * static_cast<int64_t>(sizeof(T)), &v, sizeof(T));
 }
 
-// v rounded to `digits` significant bits, to nearest even, with the spacing of subnormals below 2^min_exponent.
+// Rounds v to `digits` significant bits, to nearest even, with the spacing of subnormals below 2^min_exponent.
 double round_to(double v, int digits, int min_exponent, double largest) {
   if (v == 0 || !std::isfinite(v)) return v;
   const int exponent = std::max(std::ilogb(v), min_exponent);
@@ -47,7 +47,7 @@ uint16_t f16_bits(double v) {
   if (std::isnan(v)) return 0x7E00;
   const double r = std::abs(round_to(v, 11, -14, 65504));
   if (std::isinf(r)) return sign | 0x7C00;
-  if (r < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<int>(r * 0x1p24));  // subnormal: counts of 2^-24
+  if (r < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<int>(r * 0x1p24));  // subnormal: multiples of 2^-24
   const int e = std::ilogb(r);
   const int fraction = static_cast<int>((std::ldexp(r, -e) - 1) * 1024);
   return static_cast<uint16_t>(sign | (e + 15) << 10 | fraction);
@@ -61,7 +61,7 @@ double f16_value(uint16_t bits) {
   return e == 0 ? sign * fraction * 0x1p-24 : sign * std::ldexp(1 + fraction / 1024.0, e - 15);
 }
 
-// Codes of 8 bits: exponent bits, and from them its bias; E4M3 has one NaN of each sign and no infinity.
+// FP8 format: mantissa bits, exponent bias; E4M3 has one NaN of each sign and no infinity.
 struct Eight {
   int mantissa, bias;
   double largest;
@@ -191,7 +191,7 @@ double drop_factor(const DropMask& m, int64_t sample, int64_t e) {
 }
 
 namespace {
-// Of element `at` of a tensor with `cols` columns.
+// Dropout factor of element `at` of a tensor with `cols` columns.
 double row_factor(const RowDrop& d, int64_t cols, int64_t at) {
   const int64_t row = d.first_row + at / cols;
   return drop_factor(d.mask, d.mask.first() + row / d.seq, row % d.seq * cols + at % cols);

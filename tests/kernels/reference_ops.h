@@ -1,6 +1,6 @@
-// The plainest possible meaning of every op in kernels/ops.h: scalar loops, double accumulators, one rounding when an
-// element is stored. Host tensors of any floating dtype (f64 too: finite differences need it). It knows nothing of
-// speed, threads or streams and shares no line with any backend, so that agreement is evidence.
+// Reference implementation of every op in kernels/ops.h: scalar loops, f64 accumulators, one rounding when an element
+// is stored. Host tensors of any floating dtype (f64 too: finite differences need it). No concern for speed, threads or
+// streams; shares no code with any backend, so agreement is evidence.
 #pragma once
 #include "kernels/ops.h"
 
@@ -8,10 +8,10 @@ namespace gt::test {
 
 const OpTable& reference_ops();
 
-// Element i of a host tensor as double; f32, f64, bf16, f16, f8e4m3, f8e5m2, i32.
+// Returns element i of a host tensor as f64; dtypes f32, f64, bf16, f16, f8e4m3, f8e5m2, i32.
 double get(const Tensor& t, int64_t i);
-// Stores v rounded once to nearest even; beyond the largest finite number of the type: infinity, or of 8 bits that
-// number; NaN in 8 bits: 0x7F.
+// Stores v rounded once to nearest even. Overflow gives infinity, or the largest finite value in FP8; NaN in FP8 gives
+// 0x7F.
 void set(const Tensor& t, int64_t i, double v);
 
 // The families, one file each.
@@ -19,7 +19,7 @@ namespace reference {
 #define X(entry, Args, ...) void entry(const Args&, Stream);
 GT_OPS(X)
 #undef X
-// The mask's scale where element e of this sample is kept, else 0.
+// Returns the mask's scale if element e of this sample is kept, else 0.
 double drop_factor(const DropMask& mask, int64_t sample, int64_t e);
 double gelu_value(double x);
 double gelu_slope(double x);

@@ -1,4 +1,4 @@
-// What the optimizer steps mean, element by element in double.
+// Reference optimizer steps, element by element in f64.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ struct Scalars {
         skip(get(t, kSkip) != 0) {}
 };
 
-// A segment's tensors; those that it has not are empty.
+// A segment's tensors; absent ones are empty.
 struct Tensors {
   Tensor master, grad, m, v, value;
   double weight_decay;
@@ -35,18 +35,18 @@ struct Tensors {
         weight_decay(s.weight_decay) {}
   void store(int64_t i, double updated) const {
     set(master, i, updated);
-    if (value) set(value, i, get(master, i));  // the rounded master, so that both agree
+    if (value) set(value, i, get(master, i));  // the rounded master, so both agree
   }
 };
 
-// Up with the probability of the part that is cut off: 16 random bits against the 16 that bf16 drops.
+// Rounds up with a probability equal to the truncated fraction: 16 random bits against the 16 that bf16 drops.
 void round_at_random(const StochasticRound& p, int64_t i, uint64_t step) {
   const int64_t at = p.first + i, e = p.base + at / p.cols * p.stride + at % p.cols;
   const double x = get(p.src, i);
   if (!std::isfinite(x) || x == 0) return set(p.dst, i, x);
   int exponent = 0;
   std::frexp(x, &exponent);
-  const double unit = std::ldexp(1, std::max(exponent - 8, -133));  // of bf16's last bit; subnormals share one
+  const double unit = std::ldexp(1, std::max(exponent - 8, -133));  // weight of bf16's last bit; subnormals share one
   const double below = std::floor(std::fabs(x) / unit), rest = std::fabs(x) / unit - below;  // both exact
   const uint32_t bits = philox(p.key, static_cast<uint64_t>(e) / 4, step)[static_cast<size_t>(e % 4)] >> 16;
   const double up = rest * 65536 + bits >= 65536 ? 1 : 0;

@@ -1,4 +1,4 @@
-// What fake quantization means. Divisions are those of f32, because a quotient next to a half decides the code.
+// Reference fake quantization. Divisions are in f32, since a quotient near a tie decides the rounding.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -22,7 +22,7 @@ void fake_quant(const FakeQuant& p, Stream) {
       continue;
     }
     const float scale = std::max(limit / 127, std::numeric_limits<float>::min());
-    const float q = std::nearbyint(x / scale) + 0.f;  // no zero is negative
+    const float q = std::nearbyint(x / scale) + 0.f;  // avoids negative zero
     set(p.out, i, std::isnan(q) ? q : std::clamp(q, -127.f, 127.f) * scale);
   }
 }

@@ -1,4 +1,4 @@
-// The reference ops of feed-forward activations, rotary positions and the norm of each head.
+// Reference ops of MLP activations, rotary embedding and QK norm.
 #include <cmath>
 
 #include "tests/kernels/reference_ops.h"
@@ -16,7 +16,7 @@ Activated activated(Activation kind, double x) {
   return {x * s, s + x * s * (1 - s)};
 }
 
-// Calls head(h, gamma, dgamma or nullptr, first element) for every head of row r that is normed.
+// Calls head(h, gamma, dgamma or nullptr, first element) for every normalized head of row r.
 template <class Args, class F>
 void each_normed(const Args& p, int64_t r, F head) {
   for (int64_t h = 0; h < p.heads + p.kv_heads; ++h)

@@ -1,4 +1,4 @@
-// Work replayed as graphs is the work: over the CUDA backend where there is one (or its emulation), else over graphs
+// Replayed graphs are equivalent to eager execution: on the CUDA backend if present (or its emulation), else on graphs
 // made of the CPU's ops.
 #include "kernels/replay.h"
 
@@ -14,15 +14,15 @@
 namespace gt::test {
 namespace {
 
-// The CPU as a device with graphs: of the calls that come while one is captured.
+// The CPU as a device with graphs, which consist of the calls made during capture.
 namespace cpu_graphs {
 
 using Calls = std::vector<std::function<void()>>;
 Calls* captured = nullptr;
-bool spoilt = false;   // by a call that no graph can hold
+bool spoilt = false;   // by a call that no graph can contain
 bool refuses = false;  // every capture fails
 std::string refused;   // captures of this op fail
-bool gone = false;     // the device: every call throws
+bool gone = false;     // device lost: every call throws
 int made = 0, launched = 0, alive = 0;
 
 const OpTable& ops() {
@@ -86,7 +86,7 @@ const Backend& twin() {
 
 constexpr int64_t kCount = 300;
 
-// Two vectors that some ops work on; the same in host memory without graphs.
+// Vectors for a few ops; the same in host memory without graphs.
 struct Rig {
   const Backend& b = twin();
   OpenStream stream{*b.device, 0, 1};
@@ -113,7 +113,7 @@ struct Rig {
     for (int64_t i = 0; i < kCount; ++i) hx[static_cast<size_t>(i)] = seed + static_cast<float>(i % 7);
     put(x, hx), put(y, hy), put(z, hz), put(other, hx);
   }
-  // y += alpha x; z = x + y; y = 0 (`clears`); the whole thing twice with a copy z -> x between them (`copies`).
+  // y += alpha x; z = x + y; y = 0 (`clears`); everything twice with a copy z -> x in between (`copies`).
   void work(float alpha, bool copies = false, bool clears = false) {
     b.ops->axpy({.x = x, .y = y, .alpha = alpha}, stream);
     b.ops->add({.a = x, .b = y, .out = z}, stream);
@@ -170,7 +170,7 @@ TEST_CASE("replay: copies and waits cut the work into graphs and keep their plac
     r.set(static_cast<float>(k));
     r.run([&] {
       r.work(0.5f, true);
-      CHECK(r.get(r.z).size() == kCount);  // waits for what was held back
+      CHECK(r.get(r.z).size() == kCount);  // executes what was held back
       r.work(3);
     });
     r.expect(0.5f, true), r.expect(3);
@@ -238,7 +238,7 @@ TEST_CASE("replay: a call that differs is made as it is, after all before it and
     };
     usual(), usual(), different();
     check_counts(r.counts, 1, 1, 1);
-    usual(), usual();  // noted anew
+    usual(), usual();  // recorded anew
     check_counts(r.counts, 2, 2, 1);
     different(), usual(), usual(), different();
     check_counts(r.counts, 3, 3, 3);
@@ -259,7 +259,7 @@ TEST_CASE("replay: where no graph can be made the calls are made") {
   }
   cpu_graphs::refuses = false;
   unsetenv("GPTTRAIN_EMULATED_CAPTURE");
-  if (!on_cpu() && r.counts.eager == 0) return;  // a real device, which the variable does not concern
+  if (!on_cpu() && r.counts.eager == 0) return;  // a real device, which ignores the variable
   check_counts(r.counts, 1, 0, 3);
   CHECK(r.counts.why.find("no graph could be made: ") == 0);
 }
@@ -287,7 +287,7 @@ TEST_CASE("replay: the first error of a device that is gone is the one that is t
     for (const bool frees : {false, true}) {
       const auto work = [&](bool now) {
         r.b.ops->axpy({.x = r.x, .y = r.y, .alpha = 2}, r.stream);
-        if (now) Buffer(kAlign, Stream(r.stream).device, *r.b.device);  // its end makes what was held back
+        if (now) Buffer(kAlign, Stream(r.stream).device, *r.b.device);  // its destructor executes what was held back
         r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
       };
       for (int k = 0; k < 2; ++k) {
@@ -307,7 +307,7 @@ TEST_CASE("replay: the first error of a device that is gone is the one that is t
 
 namespace {
 
-// A library whose calls add 1 to z at once, or as part of a graph; what is asked of it is written down.
+// A library whose calls add 1 to z, eagerly or as part of a graph; logs every request.
 struct Side final : SideCalls {
   Rig& r;
   std::string log;

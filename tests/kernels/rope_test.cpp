@@ -1,4 +1,4 @@
-// Rotary positions against transformers 4.45 and against what they are for: scores that depend on distances alone.
+// Rotary embedding against transformers 4.45, and its defining property: scores depend on distances only.
 #include "kernels/core/rope.h"
 
 #include <cmath>
@@ -13,13 +13,14 @@ namespace {
 
 void expect_close(const std::vector<double>& got, const std::vector<double>& want) {
   REQUIRE(got.size() == want.size());
-  // transformers computes in f32: where llama3 mixes two frequencies, a difference is rounded (4e-7 of the f64 value).
+  // transformers computes in f32: where llama3 interpolates two frequencies, a difference is rounded (4e-7 of the f64
+  // value).
   for (size_t i = 0; i < want.size(); ++i) CHECK(got[i] == Approx(want[i]).epsilon(5e-7));
 }
 
 Tensor tensor(std::vector<float>& v, Shape s) { return {reinterpret_cast<std::byte*>(v.data()), s, DType::kF32, {}}; }
 
-// q and k of one head of `dim` channels, turned to these positions: their product.
+// Dot product of q and k of one head of `dim` channels, rotated to these positions.
 double score(int64_t dim, int64_t q_position, int64_t k_position) {
   std::vector<float> qkv(static_cast<size_t>(3 * dim)), table(static_cast<size_t>(200 * dim));
   philox_normals(stream_key(3, "test/rope"), 0, 3 * dim, 1, qkv.data());

@@ -1,5 +1,5 @@
-// One call over a table of segments is the same as a call for each: to the bit, on every backend at hand. And what
-// tables themselves promise.
+// One call over a segment table is bitwise identical to one call per segment, on every available backend. Also the
+// guarantees of tables themselves.
 #include <array>
 #include <cstring>
 #include <functional>
@@ -19,7 +19,7 @@ constexpr std::array<int32_t, 7> kGroups{0, 0, 1, 1, 2, 4, 4};
 constexpr int64_t kGroupCount = 5;
 constexpr DType kValue = DType::kBF16;
 
-// Memory of all segments and the sums of their groups on one device, the same numbers every time.
+// Memory of all segments and the sums of their groups on one device, with reproducible contents.
 class World {
  public:
   World(const Backend& backend, Stream stream, int64_t skew) : backend_(backend), stream_(stream) {
@@ -101,8 +101,7 @@ void expect_same(const Backend& backend, Stream stream, const std::string& op, c
   }
 }
 
-// Group by group: what a call each leaves of a group's sum is that of its last segment, which the host adds up here in
-// the order of the table.
+// Group by group: calls per segment each leave the sum of the last segment; the host adds these up in table order.
 template <class F>
 void expect_sums(const Backend& backend, Stream stream, int per_group, const F& call) {
   const World world(backend, stream, 0);

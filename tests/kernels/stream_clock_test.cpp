@@ -1,4 +1,4 @@
-// When work on a stream was done: by the host's clock, and by that of a device which computes behind the host's back.
+// Completion times of work on a stream: by the host's clock, and by the clock of an asynchronous device.
 #include "kernels/core/stream_clock.h"
 
 #include "kernels/backend.h"
@@ -9,7 +9,7 @@ using namespace gt;
 
 namespace {
 
-// A device whose clock the test moves, which is not the host's; events that were made are counted.
+// A device whose clock is set by the test and differs from the host's; counts created events.
 double device_seconds;
 int alive, made;
 
@@ -36,7 +36,7 @@ TEST_CASE("where work is done when a call returns, marks are the host's time") {
   CHECK(before <= clock.at(0));
   CHECK(clock.at(0) <= clock.at(1));
   CHECK(clock.at(1) <= now());
-  clock.anchor(1, 17);  // no use here
+  clock.anchor(1, 17);  // has no effect here
   CHECK(clock.at(0) >= before);
   clock.restart();
   CHECK(clock.mark() == 0);
@@ -63,7 +63,7 @@ TEST_CASE("marks on a device are as far apart as its clock says, and lie where t
       CHECK(other.at(0) == 5001.75);
       CHECK(other.at(1) == 5009.75);
     }
-    CHECK(made == 5);  // once for all series
+    CHECK(made == 5);  // created once for all series
   }
   CHECK(alive == 0);
 }

@@ -1,6 +1,6 @@
-// Reads untrusted HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process
-// with limited time and memory, no plugins, and a pipe as its only output. The parent checks every reported offset
-// against the file size and reads the values itself.
+// Reads untrusted HDF5. libhdf5 crashes on damaged files and follows links out of them, so it runs in a child process.
+// The child has limited time and memory, no plugins, and a pipe as its only output. The parent checks every reported
+// offset against the file size and reads the values itself.
 #include "checkpoint/h5_gate.h"
 
 #include <fcntl.h>

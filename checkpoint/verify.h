@@ -27,8 +27,9 @@ struct StepVerifyOptions {
   bool deep = false;   // also compares the index with what libhdf5 finds in every shard, in a child process
 };
 
-// Checks seal, name and size of every file, indexes, coverage of every tensor, hashes of aux files, and the CRC32C of
-// every block and of every slice as it was in memory. Throws kUsage for a newer format, kIo when a file cannot be read.
+// Verifies one step. Checks seal, name and size of every file, indexes, coverage of every tensor, and hashes of aux
+// files. Checks the CRC32C of every block, and of every slice as it was in memory. Throws kUsage for a newer format,
+// kIo when a file cannot be read.
 VerifyReport verify_step(Vfs&, const std::string& step_dir, const StepVerifyOptions& = {});
 
 }  // namespace gt

@@ -1,7 +1,7 @@
 // Unigram segmentation: the piece sequence with the largest total score. Scores are rounded to multiples of 2^-12 and
-// added in f64, so sums are exact and the result depends neither on earlier splits of the text nor on the
-// implementation. The SentencePiece library adds floats: among segmentations of equal score, rounding decides
-// (measured: 5 % of lines full of runs such as "=====", none of prose).
+// added in f64, so sums are exact. The result depends neither on earlier splits of the text nor on the implementation.
+// The SentencePiece library adds floats: among segmentations of equal score, rounding decides (measured: 5 % of lines
+// full of runs such as "=====", none of prose).
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,10 +1,10 @@
 // Replays work that issues the same op calls every time as device graphs (DeviceApi::capture). The first run executes
-// normally while a Recording records its calls. Later runs execute the same host code - tape, scopes and arenas are
-// unaffected - but a call that matches its record is held back instead of queued. Once every call of a segment has
-// matched, the segment is launched as one graph. On a mismatch the held-back calls run first, then the rest runs
-// eagerly. So a graph never computes anything but the calls that were made. Copies, events and waits are never
-// captured: they split the work into segments and are ordered after all earlier calls on the stream. Collectives of a
-// capturable library take part (SideCalls). Independent of tapes, microbatches and ranks.
+// normally while a Recording records its calls. Later runs execute the same host code; tape, scopes and arenas are
+// unaffected. A call that matches its record is held back instead of queued. Once every call of a segment has matched,
+// the segment is launched as one graph. On a mismatch the held-back calls run first, then the rest runs eagerly. So a
+// graph never computes anything but the calls that were made. Copies, events and waits are never captured: they split
+// the work into segments and are ordered after all earlier calls on the stream. Collectives of a capturable library
+// take part (SideCalls). Independent of tapes, microbatches and ranks.
 #pragma once
 #include <exception>
 #include <memory>

@@ -121,10 +121,9 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_hardware(const void* data, siz
 }
 bool has_crc32c_folding() { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"); }
 
-// Folds 256 bytes at a time in four registers (16 lanes of 128 bits): each lane is multiplied by x^2048, modulo the
-// polynomial but unreduced, and xored with the data 256 bytes ahead (Gopal et al., "Fast CRC Computation Using
-// PCLMULQDQ", 2009). The remainder has the CRC of everything before. The product of two reflected factors is off by one
-// power.
+// Folds 256 bytes at a time in four registers (16 lanes of 128 bits). Each lane is multiplied by x^2048, modulo the
+// polynomial but unreduced, and xored with the data 256 bytes ahead. The remainder has the CRC of everything before.
+// The product of two reflected factors is off by one power. Gopal et al., "Fast CRC Computation Using PCLMULQDQ", 2009.
 __attribute__((target("avx512f,vpclmulqdq,sse4.2"))) uint32_t crc32c_folding(const void* data, size_t bytes,
                                                                              uint32_t crc) {
   constexpr size_t kTurn = 256;

@@ -21,7 +21,7 @@ double number_in(const std::string& path) {
   return value > 0 ? value : DeviceConditions::kUnknown;
 }
 
-// Mean over cores. Not /proc/cpuinfo, which falls back to the nominal clock when the kernel does not know it.
+// Mean over cores. Not /proc/cpuinfo, which falls back to the nominal clock when the kernel has no value.
 double clock_mhz(const std::string& sys) {
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) != 0) return DeviceConditions::kUnknown;

@@ -90,8 +90,8 @@ class GemmCache {
   explicit GemmCache(int threads);
   // Returns the kernel of this shape, compiled on first use. References stay valid.
   const TileKernel& kernel(const TileSpec& spec);
-  // Returns whether packing b pays off: where oneDNN has a blocked panel layout (AVX-512), and elsewhere for rows whose
-  // stride is a multiple of the page size (they share cache sets, costing two thirds of the speed).
+  // Returns whether packing b pays off: where oneDNN has a blocked panel layout (AVX-512), and elsewhere for rows a
+  // multiple of a page apart. These share cache sets, which reduces GEMM to a third of its speed.
   bool worth_packing(int64_t k, int64_t n, int64_t panel, bool trans, DType type);
   // Returns the packed copy of b in panels of `panel` columns of `type`; the caller packs it unless it holds the
   // version. version > 0: cached under b's address until the version changes. 0: valid until the next such call of this

@@ -9,7 +9,7 @@
 namespace gt::null {
 
 // While alive, collects this thread's GEMMs on the null backend whose b is a weight (b_version > 0), one per weight and
-// orientation, and one attention backward per shape.
+// orientation. Also collects one attention backward per shape.
 class ProductLog {
  public:
   ProductLog();

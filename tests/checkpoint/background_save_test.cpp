@@ -1,4 +1,4 @@
-// Asynchronous saves: training continues while the disk is slow, the snapshot's state is written, and a failure
+// Asynchronous saves: training continues while the disk is slow, and the snapshot's state is written. A failure
 // anywhere drops the attempt on every rank and affects nothing else.
 #include "checkpoint/background_save.h"
 

@@ -70,7 +70,7 @@ class BlockStream {
   File file_;
   std::optional<File> direct_;
   int64_t base_ = 0, used_ = 0;    // used_: bytes of the window that are final
-  int64_t summed_ = 0, room_ = 0;  // offsets: summed_ up to here in blocks_ and block_; room_ begin of the last room()
+  int64_t summed_ = 0, room_ = 0;  // window offsets: checksummed so far; begin of the last room()
   uint32_t block_ = 0;             // running CRC32C of the incomplete block
   Window window_;
   Sha256 sha_;

@@ -1,5 +1,5 @@
-// Errors: one exception type and a few macros. Every error carries the exit code of the process it ends; Exit lists all
-// codes.
+// Errors: one exception type and a few macros, the only way to fail. Every error carries the exit code of the process
+// it ends; Exit lists all codes.
 #pragma once
 #include <sstream>
 #include <stdexcept>

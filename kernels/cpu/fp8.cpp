@@ -164,7 +164,7 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
     return Tensor{reinterpret_cast<std::byte*>(p), {rows, cols}, DType::kF32, {}};
   };
   gemm({.a = tensor(a, m, k), .b = tensor(b, n, k), .out = tensor(sums, m, n), .trans_b = true}, s);
-  const float a_scale = *g.a_scale.as<float>(), b_scale = *g.b_scale.as<float>();  // their product may overflow f32
+  const float a_scale = *g.a_scale.as<float>(), b_scale = *g.b_scale.as<float>();  // their product may leave the f32 range
   parallel_for(s, m, std::max<int64_t>(1, kGrain / n), [&, &f = simd()](int64_t begin, int64_t end, int) {
     constexpr int64_t kPiece = 1024;
     float bias[kPiece], old[kPiece];

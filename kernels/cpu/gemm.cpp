@@ -307,7 +307,7 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.half_result = is_half(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_half(g.aux.dtype));
-  // 16-bit results use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
+  // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.half_result || (is_half(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
   job.version = g.b_version;

@@ -91,7 +91,7 @@ TEST_CASE("a checkpoint that does not fit lists every missing, extra and differi
   auto model = odd_model();
   model[0].full = {23, 5};                // differs
   model[5].name = "layers.0.norm.scale";  // missing, and norm.weight is extra
-  model[6].full = {8, 15};                // another rank
+  model[6].full = {8, 15};                // another number of dimensions
   const std::string text = load_refusal(dir.path, "auto", model);
   CHECK_THAT(text, Catch::StartsWith("2:") && Catch::Contains("8 differences"));
   for (const char* line :

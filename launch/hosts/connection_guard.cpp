@@ -26,9 +26,9 @@ namespace {
 
 constexpr size_t kMostIpv4 = 128, kMostIpv6 = 64;  // a filter may take 20 KiB of kernel memory (optmem_max)
 constexpr auto kTick = std::chrono::milliseconds(500), kLaterTick = std::chrono::milliseconds(2000);
-constexpr uint32_t kHandshakeBytes = 24, kSilentMs = 2000;  // of Open MPI 4.1: a word of 16 bytes and a process name
+constexpr uint32_t kHandshakeBytes = 24, kSilentMs = 2000;  // Open MPI 4.1: a 16-byte word and a process name
 
-// A TCP end point: the port and the address, IPv4 in IPv6 as IPv4.
+// TCP end point: port and address; an IPv4-mapped IPv6 address is stored as IPv4.
 struct EndPoint {
   uint16_t port = 0;
   AddressBytes address;
@@ -47,7 +47,7 @@ std::optional<EndPoint> end_point(const sockaddr* at) {
   return EndPoint{ntohs(v6.sin6_port), mapped ? AddressBytes(bytes + 12, 4) : AddressBytes(bytes, 16)};
 }
 
-template <class Name>  // getsockname or getpeername
+template <class Name>  // Name: getsockname or getpeername
 std::optional<EndPoint> end_point(const Name& name, int fd) {
   sockaddr_storage at{};
   socklen_t size = sizeof at;
@@ -66,7 +66,7 @@ bool attach(int fd, std::vector<sock_filter> filter) {
   return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
 }
 
-// Calls `use` with a duplicate of every socket of a process, so that none becomes another one meanwhile.
+// Calls `use` with a duplicate of every socket of a process, so that the descriptor cannot be reused meanwhile.
 void each_socket(pid_t pid, const std::function<void(int fd)>& use) {
   const bool self = pid == getpid();
   const int process = self ? -1 : static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -91,7 +91,7 @@ std::set<uint16_t> listening_ports(pid_t pid) {
   return ports;
 }
 
-// Calls `use` with every connection to one of these ports and where it comes from.
+// Calls `use` with every connection to one of these ports and its remote end point.
 void each_connection(pid_t pid, const std::set<uint16_t>& ports,
                      const std::function<void(int fd, const EndPoint& from)>& use) {
   each_socket(pid, [&](int fd) {
@@ -109,7 +109,7 @@ tcp_info info_of(int fd) {
 bool greeted(int fd) { return info_of(fd).tcpi_bytes_received >= kHandshakeBytes; }
 uint32_t silent_ms(int fd) { return info_of(fd).tcpi_last_data_recv; }
 
-// Open MPI's process that started this one; 0: something else did.
+// Returns the Open MPI process that is the parent of this one; 0 if the parent is something else.
 pid_t daemon_above() {
   const pid_t parent = getppid();
   std::string name;
@@ -117,14 +117,14 @@ pid_t daemon_above() {
   return name == "orted" || name == "mpirun" || name == "orterun" ? parent : 0;
 }
 
-// The first `bits` of an address.
+// Keeps the first `bits` bits of an address and clears the rest.
 AddressBytes prefix(AddressBytes address, size_t bits) {
   for (size_t i = 0; i < address.size(); ++i)
     if (8 * i + 8 > bits) address[i] = static_cast<char>(8 * i >= bits ? 0 : address[i] & ~(0xff >> (bits - 8 * i)));
   return address;
 }
 
-// Prefixes of one length that cover these addresses, at most `most` of them.
+// At most `most` prefixes of equal length that cover these addresses.
 struct Prefixes {
   size_t bits;
   AddressSet values;
@@ -149,8 +149,7 @@ uint32_t word_of(const AddressBytes& bytes, size_t word) {
 
 constexpr sock_filter kAccept = BPF_STMT(BPF_RET | BPF_K, ~0u), kDrop = BPF_STMT(BPF_RET | BPF_K, 0);
 
-// Accepts a packet whose source, `offset` bytes from the start of its IP header, has one of the prefixes; else drops
-// it.
+// Accepts a packet whose source address, `offset` bytes into its IP header, has one of the prefixes; drops all others.
 std::vector<sock_filter> source_check(const Prefixes& wanted, size_t bytes, uint32_t offset) {
   const AddressBytes mask = prefix(AddressBytes(bytes, '\xff'), wanted.bits);
   std::vector<sock_filter> out;
@@ -159,7 +158,7 @@ std::vector<sock_filter> source_check(const Prefixes& wanted, size_t bytes, uint
     for (uint8_t w = 0; w < words; ++w) {
       out.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, SKF_NET_OFF + offset + 4 * w));
       out.push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, word_of(mask, w)));
-      const auto next = static_cast<uint8_t>(3 * (words - 1 - w) + 1);  // behind kAccept
+      const auto next = static_cast<uint8_t>(3 * (words - 1 - w) + 1);  // jump past kAccept
       out.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, word_of(a, w), 0, next));
     }
     out.push_back(kAccept);
@@ -187,7 +186,7 @@ std::vector<sock_filter> admitting_filter(const AddressSet& addresses) {
   const std::vector<sock_filter> v4 = source_check(prefixes(addresses, 4, kMostIpv4), 4, 12);
   const std::vector<sock_filter> v6 = source_check(prefixes(addresses, 16, kMostIpv6), 16, 8);
   std::vector<sock_filter> out{
-      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, kFlags),  // a TCP socket's packets begin with the TCP header
+      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, kFlags),  // on a TCP socket, offset 0 is the TCP header
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kSyn, 1, 0),
       kAccept,
       BPF_STMT(BPF_LD | BPF_B | BPF_ABS, static_cast<uint32_t>(SKF_NET_OFF)),
@@ -237,7 +236,7 @@ void ConnectionGuard::admit(const AddressSet& addresses) {
   filtered_.clear();
   look();
   if (daemon_ == 0) return;
-  AddressSet with_peers = addresses;  // mpirun may be on a host without ranks
+  AddressSet with_peers = addresses;  // mpirun may run on a host without ranks
   each_connection(daemon_, listening_ports(daemon_), [&](int fd, const EndPoint& from) {
     if (greeted(fd)) with_peers.insert(from.address);
   });

@@ -1,5 +1,5 @@
-// Keeps hosts that are not of the job away from the TCP ports of its ranks. Open MPI authenticates nobody and reads the
-// first bytes of a new connection with a call that blocks: 18 bytes of a port scan would stall a rank.
+// Blocks connections from hosts outside the job to the TCP ports of its ranks. Open MPI does not authenticate peers and
+// reads the first bytes of a new connection with a blocking call. A port scan that sends 18 bytes would stall a rank.
 #pragma once
 #include <linux/filter.h>
 #include <sys/types.h>
@@ -13,28 +13,29 @@
 
 namespace gt {
 
-// An IPv4 or IPv6 address as 4 or 16 bytes in network order.
+// IPv4 or IPv6 address as 4 or 16 bytes in network byte order.
 using AddressBytes = std::string;
 using AddressSet = std::set<AddressBytes>;
 
-// Addresses of all interfaces of this host that are up, loopback and link-local ones too.
+// Returns the addresses of all interfaces of this host that are up, including loopback and link-local ones.
 AddressSet own_addresses();
 
-// A socket filter (classic BPF) that drops connection requests from other addresses than these; packets of connections
-// that exist pass. Exact up to 128 IPv4 and 64 IPv6 addresses, beyond that by common prefixes.
+// Returns a socket filter (classic BPF) that drops connection requests (SYN) from all other addresses. Packets of
+// established connections pass. Exact for up to 128 IPv4 and 64 IPv6 addresses; larger sets are widened to common
+// prefixes.
 std::vector<sock_filter> admitting_filter(const AddressSet&);
 
-// Makes the TCP listeners of a child process that are not bound to the loopback device drop every packet. Returns how
-// many; 0 where the system does not let us (pidfd_getfd, Linux 5.6).
+// Makes every TCP listener of a child process that is not bound to loopback drop all packets. Returns the number of
+// listeners affected; 0 if the system does not permit it (needs pidfd_getfd, Linux 5.6).
 int close_listeners(pid_t child);
 
-// Closes connections to the TCP listeners of a process, this one or a child, whose peer has been silent for two seconds
-// before a whole handshake of Open MPI had come.
+// Closes connections to the TCP listeners of `process` (this one or a child) that have been silent for two seconds
+// without completing Open MPI's handshake.
 void close_silent_connections(pid_t process);
 
-// Watches the TCP sockets of this process, and of the daemon of Open MPI that started it as far as the system lets us,
-// from a thread of its own. Until the hosts of the job are known it closes silent connections. After admit(), requests
-// of other hosts are dropped by the kernel, and connections that they made to this process earlier are closed.
+// Guards the TCP sockets of this process from a thread of its own, and those of its parent Open MPI daemon if
+// permitted. Before admit() it closes silent connections. After admit() the kernel drops requests from other hosts, and
+// connections that those hosts had already made to this process are closed.
 class ConnectionGuard {
  public:
   ConnectionGuard();

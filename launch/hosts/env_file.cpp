@@ -30,7 +30,7 @@ bool is_variable(std::string_view name) {
          std::all_of(name.begin(), name.end(), good);
 }
 
-// Variables that choose which code a process loads or runs, or how its launcher starts it: not from a file.
+// Variables that select the code a process loads or runs, or control its launcher. They are rejected in files.
 bool chooses_code(std::string_view name) {
   for (const std::string_view prefix : {"LD_", "DYLD_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "GLIBC_",
                                         "GCONV_"})
@@ -41,7 +41,8 @@ bool chooses_code(std::string_view name) {
   return false;
 }
 
-// ./.deepspeed_env lies wherever a job is started: what somebody else could have put there is not obeyed.
+// ./.deepspeed_env is read from whatever directory the job starts in: a file that another user could have written is
+// rejected.
 void require_own(const std::string& path) {
   struct stat s {};
   GT_REQUIRE(::stat(path.c_str(), &s) == 0, Exit::kIo, path, ": ", std::strerror(errno));

@@ -1,4 +1,5 @@
-// .deepspeed_env: variables that every rank shall have, on other machines too, where ssh brings none.
+// .deepspeed_env: environment variables for every rank, including ranks on other machines, where ssh does not forward
+// the environment.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,15 +10,17 @@ namespace gt {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Lines NAME=VALUE; blanks around both go, empty lines and those that begin with # are skipped, a later line wins.
-// Throws kUsage "name:line: …", also for variables that choose code or belong to launchers: LD_*, OMPI_*, PATH, ….
+// Parses lines NAME=VALUE. Whitespace around both is stripped, empty lines and lines starting with # are skipped, later
+// lines win.
+// Throws kUsage "name:line: …", also for variables that select code or belong to launchers: LD_*, OMPI_*, PATH, ….
 Variables parse_env_file(std::string_view text, const std::string& name);
 
 struct EnvFiles {
-  std::vector<std::string> files;  // that were found
+  std::vector<std::string> files;  // those that exist
   Variables variables;
 };
-// ~/.deepspeed_env, then ./.deepspeed_env, whose values win. kUsage: a file that others own or may write.
+// Reads ~/.deepspeed_env, then ./.deepspeed_env, whose values win. Throws kUsage if a file belongs to, or is writable
+// by, other users.
 EnvFiles read_env_files();
 
 }  // namespace gt

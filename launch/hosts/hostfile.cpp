@@ -41,12 +41,12 @@ std::vector<std::string_view> words_of(std::string_view line) {
   return out;
 }
 
-// "slots=4" -> 4; 0: not of this form.
+// Parses "slots=4" as 4; returns 0 if `word` is not of this form.
 int64_t number_after(std::string_view word, std::string_view name) {
   int64_t n;
   if (word.substr(0, name.size()) != name || word.substr(name.size(), 1) != "=") return 0;
   const std::string_view digits = word.substr(name.size() + 1);
-  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;  // +2
+  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return 0;  // rejects "+2"
   return parse_int(digits, n) && n >= 1 && n <= kMostSlots ? n : 0;
 }
 
@@ -55,8 +55,8 @@ bool consists_of(std::string_view s, const char* signs) {
   return !s.empty() && s.find_first_not_of(std::string(kLettersAndDigits) + signs) == std::string_view::npos;
 }
 
-// What may go to ssh and mpirun as a host: gpu-07.example.org, 10.0.0.7, [fe80::1%eth0], user@gpu. Not what ssh reads
-// as an option ("-oProxyCommand=…") or mpirun as several hosts (commas).
+// Accepts a host for ssh and mpirun: gpu-07.example.org, 10.0.0.7, [fe80::1%eth0], user@gpu. Rejects what ssh would
+// parse as an option ("-oProxyCommand=…") or mpirun as several hosts (commas).
 bool is_host_name(std::string_view name) {
   const size_t at = name.rfind('@');
   if (at != std::string_view::npos) {
@@ -69,7 +69,7 @@ bool is_host_name(std::string_view name) {
   return name.size() <= 253 && consists_of(name, "._-") && name[0] != '-';
 }
 
-// Where a piece of a filter ends: at the '@' after which another begins. A host may hold one itself: user@gpu.
+// Splits a filter at each '@' that separates two terms. A host name may contain '@' itself: user@gpu.
 std::vector<std::string_view> filter_pieces(const std::vector<HostSlots>& hosts, std::string_view filter) {
   std::vector<std::string_view> out;
   for (;;) {
@@ -92,7 +92,7 @@ std::vector<int> first_slots(int64_t n) {
   return out;
 }
 
-// One filter: the slots that it names of each host, in the order of `hosts`.
+// Returns the slots that one filter selects on each host, in the order of `hosts`.
 std::vector<std::set<int>> named_slots(const std::vector<HostSlots>& hosts, const std::string& filter,
                                        const std::string& flag) {
   std::vector<std::set<int>> named(hosts.size());
@@ -126,7 +126,7 @@ std::vector<std::set<int>> named_slots(const std::vector<HostSlots>& hosts, cons
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& name) {
   std::vector<HostSlots> hosts;
   int number = 0;
-  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // a byte-order mark
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // byte-order mark
   for (const std::string_view line : split(text, '\n')) {
     ++number;
     const std::string_view entry = line.substr(0, line.find('#'));

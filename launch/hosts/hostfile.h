@@ -1,6 +1,6 @@
-// Which machines a job may use and how many ranks on each: hostfiles and the filters --include and --exclude as
-// DeepSpeed documents them (where its code differs from its documentation, the documentation is followed). Parsing
-// only; nothing is started, no name is looked up.
+// Hosts and slots of a job: hostfiles and the filters --include and --exclude as documented by DeepSpeed. Where
+// DeepSpeed's code differs from its documentation, the documentation is followed. Parsing only: starts nothing and
+// resolves no names.
 #pragma once
 #include <string>
 #include <string_view>
@@ -18,23 +18,24 @@ struct HostSlots {
 // kUsage "name:line: …", also for what is no name of a host: it goes to ssh and mpirun. Hosts in the order of the file.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& name);
 
-// This machine: "localhost" with a slot for each visible GPU, or for each core where there is none.
+// Returns this machine as "localhost" with one slot per visible GPU, or per core if it has no GPU.
 std::vector<HostSlots> this_machine();
-// Ids of the visible GPUs by CUDA_VISIBLE_DEVICES, else by device files; empty: none.
+// Returns the ids of the visible GPUs, from CUDA_VISIBLE_DEVICES or else from device files; empty if there are none.
 std::vector<std::string> visible_gpus();
 
-// include or exclude (one of them may be given): NODE[:SLOT[,SLOT…]][@NODE…]. A node alone means all its slots;
-// repeated nodes add up. Throws kUsage: an unknown host or slot, a malformed piece, nothing left.
+// Applies an include or an exclude filter (at most one of them): NODE[:SLOT[,SLOT…]][@NODE…]. A node without slots
+// means all its slots; repeated nodes accumulate. Throws kUsage for unknown hosts or slots, malformed terms and an
+// empty result.
 std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const std::string& include,
                                     const std::string& exclude);
 
 int total_slots(const std::vector<HostSlots>& hosts);
 bool is_this_machine(const std::string& host);  // localhost, 127.0.0.1, ::1 or this machine's name
-bool only_here(const std::vector<HostSlots>& hosts);  // true for none
+bool only_here(const std::vector<HostSlots>& hosts);  // true for an empty list
 
-// The machines that `world` ranks need, slots being filled host by host; those behind them are spares.
+// Returns the hosts that `world` ranks occupy when slots are filled host by host; the remaining hosts are spares.
 std::vector<HostSlots> hosts_in_use(const std::vector<HostSlots>&, int world);
-// "node2 (ranks 2, 3)": a host with those of `world` ranks that its slots hold; "node2" where it holds none.
+// Returns a host with the ranks on its slots, "node2 (ranks 2, 3)"; "node2" if none of the `world` ranks is there.
 std::string host_with_ranks(const std::vector<HostSlots>&, const std::string& host, int world);
 
 struct LaunchConfig;

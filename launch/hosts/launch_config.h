@@ -1,4 +1,4 @@
-// The options of section launch: which hosts and slots ranks start on, and how.
+// Options of section launch: hosts and slots that ranks start on, and how they are started.
 #pragma once
 #include <cstdint>
 #include <string>

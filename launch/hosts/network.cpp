@@ -19,7 +19,7 @@ namespace {
 
 struct Interface {
   std::string name;
-  uint32_t address;  // in host order
+  uint32_t address;  // in host byte order
 };
 
 std::vector<Interface> interfaces() {
@@ -85,7 +85,8 @@ Variables local_network() {
   Variables out{{"OMPI_MCA_pml", "ob1"}, {"OMPI_MCA_btl", "self,vader"}};
   bool loopback = false;
   for (const Interface& i : interfaces()) loopback = loopback || i.name == "lo";
-  if (loopback && std::getenv("OMPI_MCA_oob_tcp_if_exclude") == nullptr)  // Open MPI refuses both
+  // Open MPI rejects include and exclude together
+  if (loopback && std::getenv("OMPI_MCA_oob_tcp_if_exclude") == nullptr)
     out.emplace_back("OMPI_MCA_oob_tcp_if_include", "lo");
   return out;
 }
@@ -106,7 +107,7 @@ void choose_network(const RankEnv& env, const std::string& interface) {
   } else if (!interface.empty()) {
     const std::string name = interface_here(interface);
     variables = remote_network(interface);
-    variables.emplace_back("NCCL_SOCKET_IFNAME", "=" + name);  // "=": the whole name, not how one begins
+    variables.emplace_back("NCCL_SOCKET_IFNAME", "=" + name);  // "=": exact name; without it NCCL matches prefixes
   }
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 0);
 }

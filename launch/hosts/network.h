@@ -1,4 +1,4 @@
-// Which network ranks talk over: none when all of them share a machine, else what comm.interface names.
+// Network interface for communication between ranks: none if all ranks share a machine, else comm.interface.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,22 +8,23 @@
 
 namespace gt {
 
-// What is wrong with the text of comm.interface, "" for a name ("eth0") or an IPv4 subnet ("10.0.0.0/16").
+// Returns the error in the value of comm.interface; "" for an interface name ("eth0") or an IPv4 subnet
+// ("10.0.0.0/16").
 std::string bad_interface(const std::string& text);
 
-// The interface of this machine that `text` names or whose address lies in that subnet. Throws kUsage listing the
-// interfaces that there are.
+// Returns the interface of this machine that `text` names, or whose address is in that subnet. Throws kUsage, listing
+// the available interfaces, if there is none.
 std::string interface_here(const std::string& text);
 
-// "eth0 10.77.0.1" for each IPv4 address of an interface that is up, without the loopback device.
+// Returns "eth0 10.77.0.1" for each IPv4 address of an interface that is up, except loopback.
 std::vector<std::string> interfaces_up();
 
-// For mpirun. On one machine it reaches nobody, so it keeps to the loopback device, as do its ranks.
+// Open MPI variables for mpirun. On one machine no traffic leaves it, so mpirun and its ranks use loopback only.
 Variables local_network();
-Variables remote_network(const std::string& interface);  // "": nothing
+Variables remote_network(const std::string& interface);  // empty for ""
 
-// Call in a rank before MPI starts: the same for its messages and for NCCL, whoever started it. Variables that the user
-// has set win. Throws kUsage when this machine lacks the interface.
+// Sets the same variables for MPI and NCCL in a rank, whatever launched it. Variables set by the user win. Requires:
+// called before MPI_Init. Throws kUsage if this machine lacks the interface.
 void choose_network(const RankEnv&, const std::string& interface);
 
 }  // namespace gt

@@ -12,7 +12,7 @@ namespace gt {
 namespace {
 
 struct Family {
-  const char *rank, *world, *local_rank, *local_world;  // nullptr: has none
+  const char *rank, *world, *local_rank, *local_world;  // nullptr: the launcher has no such variable
 };
 
 constexpr Family kFamilies[] = {
@@ -44,7 +44,7 @@ RankEnv find_rank_env(const Lookup& lookup) {
     const bool slurm = std::string(f.rank) == "SLURM_PROCID", generic = std::string(f.rank) == "RANK";
     if (!lookup(f.rank)) continue;
     if (slurm && (!lookup("SLURM_STEP_ID") || !lookup(f.world) || *read(lookup, f.world, 1) == 1)) continue;
-    // RANK alone may be anything; one rank is what a process without a launcher is.
+    // RANK alone may mean anything; a world of one rank equals running without a launcher.
     if (generic && (!lookup(f.world) || (!found.launched() && *read(lookup, f.world, 1) == 1))) continue;
     GT_REQUIRE(!f.world || lookup(f.world), Exit::kUsage, "the environment has ", f.rank, " but not ", f.world,
                "; start ranks with mpirun, srun or gpttrain itself");

@@ -15,7 +15,7 @@
 namespace gt {
 namespace {
 
-// The piece in front of the first separator, taken off.
+// Removes and returns the item before the first separator.
 std::string_view take_piece(std::string_view& text, char separator) {
   const size_t end = std::min(text.find(separator), text.size());
   const std::string_view piece = text.substr(0, end);
@@ -23,7 +23,7 @@ std::string_view take_piece(std::string_view& text, char separator) {
   return piece;
 }
 
-// Cores that this process may run on.
+// Returns the cores in the affinity mask of this process.
 std::vector<int> allowed_cores() {
   cpu_set_t set;
   std::vector<int> out;
@@ -33,7 +33,7 @@ std::vector<int> allowed_cores() {
   return out;
 }
 
-// Those of `wanted` that this machine lets us use; all of `allowed` when that leaves none.
+// Returns the intersection of `wanted` and `allowed`; all of `allowed` if it is empty.
 std::vector<int> usable(const std::vector<int>& wanted, const std::vector<int>& allowed) {
   std::vector<int> out;
   std::set_intersection(wanted.begin(), wanted.end(), allowed.begin(), allowed.end(), std::back_inserter(out));

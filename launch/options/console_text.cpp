@@ -23,7 +23,7 @@ std::string format_duration(double s) {
 }
 
 namespace {
-// Three digits that count, of a number below 1000 after scaling.
+// Formats x with three significant digits; requires |x| < 1000.
 std::string three_digits(double x) {
   const double a = std::fabs(x);
   return a < 9.995 ? fmt::format("{:.2f}", x) : a < 99.95 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x);
@@ -71,7 +71,7 @@ std::string block(const Rows& rows) {
 }
 
 int terminal_width() {
-  // Ranks started by our launcher write into mpirun's pseudo-terminal; the launcher says what is behind it
+  // Ranks started by gpttrain write into mpirun's pseudo-terminal; the launcher passes the width of the real one
   // (launch/ranks/start/spawn.h).
   int64_t columns;
   if (const char* told = std::getenv("GPTTRAIN_COLUMNS"); told && parse_int(told, columns))

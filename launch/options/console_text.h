@@ -1,4 +1,4 @@
-// Text for a terminal: quantities with units, blocks of labels and values, the width of what is written to.
+// Text for terminals: quantities with units, label/value blocks, terminal width.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace gt {
 
-// "26m04s", "832 ms", "3h12m", "2d04h"; n/a for a NaN.
+// Formats a duration as "26m04s", "832 ms", "3h12m" or "2d04h"; NaN as "n/a".
 std::string format_duration(double seconds);
-// "12.3k", "1.25M", "950": three digits that count.
+// Formats a count with three significant digits: "12.3k", "1.25M", "950".
 std::string format_count(double x);
-// "1.9 GB", "512 B": decimal units.
+// Formats bytes in decimal units: "1.9 GB", "512 B".
 std::string format_bytes(double bytes);
 std::string format_thousands(int64_t x);  // 204,800
 
-using Rows = std::vector<std::pair<std::string, std::string>>;  // label, value: a block on the console
-// Labels in a column, values beside them; values of several lines stay in their column.
+using Rows = std::vector<std::pair<std::string, std::string>>;  // one console block as (label, value)
+// Aligns labels and values in two columns; continuation lines of a value stay in the value column.
 std::string block(const Rows& rows);
 
-int terminal_width();  // columns of standard output, 0 when it is no terminal
+int terminal_width();  // columns of standard output; 0 if it is not a terminal
 
 }  // namespace gt

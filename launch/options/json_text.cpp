@@ -12,7 +12,7 @@
 namespace gt {
 namespace {
 
-// Bytes of the UTF-8 sequence at s[i], 0 when it is not one (overlong, surrogate, beyond U+10FFFF, cut).
+// Returns the length of the UTF-8 sequence at s[i]; 0 if invalid (overlong, surrogate, beyond U+10FFFF, truncated).
 size_t utf8_length(std::string_view s, size_t i) {
   auto at = [&](size_t k) { return static_cast<unsigned char>(s[k]); };
   const unsigned char c = at(i);
@@ -233,7 +233,7 @@ class Parser {
     ++i_;
   }
 
-  // After an element: true when a comma says that more may follow; a comma before the end is fine.
+  // Consumes a comma after an element; returns true if another element may follow. Accepts a trailing comma.
   bool comma(char end) {
     space();
     if (peek() == ',') return ++i_, true;

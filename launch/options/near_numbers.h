@@ -1,4 +1,4 @@
-// Numbers near one that does not fit, for what an error offers instead.
+// Nearest valid numbers, for the suggestions in error messages.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,14 +10,14 @@
 
 namespace gt {
 
-// In order, each once: "2, 4, 8".
+// Returns the sorted, deduplicated list as text: "2, 4, 8".
 inline std::string list_of(std::vector<int64_t> v) {
   std::sort(v.begin(), v.end());
   v.erase(std::unique(v.begin(), v.end()), v.end());
   return fmt::format("{}", fmt::join(v, ", "));
 }
 
-// At most six of `legal`, those nearest to x.
+// Returns the (at most six) elements of `legal` nearest to x.
 inline std::vector<int64_t> nearest(std::vector<int64_t> legal, int64_t x) {
   std::sort(legal.begin(), legal.end(), [&](int64_t a, int64_t b) {
     const int64_t da = std::llabs(a - x), db = std::llabs(b - x);
@@ -38,7 +38,7 @@ std::vector<int64_t> divisors(int64_t n, F&& also) {
   return out;
 }
 
-// Multiples of m on both sides of x.
+// Returns the multiples of m adjacent to x.
 inline std::vector<int64_t> multiples(int64_t m, int64_t x) {
   const int64_t below = x / m * m;
   return below > 0 ? std::vector<int64_t>{below, below + m} : std::vector<int64_t>{below + m};

@@ -10,7 +10,7 @@ namespace gt {
 namespace fs = std::filesystem;
 
 namespace {
-constexpr size_t kMostNames = 10000;  // of a folder that are looked at
+constexpr size_t kMostNames = 10000;  // directory entries examined at most
 }
 
 std::string near_path(const std::string& path, const std::vector<std::string>& suffixes) {

@@ -50,7 +50,7 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
   return fmt::format("{}", fmt::join(words, separator));
 }
 
-// The message of a number outside its domain, "" when it is inside.
+// Returns the error for a number outside its domain, "" if it is inside.
 std::string outside(const Option& option, double x) {
   const Range r = range_of(option);
   const bool above = r.low_open ? x > r.low : x >= r.low, below = r.high_open ? x < r.high : x <= r.high;
@@ -61,7 +61,7 @@ bool is_free_choice(const std::string& c) {
   return !c.empty() && std::all_of(c.begin(), c.end(), [](char x) { return x >= 'A' && x <= 'Z'; });
 }
 
-// "80GB" where a plain number is wanted: the number that was meant, or 0.
+// Parses "80GB" given where a plain number is expected. Returns the number of bytes; 0 if it is not of this form.
 int64_t with_byte_unit(std::string_view s) {
   static constexpr struct {
     const char* suffix;
@@ -80,7 +80,7 @@ int64_t with_byte_unit(std::string_view s) {
   return 0;
 }
 
-// "0..1000, or true or false": a count that was a flag, or is one to many.
+// Domain "0..1000, or true or false": a count that also accepts a boolean.
 bool counts_or_not(const Option& option) { return option.domain.find("or true or false") != std::string::npos; }
 
 std::string set_int(const Option& option, int64_t& out, const std::string& word) {
@@ -117,7 +117,7 @@ std::string set_bool(bool& out, const std::string& word) {
   return "expected true or false, found " + quote(word);
 }
 
-// Names of one number format: here f16, there fp16, elsewhere float16. Any of them is taken for the one that is legal.
+// Synonyms of one number format (f16, fp16, float16). Each is mapped to the spelling that the domain lists.
 const std::vector<std::vector<std::string>> kSameFormat = {
     {"f32", "fp32", "float32"}, {"f16", "fp16", "float16", "half"}, {"bf16", "bfloat16"}};
 
@@ -174,12 +174,12 @@ std::string set_doubles(const Option& option, std::vector<double>& out, const st
   return out = list, "";
 }
 
-// "P1 P2" or "0.7 P1 0.3 P2"; the rules are the data folder's own.
+// Parses "P1 P2" or "0.7 P1 0.3 P2"; data/blend.h defines the syntax.
 std::string set_sources(std::vector<DataSource>& out, const std::vector<std::string>& words) {
   try {
     return out = parse_sources(words, nullptr), "";
   } catch (const Error& e) {
-    const std::string what = e.what();  // "data.train: ...": which key it is is told by the caller
+    const std::string what = e.what();  // strip the prefix "data.train: ": the caller names the key
     return what.rfind("data.train: ", 0) == 0 ? what.substr(12) : what;
   }
 }
@@ -218,7 +218,7 @@ void Problems::add(std::string where, std::string key, std::string reason, std::
 std::string Problems::text() const {
   std::string out;
   for (const Problem& p : list_) {
-    const bool flag = p.where.rfind("--", 0) == 0;  // the flag says which key
+    const bool flag = p.where.rfind("--", 0) == 0;  // the flag already names the key
     std::string place = p.where;
     if (!flag && !p.key.empty()) place += (place.empty() ? "" : " ") + p.key;
     out += place + (place.empty() ? "" : ": ") + p.reason;
@@ -251,13 +251,13 @@ bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option
 bool says_true_or_false(const std::string& word) { return truth_of(word).has_value(); }
 
 namespace {
-// "auto|true|false": the flag may stand alone, and JSON's true and false are welcome.
+// Domain "auto|true|false": the flag may stand alone, and JSON's true and false are accepted.
 bool takes_truth(const Option& option) {
   const std::vector<std::string> legal = choices(option);
   return std::find(legal.begin(), legal.end(), "true") != legal.end();
 }
 
-// "off|current": JSON's false is welcome, for files of when the option was a flag.
+// Domain "off|current": JSON's false is accepted, as in files written when the option was a boolean.
 bool takes_off(const Option& option) {
   const std::vector<std::string> legal = choices(option);
   return std::find(legal.begin(), legal.end(), "off") != legal.end();
@@ -301,7 +301,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   };
   return std::visit(
       Overloaded{
-          // "auto|never|STEP": a number is welcome where free text is.
+          // Domain "auto|never|STEP": a number is accepted where free text is.
           [&](std::string* s) {
             if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos)
               return set_string(option, *s, value.text);

@@ -1,4 +1,4 @@
-// What the rules of one section are told beside the config, and where they report.
+// Inputs and outputs of the rules of one config section, besides the config itself.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,8 +7,8 @@
 namespace gt {
 
 struct RuleContext {
-  std::function<std::string(const std::string&)> where;  // a key was set: "configs/x.json:14", "--optim.lr", ""
-  std::function<bool(const char*)> known;                // the key could be read
+  std::function<std::string(const std::string&)> where;  // where a key was set: "configs/x.json:14"; "" if unset
+  std::function<bool(const char*)> known;                // whether the key's value could be parsed
   std::function<void(const std::string& key, std::string reason, std::string fix)> bad;
   std::vector<std::string>& notes;
 };

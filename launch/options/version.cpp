@@ -52,7 +52,7 @@ std::string hdf5_version() {
 }
 
 std::string onednn_version() {
-  struct Version {  // the beginning of dnnl_version_t, which has not changed since 1.0
+  struct Version {  // prefix of dnnl_version_t, unchanged since oneDNN 1.0
     int major, minor, patch;
   };
   auto* ask = symbol<const Version*()>("dnnl_version");

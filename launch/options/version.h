@@ -1,6 +1,5 @@
-// What --version prints. Libraries are asked at run time which version they are, through their symbols and without
-// their headers, whose homes are other folders; so the answer is what this process is linked with, not what it was
-// built from.
+// Output of --version. Library versions are queried at run time through each library's own symbols, not its headers.
+// They are therefore those linked into this process, and this folder needs no include of other folders' libraries.
 #pragma once
 #include <string>
 
@@ -9,10 +8,10 @@
 namespace gt {
 
 const char* program_version();  // "0.1.0"
-const char* git_hash();         // of the sources, "-dirty" behind it when they had changes; "unknown" without git
+const char* git_hash();         // commit of the sources, "-dirty" appended if modified; "unknown" without git
 
-// Compiler, libraries, instruction set of the processor in use, CUDA with its driver and libraries, or why not.
+// Compiler, libraries, CPU instruction set in use, and CUDA with driver and libraries, or why it is unavailable.
 Rows library_versions();
-std::string version_text();  // "gpttrain 0.1.0 (git ...)", and these
+std::string version_text();  // "gpttrain 0.1.0 (git ...)" followed by library_versions()
 
 }  // namespace gt

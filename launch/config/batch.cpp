@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;  // products stay far below 2^63
+constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;  // keeps all products far below 2^63
 
 std::string ranks_text(const BatchRanks& r) {
   const int64_t world = r.tp * r.pp * r.cp * r.dp;

@@ -1,4 +1,4 @@
-// The batch equation as DeepSpeed solves it: global = micro x accumulation x data-parallel ranks, any of them left out.
+// DeepSpeed's batch equation: global = micro × accumulation × data-parallel ranks. Missing terms are derived.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,16 +6,17 @@
 namespace gt {
 
 struct BatchNumbers {
-  int64_t global = 0, micro = 0, accum = 0;  // 0: not given. sequences, sequences, microbatches
+  int64_t global = 0, micro = 0, accum = 0;  // sequences, sequences, microbatches; 0: not given
 };
 
-// Where the number of data-parallel ranks comes from.
+// Layout that gives the number of data-parallel ranks.
 struct BatchRanks {
   int64_t tp = 1, pp = 1, cp = 1, dp = 1;
-  std::string source;  // "OMPI_COMM_WORLD_RANK": the launcher's variable; "" : started by gpttrain itself
+  std::string source;  // launcher variable that set the world size; "": started by gpttrain itself
 };
 
-// Fills in what is missing: whole divisions first, the check after. Returns "" or what is wrong, in several lines.
+// Derives the missing terms by exact division, then checks the equation. Returns "" or the error, possibly on several
+// lines.
 std::string solve_batch(BatchNumbers& batch, const BatchRanks& ranks);
 
 }  // namespace gt

@@ -32,7 +32,7 @@ void visit_sections(Config& c, V&& v) {
   v("comm", c.comm), v("fault", c.fault);
 }
 
-// Reading one file and one list of flags into a Config, collecting every problem on the way.
+// Reads one file and one list of flags into a Config and collects every problem.
 class Reader {
  public:
   Reader(LoadedConfig& loaded, const ConfigSource& source)
@@ -62,7 +62,7 @@ class Reader {
     for (size_t i = 0; i < root.keys.size(); ++i) section(path, root.keys[i], root.items[i]);
   }
 
-  // Between file and flags. What it replaces in the file, and what it wins over, is noted.
+  // Applied between file and flags. Notes the file settings that it replaces or overrides.
   DsConfig deepspeed(const std::string& source, bool allow_unknown) {
     DsText text;
     try {
@@ -102,7 +102,7 @@ class Reader {
       const Option* option = find(alias ? alias->key : key);
       const bool list = option && takes_list(*option);
       const bool bare = alias && alias->value;
-      // Words for another program nearly always begin with dashes; there is always one.
+      // launcher_args takes exactly one word, which nearly always begins with dashes.
       if (!attached && option && option->domain == "WORDS" && i < words.size()) values.push_back(words[i++]);
       while (!attached && !bare && i < words.size() && words[i].rfind("--", 0) != 0 &&
              (values.empty() || list || !option)) {
@@ -114,7 +114,7 @@ class Reader {
       } else if (!admits(source_.keys, option->key())) {
         without_effect(name, *option);
       } else {
-        // The last of several wins, so that a command can be repeated with another value behind it.
+        // The last occurrence wins, so that a command can be repeated with a value appended.
         if (!seen_flags_.insert(option->key()).second)
           loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
@@ -134,7 +134,7 @@ class Reader {
     return it == by_key_.end() ? nullptr : it->second;
   }
 
-  // Does `only` name this section, a key of it, or this key?
+  // Returns whether `only` contains this section, a key of it, or this key.
   bool wanted(const std::string& section, const std::string& key = "") const {
     return only_.empty() || std::any_of(only_.begin(), only_.end(), [&](const std::string& o) {
              return o == section || (key.empty() ? o.rfind(section + ".", 0) == 0 : o == key);
@@ -179,7 +179,7 @@ class Reader {
       const std::string guess = did_you_mean(name, sections_);
       std::string fix =
           guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
-      for (const std::string& k : keys_)  // {"lr": 1} for {"optim": {"lr": 1}}
+      for (const std::string& k : keys_)  // suggests {"optim": {"lr": 1}} for {"lr": 1}
         if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
       return problems.add(where, name.substr(0, 200), "unknown section", fix);
     }
@@ -198,7 +198,7 @@ class Reader {
 
   bool taken(const Option& o, bool flag) const { return !flag || admits(source_.keys, o.key()); }
 
-  // In the same section first, then everywhere. Of flags those alone that the subcommand takes.
+  // Searches the same section first, then all. For flags, only those that the subcommand accepts.
   std::string nearest(const std::string& key, bool flag) const {
     std::vector<std::string> in_section, keys, names;
     const size_t dot = key.find('.');
@@ -234,7 +234,7 @@ class Reader {
   }
 
   void without_effect(const std::string& flag, const Option& option) {
-    std::string guess;  // of the same name: --seed for --train.seed
+    std::string guess;  // subcommand flag of the same name: --seed for --train.seed
     for (const std::string& own : source_.other_flags)
       if (own == option.name) guess = own;
     if (guess.empty()) guess = nearest(option.key(), true);
@@ -251,10 +251,10 @@ class Reader {
   std::set<std::string> seen_flags_;
 };
 
-// What the model's family decides and nobody gave.
+// Applies the model family's defaults to fields that the user did not set.
 void take_decisions(LoadedConfig& loaded) {
   const Family* family = find_family(loaded.config.model.arch);
-  if (family == nullptr) return;  // refused by its domain
+  if (family == nullptr) return;  // unknown family: already reported by the domain check
   Config usual;
   static_cast<TransformerConfig&>(usual.model) = family->decisions;
   usual.model.ffn = 0;

@@ -1,7 +1,7 @@
-// Every option of a run, one struct a section; each lists its fields once (launch/options/options.h) and that list
-// serves the JSON file,
-// --section.key flags, --help, config.json and error messages. Values only: what they lead to is the trainer's
-// business. In values that a user gave, 0 or "" means "derive it"; after load_config everything is filled in.
+// Options of a run: one struct per section, whose fields() list (launch/options/options.h) drives the JSON file,
+// --section.key flags, --help, config.json and error messages.
+// Values only; the trainer applies them. In user input, 0 or "" means "derive it"; after load_config every field is
+// filled in.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -325,9 +325,9 @@ struct CheckpointConfig {
     v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be left out: master/head.weight optim/*");
   }
 
-  // Of a checked config.
+  // Requires: a checked config.
   bool saves_by_time() const { return every == "auto"; }
-  int64_t save_steps() const { return saves_by_time() ? 0 : std::stoll(every); }  // 0: not by steps
+  int64_t save_steps() const { return saves_by_time() ? 0 : std::stoll(every); }  // 0: saves are driven by time
 };
 
 struct LogConfig {
@@ -444,7 +444,7 @@ struct Config {
   CommConfig comm;
   FaultConfig fault;
 
-  // Of a checked config. Nothing is cut over one rank, whatever the option says.
+  // Requires: a checked config. Sequence parallelism is off with one TP rank, whatever the option says.
   bool sequence_parallel() const {
     return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
   }
@@ -453,51 +453,51 @@ struct Config {
   std::string checkpoint_dir() const { return checkpoint.dir.empty() ? run_dir() + "/checkpoints" : checkpoint.dir; }
 };
 
-// All options in the order of the sections; the targets point into `config`.
+// Returns all options in section order; their targets point into `config`.
 std::vector<Option> list_options(Config& config);
 
 struct ConfigSource {
   std::string file;                 // --config; "" = none
-  std::vector<std::string> flags;   // "--section.key" and values, as on the command line; they win over the file, the
-                                    // last of several over those before
+  std::vector<std::string> flags;   // "--section.key" and values, as on the command line; override the file, and the
+                                    // last occurrence wins
   int external_world = 0;           // ranks of an external launcher; 0: none
-  bool needs_data = false;          // data.train must be given (the verbs train and bench data)
-  std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; wins over `file`. "" = none
-  bool allow_unknown_keys = false;  // of the DeepSpeed file: ignored, with a note
-  std::string world_source = {};    // "OMPI_COMM_WORLD_RANK": who told external_world
+  bool needs_data = false;          // data.train is mandatory (subcommands train and bench data)
+  std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; overrides `file`. "" = none
+  bool allow_unknown_keys = false;  // in the DeepSpeed file: ignored with a note
+  std::string world_source = {};    // launcher variable that set external_world
   std::vector<std::string> other_flags = {};  // flags of the subcommand, for "did you mean"
   std::string command = "train";              // the subcommand, for "see gpttrain train --help"
-  std::vector<std::string> keys = {};         // that act in it as flags (KeyFilter); empty: all
-  Problems problems = {};                     // found on the command line so far: reported with the rest
-  // Sections and keys that are taken from `file`; empty: everything, and what is unknown is a problem. Of a file that
-  // the user did not write, the rest is passed over.
+  std::vector<std::string> keys = {};         // accepted as flags by it (KeyFilter); empty: all
+  Problems problems = {};                     // already found on the command line
+  // Sections and keys to read from `file`, ignoring the rest, for files that the user did not write. Empty: read
+  // everything and report unknown keys.
   std::vector<std::string> only = {};
 };
 
 struct LoadedConfig {
-  Config config;                              // checked, everything filled in
-  std::map<std::string, std::string> origin;  // key -> "configs/x.json:14" or "--tp"; absent: default or derived
+  Config config;                              // checked and complete
+  std::map<std::string, std::string> origin;  // key → "configs/x.json:14" or "--tp"; absent: default or derived
   std::vector<std::string> notes;             // translations and derived values, for the start banner
 };
 
-// Reads files and flags, lists every problem at once in one kUsage error, fills in what is derived. A flag that is no
-// config key is an unknown key with a suggestion. Touches nothing but the files.
+// Reads files and flags and derives unset values. Throws one kUsage error that lists every problem; an unknown flag or
+// key comes with a suggestion. No side effects beyond reading the files.
 LoadedConfig load_config(const ConfigSource& source);
 
-// Adds to source.problems what is wrong with source.flags alone: unknown flags, those that have no effect on the
-// subcommand, values outside of their domain. For subcommands whose file is known later.
+// Returns source.problems plus those of source.flags alone: unknown flags, flags without effect on the subcommand and
+// values outside their domain. For subcommands whose config file is not known yet.
 Problems check_flags(const ConfigSource& source);
 
-// Whether a flag name without its dashes is a config key or an alias of one.
+// Returns whether a flag name (without dashes) is a config key or an alias of one.
 bool is_config_flag(const std::string& name);
 
-// Whether `key` matches one of the patterns: a key, or a section with its dot. No patterns: every key does.
+// Returns whether `key` matches one of the patterns: a key, or a section with a trailing dot. Empty: matches all.
 bool admits(const std::vector<std::string>& patterns, const std::string& key);
 
-// The effective config as JSON with all defaults; load_config reads it back to the same text.
+// Returns the effective config as JSON with all defaults. Round-trips through load_config to the same text.
 std::string config_json(const Config& config);
 
-// --help of the config keys that match `patterns` (admits), by section.
+// Returns the --help text of the config keys that match `patterns` (admits), by section.
 std::string config_help(const std::vector<std::string>& patterns = {});
 
 }  // namespace gt

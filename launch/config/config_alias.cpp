@@ -7,8 +7,8 @@
 namespace gt {
 namespace {
 
-// The values that Megatron spells by leaving a flag out or in are given here; the rest take the next word. Flags of
-// Megatron that become several of ours, or none, or whose values differ are in megatron_flags.cpp.
+// Flags with a fixed value are those whose mere presence or absence is the value in Megatron; the others take an
+// argument. Megatron flags that map to several keys, to none, or to different values are in megatron_flags.cpp.
 constexpr Alias kAliases[] = {
     {"tp", "parallel.tp", nullptr, false},
     {"pp", "parallel.pp", nullptr, false},

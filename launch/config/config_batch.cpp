@@ -19,7 +19,7 @@ class BatchRules {
     TrainSection& t = c_.train;
     const int64_t dp = c_.parallel.dp;
     if (!known({"train.micro_batch", "train.grad_accum", "train.global_batch", "parallel.dp"})) return;
-    // Products of what is legal stay far below 2^63.
+    // Keeps products of legal values far below 2^63.
     constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;
     for (const auto& [key, value, most] : {std::tuple{"train.micro_batch", t.micro_batch, kMostOfOne},
                                            {"train.grad_accum", t.grad_accum, kMostOfOne},
@@ -48,7 +48,7 @@ class BatchRules {
     } else if (t.micro_batch) {
       third("micro_batch", t.micro_batch, "grad_accum", t.grad_accum);
     } else {
-      const int64_t share = t.global_batch / dp;  // only global_batch: the largest micro_batch up to 8 that fits
+      const int64_t share = t.global_batch / dp;  // only global_batch given: largest micro_batch ≤ 8 that divides
       if (!t.grad_accum)
         for (int64_t b = std::min<int64_t>(8, share); b >= 1 && !t.grad_accum; --b)
           if (share % b == 0) t.grad_accum = share / b;
@@ -66,7 +66,7 @@ class BatchRules {
     x_.bad(key, std::move(reason), std::move(fix));
   }
 
-  // Samples and tokens of a whole run, and of an evaluation, are counted in 64 bits.
+  // Checks that the token counts of the run and of an evaluation fit 64 bits.
   void countable() {
     const TrainSection& t = c_.train;
     if (!known({"model.seq", "train.steps", "train.eval_steps"}) || t.global_batch < 1) return;

@@ -1,12 +1,12 @@
-// micro_batch, global_batch and grad_accum: what follows from what.
+// Rules of micro_batch, global_batch and grad_accum.
 #pragma once
 #include "launch/config/config_check.h"
 #include "launch/options/rule_context.h"
 
 namespace gt {
 
-// Any two of the three give the third; two from flags overrule a third from the file. A DeepSpeed file's batch follows
-// DeepSpeed's rules (batch.h). After the mesh is known.
+// Derives each of the three from the other two; two given as flags override the third from the file. With a DeepSpeed
+// file its rules apply (batch.h). Requires: the mesh has been resolved.
 void check_batch(Config&, const CheckContext&, const RuleContext&);
 
 }  // namespace gt

@@ -29,7 +29,7 @@
 namespace gt {
 namespace {
 
-// The one list of what is to come. Building a feature deletes its line or widens `working`; nothing else refuses it.
+// Features not implemented yet. Implementing one deletes its row or widens `working`; no other code rejects them.
 const std::vector<NotBuilt> kNotBuilt = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
@@ -77,7 +77,7 @@ class Checker {
     problems_.add(where(key), key, std::move(reason), std::move(fix));
   }
 
-  // False when one of these keys could not be read: rules about them would only invent problems.
+  // Returns false if one of these keys could not be parsed; rules about it would report spurious problems.
   bool known(std::initializer_list<const char*> keys) const {
     return std::none_of(keys.begin(), keys.end(), [&](const char* key) { return failed_reading_.count(key) > 0; });
   }
@@ -172,8 +172,8 @@ class Checker {
     const ModelConfig& m = c_.model;
     const int64_t tp = c_.parallel.tp;
     if (!known({"model.heads", "model.ffn", "model.hidden", "parallel.tp"})) return;
-    // Key and value heads are split over the ranks, or each is held by several. Where they are as many as heads, or do
-    // not divide them, that is said already.
+    // KV heads are sharded over the TP ranks, or each is replicated on several. No check if kv_heads equals heads or
+    // does not divide it, which is reported elsewhere.
     const bool groups = known({"model.kv_heads"}) && m.kv_heads != m.heads && m.heads % m.kv_heads == 0;
     const auto groups_fit = [&](int64_t t) { return !groups || m.kv_heads % t == 0 || t % m.kv_heads == 0; };
     const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0 && groups_fit(t); };
@@ -235,7 +235,7 @@ class Checker {
     for (const char* rule : {"flops", "best", "auto", "uniform", "parameters"})
       if (p.partition == rule) return;
     if (p.partition.rfind("type:", 0) == 0) return partition_by_type();
-    int64_t sum = 0, n = 0, empty = -1;  // empty: the last stage between the first and the last without a block
+    int64_t sum = 0, n = 0, empty = -1;  // empty: last inner stage without a block
     std::string_view rest = p.partition;
     for (bool more = true; more; ++n) {
       const size_t comma = rest.find(',');
@@ -266,13 +266,13 @@ class Checker {
   void partition_by_type() {
     const int64_t stages = c_.parallel.pp * c_.parallel.vpp;
     const std::vector<LayerCost> layers = describe(c_.model).layer_costs();
-    if (stages > static_cast<int64_t>(layers.size())) return;  // said already
+    if (stages > static_cast<int64_t>(layers.size())) return;  // reported elsewhere
     try {
       gt::partition(c_.parallel.partition, layers, static_cast<int>(stages));
     } catch (const Error& e) { bad("parallel.partition", e.what()); }
   }
 
-  // After batch(): a file is written for one number of microbatches.
+  // Runs after batch(): a schedule file is valid for one number of microbatches.
   void schedule() {
     const ParallelConfig& p = c_.parallel;
     if (!known({"parallel.schedule", "parallel.pp", "parallel.vpp"})) return;
@@ -281,7 +281,7 @@ class Checker {
                  "use vpp 1, or pp 2 or more with --parallel.schedule interleaved");
     if (is_schedule_file(p.schedule)) return schedule_file();
     std::vector<std::string> built = schedule_names();
-    built.erase(std::find(built.begin(), built.end(), "forward"));  // evaluation's
+    built.erase(std::find(built.begin(), built.end(), "forward"));  // used by evaluation only
     if (std::find(built.begin(), built.end(), p.schedule) == built.end()) {
       const std::string guess = did_you_mean(p.schedule, built);
       return bad("parallel.schedule",
@@ -335,7 +335,7 @@ class Checker {
             .notes = notes_};
   }
 
-  // Text needs a tokenizer; says the command that makes one.
+  // Text sources need a tokenizer; the error contains the command that trains one.
   void text(const char* key, const std::string& path) {
     if (!c_.data.tokenizer.empty()) return;
     const std::string model = std::filesystem::path(path).stem().string() + ".model";
@@ -415,7 +415,7 @@ class Checker {
           from_demo("data.tokenizer") ? "./launch/demo.sh makes it" : "make one with `gpttrain tokenizer train`");
   }
 
-  int slots_ = 0;  // 0: nothing restricts them
+  int slots_ = 0;  // 0: unrestricted
   Config& c_;
   const CheckContext& context_;
   Problems& problems_;

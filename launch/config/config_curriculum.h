@@ -1,4 +1,4 @@
-// data.curriculum: rules between its keys, and what it becomes.
+// data.curriculum: rules and conversion to a Curriculum.
 #pragma once
 #include "data/curriculum.h"
 #include "launch/config/config.h"
@@ -6,11 +6,11 @@
 
 namespace gt {
 
-// Fills in what is derived and reports what is wrong: lengths that the model or the layout cannot have, lists that do
-// not fit each other. After the rules of model, layout and steps.
+// Derives unset values and reports errors: lengths illegal for the model or layout, lists of inconsistent lengths.
+// Requires: the rules of model, layout and steps have run.
 void check_curriculum(Config&, const RuleContext&);
 
-// Of a checked config; off without data.curriculum.
+// Returns the curriculum of a checked config; off if data.curriculum is none.
 Curriculum curriculum_of(const Config&);
 
 }  // namespace gt

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kFp8 = "precision.fp8";
 
-// A dimension of a GEMM of a block's linear layers on one TP rank.
+// Dimension of a GEMM of a block's linear layers on one TP rank.
 struct Extent {
   std::string name;
   int64_t size;
@@ -25,7 +25,7 @@ std::vector<Extent> extents_of(const Config& c) {
     const Shape here = local_shape(p, static_cast<int>(c.parallel.tp));
     const std::string module = leaf_class(p.name.substr(0, p.name.rfind('.')));
     for (const int d : {0, 1})
-      if (here[d] > 0)  // else it cannot be cut at all, which is reported elsewhere
+      if (here[d] > 0)  // otherwise tp cannot shard it, which is reported elsewhere
         out.push_back({fmt::format("{} {} of {} on a rank", here[d], d == 0 ? "rows" : "columns", module), here[d]});
   }
   return out;

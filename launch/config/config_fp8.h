@@ -1,12 +1,12 @@
-// precision.fp8: what products of 8 bits need of the rest of a config.
+// precision.fp8: requirements of FP8 GEMMs on the rest of the config.
 #pragma once
 #include "launch/config/config.h"
 #include "launch/options/rule_context.h"
 
 namespace gt {
 
-// Reports levels, sizes and lengths that such products cannot have, and notes a model too small to gain. After the
-// rules of model, layout, precision, batch and curriculum.
+// Reports precision levels, layer widths and sequence lengths unsupported by FP8 GEMMs, and notes models too small to
+// gain. Requires: the rules of model, layout, precision, batch and curriculum have run.
 void check_fp8(const Config&, const RuleContext&);
 
 }  // namespace gt

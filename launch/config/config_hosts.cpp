@@ -88,7 +88,7 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     check_launcher(l, hosts, x);
     if (!c.comm.interface.empty() && l.launcher != "slurm" && only_here(hosts))
       x.notes.push_back("comm: interface has no effect: ranks of one machine use no network");
-  } catch (const Error& e) { x.bad("", e.what(), ""); }  // which names file or flag
+  } catch (const Error& e) { x.bad("", e.what(), ""); }  // the message names the file or flag
   check_cores(l, x);
   try {
     const EnvFiles env = read_env_files();

@@ -15,7 +15,7 @@ constexpr const char* kSchedule = "schedule.type";
 constexpr const char* kOptimizer = "optim.type";
 constexpr const char* kVariant = "optim.lamb_variant";
 
-// Which values of `of` use a key; the others refuse it, for nothing would come of it.
+// Values of `of` with which `key` has an effect. It is rejected with all others.
 struct Belongs {
   const char *key, *of, *values;
 };
@@ -71,7 +71,7 @@ bool among(const std::string& value, const std::string& list) {
   return ("|" + list + "|").find("|" + value + "|") != std::string::npos;
 }
 
-// The defaults of a type, as a user would write them.
+// Per-type defaults in user syntax.
 struct TypeDefault {
   const char *of, *value, *key, *text;
 };
@@ -118,7 +118,7 @@ void refuse_strangers(Config& c, const RuleContext& x) {
     if (!x.known(b.key) || !x.known(b.of) || (among(of, b.values) && !lamb_missing)) continue;
     const std::string value = value_text(*find(options, b.key)), standard = value_text(*find(defaults, b.key));
     bool is_default = value == standard;
-    for (const TypeDefault& d : kDefaults)  // of another type: a config.json that was written for it
+    for (const TypeDefault& d : kDefaults)  // default of another type, as in a config.json written for it
       is_default = is_default || (std::string(d.key) == b.key && value == d.text);
     if (is_default) continue;
     const std::string where = x.where(b.key);
@@ -205,7 +205,7 @@ OptimizerOptions optimizer_options(const Config& c) {
 
 namespace {
 
-// 0: the schedule counts steps. A batch that could not be made out counts as one sample.
+// 0: the schedule counts steps. An unresolved batch counts as one sample.
 int64_t samples_per_step(const Config& c) {
   return c.schedule.unit == "samples" ? std::max<int64_t>(1, c.train.global_batch) : 0;
 }
@@ -255,7 +255,7 @@ void set_type_defaults(Config& c, const RuleContext& x) {
   for (const TypeDefault& d : kDefaults)
     if (value_text(*find(options, d.of)) == d.value && x.where(d.key).empty())
       GT_CHECK(set_from_words(*find(options, d.key), {d.text}).empty(), "default of ", d.key);
-  // DeepSpeed's LAMB has its own.
+  // DeepSpeed's LAMB has different defaults.
   if (c.optim.type != "lamb" || c.optim.lamb_variant != "deepspeed") return;
   if (x.where("optim.eps").empty()) c.optim.eps = 1e-8;
   if (x.where("optim.weight_decay").empty()) c.optim.weight_decay = 0;
@@ -273,7 +273,7 @@ void check_optimizer(Config& c, const RuleContext& x) {
     bad("optim.bias_correction", fmt::format("false has no effect with lamb_variant {}", c.optim.lamb_variant),
         "it belongs to adamw, adam and lamb_variant deepspeed");
   check_patterns(c.optim, bad);
-  // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
+  // Legal: a short trial run of a long recipe follows the first part of its curve.
   if (known("schedule.warmup_steps") && known("train.steps") && c.schedule.warmup_steps > 0 &&
       c.schedule.warmup_steps / std::max<int64_t>(1, samples_per_step(c)) >= c.train.steps)
     notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}{}",

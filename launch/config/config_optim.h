@@ -1,5 +1,5 @@
-// The rules of the sections optim and schedule: defaults that follow from the type, what belongs to which type, and the
-// options of optimizer and schedule that the config stands for.
+// Rules of the sections optim and schedule: defaults that depend on the type, keys that belong to one type, and
+// conversion to OptimizerOptions and LrOptions.
 #pragma once
 #include "launch/config/config.h"
 #include "launch/options/rule_context.h"
@@ -10,8 +10,8 @@ namespace gt {
 OptimizerOptions optimizer_options(const Config&);
 LrOptions lr_options(const Config&);
 
-// Fills in what the types set and the user did not give, takes back what a file says for another type than a flag asks
-// for (with a note), and reports everything wrong.
+// Fills in the defaults of the chosen types and reports errors. Drops file settings that belong to another type than
+// the one a flag selects, with a note.
 void check_optimizer(Config&, const RuleContext&);
 
 }  // namespace gt

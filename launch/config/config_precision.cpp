@@ -13,7 +13,7 @@ constexpr const char* kAmp = "precision.amp";
 
 bool is_flag_name(const std::string& where) { return where.rfind("--", 0) == 0; }
 
-// `key` means nothing beside what `other` says. True: a flag gave the other, a file this one; it gets a note.
+// `key` has no effect given `other`. If a flag set `other` and a file set `key`, adds a note and returns true.
 bool overruled(const char* key, const char* other, const RuleContext& x) {
   const std::string where = x.where(key);
   if (!is_flag_name(x.where(other)) || where.empty() || is_flag_name(where)) return false;
@@ -119,7 +119,7 @@ void check_scaler(const Config& c, const RuleContext& x) {
     if (given) x.notes.push_back(fmt::format("precision.{} has no effect: the loss scale is {:g} all the time", key, s.init));
 }
 
-// What the four tables of a level hold.
+// Describes dtypes of weights, gradients and optimizer state and the loss scaling of a level.
 std::string holds(const PrecisionConfig& p, bool keep_norm, bool masters, const LossScaleOptions& s) {
   const std::string gradients = p.grad_dtype == "fp32" ? "FP32" : p.grad_dtype;
   if (p.amp == "O0")

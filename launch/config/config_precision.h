@@ -1,5 +1,4 @@
-// The rules of the section precision: what half is, which settings belong to which level and to which way of loss
-// scaling.
+// Rules of the section precision: the 16-bit dtype, and which settings belong to which level and loss scaler.
 #pragma once
 #include <string>
 
@@ -10,19 +9,19 @@
 
 namespace gt {
 
-// Fills in dtype (bf16 at O1 to O3, fp32 at O0), takes back what a file says for another level than a flag asks for
-// (with a note), and reports everything wrong.
+// Fills in dtype (bf16 at O1 to O3, fp32 at O0) and reports errors. Drops file settings that belong to another level
+// than the one a flag selects, with a note.
 void check_precision(Config&, const RuleContext&);
 
-// Says what gradients in bf16 cost. The batch has been worked out.
+// Notes the precision lost by bf16 gradients. Requires: the batch has been resolved.
 void note_gradients(const Config&, const RuleContext&);
 
-// Of a checked config: none is the level's own, what is 0 (delta: -1) the profile's.
+// Requires: a checked config. Resolves "none" to the level's default and 0 (delta: -1) to the profile's.
 LossScaleOptions loss_scale_options(const Config&);
 
 Precision precision_of(const Config&);
 
-// For the start banner: what the level says and, where settings overrule it, what is done.
+// Start banner text: the contents of the level, and the settings that override it.
 std::string precision_text(const Config&);
 
 }  // namespace gt

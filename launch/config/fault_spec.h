@@ -1,14 +1,14 @@
-// Faults on demand, for tests of what a run does about them: --fault.inject ACTION@SITE[:key=value,…], several
-// separated by spaces. Built in with the CMake option GPT_TESTING only; elsewhere the option is refused.
-//   step     kill, stop (SIGSTOP), segv, abort, terminate (an exception that a thread does not catch), exit (code n),
-//            delay (ms) at the beginning of step `step`
+// Fault injection for tests: --fault.inject ACTION@SITE[:key=value,…], several separated by spaces. Compiled in with
+// the CMake option GPT_TESTING only; other builds reject the option.
+//   step     kill, stop (SIGSTOP), segv, abort, terminate (uncaught exception in a thread), exit (code n), delay (ms),
+//            at the beginning of step `step`
 //   save     delay (ms) at the beginning of a save after step `step`
 //   grad     nan, inf, scale (by n) in the reduced gradients of `param` (default: every tensor of the rank) in the step
-//            that takes batch `step` - 1: step `step`, unless a rollback has left batches out
-//   forward  nan, inf in the result of the op that first reads `param` in microbatch `mb` (default: any) of the step
-//   backward the same, of the op that first writes its gradient
+//            that consumes batch `step` - 1: step `step`, unless a rollback skipped batches
+//   forward  nan, inf in the output of the op that first reads `param` in microbatch `mb` (default: any) of the step
+//   backward nan, inf in the output of the op that first writes the gradient of `param`
 //   master   nan, inf, flip (bit `bit`) in the weights before step `step`
-//   value    flip in the first half weight that the rank updates, after step `step`
+//   value    flip in the first 16-bit weight that the rank updates, after step `step`
 // keys: rank (default 0; -1: all), step (default: every step), until (last step), param, mb, index, bit, n, ms
 #pragma once
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Injection {
   double n = 1;
 };
 
-// kUsage naming what is wrong; "" is no fault.
+// Parses fault.inject; "" injects nothing. Throws kUsage naming the invalid part.
 std::vector<Injection> parse_injections(const std::string&);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Parameter groups: which parameters get no weight decay beside those of fewer than two dimensions.
+// Parameter groups: parameters excluded from weight decay besides those of fewer than two dimensions.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace gt {
 
-// Takes the decay from parameters whose logical name (the owner's, for a tied copy) one of the regular expressions
-// finds. Returns how many names each of them found here.
+// Clears weight decay of parameters whose logical name (the owner's, for a tied copy) matches one of the regular
+// expressions. Returns the number of local matches of each expression.
 std::vector<int64_t> mark_no_decay(std::span<const ScopeSpec> scopes, const std::vector<std::string>& patterns);
 
 }  // namespace gt

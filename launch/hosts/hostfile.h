@@ -14,8 +14,9 @@ struct HostSlots {
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
-// Lines "HOST slots=N" with N from 1, optionally "max_slots=M"; # begins a comment, empty lines are skipped. Throws
-// kUsage "name:line: …", also for what is no name of a host: it goes to ssh and mpirun. Hosts in the order of the file.
+// Parses lines "HOST slots=N" with N >= 1 and optional "max_slots=M"; # starts a comment, empty lines are skipped.
+// Returns hosts in file order. Throws kUsage "name:line: …", also for invalid host names, because they are passed to
+// ssh and mpirun.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& name);
 
 // Returns this machine as "localhost" with one slot per visible GPU, or per core if it has no GPU.
@@ -39,8 +40,9 @@ std::vector<HostSlots> hosts_in_use(const std::vector<HostSlots>&, int world);
 std::string host_with_ranks(const std::vector<HostSlots>&, const std::string& host, int world);
 
 struct LaunchConfig;
-// The hosts that a config's launch section names: launch.hostfile, else /job/hostfile where that exists, else this
-// machine; then num_nodes and num_slots, or include and exclude. Empty when it names none: nothing restricts the ranks.
+// Returns the hosts selected by a config's launch section: launch.hostfile, else /job/hostfile if it exists, else this
+// machine; then limited by num_nodes and num_slots, or include and exclude. Empty if the section selects nothing: ranks
+// are then unrestricted.
 std::vector<HostSlots> chosen_hosts(const LaunchConfig& launch);
 
 }  // namespace gt

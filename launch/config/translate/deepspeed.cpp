@@ -14,7 +14,7 @@ using Kind = JsonValue::Kind;
 
 constexpr const char* kArrow = " ->";
 
-// A block that is off, or a value that is DeepSpeed's default, asks for nothing.
+// Returns whether a block is disabled or a value equals DeepSpeed's default, so that nothing is requested.
 bool asks_for_nothing(const DsValue& v) {
   if (const JsonValue* enabled = v.value.find("enabled"); enabled && enabled->kind == Kind::kBool)
     return !enabled->boolean;
@@ -24,7 +24,7 @@ bool asks_for_nothing(const DsValue& v) {
   return !standard.empty() && (found == standard || (parse_double(found, x) && parse_double(standard, y) && x == y));
 }
 
-// Rows without rules of their own: what is refused, what has no effect, what is one of our keys under another name.
+// Handles keys without a rule of their own: rejected, without effect, or one of our keys under another name.
 void plain_rows(DsTranslation& t, const DsFile& file) {
   for (const DsValue& v : file.values) {
     const DsKey& k = *v.key;
@@ -44,11 +44,11 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
   }
 }
 
-// No key goes by without a word: those of a block that is off, and those that rules took up beside another.
+// Reports every remaining key: those of disabled blocks, and those that a rule consumed together with another.
 void the_rest(DsTranslation& t, const DsFile& file) {
   for (const DsValue& v : file.values) {
     if (v.key->type == DsType::kBlock || t.reported(v.key->path)) continue;
-    std::string enabled;  // of its block, or of the block around that
+    std::string enabled;  // enabling key of its block or of the enclosing block
     bool off = false;
     for (std::string_view p = v.key->path; !off && p.find('.') != std::string_view::npos;) {
       p = p.substr(0, p.rfind('.'));
@@ -231,7 +231,7 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
     notes.push_back(
         fmt::format("deepspeed: vocabulary_size {} is not model.vocab {}, which counts", ds.vocabulary, c.model.vocab));
   if (ds.prefetch_numel >= 0 && !origin.count("zero.prefetch")) {
-    // Whole blocks until the size is covered: attention 4 h^2, MLP 2 h ffn, and what is linear in h.
+    // Whole blocks until the size is covered: attention 4 h^2, MLP 2 h ffn, remaining terms linear in h.
     const int64_t h = c.model.hidden, ffn = c.model.ffn > 0 ? c.model.ffn : 4 * h;
     const int64_t block = 4 * h * h + 2 * h * ffn + 9 * h + ffn;
     c.zero.prefetch = std::min<int64_t>(64, (ds.prefetch_numel + block - 1) / block);

@@ -45,11 +45,11 @@ std::string lower(std::string_view s) {
   return out;
 }
 
-// Whole numbers may be written 5e8; in plain digits they are what the option registry reads.
+// Converts integers written as 5e8 to plain digits, as the option registry requires.
 void spell_out(JsonValue& v) {
   double x;
   int64_t n;
-  constexpr double kExact = 9007199254740992;  // 2^53: beyond it doubles skip numbers
+  constexpr double kExact = 9007199254740992;  // 2^53: largest range in which doubles represent every integer
   if (v.kind != Kind::kNumber || parse_int(v.text, n) || !parse_double(v.text, x)) return;
   if (x == std::floor(x) && std::fabs(x) <= kExact) v.text = fmt::format("{:.0f}", x);
 }
@@ -70,7 +70,7 @@ std::string check_ints(const DsKey& key, JsonValue& v) {
   return "";
 }
 
-// What is wrong with a value, "" if nothing; domains are those of the option registry.
+// Returns the error of a value, "" if valid; domain syntax is that of the option registry.
 std::string check_value(const DsKey& key, JsonValue& v) {
   const auto checked = [&](auto fresh) {
     return set_from_json({"", std::string(key.name()), &fresh, std::string(key.domain), ""}, v);
@@ -117,7 +117,7 @@ class Walker {
   void member(const std::string& path, const JsonValue& v) {
     const DsKey* key = find_deepspeed_key(path);
     if (!key) return unknown(path, v);
-    if (v.kind == Kind::kNull) return;  // DeepSpeed's way to say: not given
+    if (v.kind == Kind::kNull) return;  // in DeepSpeed, null means not given
     if (file_.find(path) != nullptr)
       return add_deepspeed_problem(problems_, at(v), path, "given twice, under two spellings", "keep one of them");
     DsValue out{key, v, at(v), false};
@@ -132,7 +132,7 @@ class Walker {
     file_.values.push_back(std::move(out));
   }
 
-  // A block is an object; zero_optimization may be true or false, as it was long ago.
+  // A block is an object; zero_optimization may also be a boolean, as in old DeepSpeed versions.
   void walk(DsValue&& out) {
     const JsonValue v = out.value;
     const std::string path(out.key->path);
@@ -152,7 +152,7 @@ class Walker {
                           problems_.full() ? "" : suggestion(path));
   }
 
-  // A key of the same block within two letters; else the same name in another block.
+  // Returns a key of the same block within edit distance 2, else the same name in another block.
   static std::string suggestion(const std::string& path) {
     const size_t dot = path.rfind('.');
     const std::string block = dot == std::string::npos ? "" : path.substr(0, dot), name = path.substr(dot + 1);

@@ -11,13 +11,13 @@ namespace gt {
 namespace {
 
 constexpr const char* kConfig = "--deepspeed_config";
-constexpr size_t kMostBase64 = 100'000;  // Linux takes 128 KiB an argument
+constexpr size_t kMostBase64 = 100'000;  // Linux limits an argument to 128 KiB
 
 void check_local_rank(const std::string& flag, const std::string& text, const RankEnv& env, Problems& problems) {
   int64_t n;
   if (!parse_int(text, n) || n < -1)
     return problems.add(flag, "local_rank", fmt::format("expected a whole number from -1, found \"{}\"", text));
-  if (n == -1) return;  // "nobody told me"
+  if (n == -1) return;  // -1: not launched as a rank
   if (!env.launched() && n > 0)
     problems.add(flag, "local_rank",
                  fmt::format("{}, but no launcher started this process: the environment has no rank", n),
@@ -27,10 +27,10 @@ void check_local_rank(const std::string& flag, const std::string& text, const Ra
                  fmt::format("{}, but the launcher says local rank {} ({})", n, env.local_rank, env.source));
 }
 
-// DeepSpeed's launcher: what has no counterpart here.
+// Flags of DeepSpeed's launcher without a counterpart.
 constexpr struct {
   const char* name;
-  bool takes_value, harmless;  // harmless: nothing is lost by leaving it out
+  bool takes_value, harmless;  // harmless: no effect on results
   const char* why;
 } kLauncher[] = {
     {"--master_addr", true, true, "MPI finds its ranks by itself"},
@@ -44,7 +44,7 @@ constexpr struct {
     {"--venv_script", true, false, "there is no Python to run"},
 };
 
-// True when words[i] is one of them; it and its value are taken.
+// Returns whether words[i] is one of them; if so, consumes it and its value.
 bool take_launcher_flag(const std::string& name, bool attached, const std::vector<std::string>& words, size_t& i,
                         DsFlags& out, Problems& problems) {
   for (const auto& f : kLauncher) {

@@ -1,4 +1,4 @@
-// The flags that DeepSpeed's users and launchers put on a command line, taken off it before anything else reads it.
+// Flags of DeepSpeed's scripts and launchers, removed from the command line before other parsing.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,14 +14,14 @@ struct DsFlags {
   std::vector<std::string> notes = {};  // flags without effect
 };
 
-// --deepspeed_config FILE|-|base64:TEXT, --allow_unknown_keys, --deepspeed (accepted, means nothing),
-// --local_rank N and --local-rank=N (held against what the launcher says). --deepscale* is refused. -H, -i, -e
-// and --dry_run become --hostfile, --include, --exclude and --dry-run. Flags of DeepSpeed's launcher that have no
-// counterpart here are refused, or said to have no effect where nothing is lost.
+// Handles --deepspeed_config FILE|-|base64:TEXT, --allow_unknown_keys, --deepspeed (no effect), and --local_rank N or
+// --local-rank=N (checked against the launcher's). Rejects --deepscale*.
+// Renames -H, -i, -e and --dry_run to --hostfile, --include, --exclude and --dry-run. Flags of DeepSpeed's launcher
+// without a counterpart are rejected, or reported as having no effect if they are harmless.
 DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems);
 
-// "--deepspeed_config -" becomes "stdin:TEXT" in every list of words, because ranks have no standard input. Throws
-// kUsage when the text is too long for a command line.
+// Replaces "--deepspeed_config -" by "stdin:TEXT" in every argument list, because ranks have no standard input. Throws
+// kUsage if the text exceeds the length of an argument.
 void inline_standard_input(DsFlags& flags, std::vector<std::string>& words);
 
 std::string deepspeed_help();  // lines for --help

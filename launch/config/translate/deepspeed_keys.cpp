@@ -11,7 +11,7 @@ constexpr std::string_view kAdams = "adam|adamw", kSchedules = "warmuplr|warmupd
                            kStage3 = "ours gathers whole blocks and layers in their order", kAlways = "always so here",
                            kZ10 = "not built yet in this version; leave it out";
 
-// Top level, and blocks that are taken or refused as a whole.
+// Top-level keys, and blocks accepted or rejected as a whole.
 constexpr DsKey kTop[] = {
     {.path = "train_batch_size",
      .type = kInt,

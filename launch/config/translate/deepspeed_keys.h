@@ -1,6 +1,5 @@
-// Every key that a DeepSpeed configuration may hold, what type its value has and what becomes of it here: the one list
-// that reading, suggestions, the report and the tests go by. Behaviour of reference: DeepSpeed 0.19.6. What a key with
-// rules of its own leads to is said in deepspeed_*.cpp beside this file.
+// Table of every DeepSpeed configuration key: value type and treatment. Drives reading, suggestions, the report and the
+// tests. Reference: DeepSpeed 0.19.6. Keys with special rules are handled in deepspeed_*.cpp beside this file.
 #pragma once
 #include <span>
 #include <string_view>
@@ -8,22 +7,22 @@
 namespace gt {
 
 enum class DsStatus {
-  kHonoured,    // does what DeepSpeed does with it
-  kTranslated,  // becomes something of ours that does the same work
-  kIgnored,     // accepted and said to have no effect
-  kRefused,     // an error, unless the value is DeepSpeed's default, which asks for nothing
+  kHonoured,    // same behaviour as DeepSpeed
+  kTranslated,  // mapped to an equivalent feature
+  kIgnored,     // accepted and reported as having no effect
+  kRefused,     // an error, unless the value is DeepSpeed's default
 };
 
 enum class DsType {
   kBool,
-  kInt,     // also written 5e8
+  kInt,     // 5e8 is accepted
   kNumber,  // a finite number
-  kText,    // a string; domain "a|b|c": one of them in any case
+  kText,    // string; domain "a|b|c": one of these, case-insensitive
   kPair,    // two numbers
-  kInts,    // a list of whole numbers
-  kLoose,   // true, false, a number or a string that spells one, as apex takes them
-  kBlock,   // an object whose keys are rows of this table
-  kOpaque,  // anything; never looked into
+  kInts,    // list of integers
+  kLoose,   // boolean, number, or string that spells one, as apex accepts
+  kBlock,   // object whose keys are rows of this table
+  kOpaque,  // any value; never inspected
 };
 
 struct DsKey {
@@ -31,11 +30,11 @@ struct DsKey {
   DsStatus status = DsStatus::kHonoured;
   DsType type = DsType::kBool;
   std::string_view domain = {};    // "1..", "0..<1", "a|b|c" as in launch/options/options.h
-  std::string_view standard = {};  // DeepSpeed's default as JSON text; empty: none, or the block's rules know it
-  std::string_view native = {};    // our key that takes the value as it is; empty: a rule in code, or nothing
-  std::string_view why = {};       // no effect because ...; refused because ...; what there is instead
-  bool may_be_auto = false;        // "auto" means the native value
-  std::string_view of = {};        // "adam|adamw": belongs to these values of its block's type; empty: to all
+  std::string_view standard = {};  // DeepSpeed's default as JSON; empty: none, or set by a rule in code
+  std::string_view native = {};    // our key with the same values; empty: a rule in code, or none
+  std::string_view why = {};       // reason of no effect or rejection, and the alternative
+  bool may_be_auto = false;        // "auto" selects the native value
+  std::string_view of = {};        // types of the block that have this key, "adam|adamw"; empty: all
 
   std::string_view name() const { return path.substr(path.rfind('.') + 1); }  // npos + 1 is 0
 };
@@ -43,7 +42,7 @@ struct DsKey {
 std::span<const DsKey> deepspeed_keys();
 const DsKey* find_deepspeed_key(std::string_view path);
 
-// "bfloat16" -> "bf16": other spellings of a block.
+// Maps alternative block names to the canonical one: "bfloat16" → "bf16".
 std::string_view deepspeed_block(std::string_view name);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// ZeRO, offload, pipeline, tensor parallelism and recomputation of a DeepSpeed file.
+// ZeRO, offload, pipeline, tensor parallelism and activation recomputation of a DeepSpeed file.
 #include <fmt/format.h>
 
 #include "launch/config/translate/deepspeed_translation.h"
@@ -21,7 +21,7 @@ void bucket(DsTranslation& t) {
   if (one == reduce && t.given(gather)) t.report(gather, "no effect: reduce_bucket_size serves both");
 }
 
-// `old`: the boolean that offload was once asked for by.
+// `old`: the deprecated boolean key for offload.
 void offload(DsTranslation& t, const std::string& block, const std::string& old, const char* native, int64_t stage) {
   const std::string device = block + ".device";
   std::string where = t.text(device, "none"), by = device;
@@ -43,7 +43,7 @@ void bare_zero(DsTranslation& t) {
 
 void translate_zero(DsTranslation& t) {
   bare_zero(t);
-  // A block without a stage is stage 0; where there is no block our own config stays.
+  // A block without a stage means stage 0; without a block, the native config is kept.
   const bool bare = t.has("zero_optimization") && t.given("zero_optimization")->value.kind == JsonValue::Kind::kBool;
   if (!bare && t.has("zero_optimization") && !t.has("zero_optimization.stage"))
     t.set("zero_optimization.stage", "zero.stage", "0", "DeepSpeed's default");

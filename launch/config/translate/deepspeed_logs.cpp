@@ -1,4 +1,4 @@
-// Monitors of a DeepSpeed file: folders of curves whose x-axis is samples.
+// Monitors of a DeepSpeed file: TensorBoard and CSV curves over samples.
 #include <filesystem>
 
 #include "launch/config/translate/deepspeed_translation.h"

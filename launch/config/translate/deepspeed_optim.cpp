@@ -1,4 +1,4 @@
-// Optimizer and learning-rate schedule of a DeepSpeed file. Its formulas: optim/README.md (lamb_variant deepspeed,
+// Optimizer and learning-rate schedule of a DeepSpeed file. Formulas: optim/README.md (lamb_variant deepspeed,
 // schedule.ds_exact).
 #include <fmt/format.h>
 
@@ -19,9 +19,9 @@ std::string lower(std::string s) {
 
 std::string param(const std::string& block, const char* name) { return block + ".params." + name; }
 
-// A parameter of the block, or DeepSpeed's default for it.
+// Parameter of the block with DeepSpeed's default.
 struct Param {
-  const char *name, *native, *standard;  // standard nullptr: nothing is set
+  const char *name, *native, *standard;  // standard nullptr: left unset
 };
 
 void set_params(DsTranslation& t, const std::string& block, std::initializer_list<Param> params) {
@@ -75,7 +75,7 @@ void lamb(DsTranslation& t) {
               {"eps_inside_sqrt", "optim.lamb_eps_inside_sqrt", "false"}});
 }
 
-// Optimizers that DeepSpeed knows and we do not have, with the nearest that we do.
+// DeepSpeed optimizers that are not implemented, with the nearest alternative.
 constexpr struct {
   const char *name, *nearest;
 } kMissing[] = {{"adagrad", "Adam"},    {"muon", "AdamW"},  {"onebitadam", "Adam"}, {"zerooneadam", "Adam"},
@@ -102,7 +102,7 @@ void require_param(DsTranslation& t, const char* name) {
     t.refuse(param("scheduler", name), fmt::format("missing: {} requires it", t.text(kScheduler, "")), "add it");
 }
 
-// The peak is optim.lr: a schedule's own replaces that of the optimizer.
+// The schedule's peak learning rate overrides the optimizer's; both map to optim.lr.
 void set_peak(DsTranslation& t, const char* name, const char* standard) {
   const std::string path = param("scheduler", name);
   if (t.is_auto(path)) return t.report(path, "the native value of optim.lr");

@@ -1,4 +1,4 @@
-// fp16, bf16, amp and torch_autocast of a DeepSpeed file as levels of precision.amp and a profile of loss scaling.
+// Maps fp16, bf16, amp and torch_autocast of a DeepSpeed file to precision.amp levels and a loss-scaling profile.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kNoMaximum = "1e38";
 
-// Sets a key of the loss scaler when the file gives the value; a profile knows the rest.
+// Sets a loss-scaler key if the file contains it; otherwise the profile's default applies.
 void scaler_key(DsTranslation& t, const std::string& path, const char* native) {
   if (t.given(path)) t.set(path, native, shown(t.given(path)->value));
 }
@@ -47,7 +47,7 @@ void bf16(DsTranslation& t) {
   t.quietly("bf16.enabled", "precision.dtype", {"bf16"});
 }
 
-// "True", "128.0", true, 128: apex takes them all.
+// Parses the spellings that apex accepts: "True", "128.0", true, 128.
 std::string loose(const DsTranslation& t, const std::string& path) {
   const DsValue* v = t.given(path);
   if (!v) return "";
@@ -72,7 +72,7 @@ void amp_loss_scale(DsTranslation& t, const std::string& level) {
   const std::string value = loose(t, "amp.loss_scale");
   double x;
   const bool brain = t.text("amp.cast_model_type", "").find("bfloat16") != std::string::npos;
-  if (value.empty() && brain && level != "O1") return;  // the range of FP32: nothing to scale
+  if (value.empty() && brain && level != "O1") return;  // bf16 has the range of FP32: no scaling needed
   if (value.empty() || value == "dynamic") {
     const bool dynamic = value == "dynamic" || level == "O1" || level == "O2";
     if (!value.empty()) t.set("amp.loss_scale", "precision.loss_scale", "dynamic", "loss-scale profile apex");
@@ -116,7 +116,7 @@ void amp(DsTranslation& t) {
   if (!patch.empty() && patch != implied)
     t.refuse("amp.patch_torch_functions",
              fmt::format("{} does not fit opt_level {}, which implies {}", patch, level, implied), "leave it out");
-  if (level == "O0") {  // FP32: nothing to scale
+  if (level == "O0") {  // FP32: no scaling needed
     for (const char* key : {"amp.loss_scale", "amp.keep_batchnorm_fp32", "amp.master_weights"})
       if (t.has(key)) t.report(key, "no effect: opt_level O0 is FP32");
     return amp_cast(t, level);

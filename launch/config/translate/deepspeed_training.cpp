@@ -1,4 +1,4 @@
-// What a DeepSpeed file asks of training steps: progressive layer drop, sequences that grow, a profile of one step.
+// Progressive layer drop, sequence-length curriculum and step profile of a DeepSpeed file.
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,7 +8,7 @@
 namespace gt {
 namespace {
 
-// Is the block on? Says so when it is given and off.
+// Returns whether the block is enabled; reports a block that is present but disabled.
 bool enabled(DsTranslation& t, const std::string& block) {
   const std::string key = block + ".enabled";
   const bool on = t.flag(key, false);

@@ -142,7 +142,7 @@ constexpr MegatronFlag kFlags[] = {
     {"wandb-save-dir", kNoEffect, 1, kLogs},
 };
 
-// Megatron's defaults that are not ours. Layout, files and what merely reports are left out.
+// Megatron's defaults that differ from ours, except layout, paths and logging.
 constexpr struct {
   const char *flag, *there, *key, *here;
 } kDefaults[] = {
@@ -172,7 +172,7 @@ std::vector<std::string> split(std::string_view text, char by) {
   return out;
 }
 
-// One command line: what was taken off it, and the words that take its place.
+// Translation of one command line: removed flags and their replacements.
 class Translation {
  public:
   Translation(std::vector<std::string>& words, Problems& problems) : words_(words), problems_(problems) { take(); }
@@ -185,7 +185,7 @@ class Translation {
   }
 
  private:
-  // Those flags that the table has; values are the words up to the next flag, at most as many as the flag takes.
+  // Consumes the flags of the table. Arguments are the words up to the next flag, at most as many as the flag takes.
   void take() {
     std::vector<std::string> rest;
     for (size_t i = 0; i < words_.size(); ++i) {
@@ -222,7 +222,7 @@ class Translation {
         fmt::format("megatron: {}{}{}: {}", name_of(g), g.values.empty() ? "" : " ", fmt::join(g.values, " "), what));
   }
 
-  // Ours in its place, with a line for the report.
+  // Appends the translation of a flag and a report line.
   void becomes(const Given& g, const std::vector<std::string>& ours, std::string_view why = {}) {
     added_.insert(added_.end(), ours.begin(), ours.end());
     for (const std::string& word : ours)
@@ -230,7 +230,7 @@ class Translation {
     report(g, fmt::format("{}{}{}", fmt::join(ours, " "), why.empty() ? "" : ", ", why));
   }
 
-  // The value of a flag of this command line, the table's or an alias; "" when it is not given.
+  // Returns the value of a flag on this command line, from the table or an alias; "" if absent.
   std::string value(std::string_view name) const {
     for (auto it = given_.rbegin(); it != given_.rend(); ++it)
       if (it->flag->name == name && !it->values.empty()) return it->values[0];
@@ -265,7 +265,7 @@ class Translation {
     becomes(g, ours, f.why);
   }
 
-  // One of a table of words; others are refused with the list.
+  // Maps the value by a table; rejects others with the list of legal ones.
   void choice(const Given& g, const std::string& flag,
               std::initializer_list<std::pair<std::string_view, std::string_view>> words) {
     std::string list;
@@ -278,7 +278,7 @@ class Translation {
 
   void by_rule(const Given& g) {
     const std::string_view name = g.flag->name;
-    if (name == "optimizer")  // Megatron's adam decouples weight decay
+    if (name == "optimizer")  // Megatron's adam uses decoupled weight decay
       return choice(g, "--optim.type",
                     {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}, {"lion", "lion"}, {"lamb", "lamb"}});
     if (name == "lr-decay-style")
@@ -306,7 +306,7 @@ class Translation {
     GT_CHECK(false, "no rule for --", name);
   }
 
-  void betas(const Given& g) {  // Megatron's defaults for the one that is not given
+  void betas(const Given& g) {  // unset betas take Megatron's defaults
     const std::string one = value("adam-beta1"), two = value("adam-beta2");
     if (g.flag->name == "adam-beta2" && !one.empty()) return report(g, "the second of --optim.betas");
     becomes(g, {"--optim.betas", fmt::format("{},{}", one.empty() ? "0.9" : one, two.empty() ? "0.999" : two)});
@@ -354,7 +354,8 @@ class Translation {
     if (g.values[0] == "block") return report(g, "always so here: the first --recompute-num-layers of a stage");
     if (g.values[0] != "uniform")
       return refuse(g, fmt::format("{} is refused: expected uniform or block", g.values[0]));
-    // Chunks of several layers keep less there; here every block is recomputed by itself, and all of them are.
+    // Megatron's uniform method checkpoints chunks of several layers. Here each block is its own chunk, and all are
+    // recomputed.
     becomes(g, {"--parallel.recompute_layers", "0"}, "every block");
   }
 
@@ -369,7 +370,7 @@ class Translation {
     becomes(g, {"--checkpoint.load_from", g.values[0]});
   }
 
-  // Where several of Megatron's own spellings make the command line one of Megatron's.
+  // Applies only if several Megatron-specific spellings are present.
   void name_defaults() {
     constexpr std::string_view kSigns[] = {"num-layers",       "hidden-size",       "num-attention-heads",
                                            "micro-batch-size", "global-batch-size", "train-iters"};

@@ -1,6 +1,6 @@
-// Megatron-LM's command line for GPT (pretrain_gpt.py): what each flag becomes here. Flags that are one of our keys
-// under another name, with the same values, are in config_alias.h; this table holds the rest. Reference: Megatron-LM
-// core 0.13, megatron/training/arguments.py.
+// Megatron-LM's GPT command line (pretrain_gpt.py): treatment of each flag. Flags that are one of our keys under
+// another name, with the same values, are in config_alias.h. Reference: Megatron-LM core 0.13,
+// megatron/training/arguments.py.
 #pragma once
 #include <map>
 #include <span>
@@ -13,34 +13,35 @@
 namespace gt {
 
 enum class MegatronStatus {
-  kTranslated,  // becomes one or several of our flags
-  kSame,        // what it asks for is always so here
-  kNoEffect,    // concerns machinery that does not exist here, and changes no result
-  kRefused,     // an error: training would be something else without it
+  kTranslated,  // mapped to one or several of our flags
+  kSame,        // always the case here
+  kNoEffect,    // concerns machinery absent here; no effect on results
+  kRefused,     // an error: ignoring it would change training
 };
 
 struct MegatronFlag {
   std::string_view name;  // without the dashes
   MegatronStatus status;
-  int values = 0;             // words that follow it; -1: any number
-  std::string_view why = {};  // what it becomes; why it has no effect; why it is refused and what to do
-  // Of kSame: values that ask for what there is here, separated by "|"; others are refused. Of kTranslated without a
-  // rule of its own: our flags, whose last value is the flag's where `values` is 1.
+  int values = 0;             // number of arguments; -1: any
+  std::string_view why = {};  // translation, or reason for no effect or rejection with an alternative
+  // kSame: accepted values, separated by "|"; others are rejected. kTranslated without a rule of its own: our flags; if
+  // `values` is 1, the last one takes the argument.
   std::string_view accepts = {};
 };
 
 std::span<const MegatronFlag> megatron_flags();
 std::vector<std::string> megatron_flag_names();
-std::string megatron_help();  // lines for --help: what is translated, and what is taken without effect
+std::string megatron_help();  // --help text: translated flags, then accepted flags without effect
 
 struct MegatronReport {
-  std::vector<std::string> lines;              // one a flag: translated, always so here, no effect
-  std::map<std::string, std::string> spelled;  // "--checkpoint.load_from" -> "--load", which became it
+  std::vector<std::string> lines;  // one per flag: translated, always the case, no effect
+  // our flag → Megatron flag it came from: "--checkpoint.load_from" → "--load"
+  std::map<std::string, std::string> spelled;
 };
 
-// Takes the table's flags off `words` and appends ours in their place, so that parsing goes on with one language.
-// Refused ones go to `problems`. Flags of config_alias.h stay; a line of the report names defaults of Megatron that
-// differ from ours where the command line is one of Megatron's and leaves them open.
+// Removes the table's flags from `words` and appends their translations, so that later parsing sees only our flags.
+// Rejected flags are added to `problems`; flags of config_alias.h stay.
+// If the command line is Megatron's, a report line lists unset flags whose default differs from ours.
 MegatronReport take_megatron_flags(std::vector<std::string>& words, Problems& problems);
 
 }  // namespace gt

@@ -18,7 +18,7 @@ void agree(ProcessGroup& world, const std::function<void()>& body) {
     message = e.what();
     code = Exit::kInternal;
   }
-  // Lowest failing rank and its code in one number: the smaller rank wins.
+  // Lowest failing rank and its code in one integer, reduced with min.
   constexpr int32_t kNobody = INT32_MAX, kCodes = 1000;
   int32_t first = code == Exit::kOk ? kNobody : world.rank() * kCodes + static_cast<int32_t>(code);
   world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});

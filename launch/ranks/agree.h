@@ -1,4 +1,4 @@
-// One error from one rank: when several ranks fail in the same phase, the lowest speaks and the others leave quietly.
+// Collective error handling: if several ranks fail in one phase, the lowest one reports and all exit in order.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace gt {
 
-// An error that every rank knows of: all of them leave in order, with one exit code, and nobody has to be torn down.
-// `speaker`: this rank has the message; the others print nothing.
+// Error agreed on by all ranks. They exit in order with one exit code; no rank has to be aborted. `speaker`: this rank
+// prints the message, the others print nothing.
 class AgreedError : public Error {
  public:
   AgreedError(const std::string& what, Exit code, bool speaker) : Error(what, code), speaker_(speaker) {}
@@ -18,11 +18,11 @@ class AgreedError : public Error {
   bool speaker_;
 };
 
-// Collective. Runs `body` on every rank; if it throws anywhere, every rank throws AgreedError with the code of the
-// lowest failing rank, whose message it is. `body` must not leave a collective half done when it fails.
+// Runs `body` on every rank. If it throws anywhere, every rank throws AgreedError with the code of the lowest failing
+// rank, which carries the message. Requires: `body` does not fail in the middle of a collective. Collective.
 void agree(ProcessGroup& world, const std::function<void()>& body);
 
-// Collective. 16 random bytes of rank 0 as hex: names a run in its checkpoints.
+// Returns 16 random bytes of rank 0 as hex, used as a run's id in its checkpoints. Collective.
 std::string shared_uuid(ProcessGroup& world);
 
 }  // namespace gt

@@ -23,7 +23,7 @@
 namespace gt {
 namespace {
 
-constexpr size_t kShown = 5;  // traits in one message
+constexpr size_t kShown = 5;  // traits per message
 
 std::string words_of(const std::vector<Trait>& traits) {
   std::vector<std::string> words{host_name()};
@@ -31,7 +31,7 @@ std::string words_of(const std::vector<Trait>& traits) {
   return pack(words);
 }
 
-// Host and value of each name that a rank sent.
+// Host of a rank and the value of each of its traits.
 struct RankTraits {
   std::string host;
   std::map<std::string, std::string> value;
@@ -44,9 +44,9 @@ RankTraits read_words(const std::string& sent) {
   return out;
 }
 
-// "a on node1 (ranks 0, 1), b on node2 (rank 2)"; "": all ranks have one value.
+// Returns "a on node1 (ranks 0, 1), b on node2 (rank 2)"; "" if all ranks agree.
 std::string difference(const std::vector<RankTraits>& ranks, const std::string& name) {
-  std::vector<std::pair<std::string, std::vector<size_t>>> groups;  // "value on host", in the order of ranks
+  std::vector<std::pair<std::string, std::vector<size_t>>> groups;  // "value on host" → ranks, in rank order
   std::vector<std::string> values;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto found = ranks[r].value.find(name);
@@ -65,7 +65,7 @@ std::string difference(const std::vector<RankTraits>& ranks, const std::string& 
   return out;
 }
 
-// The linker's hash of this program; "" where it made none.
+// Returns the linker's build id of this program; "" if it has none.
 std::string build_id() {
   std::string id;
   const auto look = [](dl_phdr_info* info, size_t, void* out) {
@@ -83,7 +83,7 @@ std::string build_id() {
         at = text + (note.n_descsz + 3) / 4 * 4;
       }
     }
-    return 1;  // the program itself comes first: no libraries
+    return 1;  // stop after the first entry, which is the program itself
   };
   dl_iterate_phdr(look, &id);
   return id;
@@ -109,7 +109,8 @@ void require_alike(ProcessGroup& world, const std::vector<Trait>& mine) {
     if (!found.empty() && ++count <= kShown) text += fmt::format("\n  {}: {}; {}", t.name, found, t.remedy);
   }
   if (count > kShown) text += fmt::format("\n  and {} more", count - kShown);
-  if (count == 0) text = "\n  rank 0 lacks what another has";  // names of files or options that it does not know
+  // different sets of traits: file or option names unknown to rank 0
+  if (count == 0) text = "\n  rank 0 lacks what another has";
   throw AgreedError("the ranks would not train on the same things, so nothing was started:" + text, Exit::kUsage,
                     world.rank() == 0);
 }

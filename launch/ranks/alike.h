@@ -1,5 +1,4 @@
-// What ranks must have in common before they train together, compared once at the start: ranks of different builds, on
-// different token files or with different options would train without a word.
+// Startup check that all ranks agree on build, token files and options. A mismatch would otherwise train silently.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,19 +12,20 @@ class Dataset;
 
 struct Trait {
   std::string name, value;
-  std::string remedy;  // what to do where ranks differ in it
+  std::string remedy;  // advice if ranks differ in it
 };
 
-// Collective. Throws AgreedError kUsage where ranks differ in a trait: which ones, what each machine has, with its
-// ranks. Where all are alike it costs one reduction of two words.
+// Throws AgreedError kUsage if ranks differ in a trait, with the values per machine and rank. If all agree, the cost is
+// one all-reduce of two words. Collective.
 void require_alike(ProcessGroup& world, const std::vector<Trait>& mine);
 
-// Collective. Before groups of the layout are made: the same build, instruction set and configuration on every rank.
+// Checks build, instruction set and configuration. Requires: called before the process groups of the layout are
+// created. Collective.
 void require_same_program(const Config&, GroupFactory&);
 
-// This program, the instruction set that its CPU kernels use, and every option that shapes the training.
+// Returns build id, instruction set of the CPU kernels, and every option that affects training.
 std::vector<Trait> program_traits(const Config&);
-// The tokenizer and the contents of the files; `order`: of the samples. `valid` may be nullptr.
+// Returns tokenizer hash, contents of the token files and sample order. `valid` may be nullptr.
 std::vector<Trait> data_traits(const std::string& tokenizer_sha256, const Dataset& train, const Dataset* valid);
 
 }  // namespace gt

@@ -21,15 +21,15 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr int kFrames = 48;
-constexpr unsigned kGiveUpSeconds = 10;  // a report that gets stuck must not keep a dead process
+constexpr unsigned kGiveUpSeconds = 10;  // a report that hangs must not keep a crashed process alive
 
-// A signal handler can reach nothing but globals.
+// Globals, because a signal handler has no other state.
 std::atomic<const RankPages*> pages{nullptr};
 std::atomic<int> local{-1};
 char host[64] = "?";
-std::atomic<int> reporter{0};  // thread that reports: the first one that crashes
+std::atomic<int> reporter{0};  // reporting thread: the first one that crashes
 
-// Text in a buffer that is there already; what does not fit is dropped.
+// Fixed-size text buffer; excess text is dropped.
 class Line {
  public:
   Line& operator<<(const char* s) {
@@ -74,9 +74,9 @@ class Line {
   char text_[12 << 10];
   size_t size_ = 0;
 };
-Line line;  // the reporter's
+Line line;  // used by the reporting thread only
 
-// "_ZN2gt7Trainer3runEv" as "gt::Trainer::run", a lambda as the function that it is in; other names as they are.
+// Writes "_ZN2gt7Trainer3runEv" as "gt::Trainer::run" and a lambda as its enclosing function; other names unchanged.
 void put_name(const char* mangled) {
   const char* at = mangled;
   if (std::strncmp(at, "_ZN", 3) != 0 && std::strncmp(at, "_ZZN", 4) != 0) return static_cast<void>(line << mangled);
@@ -125,7 +125,8 @@ void put_call_in_progress(const RankPages& p) {
   if (waits) line << " #" << static_cast<int64_t>(s.wait_seq.load(kRelaxed));
 }
 
-// "gpttrain: rank 3 (node07 pid 4711, pp1 dp0 tp1): SIGSEGV at address 0x10; step, step 120, stage 1, microbatch 3; …"
+// Writes "gpttrain: rank 3 (node07 pid 4711, pp1 dp0 tp1): SIGSEGV at address 0x10; step, step 120, stage 1, microbatch
+// 3; …".
 void put_place(const char* what, const void* address) {
   const RankPages* board = pages.load();
   const int mine = local.load(), rank = mine >= 0 ? mine : watched_rank();
@@ -146,7 +147,7 @@ void put_place(const char* what, const void* address) {
   line << "\n";
 }
 
-// Frames from `skip` on, innermost first.
+// Writes the frames from `skip` on, innermost first.
 void put_stack(int skip) {
   void* frames[kFrames];
   const int n = backtrace(frames, kFrames);
@@ -158,13 +159,13 @@ void put_stack(int skip) {
       (line << " [").hex(reinterpret_cast<uintptr_t>(frames[k])) << "]\n";
     } else {
       line.write_out();
-      backtrace_symbols_fd(frames + k, 1, STDERR_FILENO);  // of a library, with its offset
+      backtrace_symbols_fd(frames + k, 1, STDERR_FILENO);  // library frame, with its offset
     }
   }
 }
 
-// Of the first thread that crashes; a second one waits for the end of the process, and a crash while reporting is the
-// end. False: that.
+// Returns true in the first thread that crashes. Other threads wait for the process to end. Returns false for a crash
+// inside the report.
 bool begin_report() {
   const int me = static_cast<int>(syscall(SYS_gettid));
   int nobody = 0;
@@ -177,7 +178,7 @@ extern "C" void on_crash_signal(int n, siginfo_t* info, void*) {
   if (begin_report()) {
     const bool faulted = info->si_code > 0 && n != SIGABRT;
     put_place(signal_name(n), faulted ? info->si_addr : nullptr);
-    line.write_out();  // before anything that may fail
+    line.write_out();  // flush before steps that may fail
     put_stack(2);
     line.write_out();
   }
@@ -208,7 +209,7 @@ extern "C" void on_crash_signal(int n, siginfo_t* info, void*) {
 
 void install_crash_handlers() {
   void* warm[1];
-  backtrace(warm, 1);  // loads what it needs now, not in the handler
+  backtrace(warm, 1);  // initializes backtrace outside the handler
   std::strncpy(host, host_name().c_str(), sizeof host - 1);
   std::set_terminate(on_terminate);
 #ifndef GPT_SANITIZED

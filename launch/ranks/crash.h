@@ -1,17 +1,18 @@
-// Last words of a process that crashes: rank, host, place, step, what it did in which group, and the stack, in one
-// write to standard error. Signal handlers: nothing here allocates, locks or formats with the library.
+// Crash report of a process: rank, host, rank coordinates, step, current operation per process group, and stack, in one
+// write to standard error. Async-signal-safe: no allocation, locks or formatting by libraries.
 #pragma once
 #include "parallel/comm/comm_board.h"
 
 namespace gt {
 
-// SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT are reported and then end the process as they would have (128 + n, core
-// dump); an exception that nobody catches is reported with its text and ends it with 70. Call after libraries that
-// bring handlers of their own (MPI). Under a sanitizer, which tells more, signals are left alone.
+// Reports SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, then lets the signal end the process (128 + n, core dump).
+// Uncaught exceptions are reported with their text and exit with code 70.
+// Requires: called after initialization of libraries that install handlers (MPI). Signals are not handled under
+// sanitizers, whose own reports are more detailed.
 void install_crash_handlers();
 
-// While it lives, crash reports say what that local rank of the board was doing; -1: the ranks are threads of this
-// process, and the crashing thread says which one it is (stack_watch.h). One a process.
+// While alive, crash reports include the state of local rank `local_rank` of the board. -1: ranks are threads, and the
+// crashing thread identifies its rank (stack_watch.h). At most one instance per process.
 class CrashNotes {
  public:
   CrashNotes(const CommBoard&, int local_rank);

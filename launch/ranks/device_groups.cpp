@@ -15,8 +15,7 @@
 namespace gt {
 namespace {
 
-// Eight GPUs that meet over a library that is loaded for the first time may take most of a minute; ranks that share a
-// GPU may wait for each other for ever.
+// Eight GPUs initializing a freshly loaded library may take most of a minute. Ranks that share a GPU may deadlock.
 constexpr auto kTrialLimit = std::chrono::seconds(120), kSharedTrialLimit = std::chrono::seconds(20);
 
 int32_t largest(ProcessGroup& world, int32_t mine) {
@@ -24,7 +23,7 @@ int32_t largest(ProcessGroup& world, int32_t mine) {
   return mine;
 }
 
-// Of the lowest rank that has something to say; "" when none has.
+// Returns the reason of the lowest rank that has one; "" if none has.
 std::string first_reason(ProcessGroup& world, const std::string& mine) {
   const int32_t speaker = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
   if (speaker == world.size()) return "";
@@ -34,14 +33,14 @@ std::string first_reason(ProcessGroup& world, const std::string& mine) {
   return text;
 }
 
-// Why this library cannot serve a world in which so many ranks share a GPU.
+// Returns why this NCCL version cannot serve `sharers` ranks per GPU; "" if it can.
 std::string obstacle(const nccl::Api& api, int sharers) {
   if (sharers == 1 || api.version >= nccl::kSharedDeviceVersion) return "";
   return cat(api.describe(), " serves one rank a GPU; ", sharers, " share one here, for which ",
              nccl::version_text(nccl::kSharedDeviceVersion), " or later is needed");
 }
 
-// Whether collectives become parts of graphs, and what the start of the run says of it. The same on all ranks.
+// Returns whether collectives are captured into graphs, and the text for the start banner. Equal on all ranks.
 bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
               std::string* said) {
   const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
@@ -54,7 +53,7 @@ bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, 
   return why.empty();
 }
 
-// A factory that has passed its trial, or nullptr with the reason in *why, the same on all ranks.
+// Returns a factory that passed its trial, or nullptr with the reason in *why. Equal on all ranks.
 std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, ProcessGroup& world, const Backend& backend,
                                       int index, int sharers, std::string* why, std::string* name) {
   const int most = largest(world, sharers);
@@ -80,7 +79,7 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   return factory;
 }
 
-// Groups of ranks that share this GPU's memory, or nullptr with the reason in *why, the same on all ranks.
+// Returns groups of ranks that share this GPU's memory, or nullptr with the reason in *why. Equal on all ranks.
 std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index,
                                          std::string* why) {
   auto* side = dynamic_cast<SideChannel*>(&given);

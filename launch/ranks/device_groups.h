@@ -1,5 +1,5 @@
-// How the memory of GPUs moves between ranks: in the GPU itself where ranks are threads that share it, by NCCL, or
-// through pinned host memory on the transport that the launcher gave.
+// Transport between the GPUs of ranks: within a shared GPU if ranks are threads, NCCL, or pinned host memory over the
+// launcher's transport.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -13,23 +13,25 @@ namespace gt {
 
 struct DeviceGroups {
   std::unique_ptr<GroupFactory> factory;
-  // Which and why, for the start of the run: "NCCL 2.30.4 (/usr/lib/libnccl.so.2)"; "": there is one rank.
+  // Name and reason, for the start banner: "NCCL 2.30.4 (/usr/lib/libnccl.so.2)"; "" with one rank.
   std::string transport;
 };
 
-// Collective over `given`, which outlives the result. `sharers`: ranks that use this rank's GPU. comm.backend=auto
-// takes direct groups (SideChannel::direct) when there are some: they have the CPU's bits, and NCCL's kernels would
-// wait for each other inside one process. Else NCCL when all ranks load one version, it serves as many ranks a GPU, and
-// a trial passes. Throws kUsage on all ranks when one of the two was asked for and cannot be had.
+// Selects the transport. `sharers`: ranks that use this rank's GPU.
+// comm.backend=auto selects direct groups (SideChannel::direct) if available: they are bitwise identical to the CPU,
+// and NCCL's kernels would deadlock inside one process. Otherwise NCCL, if all ranks load one version, it supports as
+// many ranks per GPU, and a trial passes. Otherwise staged.
+// Throws kUsage on all ranks if comm.backend requests an unavailable transport. Requires: `given` outlives the result.
+// Collective over `given`.
 DeviceGroups device_groups(const Config&, GroupFactory& given, const Backend&, int index, int sharers);
 
-// Why collectives of this NCCL (ncclGetVersion) cannot be parts of graphs; empty: they can. They are wherever graphs
-// are; the variable GPTTRAIN_NCCL_GRAPHS=0 on any rank leaves them beside. several_devices: ranks that are threads of
-// one process use them.
+// Returns why collectives of this NCCL (ncclGetVersion) cannot be captured into CUDA graphs; empty if they can. They
+// are captured wherever graphs are used, unless GPTTRAIN_NCCL_GRAPHS=0 is set on any rank. several_devices: ranks are
+// threads of one process on several GPUs.
 std::string obstacle_to_graphs(int nccl_version, bool several_machines, bool several_devices);
 
-// What a wait may take at most. The stall monitor ends a run that hangs (exit 124) before; should it fail itself, every
-// wait has this deadline of its own.
+// Returns the deadline of each wait, a fallback in case the stall monitor fails, which ends hung runs earlier (exit
+// 124).
 std::chrono::milliseconds wait_deadline(const Config&);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// What the hosts of a job have to know of each other, whoever started its ranks.
+// Information that the hosts of a job exchange at startup, independent of the launcher.
 #pragma once
 #include <string>
 
@@ -8,9 +8,9 @@
 
 namespace gt {
 
-// Collective over the ranks of the factory. On several hosts: their addresses are exchanged and `guard` admits them
-// alone; rank 0 opens the hub of the stall monitors (parallel/comm/node_link.h) on `interface` (comm.interface) and
-// broadcasts its addresses and a secret of this job over MPI; the others get a link. On one host: nothing.
+// On several hosts: exchanges their addresses, which `guard` then admits exclusively. Rank 0 opens the hub of the stall
+// monitors (parallel/comm/node_link.h) on `interface` (comm.interface) and broadcasts its addresses and a per-job
+// secret over MPI; the other ranks receive a link. On one host: no effect. Collective over the ranks of the factory.
 void join_machines(MpiFactory&, const std::string& interface, ConnectionGuard* guard, StallOptions&);
 
 }  // namespace gt

@@ -13,7 +13,7 @@
 namespace gt {
 namespace {
 
-// Network file systems may take a while to show what another machine wrote.
+// Retries, because network file systems may show another machine's write with a delay.
 bool finds(const std::string& path, const std::string& word) {
   for (int tries = 0; tries < 20; ++tries) {
     if (read_if_there(path) == word + "\n") return true;
@@ -36,7 +36,7 @@ void require_one_folder(ProcessGroup& world, const std::string& dir) {
                ": is a symbolic link, and nothing is written through one; remove it");
     try {
       write_run_file(path, word + "\n");
-    } catch (const Error&) { word.clear(); }  // each save will say why
+    } catch (const Error&) { word.clear(); }  // each save will report the reason
   });
   word = broadcast_bytes(world, word, 0);
   if (word.empty()) return;

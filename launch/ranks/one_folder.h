@@ -1,4 +1,4 @@
-// Checkpoints need one folder that all ranks see: found out before a step is computed, not at the first save.
+// Startup check that the checkpoint folder is shared by all ranks, so that the first save cannot fail for it.
 #pragma once
 #include <string>
 
@@ -6,9 +6,9 @@
 
 namespace gt {
 
-// Collective. Rank 0 writes a word into `dir`, every rank reads it back, it is removed. Throws AgreedError kUsage
-// naming every rank and machine that does not find it. A folder that rank 0 cannot write to is not judged: saves will
-// say so.
+// Rank 0 writes a token into `dir`, every rank reads it back, rank 0 removes it. Throws AgreedError kUsage naming every
+// rank and machine that cannot read it. If rank 0 cannot write to the folder, the check is skipped: saves will report
+// it. Collective.
 void require_one_folder(ProcessGroup& world, const std::string& dir);
 
 }  // namespace gt

@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));  // of the linker: where this program lies
+// linker symbol: load address of this program
+extern "C" const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 namespace gt {
 

@@ -1,19 +1,19 @@
-// Function names of this program's own symbol table, which the dynamic linker does not load. No heap and no lock, so a
-// signal handler may ask.
+// Function names from this program's own symbol table, which the dynamic linker does not load. Async-signal-safe: no
+// heap, no lock.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace gt {
 
-// Maps /proc/self/exe while it lives; finds nothing where it cannot be read or is stripped.
+// Maps /proc/self/exe for its lifetime. All lookups fail if it is unreadable or stripped.
 class ProgramSymbols {
  public:
   ProgramSymbols();
   ~ProgramSymbols();
   ProgramSymbols(const ProgramSymbols&) = delete;
   ProgramSymbols& operator=(const ProgramSymbols&) = delete;
-  // The mangled name of the function at this address, valid while the object lives; nullptr: not of this program.
+  // Returns the mangled name of the function at `address`, owned by this object; nullptr if it is not in this program.
   const char* name_of(const void* address) const;
 
  private:

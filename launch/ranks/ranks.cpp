@@ -32,7 +32,7 @@
 namespace gt {
 namespace {
 
-// Where a supervisor wants to read who was to blame.
+// Returns the file from which the supervisor reads which rank failed; "" without one.
 std::string verdict_file() {
   const char* path = std::getenv(kVerdictVariable);
   return path != nullptr ? path : "";
@@ -68,7 +68,7 @@ Exit code_of(const std::exception& e) {
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
   if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
   std::string who;
-  if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // an error of one rank: say which
+  if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // error of a single rank: name it
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), coordinates(config.parallel, rank));
   }
   fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : printable_lines(e.what()));
@@ -100,7 +100,7 @@ Exit run_threads(const JobRequest& command, const std::function<Exit(GroupFactor
         const std::lock_guard lock(mutex);
         const bool agreed = dynamic_cast<const AgreedError*>(&e) != nullptr;
         const int first = ranks.failed_rank();
-        if (agreed || (!failed && (first < 0 || first == r))) {  // the others are its victims
+        if (agreed || (!failed && (first < 0 || first == r))) {  // the others fail as a consequence
           print_error(e, config, r, world);
           if (!failed) result = code_of(e);
           failed = true;
@@ -130,14 +130,14 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
   } catch (const std::exception& e) {
     if (monitor != nullptr) monitor->failed();
     print_error(e, config, factory.world_rank(), factory.world_size());
-    // Peers wait for this rank in their next collective: bring the job down, unless all of them know.
+    // Peers are blocked in their next collective: abort the job, unless all ranks agreed on the error.
     if (factory.world_size() > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr)
       abort_world(static_cast<int>(code_of(e)));
     return code_of(e);
   }
 }
 
-// This process alone, or with its threads, is all ranks of this machine.
+// Applies slots and variables if this process runs all ranks of the machine.
 void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
   for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
   take_slots(launch, options.hosts.empty() ? std::vector<int>() : options.hosts[0].slots, 0, 1);
@@ -162,7 +162,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
     if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
       take_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
                  command.env.local_world);
-    // On this machine our parent has looked already.
+    // On one machine the parent process has already checked the limits.
     if (command.env.local_rank == 0 && (command.env.local_world != command.env.world || !started_by_launch_ranks()))
       require_limits(std::max(1, command.env.local_world), threads);
     choose_network(command.env, config.comm.interface);
@@ -197,7 +197,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
     take_own_slots(config.launch, options);
     return run_threads(command, body);
   }
-  for (const std::string& note : command.loaded.notes)  // the others are said by the ranks
+  for (const std::string& note : command.loaded.notes)  // other notes are printed by the ranks
     if (note.rfind("launch: ", 0) == 0) fmt::print(stderr, "gpttrain: {}\n", note);
   return static_cast<Exit>(launch_ranks(world, command.words, options));
 }

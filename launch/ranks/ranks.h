@@ -1,5 +1,5 @@
-// Brings the ranks of a job into being and runs one function on each: alone, as threads of this process, as a rank that
-// a launcher started, or by starting this program again under mpirun.
+// Starts the ranks of a job and runs a function on each: one process, threads of this process, a rank of an external
+// launcher, or mpirun started by this program.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,22 +11,22 @@
 
 namespace gt {
 
-// What the ranks of a job are started from.
+// Everything needed to start the ranks of a job.
 struct JobRequest {
   std::string name;                // subcommand: "train", "tokenizer train"
   LoadedConfig loaded;
-  RankEnv env;                     // what a launcher said of this process
-  std::vector<std::string> words;  // the command line without the program's name
+  RankEnv env;                     // launcher environment of this process
+  std::vector<std::string> words;  // command line without the program's name
 };
 
-// Runs `body` on every rank that lives in this process and returns the exit code of the job. An error of a rank is
-// printed once, with rank, host and place; the other ranks are brought down with it.
+// Runs `body` on every rank of this process and returns the exit code of the job. An error of a rank is printed once,
+// with rank, host and rank coordinates, and aborts the other ranks.
 Exit run_ranks(const JobRequest&, const std::function<Exit(GroupFactory&)>& body);
 
-// comm.stall_abort_s, which is smaller by default where a supervisor starts a hung job again.
+// Returns comm.stall_abort_s, whose default is smaller if a supervisor restarts hung jobs.
 double stall_abort_seconds(const JobRequest&);
 
-// What run_ranks would start the ranks with, as one would type it; "" where this process runs them itself.
+// Returns the shell command with which run_ranks would start the ranks; "" if this process runs them itself.
 std::string start_command(const JobRequest&);
 
 }  // namespace gt

@@ -31,7 +31,7 @@ std::string open_error(int error) {
 
 namespace {
 
-// Closes the descriptor.
+// Takes ownership of the descriptor.
 void write_and_close(int fd, const std::string& path, std::string_view content) {
   int error = fd < 0 ? errno : 0;
   while (error == 0 && !content.empty()) {
@@ -57,11 +57,11 @@ RunLock::RunLock(const std::string& run_dir) : path_(run_dir + "/.run.lock") {
   while (!take()) {}
 }
 
-// False: the file that was locked is no longer the one of that name; its owner removed it in between.
+// Returns false if the locked file no longer has this name, because its owner removed it in between.
 bool RunLock::take() {
   fd_ = open_run_file(path_, O_RDWR | O_CREAT);
   GT_REQUIRE(fd_ >= 0 || (errno != ELOOP && errno != ENODEV), Exit::kIo, path_, ": ", open_error(errno));
-  if (fd_ < 0) return true;  // no room, no right: what the run writes there will say so
+  if (fd_ < 0) return true;  // no space or permission: the run's own writes will report it
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const bool taken = errno == EWOULDBLOCK;
     char owner[300] = "";

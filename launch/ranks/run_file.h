@@ -1,25 +1,25 @@
-// Files that a run writes into its own folders, where others may have put something: never through a link, never into a
-// pipe. A path that a user names as an output is another matter: it may be a link.
+// Safe writes into run folders, which others may have tampered with: never through a symbolic link or into a pipe.
+// Output paths given by the user are not restricted this way.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace gt {
 
-// Opens for writing. `flags` as in open(2), the umask decides who may read it. -1 with errno set: ELOOP for a link,
-// ENODEV for a pipe, a device or the like.
+// Opens for writing. `flags` as in open(2); permissions follow the umask. Returns -1 with errno set: ELOOP for a link,
+// ENODEV for a pipe or device.
 int open_run_file(const std::string& path, int flags);
-std::string open_error(int error);  // "is a symbolic link, …": what errno of open_run_file means
+std::string open_error(int error);  // text of an errno of open_run_file: "is a symbolic link, …"
 
-// Replaces the content, or appends to it with one write. Throw Error(kIo) naming path and reason.
+// Replace the content, or append to it with one write. Throw Error(kIo) naming path and reason.
 void write_run_file(const std::string& path, std::string_view content);
 void append_run_file(const std::string& path, std::string_view content);
 
-// The lock of a run's folder, gone with the process that holds it: two runs would mix their logs. Where the file system
-// has no locks there is none.
+// Lock of a run folder, released when its process ends; two runs in one folder would interleave their logs. No effect
+// on file systems without locks.
 class RunLock {
  public:
-  // Throws kUsage naming the owner when another process holds it, kIo when its file is a link.
+  // Throws kUsage naming the owner if another process holds the lock, kIo if the lock file is a link.
   explicit RunLock(const std::string& run_dir);
   ~RunLock();
   RunLock(const RunLock&) = delete;

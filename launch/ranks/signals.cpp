@@ -12,16 +12,16 @@
 namespace gt {
 namespace {
 
-// A signal handler can reach nothing but a global; ranks that are threads read it while any of them handles the signal.
+// Global, because a signal handler has no other state; atomic, because ranks may be threads.
 std::atomic<int> first_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free);
 
 extern "C" void on_stop_signal(int n) {
-  // Ctrl-C also ends the `tee` that reads the output; the stop still has a checkpoint to save.
+  // Ctrl-C also ends a `tee` reading the output, but the stop still has to save a checkpoint.
   signal(SIGPIPE, SIG_IGN);
   if (n == SIGHUP) drop_dead_terminal();
   int none = 0;
-  const bool insists = n == SIGINT || n == SIGTERM;  // a closing terminal may send more than one SIGHUP
+  const bool insists = n == SIGINT || n == SIGTERM;  // SIGHUP excluded: closing a terminal may send several
   if (!first_signal.compare_exchange_strong(none, n) && insists) _exit(128 + n);
 }
 
@@ -43,7 +43,7 @@ void drop_dead_terminal() {
 void install_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_stop_signal;
-  action.sa_flags = SA_RESTART;  // a write to a log must not fail because of it
+  action.sa_flags = SA_RESTART;  // writes to logs must not fail with EINTR
   sigemptyset(&action.sa_mask);
   sigset_t ours;
   sigemptyset(&ours);
@@ -54,7 +54,8 @@ void install_stop_signals() {
     sigaction(n, &action, nullptr);
     sigaddset(&ours, n);
   }
-  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);  // what came before waits, when a parent of ours blocked them
+  // delivers signals that arrived while a parent process had them blocked
+  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
 bool stop_requested() { return first_signal != 0; }

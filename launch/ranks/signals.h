@@ -1,21 +1,21 @@
-// Ctrl-C and its relatives: the first asks for a stop at the end of the step, the second means now. Handlers set a flag
-// that the training loop reads; agreeing on it between ranks is the loop's business.
+// Stop signals: the first requests a stop after the current step, the second ends the process. Handlers only set a
+// flag; the training loop synchronizes it between ranks.
 #pragma once
 
 namespace gt {
 
-// INT, TERM, USR1 and HUP (unless nohup has it ignored) set the flag; INT or TERM after another one ends the process
-// with 128 + n. Call once, before anything slow and before threads are made: MPI_Init takes seconds, and a signal that
-// finds no handler kills.
+// INT, TERM, USR1 and HUP (unless ignored by nohup) set the flag; a further INT or TERM ends the process with 128 + n.
+// Requires: called once, before threads are created and before slow initialization. MPI_Init takes seconds, and a
+// signal without a handler kills.
 void install_stop_signals();
 
-// Standard output and error that were a terminal which is gone go nowhere from now on: a message must not fail where
-// there is still a checkpoint to save. A signal handler may call it.
+// Redirects standard output and error to /dev/null if their terminal is gone, so that writing a message cannot fail
+// before the final checkpoint. Async-signal-safe.
 void drop_dead_terminal();
 
 bool stop_requested();
-int stop_signal();  // the first signal that came, 0: none
+int stop_signal();  // first signal received; 0: none
 
-const char* signal_name(int signal);  // "SIGTERM"; "another signal" for the rare ones
+const char* signal_name(int signal);  // "SIGTERM"; "another signal" for rare ones
 
 }  // namespace gt

@@ -25,14 +25,14 @@ namespace {
 constexpr int kThreads = 64, kFrames = 64;
 constexpr size_t kStackBytes = 64 << 10;
 
-// A signal handler can reach nothing but globals.
+// Globals, because a signal handler has no other state.
 std::atomic<int> requests{0};
 struct Watched {
   std::atomic<int> tid{0}, rank{-1};
 };
 std::array<Watched, kThreads> threads;
-std::atomic<int> wanted{0};    // thread whose stack is asked for; 0: none
-std::atomic<int> captured{0};  // frames of it; 0: not yet
+std::atomic<int> wanted{0};    // thread whose stack is requested; 0: none
+std::atomic<int> captured{0};  // number of captured frames; 0: pending
 void* frames[kFrames];
 
 int thread_id() { return static_cast<int>(syscall(SYS_gettid)); }
@@ -64,10 +64,10 @@ std::string stack_of(int tid) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   int asked = tid;
   if (wanted.compare_exchange_strong(asked, 0)) return "  takes no signal: in one long matrix product, or stopped\n";
-  int n;  // the handler has begun: it ends
+  int n;  // the handler is already running: wait for it
   while ((n = captured.load(std::memory_order_acquire)) == 0) std::this_thread::yield();
   std::string out;
-  for (int k = 2; k < n; ++k) out += "  " + symbol_at(frames[k]) + "\n";  // without the handler and what called it
+  for (int k = 2; k < n; ++k) out += "  " + symbol_at(frames[k]) + "\n";  // skips the handler and its signal frame
   return out;
 }
 
@@ -75,7 +75,7 @@ std::string stack_of(int tid) {
 
 void install_dump_signal() {
   void* warm[1];
-  backtrace(warm, 1);  // loads what it needs now, not in the handler
+  backtrace(warm, 1);  // initializes backtrace outside the handler
   struct sigaction action {};
   action.sa_sigaction = on_dump_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO | SA_ONSTACK;

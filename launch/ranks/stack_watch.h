@@ -1,16 +1,16 @@
-// SIGUSR2: what is this process doing? The handler counts requests; whoever watches (parallel/comm/stall_monitor.h)
-// answers, and asks here for the stacks of the threads that train. A thread inside a matrix product takes no signal
-// (kernels/cpu/signals_blocked.h); its stack is taken when it comes out.
+// Stack dumps on SIGUSR2. The handler counts requests; the stall monitor (parallel/comm/stall_monitor.h) serves them by
+// reading the stacks of the training threads here. Signals are blocked inside GEMMs (kernels/cpu/signals_blocked.h);
+// such a thread's stack is captured when the GEMM returns.
 #pragma once
 #include <string>
 
 namespace gt {
 
-// Call once, before threads are made. From then on SIGUSR2 ends nothing.
+// Requires: called once, before threads are created. From then on SIGUSR2 no longer ends the process.
 void install_dump_signal();
-int dump_requests();  // SIGUSR2 so far
+int dump_requests();  // SIGUSR2 received so far
 
-// The calling thread trains as that rank. At most 64 a process; further ones have no stacks.
+// Registers the calling thread as a training thread of `rank`. At most 64 per process; later ones have no stack dumps.
 class StackWatch {
  public:
   explicit StackWatch(int rank);
@@ -20,17 +20,17 @@ class StackWatch {
 
  private:
   int slot_;
-  char* memory_ = nullptr;  // the handler's stack
+  char* memory_ = nullptr;  // alternate signal stack
 };
 
-// Of the calling thread; -1: it is not watched. A signal handler may ask.
+// Returns the rank of the calling thread; -1 if it is not registered. Async-signal-safe.
 int watched_rank();
 
-// The stacks of all watched threads, innermost frame first, for people. Signals one after another and waits at most a
-// second for each. One caller at a time, not a watched thread.
+// Returns the stacks of all registered threads as text, innermost frame first. Signals them one by one and waits at
+// most one second for each. Requires: one caller at a time, not a registered thread.
 std::string watched_stacks();
 
-// "gt::Engine::step(…)+0x40", or the file and the offset that addr2line understands.
+// Returns "gt::Engine::step(…)+0x40", or file and offset for addr2line.
 std::string symbol_at(const void* address);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// The flag of launch/ranks/signals.h for functions that take an atomic.
+// Adapter of launch/ranks/signals.h for functions that take an atomic flag.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// Set at most 20 ms after stop_requested() is true. Requires: install_stop_signals().
+// Set at most 20 ms after stop_requested() becomes true. Requires: install_stop_signals().
 class StopFlag {
  public:
   StopFlag() : flag_(stop_requested()), watcher_([this](const std::stop_token& end) { watch(end); }) {}

@@ -1,17 +1,16 @@
-// The portable bundle (launch/bundle.sh): a folder with the program in bin/, its libraries in lib/ and Open MPI's launcher
-// and plugins beside them, that may lie anywhere. Libraries find each other by relative paths; Open MPI and PMIx have to
-// be told where their plugins are. Knows nothing of how a bundle is made.
+// Relocatable bundle (launch/bundle.sh): the program in bin/, its libraries in lib/, Open MPI's launcher and plugins
+// beside them. Libraries are found by relative rpaths; Open MPI and PMIx need the paths of their plugins.
 #pragma once
 #include <string>
 
 namespace gt {
 
-// The folder of the bundle that this program runs from; empty when it is none.
+// Returns the root of the bundle that this program runs from; empty if it is not in one.
 std::string bundle_folder();
 
-// In a bundle: points Open MPI and PMIx to it through the environment, this process' own and that of what it starts. The
-// variables that a foreign mpirun has set are overwritten: the libraries of this process are the bundle's, and plugins
-// of another version would not fit them. Before threads and before MPI_Init. Otherwise nothing.
+// In a bundle: sets the environment variables that point Open MPI and PMIx to it, for this process and its children. No
+// effect otherwise. Variables set by a foreign mpirun are overwritten, because its plugins may not match the bundle's
+// libraries. Requires: called before threads are created and before MPI_Init.
 void use_bundled_mpi();
 
 }  // namespace gt

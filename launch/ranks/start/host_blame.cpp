@@ -10,7 +10,7 @@ namespace {
 
 bool digit(std::string_view s, size_t at) { return at < s.size() && std::isdigit(static_cast<unsigned char>(s[at])); }
 
-// Numbers with or without brackets behind them, between commas, from `at` on.
+// Parses a comma-separated list of numbers, each optionally followed by text in parentheses, starting at `at`.
 std::vector<int> numbers_at(std::string_view s, size_t at) {
   std::vector<int> out;
   while (digit(s, at)) {
@@ -48,7 +48,7 @@ std::string HostBlame::after(int code, const std::string& verdict, const std::ve
   std::string host;
   for (const int rank : blamed_ranks(verdict)) {
     const std::string of = host_of_rank(hosts, rank);
-    if (!host.empty() && of != host) return "";  // several machines: none of them alone
+    if (!host.empty() && of != host) return "";  // several machines: no single one is at fault
     host = of;
   }
   if (host.empty()) return "";

@@ -1,4 +1,4 @@
-// Which machine an attempt of a job is blamed on, and when it is left out of the next one. Text and lists only.
+// Attribution of failed attempts to hosts, and exclusion of failing hosts. Text processing only.
 #pragma once
 #include <map>
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace gt {
 
-// The ranks that the first line of a verdict calls dead, late or wrong: "rank 3 (node07 pid 4711, …) died", "stalled:
-// not arrived: rank 2, 5, …", "…: ranks 1 (node07, …), 4 (…) differ". Empty where it blames nobody: ranks that
-// disagree, or wait for each other.
+// Returns the ranks that the first line of a verdict names as dead, late or inconsistent: "rank 3 (node07 pid 4711, …)
+// died", "stalled: not arrived: rank 2, 5, …", "…: ranks 1 (node07, …), 4 (…) differ". Empty if no rank is at fault:
+// ranks disagree, or wait for each other.
 std::vector<int> blamed_ranks(std::string_view verdict);
 
-// Ranks fill the slots host by host. "": the hosts have no slot for it.
+// Returns the host of a rank when slots are filled host by host; "" if there is no slot for it.
 std::string host_of_rank(const std::vector<HostSlots>&, int rank);
 
 class HostBlame {
  public:
-  // An attempt of `world` ranks on `hosts` ended with `code` and a verdict. The host to leave out from now on: one
-  // whose ranks alone are blamed, for the second time or with code 16, as long as the others have slots for all ranks.
-  // "": none.
+  // Processes an attempt of `world` ranks on `hosts` that ended with `code` and a verdict. Returns the host to exclude
+  // from now on, or "". A host is excluded if only its ranks are named, for the second time or with code 16, and the
+  // other hosts have slots for all ranks.
   std::string after(int code, const std::string& verdict, const std::vector<HostSlots>& hosts, int world);
 
  private:

@@ -50,7 +50,7 @@ int64_t bytes_of(const std::string& path) {
   return ec ? -1 : static_cast<int64_t>(size);
 }
 
-// Of the file system that `folder`, or its nearest parent that there is, lies on.
+// Returns the free bytes of the file system of `folder`, or of its nearest existing parent.
 int64_t free_bytes(fs::path folder) {
   struct statvfs s {};
   for (std::error_code ec; !folder.empty() && !fs::exists(folder, ec); folder = folder.parent_path())
@@ -67,7 +67,7 @@ std::string first_bytes(const std::string& path, size_t most) {
   return text;
 }
 
-// Calls f(name, member) for each: one list for both directions.
+// Calls f(name, member) for each fact, so that writer and reader share one list.
 template <class Facts, class F>
 void each_fact(Facts& x, F f) {
   f("host", x.host), f("program", x.program), f("isa", x.isa), f("mpi", x.mpi), f("orted", x.orted);
@@ -78,10 +78,10 @@ void each_fact(Facts& x, F f) {
 
 std::string bytes_text(int64_t bytes) { return bytes < 0 ? "unknown" : format_bytes(static_cast<double>(bytes)); }
 
-// "0.1.0 on node1, node2; 0.2.0 on node3"; "" where all have the same.
+// Returns "0.1.0 on node1, node2; 0.2.0 on node3"; "" if all hosts agree.
 template <class Value>
 std::string who_has(const std::vector<HostFacts>& all, Value value) {
-  std::vector<std::pair<std::string, std::string>> groups;  // value, hosts
+  std::vector<std::pair<std::string, std::string>> groups;  // value → hosts
   for (const HostFacts& h : all) {
     const std::string v = value(h);
     const auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == v; });
@@ -101,7 +101,7 @@ std::string own_program() {
   return fs::read_symlink("/proc/self/exe", ec).string();
 }
 
-// Why a host gave no facts.
+// Returns why a host reported no facts.
 std::string failure_of(const HostAnswer& a, const std::string& program) {
   if (a.code == HostAnswer::kNone)
     return fmt::format("{}: no answer within {:.0f} s: is it up, and does a firewall let ssh through?", a.host, kAnswerSeconds);
@@ -177,7 +177,7 @@ HostReport ask_for_facts(const std::vector<std::string>& hosts, const FactsReque
     }
     try {
       out.facts.push_back(facts_from_json(a.out, a.host));
-      out.facts.back().host = a.host;  // as the hostfile calls it
+      out.facts.back().host = a.host;  // name used in the hostfile
     } catch (const Error& e) { out.problems.emplace_back(e.what()); }
   }
   return out;

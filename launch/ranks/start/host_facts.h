@@ -1,4 +1,4 @@
-// What a job needs of a host, reported by the host itself (`gpttrain check --here`) and compared over all of them.
+// Host requirements of a job, reported by each host (`gpttrain check --here`) and compared across hosts.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,18 +11,18 @@
 namespace gt {
 
 struct HostFacts {
-  std::string host, program, isa, mpi, orted;  // orted: path of Open MPI's daemon, "" where there is none
+  std::string host, program, isa, mpi, orted;  // orted: path of Open MPI's daemon; "" if absent
   int64_t cores = 0, memory = 0, memory_free = 0, shared_memory = 0, open_files = 0, disk_free = 0;  // bytes; -1: unknown
   double clock = 0;                       // seconds since 1970
   std::vector<std::string> interfaces;    // "eth0 10.77.0.1", up, without loopback
   std::vector<std::string> devices;       // GPUs
-  std::map<std::string, int64_t> files;   // asked for: their bytes, -1 where missing
-  std::string marker;                     // content of the file that shows a shared folder
+  std::map<std::string, int64_t> files;   // requested files → bytes; -1 if missing
+  std::string marker;                     // content of the marker file, which proves a shared folder
 };
 
 struct FactsRequest {
-  std::vector<std::string> files;  // that ranks will open
-  std::string folder, marker;      // of the run (its free bytes); a file in it whose content is read
+  std::vector<std::string> files;  // files that ranks will open
+  std::string folder, marker;      // run folder (for its free bytes); file in it whose content is reported
 };
 
 HostFacts facts_here(const FactsRequest&);
@@ -30,8 +30,8 @@ std::string to_json(const HostFacts&);
 // Throws kDamaged naming the host.
 HostFacts facts_from_json(const std::string& json, const std::string& host);
 
-// Facts of every host, by ssh with this very program in this very folder; `problems` gets a line for each host that
-// gives none: ssh's words, a program that is missing or does not start there.
+// Collects the facts of every host over ssh, by running this program from the same path in the same folder. Adds a line
+// to `problems` for each failing host: ssh's message, or a program that is missing or does not start.
 struct HostReport {
   std::vector<HostFacts> facts;  // of hosts that answered
   std::vector<std::string> problems;
@@ -39,15 +39,15 @@ struct HostReport {
 };
 HostReport ask_for_facts(const std::vector<std::string>& hosts, const FactsRequest&, int ssh_port);
 
-// What would keep a job from starting, or make it wrong, on these hosts: programs, daemons, files and clocks that differ
-// or are missing, folders that are not shared, limits. `ranks`: of each host, in the order of facts.
+// Returns what would prevent or corrupt a job on these hosts: programs, daemons, files and clocks that differ or are
+// missing, folders that are not shared, limits. `ranks`: ranks per host, in the order of facts.
 std::vector<std::string> differences(const std::vector<HostFacts>&, const std::vector<int>& ranks, int threads,
                                      bool named_interface);
-// Rows of a table, a host each, labels first.
+// Returns a table with one row per host, labels first.
 std::string facts_table(const std::vector<HostFacts>&, const std::vector<int>& ranks);
 
-// The short form before the first start of a job: throws kUsage, or kHardware where a host does not answer, with one
-// line for each problem. Nothing where another agent than ssh starts processes.
+// Quick check before the first start of a job. Throws kUsage, or kHardware if a host does not answer, with one line for
+// each problem. No effect if another agent than ssh starts remote processes.
 void require_ready_hosts(const std::vector<HostSlots>&, int ssh_port);
 
 }  // namespace gt

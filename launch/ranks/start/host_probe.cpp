@@ -45,7 +45,7 @@ struct Probe {
   }
   words.push_back(nullptr);
   execvp(words[0], const_cast<char**>(words.data()));
-  _exit(0);  // no ssh: nothing is known of the machine
+  _exit(0);  // no ssh: the state of the host is unknown
 }
 
 Probe start(const std::string& host, const std::string& command, int ssh_port) {
@@ -74,7 +74,7 @@ void read_some(Probe& p, int k) {
   fd = -1;
 }
 
-// Reads both streams of each until all have ended or the time is over.
+// Reads both streams of each probe until all have ended or the limit expires.
 void read_all(std::vector<Probe>& probes, double limit_s) {
   const double end = now() + limit_s;
   for (;;) {

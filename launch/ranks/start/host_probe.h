@@ -1,4 +1,4 @@
-// Commands on other hosts, run as mpirun runs its daemons there: by ssh, without a terminal, without a password.
+// Commands on other hosts, run as mpirun runs its daemons: over ssh, without a terminal or password prompt.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,29 +8,29 @@
 namespace gt {
 
 struct HostAnswer {
-  static constexpr int kSshFailed = 255;  // ssh's own exit code: no connection, no key
+  static constexpr int kSshFailed = 255;  // ssh's own exit code: no connection or key
   static constexpr int kNone = -1;        // no answer within the limit
   std::string host;
   int code = 0;  // of the command, or one of the two above
   std::string out, err;
-  std::string last_line() const;  // of err; "" when there is none
+  std::string last_line() const;  // of err; "" if empty
 };
 
-// Runs a shell's command line on all hosts at the same time, on this machine without ssh; answers in the order of
-// `hosts`, after `limit_s` seconds at most. ssh_port 0: ssh's own. At most 64 KiB of each stream are kept. Where there
-// is no ssh all hosts answer with nothing and code 0.
+// Runs a shell command line on all hosts concurrently, locally without ssh. Returns the answers in the order of `hosts`
+// after at most `limit_s` seconds. ssh_port 0: ssh's default. Keeps at most 64 KiB of each stream. If ssh is not
+// installed, all remote answers are empty with code 0.
 std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, const std::string& command, int ssh_port,
                                      double limit_s);
 
-// Whether mpirun starts its daemons by another agent than ssh (OMPI_MCA_plm_rsh_agent): then nothing can be asked.
+// Returns whether mpirun uses another agent than ssh (OMPI_MCA_plm_rsh_agent); remote hosts can then not be queried.
 bool other_agent_than_ssh();
 
 struct UnreachableHost {
-  std::string host, why;  // ssh's last line, "no answer to ssh within 8 s"
+  std::string host, why;  // ssh's last line, or "no answer to ssh within 8 s"
 };
 
-// Runs `true` on all machines but this one; takes at most about 8 s, and some 0.3 s where all answer. Empty where
-// another agent than ssh starts remote processes, or where there is no ssh.
+// Runs `true` on all machines except this one. Takes about 0.3 s if all answer, 8 s at most. Returns nothing if another
+// agent than ssh is configured or ssh is not installed.
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
 
 }  // namespace gt

@@ -18,11 +18,11 @@ namespace {
 
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "gpttrain-job-";
-constexpr time_t kUnfinishedSeconds = 3600;  // a folder without a lock: its maker died in between
+constexpr time_t kUnfinishedSeconds = 3600;  // a folder without a lock: its owner died during creation
 
 bool is_own(const fs::path& p, struct stat& s) { return lstat(p.c_str(), &s) == 0 && s.st_uid == geteuid(); }
 
-// True when the lock's holder is dead; a folder that has none yet is being made.
+// Returns whether the lock's holder is dead. A recent folder without a lock is still being created.
 bool is_dead(const fs::path& folder, const struct stat& s) {
   const int fd = open((folder / "lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return errno == ENOENT && std::time(nullptr) - s.st_mtime > kUnfinishedSeconds;
@@ -31,8 +31,8 @@ bool is_dead(const fs::path& folder, const struct stat& s) {
   return free;
 }
 
-// Segments and skeletons of shards whose maker was killed between making and unlinking them. Only what this job can
-// have made.
+// Removes segments and shard skeletons whose owner was killed between creating and unlinking them, if created since the
+// job began.
 void remove_stray_segments(time_t since) {
   std::error_code ec;
   for (const auto& e : fs::directory_iterator(kShared, ec)) {
@@ -63,7 +63,7 @@ JobFolder::JobFolder() : begun_(std::time(nullptr)) {
   sweep_job_folders();
   std::string path = std::string(kShared) + "/" + kPrefix + "XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return;
-  // Locked before it has its name, so that no sweep finds it free.
+  // Locked before it gets its final name, so that a concurrent sweep never finds it unlocked.
   const std::string unnamed = path + "/lock.new";
   lock_ = open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0 && rename(unnamed.c_str(), (path + "/lock").c_str()) == 0)

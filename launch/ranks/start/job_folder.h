@@ -1,6 +1,5 @@
-// Where one job of this machine keeps its shared memory, so that all of it can be removed when the job is over, however
-// it ended: Open MPI's own segments and session folder (a killed mpirun removes neither), and what our ranks name after
-// themselves.
+// Folder for the shared memory of one job on this machine, removed when the job ends for any reason. Holds Open MPI's
+// segments and session folder, which a killed mpirun leaves behind; also removes segments named after our ranks.
 #pragma once
 #include <string>
 
@@ -8,21 +7,21 @@ namespace gt {
 
 class JobFolder {
  public:
-  // A folder in /dev/shm that nobody else has, and a sweep of those whose makers are dead. No path where none can be
-  // made: jobs then use the system's places.
+  // Creates a unique folder in /dev/shm and removes those of dead jobs. If it cannot be created, path() is empty and
+  // the system's default locations are used.
   JobFolder();
-  ~JobFolder();  // removes it, and segments that ranks of this job were killed too early to unlink
+  ~JobFolder();  // removes it, and segments that killed ranks of this job could not unlink
   JobFolder(const JobFolder&) = delete;
   JobFolder& operator=(const JobFolder&) = delete;
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
-  int lock_ = -1;     // held while the maker lives: the system drops it, however that ends
+  int lock_ = -1;  // held while the owner lives; released by the kernel
   long begun_ = 0;
 };
 
-// Removes the folders of this user whose makers are dead; returns how many.
+// Removes this user's folders whose owners are dead; returns their number.
 int sweep_job_folders();
 
 }  // namespace gt

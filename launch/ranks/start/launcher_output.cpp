@@ -19,23 +19,23 @@ namespace {
 
 constexpr const char* kMark =
     "\x1e"
-    "gpttrain-start ";                   // a control character: in nobody's text by accident
-constexpr char kNewline = '\x1f';        // in a report, which is one line
-constexpr size_t kLongestReport = 3000;  // mpirun passes on 4096 bytes at a time
-constexpr size_t kLongestBlock = 8192;   // of mpirun: some hundred bytes
+    "gpttrain-start ";                   // a control character, never in ordinary text
+constexpr char kNewline = '\x1f';        // line separator inside a one-line report
+constexpr size_t kLongestReport = 3000;  // mpirun forwards 4096 bytes at a time
+constexpr size_t kLongestBlock = 8192;   // mpirun's blocks have some hundred bytes
 
 void write_all(int fd, const std::string& text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nobody listens
+    if (n <= 0) return;  // reader is gone
     done += static_cast<size_t>(n);
   }
 }
 
 bool dashes(const std::string& line) { return line.size() >= 60 && line.find_first_not_of('-') == std::string::npos; }
 
-// The word behind `label`, "" when it is not there.
+// Returns the word after `label`; "" if absent.
 std::string word_after(const std::string& text, const std::string& label) {
   const size_t at = text.find(label);
   if (at == std::string::npos) return "";
@@ -123,7 +123,7 @@ void LauncherOutput::finish() {
 
 void LauncherOutput::run() {
   sigset_t all;
-  sigfillset(&all);  // signals are for the thread that waits for them; a reader that is gone is no reason to end
+  sigfillset(&all);  // signals go to the waiting thread; also avoids SIGPIPE
   pthread_sigmask(SIG_SETMASK, &all, nullptr);
   fcntl(read_, F_SETFL, O_NONBLOCK);
   std::string line;
@@ -139,7 +139,7 @@ void LauncherOutput::run() {
       line += buffer[i];
       if (buffer[i] == '\n') take_line(line), line.clear();
     }
-    // Half a line is passed on unless it may become one of those that stay here.
+    // Forward partial lines, unless they may turn out to be a report or the start of a block.
     if (!line.empty() && !in_block_ && line.find(kMark[0]) == std::string::npos &&
         std::string("-[m").find(line[0]) == std::string::npos)
       pass_on(line), line.clear();
@@ -152,11 +152,11 @@ void LauncherOutput::run() {
 void LauncherOutput::take_line(const std::string& line) {
   if (const size_t mark = line.find(kMark); mark != std::string::npos) {
     const std::string before = line.substr(0, mark);
-    if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // a tag of mpirun
+    if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // drop mpirun's tag
     return take_report(line.substr(mark + std::char_traits<char>::length(kMark)));
   }
-  for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message", "have sent help message",
-                            "orte_base_help_aggregate"})  // the latter of parts that are left out too
+  for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message",
+                            "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
   if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return pass_on(line);

@@ -1,5 +1,5 @@
-// Standard error of a launcher and its ranks, on its way through this process: what ranks report about their start is
-// taken out, what the launcher has to say about a failure is put into one line, everything else goes on as it is.
+// Filter for the standard error of a launcher and its ranks. Start reports of ranks are consumed, the launcher's own
+// failure messages are condensed to one line, all other output is forwarded unchanged.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -15,12 +15,12 @@ namespace gt {
 // Set in the environment of ranks whose parent reads their reports.
 constexpr const char* kStartReports = "GPTTRAIN_START_REPORTS";
 
-// Called by a rank: before MPI starts, and by rank 0 once all ranks have passed MPI_Init. Nothing where nobody reads
-// it.
+// Called by a rank before MPI_Init, and by rank 0 once all ranks have passed MPI_Init. No effect without a reading
+// parent.
 void report_begun(int rank);
 void report_started();
-// Called by a rank that cannot even begin: the parent prints what all ranks of a machine say alike once. False: there
-// is no such parent.
+// Called by a rank that fails before MPI_Init; the parent prints identical messages of a machine's ranks once. Returns
+// false if there is no such parent.
 bool report_failed(int rank, const std::string& what);
 
 struct BegunRank {
@@ -29,14 +29,14 @@ struct BegunRank {
   uint64_t pid_space = 0;
 };
 
-// What the launcher itself complained about; an empty text: nothing.
+// Error reported by the launcher itself; an empty text: none.
 struct LauncherTrouble {
   std::string text;    // "node2: /opt/trainer cannot be started there: ..."
-  bool usage = false;  // the user has to change something; else it may pass
+  bool usage = false;  // the user has to change something; otherwise possibly transient
 };
 
-// Parts of the text of mpirun that stand between lines of dashes. Returns what such a part means: a trouble, nothing
-// for what our own messages say better ("mpirun noticed that process rank 1 exited"), or the part itself as `shown`.
+// Result of a message block of mpirun, delimited by lines of dashes: an error, nothing if our own messages cover it
+// ("mpirun noticed that process rank 1 exited"), or `shown` to forward the block unchanged.
 struct LauncherBlock {
   LauncherTrouble trouble;
   bool shown = false;
@@ -45,19 +45,19 @@ LauncherBlock read_block(const std::string& text);
 
 class LauncherOutput {
  public:
-  LauncherOutput();   // makes the pipe; where there is none left, output goes past this object
-  ~LauncherOutput();  // ends the thread, after what has been written so far
+  LauncherOutput();   // creates the pipe; if that fails, output is not filtered
+  ~LauncherOutput();  // stops the thread after processing all output so far
   LauncherOutput(const LauncherOutput&) = delete;
   LauncherOutput& operator=(const LauncherOutput&) = delete;
 
-  void take_in_child() const;  // standard error of the child becomes the pipe
-  void start();                // in the parent, after the fork
-  void finish();               // what has come so far is passed on; no more is read
+  void take_in_child() const;  // redirects the child's standard error to the pipe
+  void start();                // in the parent, after fork
+  void finish();               // forwards the output so far and stops reading
   bool reads() const { return read_ >= 0; }
 
   std::map<int, BegunRank> begun() const;  // by rank
   bool started() const;                    // all ranks have passed MPI_Init
-  LauncherTrouble trouble() const;         // the first one
+  LauncherTrouble trouble() const;         // the first error
 
  private:
   void run();
@@ -72,7 +72,7 @@ class LauncherOutput {
   mutable std::mutex mutex_;
   std::map<int, BegunRank> begun_;
   bool started_ = false;
-  std::map<std::pair<std::string, std::string>, std::vector<int>> failed_;  // host and text: ranks
+  std::map<std::pair<std::string, std::string>, std::vector<int>> failed_;  // (host, text) → ranks
   LauncherTrouble trouble_;
   std::thread thread_;
 };

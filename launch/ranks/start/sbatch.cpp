@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSecondsToSave = 300;
 
-// Without the subcommand and without what only a parent of the ranks does.
+// Drops the subcommand and flags that only a parent of ranks handles.
 std::string train_words(const std::vector<std::string>& words) {
   static const std::set<std::string> kLeftOut{"--print-sbatch", "--max-restarts", "--launch.max_restarts", "--hostfile",
                                               "--launch.hostfile"};

@@ -1,5 +1,5 @@
-// A batch script for Slurm that runs a job as its command line says: as many tasks as ranks, whole tensor-parallel
-// groups on a node, a stop signal in time before the limit, and a requeue when the run was interrupted after a save.
+// Slurm batch script for a job's command line: one task per rank, whole TP groups on a node, a stop signal before the
+// time limit, and a requeue if the run was interrupted after a save.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace gt {
 
-// kUsage where the ranks do not spread over so many nodes evenly, or a node would hold parts of a tensor-parallel group.
+// Throws kUsage if the ranks do not divide evenly over `nodes`, or a node would split a TP group.
 std::string sbatch_script(const JobRequest&, int64_t nodes);
 
 }  // namespace gt

@@ -61,8 +61,8 @@ int usable_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Whether one process may read another's memory: where a container forbids it, Open MPI's shared-memory transport
-// complains at every large message unless it is told not to try.
+// Returns whether a process may read another's memory. If a container forbids it, Open MPI's shared-memory transport
+// warns at every large message unless it is configured not to try.
 bool may_read_other_processes() {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
@@ -71,14 +71,14 @@ bool may_read_other_processes() {
 
 [[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const LauncherOutput& output,
                             const sigset_t& mask, pid_t parent) {
-  setpgid(0, 0);  // the terminal's Ctrl-C is for the parent alone
+  setpgid(0, 0);  // Ctrl-C of the terminal goes to the parent only
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(128 + SIGTERM);  // it died before we could say so
-  sigset_t blocked = mask;                        // a rank of ours unblocks them when it can handle them
+  if (getppid() != parent) _exit(128 + SIGTERM);  // the parent died before PR_SET_PDEATHSIG took effect
+  sigset_t blocked = mask;                        // a rank unblocks them once its handlers are installed
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
     if (job.here) sigaddset(&blocked, n);
   sigprocmask(SIG_SETMASK, &blocked, nullptr);
-  signal(SIGUSR2, SIG_IGN);  // asks what the ranks do; one that is not far enough to answer must not die of it
+  signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   if (!job.here) {
     output.take_in_child();
@@ -105,7 +105,7 @@ void append_words(std::vector<std::string>& command, const std::string& text) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Code of a job that was ended because of what its ranks wrote there.
+// Exit code of a job that was ended because of its verdict file.
 int code_of_verdict(const std::string& file) {
   const std::string text = read_if_there(file), word = text.substr(0, text.find_first_of(" \n"));
   return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
@@ -113,7 +113,7 @@ int code_of_verdict(const std::string& file) {
 
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Ranks that run as children of mpirun on this machine.
+// Local ranks: the children of mpirun.
 std::map<int, BegunRank> rank_processes(pid_t mpirun) {
   std::map<int, BegunRank> out;
   std::ifstream list(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
@@ -127,7 +127,7 @@ std::map<int, BegunRank> rank_processes(pid_t mpirun) {
   return out;
 }
 
-// The parent's time with its child: signals are passed on, and a child that has to end is ended.
+// Supervises one child: forwards signals and terminates the child when required.
 class Attendance {
  public:
   Attendance(pid_t child, const JobCommand& job, const LauncherOutput& output, int grace_s)
@@ -150,14 +150,14 @@ class Attendance {
       if (Clock::now() > deadline_) end_now();
     }
   }
-  // The code is not the child's.
+  // Whether the exit code was chosen by this process and not by the child.
   bool ours() const { return ours_; }
 
  private:
   JobEnd end_of(int code) {
     ours_ = ending_;
-    // A rank that was still starting dies of the SIGUSR1 that asked it to stop: nothing was lost. One that has nothing
-    // to resume ends with its code.
+    // A rank still starting dies of the forwarded SIGUSR1: nothing was lost. A job that cannot resume ends with the
+    // signal's code.
     if (first_ != 0 && !ending_ && code == 128 + SIGUSR1)
       return ours_ = true, JobEnd{job_.resumable ? static_cast<int>(Exit::kInterrupted) : 128 + first_, first_};
     if (late_) return {late_->code, first_};
@@ -173,14 +173,13 @@ class Attendance {
         kill(child_, SIGUSR1);
         repeat_ = Clock::now() + std::chrono::seconds(1);
         deadline_ = Clock::now() + std::chrono::seconds(grace_s_);
-      } else if (n == SIGINT || n == SIGTERM) {  // a closing terminal may send more than one SIGHUP
+      } else if (n == SIGINT || n == SIGTERM) {  // SIGHUP excluded: closing a terminal may send several
         end_now();
       }
     } else if (n == SIGUSR2) {
       kill(child_, SIGUSR2);
     }
-    // mpirun drops what comes before it has ranks to pass it on to; to a rank that has heard it a second one says
-    // nothing.
+    // mpirun drops signals that arrive before its ranks exist. Repeats are harmless to ranks that already received one.
     if (!ending_ && Clock::now() > repeat_) {
       kill(child_, SIGUSR1);
       repeat_ = Clock::now() + std::chrono::seconds(1);
@@ -191,9 +190,9 @@ class Attendance {
     if (ending_ || (!job_.here && !output_.reads())) return;
     const bool started = job_.here || output_.started();
     std::map<int, BegunRank> begun = job_.here ? alone_ : output_.begun();
-    // One that stopped before it could report.
+    // Includes ranks that were stopped before they could report.
     if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
-    if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets are there when its ranks are
+    if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets exist once its ranks do
       close_listeners(child_);
       closed_ = true;
     }
@@ -224,7 +223,7 @@ class Attendance {
   StartWatch watch_;
   const std::map<int, BegunRank> alone_;
   std::optional<StartWatch::End> late_;
-  int first_ = 0;  // stop signal
+  int first_ = 0;  // first stop signal
   bool ending_ = false, judged_ = false, ours_ = false, closed_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
@@ -237,13 +236,13 @@ std::vector<pid_t> living_children() {
   return out;
 }
 
-// After mpirun: ranks that outlived it (it was killed) have become our children. They get a moment to notice, then they
-// are ended; in a container whose first process reaps nobody they would stay as zombies.
+// Reaps ranks that outlived mpirun (it was killed) and became our children. They get two seconds to exit, then are
+// killed. In a container whose init does not reap, they would remain as zombies.
 void end_orphans() {
   const auto begin = Clock::now();
   for (bool killed = false;;) {
     const pid_t done = waitpid(-1, nullptr, WNOHANG);
-    if (done < 0 && errno != EINTR) return;  // none left
+    if (done < 0 && errno != EINTR) return;  // no children left
     if (done != 0) continue;
     const auto waited = Clock::now() - begin;
     if (waited > std::chrono::seconds(4)) return;
@@ -256,9 +255,9 @@ void end_orphans() {
   }
 }
 
-// A machine that vanishes without a word (power, cable, a firewall that drops) must not keep mpirun waiting for the
-// quarter of an hour that TCP takes by default: its connections to other machines, and ssh's, end 20 s after the last
-// sign of life, an attempt to reach one after 10. mpirun passes both on to its daemons.
+// TCP timeouts for machines that vanish silently (power, cable, a dropping firewall), where mpirun would wait 15 min by
+// default. Its connections to other machines, and those of ssh, end 20 s after the last packet; connection attempts
+// after 10 s. mpirun forwards both settings to its daemons.
 void append_limits(Variables& environment, int ssh_port) {
   environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_time", "5");
   environment.emplace_back("OMPI_MCA_oob_tcp_keepalive_intvl", "3");
@@ -272,16 +271,16 @@ void append_limits(Variables& environment, int ssh_port) {
 
 std::vector<std::string> mpirun_command(int world, const std::string& mpirun, const std::string& program,
                                         const std::vector<std::string>& args, const SpawnOptions& options) {
-  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each; the system
-  // does better.
+  // Binding would put all ranks of an oversubscribed machine, and all threads of a rank, on one core each. The kernel
+  // schedules better.
   std::vector<std::string> command{mpirun, "--oversubscribe", "--bind-to", "none"};
   if (!options.hosts.empty()) {
     std::string list;
-    for (const HostSlots& h : hosts_in_use(options.hosts, world))  // mpirun would go to a spare too, alive or not
+    for (const HostSlots& h : hosts_in_use(options.hosts, world))  // mpirun would contact spares, even dead ones
       list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
     command.insert(command.end(), {"-H", list});
   }
-  if (!only_here(options.hosts)) {  // ssh brings no environment
+  if (!only_here(options.hosts)) {  // ssh forwards no environment
     for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kStartReports})
       command.insert(command.end(), {"-x", name});
     if (!options.verdict_file.empty()) command.insert(command.end(), {"-x", kVerdictVariable});
@@ -308,7 +307,7 @@ std::vector<std::string> srun_command(int world, const std::string& srun, const 
                    {"--nodes=" + std::to_string(options.hosts.size()), "--nodelist=" + list,
                     "--ntasks-per-node=" + std::to_string(options.hosts[0].slots.size()), "--distribution=block"});
   }
-  // Slurm's own way is to fill one machine first, which may tear a tensor-parallel group apart.
+  // Slurm fills one machine first by default, which may split a TP group.
   if (const char* nodes = std::getenv("SLURM_JOB_NUM_NODES"); nodes != nullptr && options.hosts.empty())
     if (const int n = std::atoi(nodes); n > 0 && world % n == 0)
       command.push_back("--ntasks-per-node=" + std::to_string(world / n));
@@ -354,7 +353,7 @@ StartLimits start_limits(int world, const SpawnOptions& options) {
   const bool one_machine = !options.slurm && only_here(options.hosts);
   if (limits.start_s <= 0) limits.start_s = one_machine ? 120 + 2.0 * world : 600;
   limits.frozen_abort_s = options.stall_abort_s;
-  // Lines that ranks write do not reach us when a word of the user's sends their output elsewhere.
+  // Start reports do not reach this process if the user's launcher arguments redirect the output of ranks.
   if (options.launcher_args.find("output") != std::string::npos || options.launcher_args.find("--error") == 0 ||
       options.launcher_args.find("xterm") != std::string::npos)
     limits.start_s = 0;
@@ -391,9 +390,9 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
              ", or run all ranks in one process with --launch.ranks threads");
   job.words = (options.slurm ? srun_command : mpirun_command)(world, path, program, args, options);
   job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
-  // Slurm orders machines as it likes and hands out their GPUs itself.
+  // Slurm orders machines itself and assigns their GPUs.
   if (!options.hosts.empty() && !options.slurm) job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
-  if (job.local_mpi) job.environment.emplace_back("OMPI_MCA_plm", "isolated");  // others: by ssh, or by Slurm
+  if (job.local_mpi) job.environment.emplace_back("OMPI_MCA_plm", "isolated");  // otherwise ssh or Slurm
   for (auto& variable : job.local_mpi ? local_network() : remote_network(options.interface))
     job.environment.push_back(variable);
   if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
@@ -412,7 +411,7 @@ SignalGate::SignalGate() {
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
     struct sigaction now {};
     sigaction(n, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&signals_, n);  // nohup ignores SIGHUP; a blocked one would come through
+    if (now.sa_handler != SIG_IGN) sigaddset(&signals_, n);  // nohup ignores SIGHUP; blocking it would deliver it
   }
   GT_CHECK(sigprocmask(SIG_BLOCK, &signals_, &before_) == 0);
   prctl(PR_GET_CHILD_SUBREAPER, &was_reaper_);
@@ -438,7 +437,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   const pid_t parent = getpid(), child = fork();
   if (child == 0) run_child(job, folder.path(), output, gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
-  setpgid(child, child);  // both sides do it: whoever is first
+  setpgid(child, child);  // in parent and child, whichever runs first
   if (!job.here) output.start();
   Attendance done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
@@ -457,7 +456,7 @@ int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOpt
   GT_CHECK(world > 1 || !only_here(options.hosts), "one rank of this machine needs no launcher");
   const JobCommand job = job_command(world, false, args, options);
   const SignalGate gate;
-  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
+  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed
   if (!options.slurm) require_ready_hosts(hosts_in_use(options.hosts, world), options.ssh_port);
   const JobEnd end = run_job(job, gate, options.grace_s);
   if (!end.started && end.stopped == 0 && end.code == static_cast<int>(Exit::kIo) && !options.slurm)

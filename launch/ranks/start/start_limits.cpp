@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr long long kMiB = 1 << 20;
-// Measured with Open MPI 4.1: a rank's segment is 4 MiB; mpirun holds 25 files and 3 a rank (some more for a moment), a
-// rank of 8 holds 25; a rank has 7 threads beside those that compute, mpirun 4.
+// Measured with Open MPI 4.1. A rank's segment is 4 MiB. mpirun holds 25 files plus 3 per rank (some more briefly), a
+// rank of 8 holds 25. A rank has 7 threads besides its compute threads, mpirun 4.
 constexpr long long kSegment = 4 * kMiB, kFiles = 64, kFilesOfRank = 4, kThreads = 8, kThreadsOfMpirun = 8;
 constexpr long long kAddresses = 256 * kMiB, kAddressesOfThread = 16 * kMiB;
 
@@ -38,7 +38,7 @@ long long number_in(const fs::path& file) {
   return in >> n ? n : -1;
 }
 
-// Threads of all processes of this user.
+// Returns the number of threads of all processes of this user.
 long long tasks_of_user() {
   long long sum = 0;
   std::error_code ec;
@@ -83,7 +83,7 @@ MachineLimits machine_limits() {
     m.shared_memory = static_cast<long long>(s.f_bavail) * static_cast<long long>(s.f_frsize);
   m.files = limit_of(RLIMIT_NOFILE, true);
   const long long tasks = limit_of(RLIMIT_NPROC, false);
-  constexpr long long kMany = 10000;                  // counting takes time where there are many processes
+  constexpr long long kMany = 10000;                  // counting is slow with many processes
   if (tasks >= 0 && tasks < kMany && geteuid() != 0)  // root has no such limit
     take_least(m, tasks - tasks_of_user(), fmt::format("ulimit -u {}", tasks));
   look_at_groups(m);

@@ -18,8 +18,8 @@
 namespace gt {
 namespace {
 
-constexpr double kEvery = 1;   // looks at /proc, seconds
-constexpr double kAsleep = 3;  // a longer gap between two looks: this process was stopped too
+constexpr double kEvery = 1;   // polling period of /proc, seconds
+constexpr double kAsleep = 3;  // a longer gap between two polls: this process was stopped too
 
 const char* state_text(char state) {
   switch (state) {
@@ -49,7 +49,7 @@ char state_of(int64_t pid) {
   std::ifstream in(cat("/proc/", pid, "/stat"));
   std::string line;
   std::getline(in, line);
-  const size_t end = line.rfind(')');  // the name may hold anything
+  const size_t end = line.rfind(')');  // the process name may contain anything
   return end != std::string::npos && end + 2 < line.size() ? line[end + 2] : '\0';
 }
 
@@ -69,7 +69,8 @@ std::optional<StartWatch::End> StartWatch::look(const std::map<int, BegunRank>& 
   return look_for_frozen(begun, started, now);
 }
 
-// While ranks start, each one that does not run; later all of them, since any other would say it.
+// During startup each rank that does not run counts. Later only all of them together do, since any running rank would
+// report the others.
 std::optional<StartWatch::End> StartWatch::look_for_frozen(const std::map<int, BegunRank>& begun, bool started,
                                                            double now) {
   double longest = 0, shortest = INFINITY;

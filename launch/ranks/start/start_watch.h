@@ -1,5 +1,5 @@
-// What the parent of a job sees of ranks that cannot speak for themselves: those that do not come up in time, and those
-// of this machine that do not run at all (stopped, frozen), when no rank is left to say so.
+// Parent-side monitor of ranks that cannot report themselves: ranks that do not start in time, and local ranks that do
+// not run at all (stopped, frozen) when no other rank can report it.
 #pragma once
 #include <map>
 #include <optional>
@@ -13,10 +13,10 @@ namespace gt {
 
 struct StartLimits {
   int world = 0;
-  double start_s = 600;               // until all ranks have passed MPI_Init; 0: no limit
-  double frozen_warn_s = 10;          // a process that did not run for so long is reported
-  double frozen_abort_s = 600;        // and ends the job; 0: never
-  std::vector<HostSlots> hosts = {};  // of the ranks, in their order; empty: this machine
+  double start_s = 600;               // for all ranks to pass MPI_Init; 0: no limit
+  double frozen_warn_s = 10;          // a process that did not run for this long is reported
+  double frozen_abort_s = 600;        // and ends the job after this long; 0: never
+  std::vector<HostSlots> hosts = {};  // hosts of the ranks in rank order; empty: this machine
 };
 
 class StartWatch {
@@ -27,13 +27,13 @@ class StartWatch {
     int code = 0;
     std::string why;  // one line
   };
-  // Call several times a second with what is known by now and the time in seconds. An end: the job has to be ended with
-  // that code. Time in which this process did not run either does not count.
+  // Updates the monitor; call several times a second with the current state and time in seconds. Returns an End if the
+  // job must be ended with that code. Time during which this process itself was stopped does not count.
   std::optional<End> look(const std::map<int, BegunRank>& begun, bool started, double now);
 
  private:
   struct Activity {
-    uint64_t turns = 0;  // of all threads on a processor
+    uint64_t turns = 0;  // scheduler timeslices of all threads
     double since = 0;
   };
   std::optional<End> look_for_frozen(const std::map<int, BegunRank>& begun, bool started, double now);
@@ -45,13 +45,14 @@ class StartWatch {
   bool said_ = false;
 };
 
-// How often threads of a process have run; 0: not to be seen. The letter of its state in /proc, 0 when it is gone.
+// turns_of returns the number of timeslices that a process's threads have run; 0 if unreadable. state_of returns its
+// state letter in /proc, 0 if it is gone.
 uint64_t turns_of(int64_t pid);
 char state_of(int64_t pid);
 
-// Exit code of a job whose launcher ended with `code`, and a line about it, "" where somebody else has said why. Before
-// all ranks had started: nothing is lost, so a stop signal means 75; what only mpirun knows (1, 127, 205, 213, 255 …)
-// becomes 2 or 74.
+// Maps a launcher's exit code to that of the job, with a line of text unless the reason has been printed already.
+// Before all ranks have started nothing is lost, so a stop signal becomes 75. Codes specific to mpirun (1, 127, 205,
+// 213, 255 …) become 2 or 74.
 struct LauncherEnd {
   int code = 0;
   std::string text;

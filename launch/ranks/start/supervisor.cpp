@@ -38,7 +38,7 @@ std::string code_text(int code) {
   return code > 128 && code < 128 + 65 ? fmt::format("{} ({})", code, signal_name(code - 128)) : std::to_string(code);
 }
 
-// A committed step: a directory keeps its inode, another commit of the same number has another.
+// Committed checkpoint. The inode distinguishes two commits of the same step.
 struct Commit {
   int64_t step = -1;
   ino_t inode = 0;
@@ -58,15 +58,15 @@ class Supervisor {
 
  private:
   JobCommand job() const;
-  bool asks_hosts() const;  // machines are reached by ssh
+  bool asks_hosts() const;  // machines are reached over ssh
   std::vector<HostSlots> hosts() const;
   std::vector<HostSlots> hosts_at_hand() const;
   int world() const { return static_cast<int>(config_.world()); }
-  void look_at_hosts();  // sets those aside that do not answer
+  void look_at_hosts();  // sets aside those that do not answer
   std::string away_text() const;
   std::string lost_machines(const std::vector<HostSlots>& used) const;
   void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
-  // Returns when the machines that answer have slots for all ranks; with an exit code where it came to nothing.
+  // Waits until the answering machines have slots for all ranks; returns an exit code if that fails.
   std::optional<Exit> await_hosts(const SignalGate&);
   std::vector<Commit> commits() const;  // newest first
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
@@ -74,8 +74,8 @@ class Supervisor {
   std::string take_verdict() const;
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
-  bool pause(const SignalGate&, double seconds) const;  // false: somebody wants it to stop
-  // One an attempt: a rank of an earlier one, cut off on a machine of its own, may write its verdict much later.
+  bool pause(const SignalGate&, double seconds) const;  // false: stopped by a signal
+  // One file per attempt: a rank of an earlier attempt, cut off on its machine, may write its verdict much later.
   std::string verdict_file() const { return fmt::format("{}/.verdict-{}-{}", config_.run_dir(), getpid(), attempt_); }
   void remove_verdicts() const;
 
@@ -83,15 +83,15 @@ class Supervisor {
   const Config& config_;
   RestartPolicy policy_;
   HostBlame blame_;
-  std::vector<std::string> left_out_;  // machines
+  std::vector<std::string> left_out_;  // excluded machines
   std::vector<UnreachableHost> away_;  // set aside for the next start
-  Clock::time_point looked_;           // when that was found out
-  std::optional<int64_t> resume_;      // of the next attempt: a step; nothing: auto
+  Clock::time_point looked_;           // time of that check
+  std::optional<int64_t> resume_;      // step that the next attempt resumes from; empty: auto
   int64_t attempt_ = 0;
   bool again_ = false, committed_ = false;
 };
 
-// The newest step of this run's folder, unless nothing of this job is in it and the user wanted something else.
+// Resumes from the run folder's newest checkpoint, unless none of this job is in it and the user requested otherwise.
 JobCommand Supervisor::job() const {
   std::vector<std::string> words = command_.words;
   const std::string& asked = config_.checkpoint.resume;
@@ -100,7 +100,7 @@ JobCommand Supervisor::job() const {
   } else if (again_ && committed_) {
     words.insert(words.end(), {"--checkpoint.resume", "auto"});
   } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
-    words.emplace_back("--force");  // what it finds in the folder is its own
+    words.emplace_back("--force");  // the folder's content is its own
   }
   SpawnOptions options = spawn_options(config_);
   options.hosts = hosts_at_hand();
@@ -110,7 +110,7 @@ JobCommand Supervisor::job() const {
   return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
 }
 
-// Those of the config, less those left out.
+// Hosts of the config except the excluded ones.
 std::vector<HostSlots> Supervisor::hosts() const {
   std::vector<HostSlots> out = chosen_hosts(config_.launch);
   std::erase_if(out, [&](const HostSlots& h) {
@@ -119,7 +119,7 @@ std::vector<HostSlots> Supervisor::hosts() const {
   return out;
 }
 
-// Those, less the ones that do not answer now.
+// hosts() except those that do not answer now.
 std::vector<HostSlots> Supervisor::hosts_at_hand() const {
   std::vector<HostSlots> out = hosts();
   std::erase_if(out, [&](const HostSlots& h) {
@@ -143,7 +143,7 @@ std::string Supervisor::away_text() const {
   return out;
 }
 
-// Machines that an attempt had ranks on and that do not answer any more; "": none.
+// Returns machines of the attempt that no longer answer; "" if none.
 std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const {
   std::string out;
   for (const UnreachableHost& u : away_) {
@@ -159,7 +159,7 @@ std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
   for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
     if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
     int slots = total_slots(hosts_at_hand());
-    if (slots < world() && !left_out_.empty()) {  // better than none
+    if (slots < world() && !left_out_.empty()) {  // an excluded host is better than none
       fmt::print(stderr, "gpttrain: used again, for want of others: {}\n", fmt::join(left_out_, ", "));
       left_out_.clear();
       look_at_hosts();
@@ -188,7 +188,7 @@ std::vector<Commit> Supervisor::commits() const {
       struct stat s {};
       if (stat(path.c_str(), &s) == 0) out.push_back({step, s.st_ino, s.st_mtime});
     }
-  } catch (const Error&) {  // cannot be read now: no progress that we know of
+  } catch (const Error&) {  // unreadable: count as no progress
   }
   return out;
 }
@@ -256,7 +256,7 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
   return true;
 }
 
-// A machine that does not answer any more is to blame, and comes back when it does; else whom the verdict names.
+// Blames machines that no longer answer, which return when they do; otherwise those that the verdict names.
 void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
   if (asks_hosts()) look_at_hosts();
   if (const std::string lost = lost_machines(used); !lost.empty()) {
@@ -273,9 +273,9 @@ void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std
 
 int Supervisor::run() {
   const SignalGate gate;
-  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // before the gate was there
+  if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed
   const Commit at_start = newest();
-  std::optional<int64_t> highest;  // step that this job had reached with a checkpoint; made again, it is no progress
+  std::optional<int64_t> highest;  // highest step committed by this job; committing it again is no progress
   for (int64_t restarts = 0;; ++restarts) {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;

@@ -1,5 +1,5 @@
-// The parent of a job: starts it, and starts it again from its newest good checkpoint after an end that may not happen
-// twice. What is decided is a pure function of how attempts ended; restarts.jsonl in the run folder tells the story.
+// Parent of a job that restarts it from its newest valid checkpoint after a failure that may be transient. The policy
+// is a pure function of the attempts' ends; restarts.jsonl in the run folder records them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,32 +8,33 @@
 
 namespace gt {
 
-// How one attempt ended.
+// Outcome of one attempt.
 struct AttemptEnd {
   int code = 0;
-  bool asked_to_stop = false;  // somebody told the supervisor
+  bool asked_to_stop = false;  // the supervisor received a stop signal
   bool progressed = false;     // it committed a newer checkpoint
   double seconds = 0;
-  int64_t resumed_from = -1;  // step of the checkpoint that the next attempt would take; -1: none
+  int64_t resumed_from = -1;  // step that the next attempt would resume from; -1: none
   int64_t reached = -1;       // last step in the log; -1: none
-  bool elsewhere = false;     // the machine that is to blame is left out from now on
-  bool machine_lost = false;  // a machine of it does not answer any more
+  bool elsewhere = false;     // the failing machine has been excluded
+  bool machine_lost = false;  // one of its machines no longer answers
 };
 
 struct RestartDecision {
   bool restart = false;
   double delay_s = 0;
-  bool older_step = false;  // not from the newest checkpoint: two attempts died at the same step after it
-  std::string why;          // of a stop
+  bool older_step = false;  // resume from an older checkpoint: two attempts died at the same step after the newest
+  std::string why;          // reason to stop
 };
 
 class RestartPolicy {
  public:
   static constexpr int kFailuresWithoutProgress = 3;
   explicit RestartPolicy(int64_t max_restarts) : left_(max_restarts) {}
-  // Never again after 0, 2, 17, 65, after 16 unless it goes on elsewhere, or when a stop was asked for; else as long as
-  // restarts are left and one of the last three attempts got anywhere. Delays 0, 1, 2, 4 … 60 s; 0 again after 10
-  // minutes that got somewhere. The loss of a machine is not the job's failure: it uses up a restart and nothing else.
+  // Never restarts after codes 0, 2, 17 and 65, after 16 unless the host was excluded, or after a stop signal.
+  // Otherwise restarts while restarts are left and one of the last three attempts made progress.
+  // Delays 0, 1, 2, 4 … 60 s, reset after 10 minutes with progress. Losing a machine uses up a restart but does not
+  // count as a failure.
   RestartDecision after(const AttemptEnd&);
 
  private:
@@ -43,12 +44,11 @@ class RestartPolicy {
   int64_t last_from_ = -1, last_reached_ = -1;
 };
 
-// Whether run_train should supervise: `gpttrain launch` or launch.max_restarts, and nobody has started this process as
-// a rank. kUsage: restarts are wanted, but another launcher is the ranks' parent.
+// Returns whether run_train should supervise: `gpttrain launch` or launch.max_restarts, in a process that is not a
+// rank. Throws kUsage if restarts are requested but another launcher is the parent of the ranks.
 bool wants_supervisor(const JobRequest&);
 
-// Runs the job of the command; returns the exit code of its last attempt, kInterrupted when it was stopped while
-// waiting.
+// Runs the job; returns the exit code of its last attempt, or kInterrupted if stopped while waiting.
 int supervise(const JobRequest&);
 
 }  // namespace gt

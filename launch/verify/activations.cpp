@@ -38,7 +38,7 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   if (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
   std::vector<ActivationPrint>& entry = seen_[{module, mb.first_sample}];
-  if (!entry.empty()) return;  // made again in the backward
+  if (!entry.empty()) return;  // recomputed in the backward
   ActivationPrint f;
   f.tp_rank = tp_rank_;
   f.rows = x.shape.rows();
@@ -68,7 +68,7 @@ double activation_error(const std::vector<ActivationPrint>& layout, const std::v
   constexpr double kMissing = std::numeric_limits<double>::infinity();
   if (layout.empty() || reference.empty()) return kMissing;
   double worst = 0;
-  if (layout.size() == reference.size()) {  // cut the same way
+  if (layout.size() == reference.size()) {  // sharded the same way
     for (size_t i = 0; i < layout.size(); ++i)
       worst =
           std::max(worst, layout[i].rows == reference[i].rows ? distance(layout[i].sums, reference[i].sums) : kMissing);

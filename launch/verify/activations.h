@@ -1,6 +1,6 @@
-// Fingerprints of a run's activations, to say which layer was the first to differ. A fingerprint is a handful of random
-// projections: linear, so that those of row shards add up to that of the whole, and the relative difference of two
-// fingerprints estimates that of the tensors (Johnson and Lindenstrauss 1984).
+// Fingerprints of activations, which identify the first layer that differs between two runs. A fingerprint is a set of
+// random projections. Projections are linear, so those of row shards sum to that of the full tensor. The relative
+// difference of two fingerprints estimates that of the tensors (Johnson and Lindenstrauss 1984).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace gt {
 
 struct ActivationPrint {
   int tp_rank = 0;
-  int64_t rows = 0, all_rows = 0;  // seen by this rank; of the microbatch
+  int64_t rows = 0, all_rows = 0;  // on this rank; of the whole microbatch
   std::array<double, 8> sums{};
 };
 
-// (module, first sample of the microbatch) -> one entry a tp rank.
+// (module, first sample of the microbatch) → one entry per TP rank.
 using Activations = std::map<std::pair<std::string, int64_t>, std::vector<ActivationPrint>>;
 
-// Takes fingerprints of floating tensors of the host or of the device that `stream` computes on.
+// Records fingerprints of floating-point tensors on the host or on the device of `stream`.
 class ActivationRecorder final : public ActivationTap {
  public:
   ActivationRecorder(int tp_rank, const DeviceApi& device, Stream stream)
       : tp_rank_(tp_rank), device_(device), stream_(stream) {}
   void activation(const std::string& module, Tensor x, const MicroBatch& mb) override;
   const Activations& seen() const { return seen_; }
-  const std::vector<std::string>& order() const { return order_; }  // modules, in the order of their first appearance
+  const std::vector<std::string>& order() const { return order_; }  // modules in order of first appearance
 
  private:
   int tp_rank_;
@@ -40,8 +40,8 @@ class ActivationRecorder final : public ActivationTap {
   std::vector<std::string> order_;
 };
 
-// Relative difference of one module's output for one microbatch: the worst over ranks that hold it whole, or that of
-// the sum of its row shards. Infinity when something is missing or not finite.
+// Relative difference of one module's output for one microbatch: the maximum over ranks that hold it whole, or that of
+// the sum over its row shards. Infinity if data is missing or not finite.
 double activation_error(const std::vector<ActivationPrint>& layout, const std::vector<ActivationPrint>& reference);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Ranks' records become one result: pieces find their place in the logical tensors, copies are held against them.
+// Assembles the records of all ranks: shards are placed into logical tensors, replicas are compared with their owner.
 #include <algorithm>
 #include <limits>
 
@@ -15,7 +15,7 @@ void scatter(const HeldTensor& p, Logical& out) {
       full[static_cast<size_t>(at)] = p.values[i];
 }
 
-// The padding of a vocabulary must be 0, every other element that of the owner.
+// Vocabulary padding must be 0, every other element equal to the owner's.
 bool same(const HeldTensor& p, const std::vector<float>& full) {
   for (size_t i = 0; i < p.values.size(); ++i) {
     const int64_t at = logical_offset(p.view, p.view.begin + static_cast<int64_t>(i));

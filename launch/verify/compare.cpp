@@ -18,7 +18,7 @@ class Comparer {
       if (k == 0) activations();
       scalar(Seen::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
       const Snapshot &a = a_.steps.at(k), &b = b_.steps[k];
-      const bool overflow = overflowed(a_.norms) && overflowed(b_.norms);  // both left the step out
+      const bool overflow = overflowed(a_.norms) && overflowed(b_.norms);  // both runs skipped the step
       if (!b.grads.empty() && !overflow)
         tensors(Seen::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
       if (!overflow) heed_gradients(b.grads);
@@ -72,14 +72,14 @@ class Comparer {
     for (const std::string& name : order) {
       const auto ia = a.find(name), ib = b.find(name);
       const std::vector<float>&x_a = ia == a.end() ? kNone : ia->second, &x_b = ib == b.end() ? kNone : ib->second;
-      // Second moments are squares of gradients. Their roots are as near to each other as gradients are, at least.
+      // Second moments are squared gradients; their square roots are at least as close as gradients.
       const bool squares = limits_.cosine > 0 && seen == Seen::kState && name.rfind("exp_avg_sq/", 0) == 0;
       const TensorDistance d = seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b)
                                : squares                                      ? distance(roots(x_a), roots(x_b))
                                                                               : distance(x_a, x_b);
       Difference& x = add(seen, name, d.relative, limits_.tensor);
       x.ulp = d.ulp;
-      // Rounding errors of elements average out in the length of a long tensor, not in that of a norm of 16.
+      // Rounding errors average out in the norm of a long tensor, but not in that of 16 elements.
       const double few = std::max(1.0, 8 / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size(), 1))));
       if (limits_.cosine > 0)
         x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length * few);
@@ -88,7 +88,7 @@ class Comparer {
     }
   }
 
-  // Which elements have had a gradient to speak of.
+  // Marks the elements that have had a significant gradient.
   void heed_gradients(const Logical& grads) {
     for (const auto& [name, g] : grads) {
       std::vector<char>& heeded = heeded_[name];

@@ -14,7 +14,7 @@
 namespace gt {
 namespace {
 
-// In this order every prefix of a legal layout, the rest at its default, is legal too.
+// Ordered so that every prefix of a legal layout, with the rest at defaults, is legal too.
 constexpr const char* kAxes[] = {
     "parallel.tp", "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
     "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
@@ -26,7 +26,7 @@ bool counts_ranks(const std::string& key) {
   return key == "parallel.tp" || key == "parallel.pp" || key == "parallel.dp";
 }
 
-// "0..3 …" of a domain; false when it is no closed range of whole numbers.
+// Parses "0..3 …"; returns false unless the domain is a closed range of integers.
 bool range_of(const std::string& domain, int64_t& low, int64_t& high) {
   const size_t dots = domain.find("..");
   if (dots == std::string::npos) return false;
@@ -39,7 +39,7 @@ std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
   if (is_flag(o)) return {"false", "true"};
   const auto capital = [](char x) { return x >= 'A' && x <= 'Z'; };
-  for (const std::string& c : choices(o))  // FILE is no value (O2 is), auto none of its own
+  for (const std::string& c : choices(o))  // FILE is no value (O2 is), auto equals another
     if (std::count_if(c.begin(), c.end(), capital) <= 1 && c != "auto") out.push_back(c);
   int64_t low = 0, high = 0;
   if (out.empty() && range_of(o.domain, low, high))
@@ -66,14 +66,14 @@ std::string text_of(Config c, const std::string& key) {
   return "";
 }
 
-// Gradients are added over the replicas microbatch by microbatch, not once a step.
+// Returns whether gradients are reduced per microbatch rather than once per step.
 bool reduces_each(const Config& c) {
   const std::string how = text_of(c, kGradReduce);
   if (c.zero.stage < 2 || how.empty()) return false;
   return how == "each" || (how == "auto" && (c.zero.stage == 3 || c.parallel.pp == 1));
 }
 
-// What "auto" stands for, so that one layout has one text.
+// Resolves "auto", so that equal layouts have equal text.
 void settle(Config& c) {
   c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   if (const std::string how = text_of(c, kGradReduce); !how.empty())
@@ -106,7 +106,7 @@ void extend(const Config& base, const std::vector<LayoutAxis>& axes, size_t dept
   }
 }
 
-// Every level in every half type, checked. No rule between them and a layout's keys forbids anything.
+// Every amp level with every 16-bit type, checked. No rule couples them to layout keys.
 std::vector<PrecisionConfig> legal_levels(const Config& base) {
   std::vector<PrecisionConfig> out;
   for (const LayoutAxis& amp : layout_axes(base, 1)) {
@@ -142,8 +142,8 @@ Config flat(const Config& c) {
   r.parallel.ep = c.parallel.ep;
   r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   r.zero = ZeroConfig();
-  r.zero.stage = reduces_each(c) ? 2 : 0;  // the order of additions is kept
-  r.zero.prescale = c.zero.prescale;       // and what is rounded before them
+  r.zero.stage = reduces_each(c) ? 2 : 0;  // keeps the order of additions
+  r.zero.prescale = c.zero.prescale;       // keeps the rounding before them
   r.zero.predivide_factor = c.zero.predivide_factor;
   if (reduces_each(c)) set(r, kGradReduce, "each");
   return checked(r);
@@ -176,7 +176,7 @@ std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool pr
   Config plain = base;
   const std::string partition = plain.parallel.partition;
   plain.parallel = ParallelConfig();
-  if (partition.find(',') == std::string::npos) plain.parallel.partition = partition;  // a list fits one pp
+  if (partition.find(',') == std::string::npos) plain.parallel.partition = partition;  // a list is valid for one pp
   plain.parallel.dp = 1;
   plain.zero = ZeroConfig();
   std::vector<std::pair<std::string, std::string>> settings;

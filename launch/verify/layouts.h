@@ -1,5 +1,5 @@
-// The layouts of a config: the ones it is held against, and all those that are legal. What is legal the checker of the
-// config says, and what values an axis has the option registry, so a feature joins as soon as nothing refuses it.
+// Layouts derived from a config: its references, and all legal layouts. Legality is decided by the config checker and
+// axis values come from the option registry, so a new feature is included once nothing rejects it.
 #pragma once
 #include <string>
 #include <utility>
@@ -9,22 +9,21 @@
 
 namespace gt {
 
-// The same batch on one rank with nothing split, recomputed or sharded: what every layout must be close to.
+// Returns the same batch on one rank without sharding or recomputation: the reference within tolerance.
 Config one_rank(const Config&);
 
-// The same cuts of tensors and batch (tp, sequence parallelism, dp), but one pipeline stage, nothing recomputed and no
-// ZeRO: what this layout must equal bit by bit.
+// Returns the same tensor and batch sharding (tp, sequence parallelism, dp) with one pipeline stage, no recomputation
+// and no ZeRO: the bitwise reference.
 Config flat(const Config&);
 
-// Keys that make a layout, and the values that are worth trying for up to `max_ranks` ranks, as a user would write
-// them.
+// Keys that define a layout, and the values worth testing with up to `max_ranks` ranks, in user syntax.
 struct LayoutAxis {
   std::string key;
   std::vector<std::string> values;
 };
 std::vector<LayoutAxis> layout_axes(const Config&, int64_t max_ranks);
 
-// Sets keys to values and has the result checked: the checked config with everything derived (the global batch from
+// Sets the keys and checks the result. Returns the checked config with derived values (the global batch follows from
 // micro_batch, grad_accum and dp), or the problems.
 struct CheckedLayout {
   Config config;
@@ -32,12 +31,13 @@ struct CheckedLayout {
 };
 CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::string, std::string>>& settings);
 
-// Every legal combination of the axes with at most `max_ranks` ranks, each different after derivation; sorted so that
-// layouts with the same reference follow each other. precisions: at every level of mixed precision and in both half
-// types; else as `base` has it.
+// Returns every legal combination of the axes with at most `max_ranks` ranks, distinct after derivation. Sorted so that
+// layouts with the same reference are adjacent. precisions: at every amp level and in both 16-bit types, otherwise at
+// that of `base`.
 std::vector<Config> legal_layouts(const Config& base, int64_t max_ranks, bool precisions = true);
 
-// "tp 2 pp 2 dp 2 interleaved vpp 2 m 5 zero 1 recompute full O2 bf16": what is not at its default.
+// Returns the settings that are not at their default: "tp 2 pp 2 dp 2 interleaved vpp 2 m 5 zero 1 recompute full O2
+// bf16".
 std::string layout_text(const Config&);
 
 }  // namespace gt

@@ -13,17 +13,18 @@
 namespace gt {
 namespace {
 
-// The microbatches of one step and data-parallel rank: microbatch k takes ordinals base + (k * dp + i) * b ….
+// Microbatches of one step and data-parallel rank: microbatch k takes ordinals base + (k * dp + i) * b ….
 struct Batches {
   std::vector<std::vector<int32_t>> storage;
   std::vector<Buffer> on_device;
   std::vector<MicroBatch> list;
 };
 int64_t length(const MeshRun& run, int step, int microbatch) {
-  if (run.curriculum && step < run.steps) return run.curriculum.length(step + 1);  // not of the evaluation after them
+  // not for the evaluation after the last step
+  if (run.curriculum && step < run.steps) return run.curriculum.length(step + 1);
   return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
 }
-// To where kernels can read it.
+// Copies a tensor to the device.
 void bring(Tensor& t, std::vector<Buffer>& to, const DeviceApi& api, Stream stream) {
   const Buffer& here = to.emplace_back(t.bytes(), stream.device, api);
   api.copy(here.data(), t.data, t.bytes(), stream);
@@ -58,7 +59,7 @@ Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, cons
   return out;
 }
 
-// Random numbers instead of the zeros and ones that biases and norms begin with, equal under every layout.
+// Random values in place of the zeros and ones of biases and norms, equal under every layout.
 Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backend& backend, Stream stream) {
   RankRecord now;
   add_pieces(now, 0, views, true, backend, stream);
@@ -87,7 +88,7 @@ void begin(const MeshRun& run, Engine& engine, const Backend& backend, Stream st
   engine.adopt();
 }
 
-// One rank's steps and what is to be seen of them.
+// Runs the steps of one rank and records their results.
 RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Stream stream, RankRun& done) {
   const Mesh& mesh = engine.mesh();
   const int m = engine.options().microbatches;

@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-// Plain values one after the other; both ends are the same binary on the same kind of machine.
+// Binary serialization without conversion: sender and receiver run the same binary on the same architecture.
 class Writer {
  public:
   std::vector<std::byte> bytes;
@@ -64,7 +64,7 @@ class Reader {
   std::span<const std::byte> left_;
 };
 
-// The fields of a view, in one order for both directions.
+// Visits the fields of a view; shared by writer and reader.
 template <class Each>
 void view_fields(ShardView& v, Each each) {
   each(v.name), each(v.full), each(v.local), each(v.shard), each(v.tp_rank), each(v.tp_size), each(v.pad_rows);

@@ -1,5 +1,5 @@
-// What one rank of a verified run has to show, and the run put together from all ranks' records. Values are copied to
-// the host, so a record outlives its rank and can travel between processes.
+// Recorded results of one rank of a verification run. Values are copied to the host, so a record outlives its rank and
+// can be sent between processes.
 #pragma once
 #include <span>
 #include <string>
@@ -13,8 +13,8 @@
 
 namespace gt {
 
-// A view and the values it showed in one step.
-constexpr int kBefore = -1;  // the first step
+// Shard view and its values after one step.
+constexpr int kBefore = -1;  // before the first step
 struct HeldTensor {
   int step = 0;
   ShardView view;  // data is empty
@@ -29,10 +29,10 @@ struct RankRecord {
   std::vector<std::string> module_order;
 };
 
-// Copies what the views show into the record. Without `copies` only what this rank is the one to save.
+// Copies the values of the views into the record. `copies`: also views that another rank saves.
 void add_pieces(RankRecord&, int step, const std::vector<ShardView>& views, bool copies, const Backend&, Stream);
 
-// Records of all ranks, in rank order, on rank 0; nothing elsewhere. Collective.
+// Gathers the records of all ranks on rank 0, in rank order; returns nothing on other ranks. Collective.
 std::vector<RankRecord> gather_records(ProcessGroup& world, const RankRecord& mine);
 
 }  // namespace gt

@@ -25,7 +25,7 @@ std::string ranges(const std::set<int>& s) {
   return out;
 }
 
-// "layers.*.norm1.weight" of "exp_avg/layers.3.norm1.weight".
+// Maps "exp_avg/layers.3.norm1.weight" to "layers.*.norm1.weight".
 std::string class_of(const Difference& d) {
   std::string name = d.seen == Seen::kState ? d.name.substr(d.name.find('/') + 1) : d.name;
   constexpr const char* kLayers = "layers.";
@@ -64,7 +64,7 @@ std::string class_table(const std::vector<Difference>& all) {
   };
   std::vector<std::string> order;
   std::map<std::string, Row> rows;
-  std::array<double, 3> scalars{-1, -1, -1};  // outputs, losses, norms
+  std::array<double, 3> scalars{-1, -1, -1};  // activations, losses, norms
   for (const Difference& d : all) {
     if (d.seen == Seen::kCopy) continue;
     if (d.seen == Seen::kActivation || d.seen == Seen::kLoss || d.seen == Seen::kNorm) {
@@ -95,7 +95,7 @@ std::string worst_lines(const std::vector<Difference>& all, size_t n, const Mesh
   std::vector<const Difference*> sorted;
   for (const Difference& d : all) sorted.push_back(&d);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Difference* a, const Difference* b) {
-    const bool copy_a = a->seen == Seen::kCopy, copy_b = b->seen == Seen::kCopy;  // have no error in numbers
+    const bool copy_a = a->seen == Seen::kCopy, copy_b = b->seen == Seen::kCopy;  // copies have no numeric error
     if (copy_a != copy_b) return copy_b;
     return a->bad != b->bad ? a->bad : a->error > b->error;
   });

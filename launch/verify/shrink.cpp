@@ -11,14 +11,14 @@ namespace gt {
 namespace {
 
 constexpr int64_t kHeadDim = 8, kWidth = 256, kRows = 16, kMicroBatch = 2, kMicrobatches = 8;
-// A prime: the padded table has 384 rows alone and 512 over 2 or 4 tensor ranks, the last of which then holds nothing
-// but padding. With more rows than this every tp up to 4 would pad alike, and a fault of the padding would cancel out.
+// A prime. The padded embedding has 384 rows on one rank and 512 over 2 or 4 TP ranks, the last of which then holds
+// only padding. With more rows, every tp up to 4 would pad alike and a padding error would cancel out.
 constexpr int64_t kVocab = 379;
-constexpr double kMostLr = 0.01;  // more would throw a small model to where rounding errors decide
+constexpr double kMostLr = 0.01;  // larger values let rounding errors dominate in a small model
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// "8,0,4" -> "2,0,1": empty stages stay empty, larger ones stay larger.
+// Shrinks "8,0,4" to "2,0,1": empty stages stay empty, larger ones stay larger.
 std::vector<int64_t> small_partition(const std::string& list, int64_t least) {
   std::vector<int64_t> blocks;
   for (size_t at = 0; at <= list.size();) {
@@ -35,7 +35,7 @@ std::vector<int64_t> small_partition(const std::string& list, int64_t least) {
 }
 
 void shrink_depth(Config& c, const ShrinkGoal& goal) {
-  const bool pairs = c.parallel.recompute != "none";  // a recomputed block before one that keeps what it made
+  const bool pairs = c.parallel.recompute != "none";  // a recomputed block followed by one that keeps its activations
   const int64_t each = pairs ? 2 : 1, old_each = (c.model.layers + goal.stages - 1) / goal.stages;
   if (c.parallel.recompute_layers > 0) c.parallel.recompute_layers = c.parallel.recompute_layers < old_each ? 1 : each;
   if (c.parallel.partition.find_first_of("0123456789") == 0) {
@@ -52,8 +52,8 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
 void shrink_width(Config& c, const ShrinkGoal& goal) {
   ModelConfig& m = c.model;
   const int64_t head = m.head_width();
-  int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // many heads: narrower ones
-  const bool sixteens = c.precision.fp8 != "off";                               // what products of 8 bits are made of
+  int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
+  const bool sixteens = c.precision.fp8 != "off";                               // FP8 GEMMs need multiples of 16
   if (sixteens) wanted = head % 16 == 0 ? 16 : head;
   const int64_t hidden = m.heads * std::min(head, wanted);
   const double scale = static_cast<double>(hidden) / static_cast<double>(m.hidden);
@@ -64,7 +64,8 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   m.vocab = std::min(m.vocab, kVocab);
   m.seq = std::min(m.seq, goal.seq);
   m.loss_chunk = std::max<int64_t>(
-      1, std::min(c.train.micro_batch, kMicroBatch) * m.seq / 2);  // two chunks of logits: their gradients are a sum
+      // two logit chunks, so that gradients are accumulated
+      1, std::min(c.train.micro_batch, kMicroBatch) * m.seq / 2);
   if (m.dropout > 0) m.dropout = 0.1;
   if (m.attn_dropout > 0) m.attn_dropout = 0.1;
 }
@@ -74,11 +75,11 @@ void shrink_batch(Config& c, const ShrinkGoal& goal) {
   t.micro_batch = std::min(t.micro_batch, kMicroBatch);
   if (goal.microbatches > 0)
     t.grad_accum = goal.microbatches;
-  else if (!is_schedule_file(c.parallel.schedule))  // a file is written for one number of microbatches
+  else if (!is_schedule_file(c.parallel.schedule))  // a schedule file fixes the number of microbatches
     t.grad_accum = std::min(std::max(t.grad_accum, c.parallel.pp + 1), kMicrobatches);
 }
 
-// Two lengths that every layout in question can cut: half of the samples, then all.
+// Two lengths that every tested layout can shard: half of the samples, then all.
 void shrink_curriculum(Config& c, const ShrinkGoal& goal) {
   DataConfig& d = c.data;
   if (d.curriculum == "none") return;
@@ -100,7 +101,7 @@ ShrinkGoal goal_of(const Config& c, int64_t max_ranks) {
   for (int64_t t = 2; t <= max_ranks; ++t)
     if (c.model.heads % t == 0) goal.tp = std::lcm(goal.tp, t);
   goal.seq = round_up(kRows, goal.tp);
-  goal.microbatches = 5;  // more than the stages, fewer, and no multiple of them: one number is all of these somewhere
+  goal.microbatches = 5;  // fewer or more than the stages, and never a multiple of them
   return goal;
 }
 
@@ -109,16 +110,16 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
   shrink_depth(c, goal);
   shrink_width(c, goal);
   shrink_batch(c, goal);
-  // The learning rate is one number for all ranks. A curve would begin next to 0, where updates hide in rounding.
+  // Constant learning rate: a schedule would begin near 0, where updates are lost in rounding.
   c.schedule = ScheduleConfig();
   c.schedule.type = "constant";
   c.optim.lr = std::min(c.optim.lr, kMostLr);
-  if (c.train.pld) {  // blocks are left out from the second step on
+  if (c.train.pld) {  // layers are dropped from the second step on
     c.train.pld_theta = std::min(c.train.pld_theta, 0.3);
     c.train.pld_gamma = std::max(c.train.pld_gamma, 10.);
   }
   shrink_curriculum(c, goal);
-  c.zero.grad_op = "mean";  // a sum depends on the number of replicas, which is what layouts differ in
+  c.zero.grad_op = "mean";  // a sum depends on the number of replicas, which varies between layouts
   c.train.steps = 2 * goal.steps;
   c.train.eval_every = 0;
   Config before = given;

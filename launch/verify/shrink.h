@@ -1,6 +1,6 @@
-// The model of a config made small enough to verify anywhere, with everything kept that a layout could break: heads,
-// tied or not, recomputation, partition with its empty stages, precision, optimizer, clipping. The learning rate stays
-// at its peak.
+// Shrinks the model of a config for verification on any machine. Keeps everything that a layout could break: head
+// count, weight tying, recomputation, partition with its empty stages, precision, optimizer, clipping. The learning
+// rate is constant at its peak.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,20 +9,20 @@
 
 namespace gt {
 
-// What the small model must still be able to bear.
+// Layout constraints that the small model must satisfy.
 struct ShrinkGoal {
   int64_t stages = 1;        // pp x vpp
   int64_t tp = 1;            // must divide ffn and seq
   int64_t seq = 32;          // tokens
-  int64_t microbatches = 0;  // a step and replica; 0: by the rule below
-  int steps = 3;             // of training
+  int64_t microbatches = 0;  // per step and replica; 0: see shrink()
+  int steps = 3;             // training steps
 };
-ShrinkGoal goal_of(const Config&);                     // its own layout
-ShrinkGoal goal_of(const Config&, int64_t max_ranks);  // every layout of up to so many ranks
+ShrinkGoal goal_of(const Config&);                     // for the config's own layout
+ShrinkGoal goal_of(const Config&, int64_t max_ranks);  // for every layout of up to max_ranks ranks
 
-// A pure function of a checked config. Nothing grows, except the number of microbatches: to pp + 1, so that a pipeline
-// has something to do. `notes` gets a line for each value that changed, "model.layers 48 -> 4". The
-// global batch is left to the checker (check_layout).
+// Pure function of a checked config. No value grows except the number of microbatches, which is at least pp + 1 to fill
+// the pipeline. `notes` gets a line per changed value, "model.layers 48 -> 4". The global batch is derived by the
+// checker (check_layout).
 Config shrink(const Config&, const ShrinkGoal&, std::vector<std::string>& notes);
 
 }  // namespace gt

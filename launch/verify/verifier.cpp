@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kKeep = int64_t{1} << 29;  // bytes of references held
+constexpr int64_t kKeep = int64_t{1} << 29;  // memory limit of cached references
 
 int64_t bytes_of(const std::map<std::string, MeshResult>& known) {
   int64_t n = 0;
@@ -21,8 +21,8 @@ int64_t bytes_of(const std::map<std::string, MeshResult>& known) {
 DType computes_in(const Config& c) {
   if (c.precision.fp8 != "off") return DType::kF8E5M2;
   if (c.precision.grad_dtype == "bf16") return DType::kBF16;
-  // A number next to the middle between two int8 codes takes another one when it moves by a rounding error.
-  // TF32 keeps as many bits of a factor as fp16 has.
+  // A value near the midpoint of two int8 levels changes level with a rounding error. TF32 has as many mantissa bits as
+  // fp16.
   const bool coarse = c.precision.qat != "off" || c.precision.reduce_dtype != "fp32" || c.precision.tf32;
   if (c.precision.amp == "O0") return coarse ? DType::kBF16 : DType::kF32;
   return c.precision.dtype == "fp16" ? DType::kF16 : DType::kBF16;

@@ -1,5 +1,5 @@
-// The oracle: runs a layout as threads of this process and holds it against one rank, and, bit by bit, against the same
-// cuts without pipeline, recomputation and ZeRO. `gpttrain verify` and the tests ask it the same question.
+// Verification oracle: runs a layout as threads of this process. Compares it with one rank within tolerance, and
+// bitwise with the same sharding without pipeline, recomputation and ZeRO. Used by `gpttrain verify` and the tests.
 #pragma once
 #include <map>
 #include <string>
@@ -12,27 +12,28 @@ namespace gt {
 
 struct VerifyOptions {
   int steps = 3;
-  // Every step looks at all tensors and starts from what one rank has after the step before. Else the layout runs
-  // freely: gradients of the first step are looked at, the rest after the last.
+  // true: every step records all tensors and starts from the one-rank state after the previous step. false: the layout
+  // runs freely; gradients are recorded in the first step, everything else after the last.
   bool follow = true;
 };
 
 struct Verdict {
   std::vector<Difference> close;  // against one rank
-  std::vector<Difference> exact;  // against flat(layout): differences only, empty when there are none
-  bool bits = true;               // against flat(layout) at all: not for runs of another device, which rounds otherwise
-  const Difference* bad() const;  // the first thing that is not as it must be; nullptr: the layout is right
+  std::vector<Difference> exact;  // against flat(layout): mismatches only
+  // compare with flat(layout); false for runs on another device, which round differently
+  bool bits = true;
+  const Difference* bad() const;  // first violation; nullptr: the layout is correct
 };
 
 class Verifier {
  public:
   explicit Verifier(const VerifyOptions& options) : options_(options) {}
 
-  // `layout`: checked, already small enough. Hooks apply to the layout, never to what it is held against.
+  // `layout`: checked and shrunk. Hooks apply to the layout, never to its references.
   Verdict check(const Config& layout, const MeshHooks* hooks = nullptr);
-  // The layout's run was made elsewhere (launched ranks).
+  // Compares a run of the layout made elsewhere (launched ranks).
   Verdict judge(const Config& layout, const MeshResult& run);
-  // The run that the layout has to make; points into what this object knows until the next call.
+  // Returns the run that the layout has to execute; valid until the next call on this object.
   MeshRun run_of(const Config& layout);
   int reference_runs() const { return runs_; }
 

@@ -1,5 +1,5 @@
-// Slurm batch script for a job's command line: one task per rank, whole TP groups on a node, a stop signal before the
-// time limit, and a requeue if the run was interrupted after a save.
+// Slurm batch script for a job's command line: one task per rank, with whole TP groups on a node. Sends a stop signal
+// before the time limit and requeues if the run was interrupted after a save.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// gpttrain check: what a job needs of its hosts, before it is started: ssh, one program, MPI's daemon, files, a shared
-// run folder, limits, free memory and disk, clocks, networks, GPUs; then latency and bandwidth of each pair of hosts.
+// gpttrain check: checks the hosts of a job before its start: ssh, program, MPI daemon, files, shared run folder,
+// limits, free memory and disk, clocks, networks, GPUs. Then measures latency and bandwidth between each pair of hosts.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file in the run's folder, or in its nearest parent that there is, for as long as it lives.
+// Temporary file in the run folder, or in its nearest existing parent; removed by the destructor.
 class Marker {
  public:
   explicit Marker(const std::string& run_dir) {
@@ -42,7 +42,7 @@ class Marker {
   std::string path_;
 };
 
-// Files that every rank opens: a text, or both files of a prefix.
+// Returns the files that every rank opens: a text, or both files of a prefix.
 std::vector<std::string> files_of(const Config& c, const std::vector<std::string>& more) {
   std::vector<std::string> out = more;
   std::vector<DataSource> sources = c.data.train;
@@ -62,7 +62,7 @@ struct Link {
   double latency = 0, bytes_per_second = 0;
 };
 
-// Rounds of a tournament: in each, every rank has one partner at most, and every pair meets once.
+// Round-robin tournament: each rank has at most one partner per round, and every pair meets once.
 std::vector<std::vector<std::pair<int, int>>> rounds_of(int ranks) {
   const int n = ranks + ranks % 2;
   std::vector<std::vector<std::pair<int, int>>> out;
@@ -77,13 +77,13 @@ std::vector<std::vector<std::pair<int, int>>> rounds_of(int ranks) {
   return out;
 }
 
-// Both ends call it. A message of one byte there and back, then 8 MiB each way in turn.
+// Called by both ends. Ping-pong of one-byte messages, then of 8 MiB messages.
 Link measure(ProcessGroup& world, int partner, bool first) {
   constexpr int kPings = 50, kTag = 3;
   constexpr int64_t kBytes = 8 << 20;
   std::vector<std::byte> memory(kBytes);
   const auto tensor = [&](int64_t bytes) { return Tensor{memory.data(), {bytes}, DType::kByte, {}}; };
-  const auto exchange = [&](int64_t bytes) {  // there and back
+  const auto exchange = [&](int64_t bytes) {  // round trip
     const double begin = now();
     if (first) world.send(tensor(bytes), partner, kTag, {}).wait({});
     world.recv(tensor(bytes), partner, kTag, {}).wait({});
@@ -91,7 +91,7 @@ Link measure(ProcessGroup& world, int partner, bool first) {
     return now() - begin;
   };
   std::vector<double> pings, moves;
-  exchange(kBytes);  // connections
+  exchange(kBytes);  // warm-up: connections
   for (int k = 0; k < kPings; ++k) pings.push_back(exchange(1) / 2);
   for (int k = 0; k < 3; ++k) moves.push_back(exchange(kBytes) / 2);
   std::sort(pings.begin(), pings.end());
@@ -104,7 +104,7 @@ Exit links_of_rank(GroupFactory& factory) {
   std::vector<int> all(static_cast<size_t>(n));
   for (int r = 0; r < n; ++r) all[static_cast<size_t>(r)] = r;
   const auto world = factory.make(all);
-  std::vector<double> mine(static_cast<size_t>(2 * n * n));  // [pair][latency, bandwidth], summed over the ranks
+  std::vector<double> mine(static_cast<size_t>(2 * n * n));  // [pair][latency, bandwidth], all-reduced over the ranks
   for (const auto& round : rounds_of(n)) {
     world->barrier();
     for (const auto& [a, b] : round) {
@@ -130,7 +130,7 @@ Exit links_of_rank(GroupFactory& factory) {
   return Exit::kOk;
 }
 
-// One rank on each host, started as the ranks of the job would be.
+// Runs one rank on each host, started like the ranks of the job.
 Exit measure_links(const Command& command, const std::vector<HostSlots>& hosts) {
   const Config& c = command.loaded.config;
   std::string include;

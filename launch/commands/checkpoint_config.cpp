@@ -13,15 +13,15 @@ namespace gt {
 namespace {
 
 constexpr const char* kFile = "config.json";
-constexpr int64_t kMostTokens = 1 << 20;  // of a microbatch: more than any device takes
-// Of a foreign config.json. None of these is a path, a host, a command or the name of a file.
+constexpr int64_t kMostTokens = 1 << 20;  // per microbatch: more than any device can hold
+// Keys read from an untrusted config.json. None is a path, host, command or file name.
 const std::vector<std::string> kTaken = {
     "model",      "precision",  "train.micro_batch", "train.global_batch", "train.seed",
     "data.split", "data.order", "data.eod_mask_loss"};
 
 void require_weights(const StepReader& step, const ModelConfig& model) {
   const std::string where = step.path() + "/" + kFile;
-  // Names of layers are only made where the step has at least as many tensors.
+  // Layer names are only generated if the step has at least as many tensors.
   GT_REQUIRE(model.layers <= static_cast<int64_t>(step.manifest().tensors.size()), Exit::kDamaged, where,
              ": model.layers is ", model.layers, ", but the checkpoint holds ", step.manifest().tensors.size(),
              " tensors in all");
@@ -35,7 +35,7 @@ void require_weights(const StepReader& step, const ModelConfig& model) {
   }
 }
 
-// The data keys of config.json, to be shown or compared. Defaults where it has none that can be read.
+// Returns the data keys of config.json for display or comparison; defaults if unreadable.
 DataConfig recorded_data(const StepReader& step) {
   Config config;
   try {
@@ -48,7 +48,7 @@ DataConfig recorded_data(const StepReader& step) {
   return config.data;
 }
 
-// "--data.train 'my corpus' --data.split 90,10"
+// Returns "--data.train 'my corpus' --data.split 90,10".
 std::string data_flags(const DataConfig& data) {
   std::string out;
   const auto add = [&](const char* flag, const std::vector<DataSource>& sources) {
@@ -102,7 +102,7 @@ Config checkpoint_config(const StepReader& step, const std::vector<std::string>&
 
 std::vector<std::string> flags_with_data(const StepReader& step, const std::vector<std::string>& flags,
                                          const std::vector<std::string>& words) {
-  std::vector<std::string> alone{"--train.grad_accum", "1", "--train.global_batch", "0"};  // whatever the layout
+  std::vector<std::string> alone{"--train.grad_accum", "1", "--train.global_batch", "0"};  // valid for any layout
   alone.insert(alone.end(), flags.begin(), flags.end());
   const DataConfig given = checkpoint_config(step, alone).data, recorded = recorded_data(step);
   if (!given.train.empty() || !given.valid.empty()) return flags;

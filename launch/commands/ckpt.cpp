@@ -1,4 +1,4 @@
-// gpttrain ckpt: ls, inspect, verify, diff, prune. None needs a mesh; all but prune only read.
+// gpttrain ckpt: ls, inspect, verify, diff, prune. None needs a mesh; only prune writes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A run directory stands for its checkpoints.
+// Maps a run directory to its checkpoints folder.
 std::string checkpoints_of(const std::string& dir) {
   require_path("--dir", dir);
   std::error_code ec;
@@ -33,7 +33,7 @@ std::string checkpoints_of(const std::string& dir) {
   return std::filesystem::is_directory(dir + "/checkpoints", ec) ? dir + "/checkpoints" : dir;
 }
 
-// What the run that wrote the newest readable step keeps; the defaults where no step says.
+// Returns the retention settings of the run that wrote the newest readable step; defaults if none is readable.
 Retention retention_of(const std::string& dir) {
   Config config;
   std::vector<Option> options = list_options(config);
@@ -45,7 +45,7 @@ Retention retention_of(const std::string& dir) {
         if (const JsonValue* value = section && o.section == "checkpoint" ? section->find(o.name) : nullptr)
           set_from_json(o, *value);
       break;
-    } catch (const Error&) {}  // an older step may say
+    } catch (const Error&) {}  // try an older step
   }
   return {static_cast<int>(config.checkpoint.keep), config.checkpoint.keep_every,
           static_cast<int>(config.checkpoint.keep_best)};
@@ -88,8 +88,8 @@ Exit run_ckpt_inspect(const Command& command) {
 
 namespace {
 
-// The steps that verify is to read: one, or all of a folder. A damaged newest step must not hide behind an older one,
-// so nothing is opened here.
+// Returns the steps to verify: one, or all of a folder. Opens nothing, so that a damaged newest step is not skipped in
+// favour of an older one.
 std::vector<std::string> steps_to_verify(const CkptVerifyArgs& args) {
   std::string path = args.dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -201,7 +201,8 @@ Exit run_ckpt_prune(const Command& command) {
   const std::string dir = checkpoints_of(args.dir);
   Vfs vfs;
   std::unique_ptr<DirLock> lock;
-  if (!args.dry_run) lock = std::make_unique<DirLock>(dir);  // a running job's attempts are not ours to judge
+  // excludes a running job, whose attempts must not be removed
+  if (!args.dry_run) lock = std::make_unique<DirLock>(dir);
   const std::string owner = args.dry_run ? DirLock::living_owner(dir) : "";
   const PrunePlan plan = plan_prune(
       vfs, dir, {static_cast<int>(args.keep), args.keep_every, static_cast<int>(args.keep_best)}, owner.empty());

@@ -31,7 +31,7 @@ std::string overview() {
   return out + "\n  --version          versions of the program and its libraries\n";
 }
 
-// "tokenizer", "data", "ckpt": what begins several verbs; empty when `name` is no such word.
+// Help of a group of subcommands ("tokenizer", "data", "ckpt"); empty if `name` is not a group.
 std::string group_help(const std::string& name) {
   std::string out;
   for (const Subcommand& v : subcommands())
@@ -50,7 +50,7 @@ std::string verb_help(const Subcommand& spec, const std::vector<Option>& options
   std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
                                 spec.plain ? fmt::format(" [{}]", spec.plain) : "");
   out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
-  for (const Subcommand& v : subcommands())  // of a verb that begins others too
+  for (const Subcommand& v : subcommands())  // subcommands of which this one is a prefix
     if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
       out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
@@ -99,7 +99,7 @@ const Subcommand* find_verb(const std::string& name) {
               Exit::kUsage);
 }
 
-// The verb at the front of `words`, taken off. Flags first means train.
+// Removes the subcommand from the front of `words`. Without one, train is the default.
 const Subcommand& take_verb(std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return subcommands()[0];
   std::string name = words[0];
@@ -115,7 +115,7 @@ const Subcommand& take_verb(std::vector<std::string>& words) {
   return *spec;
 }
 
-// gpttrain launch [launcher flags] -- [train flags]: the same flags stand on both sides.
+// Handles gpttrain launch [launcher flags] -- [train flags]: both sides take the same flags.
 void join_launch_flags(std::vector<std::string>& words) {
   if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
     if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
@@ -125,8 +125,8 @@ bool wants_help(const std::vector<std::string>& words) {
   return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
-// `ckpt verify --deep DIR`: a word after a flag that does not say true or false is the verb's plain one, not the
-// flag's. Takes such flags off; CLI11 would give them the word.
+// `ckpt verify --deep DIR`: a word after a boolean flag that is neither true nor false is the positional argument.
+// Removes such flags, because CLI11 would consume the word.
 std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vector<std::string>& words) {
   std::vector<size_t> found;
   for (size_t i = 0; i < options.size(); ++i)
@@ -138,7 +138,7 @@ std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vec
   return found;
 }
 
-// The verb's own flags by CLI11, as raw words; what it does not know comes back in order.
+// Splits off the subcommand's own flags as raw words with CLI11; returns the unrecognized words in order.
 std::vector<std::string> split_flags(const Subcommand& spec, const std::vector<Option>& options,
                                      std::vector<std::string> words, std::vector<std::vector<std::string>>& given,
                                      std::string* config_file) {
@@ -157,39 +157,40 @@ std::vector<std::string> split_flags(const Subcommand& spec, const std::vector<O
   }
   if (config_file) app.add_option("--config", *config_file);
   const auto lone = spec.plain ? take_lone_flags(options, words) : std::vector<size_t>();
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  std::reverse(words.begin(), words.end());  // CLI11 expects reversed order
   try {
     app.parse(words);
   } catch (const CLI::ParseError& e) {
     fail(Exit::kUsage, "gpttrain ", spec.name, ": ", e.what(), "; see gpttrain ", spec.name, " --help");
   }
-  for (size_t i = 0; i < options.size(); ++i)  // "--quiet" alone
+  for (size_t i = 0; i < options.size(); ++i)  // "--quiet" without a value
     if (is_flag(options[i]) && app.count("--" + options[i].name) > 0 && (given[i].empty() || given[i][0].empty()))
       given[i] = {"true"};
   for (const size_t i : lone) given[i] = {"true"};
   return app.remaining();
 }
 
-// What CLI11 did not know, taken apart: unknown flags, and words that no flag takes.
+// Words that CLI11 did not recognize: unknown flags, and words that belong to no flag.
 struct Extras {
   struct Unknown {
     std::string word;
-    std::string guess;  // own flag that was meant; "": none is near
+    std::string guess;  // most similar own flag; "" if none
   };
   std::vector<Unknown> flags;
   std::vector<std::string> words;
-  bool may_hold_words = false;  // an unknown flag without a guess took a word for its value
+  bool may_hold_words = false;  // an unknown flag without a guess consumed a word as its value
   bool meant(const std::string& name) const {
     return std::any_of(flags.begin(), flags.end(), [&](const Unknown& u) { return u.guess == name; });
   }
 };
 
-// A word behind an unknown flag is its value, unless the flag that was meant takes none: one typo is one problem.
+// A word after an unknown flag counts as its value, unless the suggested flag takes none, so that one typo is one
+// problem.
 Extras take_apart(const std::vector<Option>& options, const std::vector<std::string>& extras) {
   std::vector<std::string> names;
   for (const Option& o : options) names.push_back(o.name);
   Extras out;
-  int values = 0;  // that the last unknown flag still takes
+  int values = 0;  // values that the last unknown flag still takes
   for (const std::string& w : extras) {
     if (w.rfind('-', 0) != 0) {
       if (values == 0) {
@@ -235,7 +236,7 @@ void refuse_extras(const Subcommand& spec, const Extras& extras, Problems& probl
   for (const std::string& w : extras.words) problems.add("", w, "unexpected word", help);
 }
 
-// The own flags that unknown ones of a subcommand with config flags were meant to be.
+// Suggestions among the subcommand's own flags, for subcommands that also take config flags.
 Extras misspelt_own(const std::vector<Option>& options, std::vector<std::string> extras) {
   std::erase_if(extras, [](const std::string& w) {
     return w.rfind("--", 0) != 0 || is_config_flag(w.substr(2, w.find('=') - 2));
@@ -243,7 +244,7 @@ Extras misspelt_own(const std::vector<Option>& options, std::vector<std::string>
   return take_apart(options, extras);
 }
 
-// Problems name the flags that the user gave, not those that they became.
+// Replaces flags in problems by those that the user typed and that were translated to them.
 std::string as_given(std::string text, const std::map<std::string, std::string>& spelled) {
   for (const auto& [flag, given] : spelled)
     for (size_t at = 0; (at = text.find(flag + ":", at)) != std::string::npos; at += given.size())

@@ -1,5 +1,5 @@
-// The command line: which subcommand, its own flags, and the config flags that it takes. Parsing and checking only; running a
-// subcommand is the business of launch/commands.
+// Command-line parsing: subcommand, its own flags, and the config flags that it accepts. Parsing and checking only;
+// launch/commands runs the subcommands.
 #pragma once
 #include <any>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace gt {
 
-// The job's config is that of train, lr, bench and verify. eval and generate leave it at defaults, for the model is the
-// checkpoint's: load that with checkpoint_config() (launch/commands/checkpoint_config.h). Their flags are known to act
-// (Subcommand::keys) and to have values of their domains.
+// `loaded` is the job's config for train, lr, bench and verify. For eval and generate it has defaults, because the
+// checkpoint determines the model: use checkpoint_config() (launch/commands/checkpoint_config.h). Their flags have been
+// checked against Subcommand::keys and their domains.
 struct Command : JobRequest {
-  Exit (*run)(const Command&) = nullptr;  // none: print `text` and end with code 0 (--help, --version, no arguments)
+  Exit (*run)(const Command&) = nullptr;  // nullptr: print `text` and exit with 0 (--help, --version, no arguments)
   std::string text;
-  std::any args;  // of the type in subcommand_args.h
+  std::any args;                          // of a type in subcommand_args.h
   std::string config_file;                // --config
-  std::vector<std::string> config_flags;  // as given
+  std::vector<std::string> config_flags;  // unparsed
 
   template <class T>
   const T& get() const {
@@ -27,7 +27,7 @@ struct Command : JobRequest {
   }
 };
 
-// Throws one kUsage error with every problem of the command line, the config file and their combinations.
+// Throws one kUsage error that lists every problem of the command line, the config file and their combination.
 Command parse_command(int argc, const char* const* argv);
 Command parse_command(const std::vector<std::string>& words, const RankEnv& env);
 

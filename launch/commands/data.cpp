@@ -26,7 +26,7 @@
 namespace gt {
 namespace {
 
-// Every encoder wants 32 MB beside 64 MB for the rest (data/prepare.h checks it).
+// Each encoder needs 32 MB, everything else 64 MB (data/prepare.h checks it).
 int encoder_threads(const DataPrepareArgs& a) {
   if (a.threads > 0) return static_cast<int>(a.threads);
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
@@ -53,12 +53,12 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   return o;
 }
 
-// Of the distribution of single tokens, in nats a token: what a model reaches that knows frequencies and no context.
-// NaN when ids are negative.
+// Entropy of the unigram distribution, in nats per token: the loss of a model that uses token frequencies but no
+// context. NaN if ids are negative.
 double unigram_entropy(const TokenStore& f) {
   constexpr size_t kDense = size_t{1} << 24;
   std::vector<int64_t> dense;
-  std::unordered_map<int32_t, int64_t> sparse;  // ids that no vocabulary of ours reaches
+  std::unordered_map<int32_t, int64_t> sparse;  // ids beyond any of our vocabularies
   std::vector<int32_t> block(1 << 16);
   int64_t total = 0;
   for (int64_t s = 0; s < f.sequences(); ++s)
@@ -88,7 +88,8 @@ double unigram_entropy(const TokenStore& f) {
   return std::max(h, 0.0);
 }
 
-// The tokenizer that was asked for, or none. Text in the words of another one would look like damage.
+// Returns the requested tokenizer, or nullptr. One that does not match the tokens is rejected, because its text would
+// look like corrupt data.
 std::unique_ptr<Tokenizer> tokenizer_of(const DataInspectArgs& a, const std::string& prefix) {
   if (a.tokenizer.empty()) return nullptr;
   auto tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(a.tokenizer));
@@ -99,7 +100,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataInspectArgs& a, const std::str
   return tokenizer;
 }
 
-// The first tokens of the first document that has any, as text on one line.
+// Returns the first tokens of the first nonempty document as text on one line.
 std::string beginning(const TokenStore& f, const Tokenizer& t) {
   int64_t s = 0;
   while (s + 1 < f.sequences() && f.length(s) == 0) ++s;

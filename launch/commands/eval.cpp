@@ -1,5 +1,5 @@
-// gpttrain eval: loss and perplexity of a checkpoint on a split, on any layout, by the definition of training's own
-// evaluation (Trainer::evaluate): the same samples, targets, order of sums.
+// gpttrain eval: loss and perplexity of a checkpoint on a split, on any layout. Same definition as the trainer's
+// evaluation (Trainer::evaluate): same samples, targets and summation order.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -30,7 +30,7 @@ struct Sum {
   int64_t tokens = 0;
 };
 
-// Losses are added up as training does: of a global batch first, then over these.
+// Sums losses in the trainer's order: within a global batch first, then over batches.
 Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch) {
   Sum sum;
   double of_batch = 0;

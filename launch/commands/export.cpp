@@ -1,5 +1,5 @@
-// gpttrain export: a checkpoint as FP32 (or rounded) weights in one HDF5 file or a Hugging Face folder, tensor by
-// tensor. What is written depends on the weights, the model and the tokenizer alone.
+// gpttrain export: writes a checkpoint's weights in FP32 (or rounded) to one HDF5 file or a Hugging Face folder, tensor
+// by tensor. The output depends only on the weights, the model and the tokenizer.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,8 +26,8 @@ namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's table, whose last entry is <|endoftext|>
-// What a folder may hold beside model*.safetensors.
+constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's vocabulary, whose last entry is <|endoftext|>
+// Files that an export folder may contain besides model*.safetensors.
 constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",           "generation_config.json",
                                                          "tokenizer.model",       "tokenizer.json",
                                                          "tokenizer_config.json", "special_tokens_map.json"};
@@ -53,7 +53,7 @@ int64_t bytes_from(const std::string& text) {
   fail(Exit::kUsage, "--max-shard: expected a size as in 500MB or 5GB, found \"", text, "\"");
 }
 
-// A step with the model it belongs to.
+// A checkpoint step with its model.
 class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
@@ -73,7 +73,7 @@ class Source {
   std::vector<ModelWeight> weights_;
 };
 
-// What a reader of the native form needs beside the tensors.
+// Metadata that a reader of the native format needs besides the tensors.
 Notes native_notes(const ModelConfig& m) {
   nlohmann::ordered_json model{{"arch", m.arch}, {"layers", m.layers}, {"hidden", m.hidden}, {"heads", m.heads},
                                {"ffn", m.ffn},   {"vocab", m.vocab},   {"seq", m.seq},       {"tied", m.tied}};
@@ -81,7 +81,8 @@ Notes native_notes(const ModelConfig& m) {
   Config ours, standard;
   ours.model = m;
   const std::vector<Option> all = list_options(ours), usual = list_options(standard);
-  for (size_t k = 0; k < all.size(); ++k) {  // decisions that are not GPT-2's; how it was trained is not the model's
+  // settings that differ from GPT-2's; training settings are not part of the model
+  for (size_t k = 0; k < all.size(); ++k) {
     const Option& o = all[k];
     const bool training = o.name.find("dropout") != std::string::npos || o.name == "init_std" || o.name == "init" ||
                           o.name == "loss_chunk";
@@ -94,7 +95,7 @@ Notes native_notes(const ModelConfig& m) {
   return notes;
 }
 
-// The tokenizer that the run kept beside the weights, or none.
+// Returns the tokenizer stored in the checkpoint, or nullopt.
 std::optional<Tokenizer> tokenizer_of(const Source& source) {
   std::string model = read_aux(source.path(), "tokenizer.model");
   if (model.empty()) return std::nullopt;
@@ -108,7 +109,7 @@ int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokeni
   return source.model().vocab == kOpenAiVocab ? kOpenAiVocab - 1 : -1;
 }
 
-// Only what an export could have made is ever replaced.
+// Allows replacing only what an export could have written.
 void require_replaceable(const std::string& path, bool folder, bool force) {
   std::error_code ec;
   if (!fs::exists(fs::symlink_status(path, ec))) return;
@@ -125,7 +126,7 @@ void require_replaceable(const std::string& path, bool folder, bool force) {
   }
 }
 
-// Written beside, synced, then renamed into place: nobody sees half an export.
+// Writes to a temporary path, syncs, then renames, so that no partial export is ever visible.
 void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bool folder) {
   std::error_code ec;
   const std::string parent = fs::path(path).parent_path().string();
@@ -137,20 +138,20 @@ void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bo
   if (replaces) remove_tree(vfs, old);
 }
 
-// How one stored tensor comes out of a weight: as it is, or as one half of its int8 form.
+// Form of an exported tensor: the values, or one of the two tensors of its int8 form.
 enum class Part { kValues, kInt8, kScale };
 
 struct Exported {
   const ModelWeight* weight = nullptr;
   Part part = Part::kValues;
-  int block = -1;  // of the weight's blocks in a Hugging Face folder; -1: all of it
+  int block = -1;  // block of the weight in a Hugging Face folder; -1: all of it
 
   OutTensor out;
 };
 
 constexpr const char* kScaleSuffix = ".scale";
 
-// What is written of the model, by name: matrices of an int8 export as <name> and <name>.scale, vectors in FP32.
+// Returns the tensors to write, by name: matrices of an int8 export as <name> and <name>.scale, vectors in FP32.
 std::vector<Exported> plan_export(const std::vector<ModelWeight>& weights, bool hf, DType dtype) {
   std::vector<Exported> plan;
   for (const ModelWeight& w : weights) {
@@ -205,8 +206,8 @@ int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const s
   return static_cast<int64_t>(plan.size());
 }
 
-// A folder without tokenizer.json would make transformers guess a tokenizer, which is wrong without a word. The class
-// that this names does not exist, so AutoTokenizer refuses.
+// Without tokenizer.json, transformers would guess a tokenizer and silently get it wrong. This names a class that does
+// not exist, so that AutoTokenizer fails.
 constexpr const char* kNoTokenizer = "{\n  \"tokenizer_class\": \"UseSentencePieceWithTokenizerModel\"\n}\n";
 
 void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std::string& folder) {
@@ -223,7 +224,7 @@ void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std
   write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
 }
 
-// What transformers wants beside the weights: the model's shape, the end of text, the tokenizer.
+// Writes the files that transformers needs besides the weights: model config, end-of-text id, tokenizer.
 void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   Vfs& vfs = source.vfs();
   const auto tokenizer = tokenizer_of(source);
@@ -237,7 +238,7 @@ void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   if (tokenizer) write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
 }
 
-// Hugging Face's form of the family says all that the model is.
+// Throws unless Hugging Face's config of the family describes the model completely.
 void require_hf_form(const Source& source) {
   const std::vector<std::string> lost =
       not_in_hf_config(source.model(), hf_config_json(source.model(), -1, "float32"));

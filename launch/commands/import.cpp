@@ -1,4 +1,4 @@
-// gpttrain import: weights of others, or our own export, as a committed step 0 that train, generate and export take.
+// gpttrain import: converts foreign weights, or our own export, to a committed step 0 for train, generate and export.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where weights come from, with what is said about their model.
+// Source of weights and what it states about their model.
 struct Origin {
   std::unique_ptr<WeightFile> file;
   ModelConfig model;
@@ -38,13 +38,13 @@ struct Origin {
   std::vector<std::string> warnings;
 };
 
-// "layers.7.attn.qkv.weight" without what containers put in front of it.
+// Strips the container's prefix: "layers.7.attn.qkv.weight".
 std::string bare(const std::string& name, const Origin& o) {
   const std::string prefix = o.hf ? family_of(o.model).prefix : "model/";
   return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
 }
 
-// Buffers that old versions of transformers saved: masks, no weights.
+// Returns whether a tensor is a buffer saved by old versions of transformers: a mask, not a weight.
 bool is_buffer(const std::string& name) {
   const auto ends = [&](const std::string& end) {
     return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
@@ -68,8 +68,7 @@ ModelConfig model_from_note(const std::string& text, const std::string& where) {
   return c.model;
 }
 
-// The shape of a model of the first family from the shapes of its tensors; only the number of heads leaves no trace in
-// them.
+// Infers the model config of the first family from tensor shapes; only the number of heads cannot be inferred.
 ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string& where) {
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const WeightInfo& w : o.file->list()) shapes[bare(w.name, o)] = w.shape;
@@ -86,7 +85,7 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   m.seq = dim("pos_embed.weight", 0);
   m.ffn = dim("layers.0.mlp.up.weight", 0);
   m.heads = heads;
-  // What is not the queries' of the fused projection: a key and a value of head_dim for each group.
+  // The fused projection minus the queries: a key and a value of head_dim for each group.
   const int64_t rest = dim("layers.0.attn.qkv.weight", 0) - m.hidden, each = 2 * (m.hidden / heads);
   if (each > 0 && rest > 0 && rest % each == 0) m.kv_heads = rest / each;
   m.layers = 0;
@@ -138,13 +137,13 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   return o;
 }
 
-// Where a weight lies in the file. Int8 has its scales beside it.
+// Position of a weight in the file; int8 weights have separate scales.
 struct Place {
   size_t values = 0;
   std::optional<size_t> scale;
 };
 
-// "" or why this tensor cannot be the weight; finds the scales of int8 and takes them off the list.
+// Returns "" or why this tensor cannot be the weight. Finds the scales of int8 and removes them from the list.
 std::string place_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
                      const std::vector<int64_t>& expected, Place& place) {
   const auto it = found.find(name);
@@ -163,8 +162,7 @@ std::string place_of(const WeightFile& file, std::map<std::string, size_t>& foun
   return fmt::format("its scale is {} {}, expected f32 [{}]", s.dtype, to_string(s.shape), info.shape[0]);
 }
 
-// Which tensors of the file are which weight of the model, in the order of its blocks; everything that does not match is
-// listed at once.
+// Matches the file's tensors to the model's weights, in the order of their blocks. Throws listing every mismatch.
 std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWeight>& weights,
                                       const std::string& where, std::optional<size_t>& tied_head) {
   std::map<std::string, size_t> found;
@@ -187,7 +185,7 @@ std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWe
     }
   }
   const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
-  if (o.model.tied && head != found.end()) {  // a second copy of the embedding, to be compared with it
+  if (o.model.tied && head != found.end()) {  // a second copy of the embedding, compared with it later
     const WeightInfo& info = o.file->list()[head->second];
     if (info.shape == weights[0].shape)
       tied_head = head->second;
@@ -205,7 +203,7 @@ std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWe
   return out;
 }
 
-// The weights one at a time, as ours: checked, turned where the file has in x out.
+// Streams the weights one at a time in native form: checked, and transposed if the file stores [in, out].
 class WeightStream {
  public:
   WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const ImportArgs& args)
@@ -235,7 +233,7 @@ class WeightStream {
       throw;
     }
   }
-  // What read() threw, if anything.
+  // Returns the error that read() threw, if any.
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
@@ -290,7 +288,7 @@ Exit run_import(const Command& command) {
   Config config;
   try {
     config = load_config({.flags = model_flags(origin.model)}).config;
-  } catch (const Error& e) {  // the shape of the model, as the file says it
+  } catch (const Error& e) {  // model shape stated by the file
     throw Error(args.from + ": " + e.what(), Exit::kDamaged);
   }
   const std::vector<ModelWeight> weights = model_weights(config.model);
@@ -302,7 +300,7 @@ Exit run_import(const Command& command) {
   if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
   for (const AuxFile& a : aux)
     if (a.name == "tokenizer.model")
-      Tokenizer::load(a.path);  // refused here rather than by all who read the checkpoint
+      Tokenizer::load(a.path);  // rejected here rather than by every reader of the checkpoint
   TrainState state;
   state.origin = "import";
   state.run_uuid = random_uuid();
@@ -320,7 +318,7 @@ Exit run_import(const Command& command) {
         args.output, state, views, [&](const std::string& name) { return stream.read(name); }, aux, options, mesh,
         *cpu_backend().device);
   } catch (const Error&) {
-    if (stream.failure()) throw Error(*stream.failure());  // not as a failed save: the file is to blame
+    if (stream.failure()) throw Error(*stream.failure());  // report the source file, not a failed save
     throw;
   }
   for (const auto& list : {origin.warnings, report.warnings})

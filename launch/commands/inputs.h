@@ -1,11 +1,11 @@
-// What --input of several verbs has in common. Knows files and their sizes, not what is in them.
+// Common handling of --input. Checks files and sizes only, not contents.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace gt {
 
-// Throws kUsage naming what does not exist, and when all of it together is empty.
+// Throws kUsage naming inputs that do not exist, or if all inputs together are empty.
 void require_inputs(const std::vector<std::string>& names);
 
 std::string input_name(const std::string& path);  // "standard input" for "-"

@@ -16,7 +16,7 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
   Vfs vfs;
   const StepReader step(vfs, m.step_dir);
   m.global_batch = checkpoint_config(step, {}).train.global_batch;
-  // The run's batch is of no interest to the layout, which has one rank unless somebody says more.
+  // The run's batch does not apply to this layout, which has one rank unless flags change it.
   std::vector<std::string> words{"--dp", env.launched() ? "0" : "1", "--train.grad_accum", "1",
                                  "--train.global_batch", "0"};
   words.insert(words.end(), flags.begin(), flags.end());
@@ -24,11 +24,11 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
       step, {.flags = words, .external_world = env.launched() ? env.world : 0, .world_source = env.source});
   m.loaded.notes.clear();
   Config& c = m.loaded.config;
-  c.parallel.recompute = "none";  // nothing is differentiated here
+  c.parallel.recompute = "none";  // no backward
   c.parallel.recompute_layers = 0;
   if (products != Products::kHalf) return m;
   c.precision.fp8 = "off";
-  c.parallel.sequence_parallel = "false";  // single tokens cannot be cut
+  c.parallel.sequence_parallel = "false";  // single tokens cannot be sharded
   c.zero.stage = std::min<int64_t>(c.zero.stage, 1);
   return m;
 }

@@ -1,5 +1,5 @@
-// gpttrain lr: draws the learning-rate curve of a config, and momentum where the schedule moves it, before anything
-// runs; the same numbers as CSV for a spreadsheet.
+// gpttrain lr: plots the learning-rate curve of a config, and momentum if the schedule changes it, without running it;
+// also as CSV.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace gt {
 namespace {
 
-constexpr int kRows = 16, kPaperWidth = 100;  // of the drawing where there is no terminal
+constexpr int kRows = 16, kPaperWidth = 100;  // plot size if the output is not a terminal
 
 std::string csv(const LrSchedule& schedule, int64_t steps) {
   const bool beta1 = schedule.at(1).beta1 != kOptimizersOwn, beta2 = schedule.at(1).beta2 != kOptimizersOwn;
@@ -28,7 +28,7 @@ std::string csv(const LrSchedule& schedule, int64_t steps) {
   return out;
 }
 
-// A column for each of `width` equal shares of the run: the highest value in it, drawn as a dot.
+// Plots `width` columns for equal shares of the run; each shows its maximum as a dot.
 template <class F>
 std::string drawing(const char* what, int64_t steps, int width, F value) {
   const int columns = static_cast<int>(std::min<int64_t>(steps, width));

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-// Rows of a weight's blocks along dimension 0, for so many tensors elsewhere.
+// Returns the rows of a weight's blocks along dimension 0 when split into `blocks` tensors.
 std::vector<int64_t> block_rows(const ParamSpec& p, size_t blocks) {
   const int64_t rows = p.shape[0];
   if (blocks != 3 || p.shard.heads == 0) {
@@ -58,7 +58,7 @@ std::vector<WeightInfo> llmc_tensors(const LlmcShape& s) {
   ModelConfig m;
   m.layers = s.layers, m.hidden = s.hidden, m.heads = s.heads, m.ffn = 4 * s.hidden, m.vocab = s.vocab, m.seq = s.seq;
   const ModelSpec spec = describe(m);
-  std::vector<std::string> classes;  // in the order of their first tensors
+  std::vector<std::string> classes;  // in order of their first tensors
   std::vector<std::vector<WeightInfo>> stacks;
   for (const ParamSpec& p : spec.params) {
     if (!p.tied_to.empty()) continue;
@@ -169,7 +169,7 @@ class HfReader : public HfKeys {
   std::vector<std::string>&problems_, &warnings_;
 };
 
-// The family that model_type names; the first where there is none, as old files of it have it.
+// Returns the family of model_type; the first family if the key is missing, as in its old files.
 const Family& family_of_type(const JsonValue& json, std::vector<std::string>& problems) {
   const JsonValue* v = json.find("model_type");
   if (v == nullptr || v->kind == JsonValue::Kind::kNull) return *families().front();

@@ -1,5 +1,5 @@
-// A model's tensors by our names and by those of Hugging Face, and the two descriptions of its shape: our model section
-// and a Hugging Face config.json. Goes by the table of families (model/families/family.h); knows no file format.
+// Maps a model's tensors between our names and Hugging Face's, and its shape between our model section and a Hugging
+// Face config.json. Driven by the table of families (model/families/family.h); independent of file formats.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,43 +12,45 @@ namespace gt {
 
 struct ModelWeight {
   std::string native;          // "layers.3.attn.qkv.weight"
-  std::vector<int64_t> shape;  // ours: linear weights are out x in
+  std::vector<int64_t> shape;  // native layout: linear weights are [out, in]
   ShardSpec shard;             // blocks of dimension 0: Q, K, V
-  struct Block {               // of dimension 0, a tensor of its own in a Hugging Face folder
+  struct Block {               // part of dimension 0 that is a separate tensor in a Hugging Face folder
     std::string name;          // "transformer.h.3.attn.c_attn.weight"
-    int64_t rows;              // of ours
+    int64_t rows;              // native rows
   };
-  std::vector<Block> hf;       // in order, all rows together; empty: the family has no name for it
-  bool transposed = false;     // Hugging Face has it in x out
+  std::vector<Block> hf;    // in order, covering all rows; empty: the family has no such tensor
+  bool transposed = false;  // Hugging Face stores [in, out]
   std::vector<int64_t> hf_shape(size_t block) const;
 };
 
-// In the order of the model; the head only when it is not tied.
+// Returns the weights in model order; the head only if it is not tied.
 std::vector<ModelWeight> model_weights(const ModelConfig&);
 
-// The family of a checked config.
+// Returns the family of a checked config.
 const Family& family_of(const ModelConfig&);
 
-// The tensors of an llm.c file in its order: those of all blocks stacked.
+// Returns the tensors of an llm.c file in file order; those of all blocks are stacked.
 std::vector<WeightInfo> llmc_tensors(const LlmcShape&);
 
-// Row-major [rows, cols] to [cols, rows].
+// Transposes row-major [rows, cols] to [cols, rows].
 std::vector<float> transpose(const std::vector<float>&, int64_t rows, int64_t cols);
 
-// config.json of a Hugging Face model, keys sorted. end_of_text: id for bos and eos; below 0: none. dtype: "float32".
+// Returns the config.json of a Hugging Face model with sorted keys. end_of_text: id for bos and eos; negative: none.
+// dtype: "float32".
 std::string hf_config_json(const ModelConfig&, int64_t end_of_text, const std::string& dtype);
-// What a config.json of hf_config_json does not say of this model, a sentence each: no reader would build it.
+// Returns the properties of this model that hf_config_json cannot express, one sentence each; a reader would build a
+// different model.
 std::vector<std::string> not_in_hf_config(const ModelConfig&, const std::string& text);
 
 struct HfConfig {
   ModelConfig model;
-  int64_t end_of_text = -1;  // eos_token_id, where it is one number
+  int64_t end_of_text = -1;  // eos_token_id, if it is a single number
   std::vector<std::string> warnings;
 };
-// kDamaged: none of the families, or settings that this one does not have here, all of them listed.
+// Throws kDamaged listing all problems: an unknown family, or settings not supported for it.
 HfConfig parse_hf_config(const std::string& text, const std::string& where);
 
-// The model section as flags: {"--model.layers", "12", …}; load_config checks and completes it.
+// Returns the model section as flags, {"--model.layers", "12", …}, for load_config to check and complete.
 std::vector<std::string> model_flags(const ModelConfig&);
 
 }  // namespace gt

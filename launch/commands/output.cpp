@@ -33,7 +33,7 @@ void flush_out() {
 
 WorkLine::WorkLine()
     : WorkLine(error_columns(), [](std::string_view s) {
-        std::fwrite(s.data(), 1, s.size(), stderr);  // nothing depends on it: a closed standard error is no failure
+        std::fwrite(s.data(), 1, s.size(), stderr);  // errors ignored: a closed standard error is not a failure
         std::fflush(stderr);
       }) {}
 

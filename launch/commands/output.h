@@ -1,4 +1,4 @@
-// Where verbs that are no training runs write: results to standard output, what is going on to standard error.
+// Output of subcommands other than training: results to standard output, progress to standard error.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,23 +6,23 @@
 
 namespace gt {
 
-// Writes to standard output, buffered; throws kIo when it is full or closed.
+// Writes to standard output, buffered; throws kIo if it is full or closed.
 void write_out(std::string_view text);
 void flush_out();
 
-// The one line that says how far a verb is. On a terminal it is redrawn in place (spaces, no escape codes); elsewhere
-// every show() is a line of its own, so show less often.
+// Progress line. On a terminal it is redrawn in place (with spaces, no escape codes). Elsewhere every show() prints a
+// line, so call it less often.
 class WorkLine {
  public:
   WorkLine();                                                          // standard error
-  WorkLine(int columns, std::function<void(std::string_view)> write);  // columns 0: no terminal
+  WorkLine(int columns, std::function<void(std::string_view)> write);  // columns 0: not a terminal
   ~WorkLine() { erase(); }
   WorkLine(const WorkLine&) = delete;
   WorkLine& operator=(const WorkLine&) = delete;
 
   bool terminal() const { return columns_ > 0; }
   int width() const { return columns_ > 0 ? columns_ - 1 : 0; }  // the last column would wrap on some terminals
-  double seconds() const { return terminal() ? 1 : 10; }         // between two show()s
+  double seconds() const { return terminal() ? 1 : 10; }         // recommended interval between two show() calls
   void show(const std::string& text);                            // plain ASCII
   void erase();
 

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Ranks of a machine take turns in a run's data folder.
+// Serializes the ranks of a machine in a run's data folder.
 Fd lock_folder(const std::string& folder) {
   std::error_code ec;
   fs::create_directories(folder, ec);
@@ -37,8 +37,8 @@ Fd lock_folder(const std::string& folder) {
 
 int64_t nanoseconds(const timespec& t) { return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec; }
 
-// Identifies the content of a file by what the file system reports; "" for one that changed a moment ago, whose next
-// change might carry the same time.
+// Identifies file contents by file-system metadata; "" if the file changed too recently, because its next change might
+// have the same timestamp.
 std::string stamp_text(const std::string& path) {
   struct stat s {};
   timespec now{};
@@ -48,8 +48,8 @@ std::string stamp_text(const std::string& path) {
              nanoseconds(s.st_ctim));
 }
 
-// Hash of a text. The first process reads the text and records the hash in `folder`; the other ranks, and later starts,
-// read the record as long as the file is unchanged.
+// Hash of a text file. The first process hashes the text and records the result in `folder`; other ranks and later
+// starts reuse the record while the file is unchanged.
 std::string hash_of(const std::string& text, const std::string& folder) {
   const Fd lock = lock_folder(folder);
   const std::string record = cat(folder, "/.", fs::path(text).filename().string(), ".hash");
@@ -69,7 +69,7 @@ std::string prefix_for(const std::string& text, const std::string& folder, const
   return cat(folder, "/", fs::path(text).stem().string(), "-", hash);
 }
 
-// A file of numbers taken for text would train without a word. Gzip is unpacked.
+// Rejects binary files: a token file taken for text would train silently. Gzip is unpacked.
 void require_text(const std::string& path) {
   std::string head(4096, '\0');
   const Fd file = open_to_read(path);

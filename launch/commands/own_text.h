@@ -1,4 +1,4 @@
-// Text as data.train: prepared once into the run's folder, then read as token files.
+// Text files as data.train: tokenized once into the run's folder, then read as token files.
 #pragma once
 #include <string>
 
@@ -8,16 +8,16 @@
 
 namespace gt {
 
-// Makes token files of every text file in data.train and data.valid and puts their prefixes in its place. They are
-// RUN/data/NAME-HASH, where the hash is of the text and the tokenizer: what is there is used. Of several processes one
-// reads and prepares the text, the others wait. Throws kUsage for a tokenizer with more pieces than model.vocab,
-// kInterrupted after a stop signal, and as prepare_data.
+// Tokenizes every text file in data.train and data.valid and replaces it by the prefix of its token files,
+// RUN/data/NAME-HASH. The hash covers text and tokenizer; existing files are reused. One process tokenizes while the
+// others wait. Throws kUsage for a tokenizer with more pieces than model.vocab, kInterrupted after a stop signal, and
+// the errors of prepare_data.
 void prepare_own_text(Config& config);
 
-// Random tokens in place of text: a dry run writes nothing. Returns whether there was any.
+// Replaces text files by mock data for a dry run, which writes nothing. Returns whether there were any.
 bool forget_own_text(Config& config);
 
-// One line of progress on the terminal or in the log.
+// Shows one line of progress on the terminal or in the log.
 void show_progress(const PrepareProgress& p, WorkLine& line);
 
 }  // namespace gt

@@ -1,5 +1,5 @@
-// gpttrain schedule: prints what each pipeline rank does in a step, its timeline, bubble and memory, without running
-// anything.
+// gpttrain schedule: prints the actions of each pipeline rank in a step, the timeline, bubble and memory, without
+// running anything.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-constexpr int kPaperWidth = 100;  // of the timeline where there is no terminal
+constexpr int kPaperWidth = 100;  // timeline width if the output is not a terminal
 
 void require_same(const char* flag, int64_t given, int64_t found, const std::string& file) {
   GT_REQUIRE(given == 0 || given == found, Exit::kUsage, "--", flag, " ", given, ": ", file, " has ", found,
@@ -88,7 +88,7 @@ void write_trace(const std::string& path, const Schedule& s, const Report& r) {
   GT_REQUIRE(out.good(), Exit::kIo, path, ": cannot be written");
 }
 
-// Only whether the file is a schedule that trains; what is wrong with it is the error's business.
+// Checks that a file is a training schedule; the thrown error describes what is wrong.
 Exit check_file(const ScheduleArgs& a) {
   const Schedule s = read_schedule_file(is_schedule_file(a.check) ? a.check : "file:" + a.check, a.tied);
   require_fits(s, a.pp ? a.pp : s.ranks, a.vpp ? a.vpp : s.stages / s.ranks,

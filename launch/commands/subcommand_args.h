@@ -1,7 +1,6 @@
-// What each verb is told: one struct a verb, listed like the sections of the config, so that one list serves flags,
-// --help and "did you mean" (launch/options/options.h). Values only; what they mean is the business of verb_*.cpp. A
-// flag
-// --max-tokens is the field "max-tokens"; a domain that begins with "required" must be given.
+// Arguments of each subcommand, one struct each, with fields() lists like the config sections, which drive flags,
+// --help and "did you mean" (launch/options/options.h). Values only. The flag --max-tokens is the field "max-tokens"; a
+// domain that begins with "required" is mandatory.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -12,7 +12,7 @@ Keys join(Keys a, const Keys& b) {
   return a;
 }
 
-// Where ranks compute a loaded model, and how they are started and find each other.
+// Layout and device of a loaded model, and how its ranks are started and connected.
 Keys ranks() {
   return {"parallel.tp",       "parallel.pp",          "parallel.dp",      "parallel.partition",
           "device.kind",       "device.threads",       "device.isa",       "device.gemm_tune",
@@ -22,7 +22,7 @@ Keys ranks() {
           "launch.core_list",  "comm.backend",         "comm.interface",   "comm.nccl_library",
           "comm.stall_abort_s"};
 }
-// In which precision it computes.
+// Compute precision.
 Keys precision() { return {"precision.amp", "precision.dtype", "precision.keep_norm_fp32", "precision.tf32"}; }
 Keys eval_keys() {
   return join(join(ranks(), precision()),

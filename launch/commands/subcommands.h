@@ -1,4 +1,4 @@
-// The subcommands of the command line: a row of a table each, and a function in a file of its name.
+// Subcommand table. Each subcommand is a row and a function in a file of its name.
 #pragma once
 #include <any>
 #include <string>
@@ -10,22 +10,22 @@
 
 namespace gt {
 
-// Which config flags a subcommand takes. kLater: they are collected, and checked by whoever loads the config.
+// Config flags that a subcommand takes. kLater: collected unchecked, and checked when the config is loaded.
 enum class ConfigFlags : uint8_t { kNone, kNow, kLater };
 
 struct Subcommand {
   const char* name;     // "tokenizer train"
-  const char* meaning;  // of --help
-  const char* example;  // what follows "gpttrain NAME"
+  const char* meaning;  // for --help
+  const char* example;  // arguments after "gpttrain NAME"
   Exit (*run)(const Command&);
-  // Puts the subcommand's arguments (subcommand_args.h) into `args` and lists their options, which point into it.
+  // Constructs the subcommand's arguments (subcommand_args.h) in `args` and returns options that point into it.
   std::vector<Option> (*bind)(std::any& args);
   ConfigFlags config = ConfigFlags::kNone;
-  const char* plain = nullptr;         // the option that takes a word without a flag
-  bool needs_data = false;             // data.train must be given
-  std::vector<std::string> keys = {};  // patterns of the config keys that act (admits()); empty: all
+  const char* plain = nullptr;         // option that takes a positional argument
+  bool needs_data = false;             // data.train is mandatory
+  std::vector<std::string> keys = {};  // patterns of the accepted config keys (admits()); empty: all
 };
-const std::vector<Subcommand>& subcommands();  // in the order of --help; the first is meant when none is named
+const std::vector<Subcommand>& subcommands();  // in --help order; the first is the default
 
 // Each returns the exit code or throws gt::Error, which main prints.
 Exit run_train(const Command&);

@@ -29,15 +29,15 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kMostLine = int64_t{64} << 20;   // of text in one line
-constexpr int64_t kMostText = int64_t{256} << 20;  // of text that must be encoded or decoded as one
-constexpr int64_t kBatch = int64_t{1} << 20;       // of text a thread between two writes
+constexpr int64_t kMostLine = int64_t{64} << 20;   // bytes of text per line
+constexpr int64_t kMostText = int64_t{256} << 20;  // bytes of text encoded or decoded as a whole
+constexpr int64_t kBatch = int64_t{1} << 20;       // bytes of text per thread between two writes
 
 int thread_count(int64_t given) {
   return static_cast<int>(given > 0 ? given : std::max(1U, std::thread::hardware_concurrency()));
 }
 
-// The library trains for minutes without a word, so a thread of our own says that it is alive.
+// Prints progress from its own thread, because the library trains for minutes without output.
 class TrainProgress {
  public:
   explicit TrainProgress(const TokenizerTrainOptions& o)
@@ -67,11 +67,11 @@ class TrainProgress {
   std::condition_variable_any wake_;
   TokenizerTrainProgress now_{"read"};
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::jthread ticker_;  // last: ends first
+  std::jthread ticker_;  // last member: destroyed first
 };
 
-// Ctrl-C while a tokenizer is trained, which takes minutes in a library: nothing has been written until the end, where
-// the three files are written together.
+// Ctrl-C during tokenizer training, which spends minutes inside a library. Nothing is written until the end, when the
+// three files are written together.
 enum class TrainingState : int { kBusy, kWriting, kInterrupted };
 std::atomic<TrainingState> training_state{TrainingState::kBusy};
 
@@ -81,12 +81,12 @@ bool move_on(TrainingState to) {
 }
 
 extern "C" void on_interrupt(int n) {
-  if (!move_on(TrainingState::kInterrupted)) return;  // a moment, and all is there
+  if (!move_on(TrainingState::kInterrupted)) return;  // writing takes a moment and completes
   constexpr char kText[] = "\ngpttrain: tokenizer train: interrupted; nothing was written\n";
   _exit(write(STDERR_FILENO, kText, sizeof kText - 1) < 0 ? 128 + n : 128 + n);
 }
 
-// Signals end the training of a tokenizer for as long as it lives; afterwards they do what they did before.
+// While alive, stop signals end the process; the destructor restores the previous handlers.
 class EndTrainingOnSignals {
  public:
   EndTrainingOnSignals() {
@@ -105,7 +105,7 @@ class EndTrainingOnSignals {
   EndTrainingOnSignals(const EndTrainingOnSignals&) = delete;
   EndTrainingOnSignals& operator=(const EndTrainingOnSignals&) = delete;
 
-  // Files are written from now on. Does not return when a signal came first: its handler is ending this process.
+  // Marks the start of writing. Does not return if a signal came first: its handler is ending the process.
   static void begin_writing() {
     move_on(TrainingState::kWriting);
     while (training_state == TrainingState::kInterrupted) pause();
@@ -153,7 +153,7 @@ TokenType binary_type(const std::string& name, const Tokenizer& t) {
   return type;
 }
 
-// Encodes batches of lines on several threads; what it returns is in the order of the lines.
+// Encodes batches of lines on several threads; results are in line order.
 class LineEncoder {
  public:
   LineEncoder(const Tokenizer& tokenizer, Form form, TokenType type, int threads)
@@ -164,7 +164,7 @@ class LineEncoder {
   // Writes the tokens of the lines, `bytes` of text, to standard output.
   void flush(std::vector<std::string>& lines, int64_t bytes) {
     const size_t parts = std::min({threads(), std::max<size_t>(lines.size(), 1), static_cast<size_t>(bytes >> 16) + 1});
-    while (encoders_.size() < parts) encoders_.emplace_back(tokenizer_);  // each has a cache: not before there is work
+    while (encoders_.size() < parts) encoders_.emplace_back(tokenizer_);  // created on demand: each has a cache
     const auto work = [&](size_t k) {
       out_[k].clear();
       for (size_t i = lines.size() * k / parts; i < lines.size() * (k + 1) / parts; ++i)
@@ -204,7 +204,7 @@ class LineEncoder {
   std::vector<std::string> out_;
 };
 
-// Calls `take` with every line of every input, with its newline if it has one.
+// Calls `take` for every line of every input, including its newline if present.
 template <class F>
 void for_each_line(const std::vector<std::string>& inputs, F&& take) {
   for (const TextInput& input : expand_inputs(inputs.empty() ? std::vector<std::string>{"-"} : inputs)) {
@@ -218,7 +218,8 @@ void for_each_line(const std::vector<std::string>& inputs, F&& take) {
 }
 
 void encode_inputs(const TokenizerEncodeArgs& args, const Tokenizer& tokenizer, Form form, LineEncoder& encoder) {
-  // Binary output is the ids of the whole text. Most models may be cut after newlines; others get it as one piece.
+  // Binary output is the ids of the whole text. Most tokenizers allow splitting after newlines; others get the text as
+  // a whole.
   const bool whole = form == Form::kBinary && !tokenizer.cuts_at_lines();
   const int64_t batch = whole                         ? INT64_MAX
                         : ::isatty(STDIN_FILENO) == 1 ? 1
@@ -273,7 +274,7 @@ std::string decode_words(std::string_view line, const Tokenizer& t, bool pieces,
   return t.decode(ids);
 }
 
-// Numbers without lines, in blocks. A block ends behind a piece that is no byte of a longer character.
+// Binary ids, processed in blocks. A block ends after a piece that is not a byte of a multi-byte character.
 class BinaryDecoder {
  public:
   BinaryDecoder(const Tokenizer& tokenizer, TokenType type) : tokenizer_(tokenizer), type_(type) {}

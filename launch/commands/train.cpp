@@ -16,11 +16,11 @@
 namespace gt {
 namespace {
 
-// A run beside the one that the config describes: its own folder, nothing to resume, a rate that grows evenly.
+// Turns the run into a range test: its own folder, no resume, a rate that grows steadily.
 void make_range_test(TrainRun& run) {
   Config& c = run.loaded.config;
   if (c.schedule.type != "lr_range_test") {
-    constexpr double kBegin = 0.01, kEnd = 10;  // of optim.lr
+    constexpr double kBegin = 0.01, kEnd = 10;  // factors of optim.lr
     c.schedule = ScheduleConfig{};
     c.schedule.type = "lr_range_test";
     c.schedule.start_lr = kBegin * c.optim.lr;
@@ -33,7 +33,7 @@ void make_range_test(TrainRun& run) {
   run.range_test = run.force = true;
 }
 
-// The command that would start the run.
+// Returns the command that would start the run.
 Command without_dry_run(Command command) {
   std::erase_if(command.words, [](const std::string& w) { return w == "--dry-run" || w == "--dry_run"; });
   return command;

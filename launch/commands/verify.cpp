@@ -1,5 +1,5 @@
-// gpttrain verify: proves a layout. The user's model is made small, trained for a few steps by one rank and by the
-// layout, and everything that must be equal is compared.
+// gpttrain verify: validates a layout. Trains a shrunk version of the user's model for a few steps on one rank and on
+// the layout, and compares everything that must be equal.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-// The small model, with everything derived. A rule that it breaks would be broken by the given one too.
+// Returns the shrunk, checked config. A rule that it violates would be violated by the given config too.
 Config small_config(const Config& given, const ShrinkGoal& goal, std::vector<std::string>& notes) {
   const CheckedLayout small = check_layout(shrink(given, goal, notes), {});
   Problems all;
@@ -66,8 +66,7 @@ Verdict of_device(Verdict v) {
   return v;
 }
 
-// Layouts on the device that training would use, one for all ranks of this process; what they are held against comes
-// from the CPU.
+// Runs layouts on the device that training would use, shared by all ranks of this process; references run on the CPU.
 class OnDevice {
  public:
   explicit OnDevice(const Config& c) : backend_(choose_backend(c)) {
@@ -92,7 +91,7 @@ Exit verify_threads(const Config& c, const VerifyArgs& args) {
   return tell(c, OnDevice(c).check(verifier, c));
 }
 
-// The ranks that a launcher started train; rank 0 knows what is right and says so, and all leave with its verdict.
+// Launched ranks train; rank 0 has the reference and prints the result, whose exit code all ranks return.
 Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory) {
   GT_REQUIRE(c.device.gemm_tune != "auto", Exit::kUsage, "device.gemm_tune: auto: verify times nothing when ranks are ",
              "processes. Give it the table of a run, RUN/gemm-plans-1.txt, with --device.gemm_plans");
@@ -113,7 +112,7 @@ Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory)
   return static_cast<Exit>(code);
 }
 
-// `n` of them, drawn by the seed, in their order.
+// Returns `n` of them, drawn by the seed, in the original order.
 std::vector<Config> sample_of(std::vector<Config> all, int64_t n, uint64_t seed) {
   const auto total = static_cast<int64_t>(all.size());
   if (n == 0 || n >= total) return all;
@@ -202,10 +201,10 @@ Exit run_verify(const Command& command) {
   Config base = given;
   if (args.matrix) base.parallel = ParallelConfig(), base.parallel.dp = 1;
   const Config small = small_config(base, goal, notes);
-  // A parent that is about to start ranks leaves the talking to rank 0.
+  // A parent about to start ranks leaves the output to rank 0.
   const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != "threads";
   if (speaks && !starts) write_out(heading(small, notes, goal.steps));
-  set_cpu_may_spin(false);  // more threads than cores are the rule here
+  set_cpu_may_spin(false);  // more threads than cores are normal here
   const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
   if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
   if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));

@@ -1,6 +1,6 @@
-// gpttrain bench: measured throughput of the given config on synthetic tokens, by one fixed method: warm-up steps, then
-// each step timed; medians count, held against the data sheet and against the roofline. Everything of a training step
-// is inside (norm, clipping, optimizer); files and logs are outside.
+// gpttrain bench: training throughput of a config on synthetic tokens. Method: warm-up steps, then each step is timed
+// and medians are reported, relative to data-sheet peaks and the roofline. Includes all of a training step (norm,
+// clipping, optimizer), excludes files and logs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,11 +22,11 @@
 namespace gt {
 namespace {
 
-// How long to measure. What the user leaves open depends on the device: its first steps make plans and graphs, and
-// spreads of short runs say little.
+// Length of the measurement. The default depends on the device: a GPU's first steps build plans and graphs, and the
+// spread of a short run means little.
 struct Length {
   int64_t warmup, steps;
-  double seconds;  // at least, beside the steps
+  double seconds;  // minimum, in addition to steps
   Length(const BenchArgs& args, DeviceKind kind) {
     const bool cpu = kind == DeviceKind::kCpu;
     warmup = args.warmup >= 0 ? args.warmup : cpu ? 5 : 20;
@@ -58,7 +58,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
     const bool behind = computes_behind(*backend.device);
     mesh.world().barrier();
-    double before = now();  // end to end: an update may go on behind the results of its step
+    double before = now();  // end to end: an update may still run after its step's results are available
     for (int64_t k = -length.warmup;; ++k) {
       if (k == 0) {
         waited = loader.wait_seconds();

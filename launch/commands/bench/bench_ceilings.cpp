@@ -1,7 +1,7 @@
-// gpttrain bench ceilings: what the device does at most with the ops of this program, in the type that the config's
-// linears have: products of large squares, a copy of device memory, attention at the model's heads and length. Inputs
-// are normally distributed (constant ones let a GPU clock higher); a load of two seconds comes first; medians of 30
-// count. Kept for training to hold its own speed against (launch/observe/utilization.h).
+// gpttrain bench ceilings: measured peaks of the device with this program's ops, in the dtype of the config's linear
+// layers: large square GEMMs, a device memory copy, attention at the model's heads and length.
+// Inputs are normally distributed (constant ones let a GPU clock higher); two seconds of load come first; medians of 30
+// runs. Stored, so that training can report its speed relative to them (launch/observe/utilization.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kLoadSeconds = 2;
 
-// FLOP/s of C = A B^T, all of n x n.
+// FLOP/s of C = A B^T, all n x n.
 double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
   std::vector<Buffer> held;
   const Gemm g{.a = b.normal({n, n}, t, held),
@@ -35,7 +35,7 @@ double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
   return flops / b.median(work);
 }
 
-// The same of numbers of 8 bits, whose result is of `t`.
+// Same for FP8 inputs with a result of dtype `t`.
 double product_fp8(const DeviceBench& b, int64_t n, DType t) {
   std::vector<Buffer> held;
   const GemmFp8 g{.a = b.normal({n, n}, DType::kF8E4M3, held),
@@ -48,13 +48,13 @@ double product_fp8(const DeviceBench& b, int64_t n, DType t) {
   return flops / b.median([&] { b.ops().gemm_fp8(g, b.stream()); });
 }
 
-// Whether the device itself multiplies numbers of 8 bits; a CPU computes what they would give.
+// Returns whether the device has FP8 GEMMs. The CPU backend only emulates their results.
 bool multiplies_fp8(const DeviceBench& b, int index, DType t) {
   return b.backend().kind != DeviceKind::kCpu && size_of(t) == 2 &&
          (b.backend().fp8_obstacle == nullptr || b.backend().fp8_obstacle(index).empty());
 }
 
-// Bytes/s, read and written.
+// Bytes/s, read plus written.
 double copies(const DeviceBench& b) {
   std::vector<Buffer> held;
   const int64_t bytes = int64_t{b.small() ? 256 : 4096} << 20;
@@ -63,7 +63,7 @@ double copies(const DeviceBench& b) {
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
-// FLOP/s of causal attention, halves of the square that a row does not see left out; of the backward five products.
+// FLOP/s of causal attention, without the masked half; the backward counts five GEMMs.
 void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilings& c) {
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;

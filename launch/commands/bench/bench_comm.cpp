@@ -1,8 +1,7 @@
-// gpttrain bench comm: what the groups of a layout move between ranks, on the backend that training would take: every
-// collective and the messages of pipeline neighbours, by size. All groups of one kind work at once, as they do in a
-// step. `moves` is bytes of the full tensor over time; `wire` counts what each rank has to send at least, so that it
-// compares with the rate of a link whatever the size of the group (nccl-tests calls it busbw: all_reduce 2(n-1)/n,
-// all_gather and reduce_scatter (n-1)/n).
+// gpttrain bench comm: bandwidth of a layout's groups, on the backend that training would use: every collective and the
+// messages of pipeline neighbours, by size. All groups of one kind run concurrently, as in a step.
+// `moves` is bytes of the full tensor over time. `wire` counts the minimum that each rank has to send, for comparison
+// with link rates at any group size (nccl-tests' busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kLeast = 4 << 10;  // bytes of the smallest tensor; each size is four times the one before
+constexpr int64_t kLeast = 4 << 10;  // smallest tensor in bytes; each size is four times the previous one
 constexpr double kEnoughSeconds = 0.2;
 constexpr size_t kLeastRuns = 5, kMostRuns = 200;
 
@@ -39,7 +38,7 @@ struct Measured {
   int ranks;
   Motion motion;
   int64_t bytes;
-  Spread seconds;  // of a call, on the slowest rank
+  Spread seconds;  // per call, on the slowest rank
   double wire() const { return wire_share(motion, ranks) * static_cast<double>(bytes) / seconds.median; }
 };
 
@@ -52,7 +51,7 @@ class CommBench {
     api_.zero(received_.data(), received_.bytes(), s);
   }
 
-  // Collective over the world, also of ranks whose group of this kind has one member.
+  // Collective over the world, including ranks whose group of this kind has one member.
   Measured measure(const Mesh::Named& named, Motion motion, int64_t bytes) {
     std::vector<double> seconds;
     double spent = 0;
@@ -62,7 +61,7 @@ class CommBench {
       move(*named.group, motion, bytes);
       api_.synchronize(stream_);
       const double taken = slowest(world_, now() - begin);
-      if (k < 0) continue;  // connections, staging
+      if (k < 0) continue;  // warm-up: connections, staging buffers
       seconds.push_back(taken);
       spent += taken;
       if (seconds.size() >= kMostRuns || (seconds.size() >= kLeastRuns && spent >= kEnoughSeconds)) break;

@@ -1,5 +1,5 @@
-// gpttrain bench data: how fast the loaders of a layout bring microbatches to their devices when nothing is computed in
-// between: whether data can ever be what a step waits for. The same files, order, ranks and threads as in training.
+// gpttrain bench data: rate at which a layout's loaders deliver microbatches to their devices without computation,
+// which shows whether a step can become data-bound. Same files, order, ranks and threads as in training.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -34,7 +34,7 @@ void each_record(const std::string& path, const std::function<void(const Json&)>
   }
 }
 
-// Whether two values are equal in all that both of them have.
+// Returns whether two values are equal on all keys that both have, recursively.
 bool agree(const Json& a, const Json& b) {
   if (!a.is_object() || !b.is_object()) return a == b;
   for (const auto& [key, value] : a.items())

@@ -1,7 +1,7 @@
-// gpttrain bench ops, bench gemm: every op of a step of the config, alone, on the device of the config: how long a call
-// takes, what it reaches, and how that compares with its ceilings; summed by class beside the roofline. Calls are
-// queued back to back and timed together, so what the host takes for a call shows where the device is faster than that.
-// Weights are packed before the clock starts; whole steps are the business of `gpttrain bench`.
+// gpttrain bench ops, bench gemm: every op of a step of the config, timed alone on the config's device. Prints time per
+// call, achieved rates and their share of the ceilings, with totals by class beside the roofline.
+// Calls are enqueued back to back and timed together, so the host time per call shows for ops that are faster than
+// that. Weights are packed before timing; `gpttrain bench` times whole steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,11 +24,11 @@ namespace {
 constexpr double kBatchSeconds = 2e-3, kEnoughSeconds = 0.3;
 constexpr size_t kLeastSamples = 3, kMostSamples = 15;
 
-// Seconds of one call.
+// Seconds per call.
 Spread time_call(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
   const OpReplay replay(call, bench, vocab);
   const auto once_more = [&] { replay(); };
-  bench.timed(once_more);  // plans, packed weights, scratch
+  bench.timed(once_more);  // warm-up: plans, packed weights, scratch
   const double once = bench.timed(once_more);
   const int batch = static_cast<int>(std::clamp(std::ceil(kBatchSeconds / std::max(once, 1e-7)), 1., 200.));
   std::vector<double> seconds;

@@ -1,5 +1,5 @@
-// gpttrain bench peer: this program and another trainer in turn, A B A B, each a fresh process, and the ratio of their
-// speeds. Machines drift; what one pair says about a ratio, the other pairs have to confirm.
+// gpttrain bench peer: ratio of the speeds of this program and another trainer, run alternately (A B A B), each in a
+// fresh process. Machines drift, so several pairs have to agree on the ratio.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ struct Ran {
   std::string out;
   int status = 0;
 };
-// Standard output and error together, by the shell.
+// Returns standard output and error of a shell command.
 Ran run_shell(const std::string& command) {
   Ran r;
   FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -48,7 +48,7 @@ std::string tail(const std::string& text) {
   return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
 }
 
-// Share of this machine's processors that is idle, over a short while; NaN where that cannot be read.
+// Returns the idle fraction of this machine's processors over a short interval; NaN if unreadable.
 double idle_share() {
   const auto read = [](double* idle, double* all) {
     std::ifstream in("/proc/stat");
@@ -70,8 +70,8 @@ double idle_share() {
   return (idle[1] - idle[0]) / std::max(1., all[1] - all[0]);
 }
 
-// The CUDA backend, or nullptr. Loading it sets variables that suit this program (kernels/cuda/table.cpp): here they
-// are taken back, for the peer is to find what the user gave it.
+// Returns the CUDA backend, or nullptr. Loading it sets environment variables for this program
+// (kernels/cuda/table.cpp). They are unset again here, so that the baseline inherits the user's environment.
 const Backend* cuda_in_this_environment() {
   std::set<std::string> before;
   const auto names = [](auto take) {
@@ -87,7 +87,7 @@ const Backend* cuda_in_this_environment() {
   return cuda;
 }
 
-// The devices that either side computes on, as far as that is known from here: those that one of our ranks takes.
+// Monitors the devices of both sides, as far as known: the devices that our ranks on this machine use.
 class Watches {
  public:
   explicit Watches(const Config& c) {
@@ -96,7 +96,7 @@ class Watches {
     const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
     for (int k = 0; k < devices; ++k) watches_.push_back(std::make_unique<ConditionsWatch>(backend, k));
   }
-  // While `run` computes: a run also starts, loads and ends, with the device idle.
+  // Monitors while `run` executes; start, load and end of a run leave the device idle.
   template <class Run>
   auto during(Run run) {
     for (const auto& w : watches_) w->start();
@@ -118,7 +118,7 @@ class Watches {
   std::vector<ConditionsSummary> seen_;
 };
 
-// Under a pair's line; nothing where nothing is known.
+// Text below a pair's line; empty if nothing is known.
 std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& seen) {
   std::string text = conditions_text(seen, "device");
   if (text.empty()) return "";
@@ -151,7 +151,7 @@ class Duel {
   Duel(const Duel&) = delete;
   Duel& operator=(const Duel&) = delete;
 
-  // Tokens a second, medians of the steps.
+  // Returns tokens per second, the median over the steps.
   double own() {
     const Ran r = watches_.during([&] { return run_shell(own_); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
@@ -175,7 +175,7 @@ class Duel {
   }
   const std::string& own_command() const { return own_; }
   const std::string& format() const { return format_; }
-  size_t steps() const { return steps_; }  // of the peer's last run
+  size_t steps() const { return steps_; }  // of the baseline's last run
   const nlohmann::json& last() const { return last_; }
   const Watches& watches() const { return watches_; }  // of the last run
 

@@ -67,7 +67,7 @@ Json libraries_json() {
   return out;
 }
 
-constexpr double kHostBound = 0.02;  // idle parts of a step below are not worth a word
+constexpr double kHostBound = 0.02;  // smaller idle fractions are not reported
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 

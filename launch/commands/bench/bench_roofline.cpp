@@ -1,5 +1,5 @@
-// gpttrain bench roofline: the least time that a step of the config can take, op by op. Needs no device: the ops come
-// from a step on the null backend, the rates from gpttrain bench ceilings, a file, or planning constants.
+// gpttrain bench roofline: lower bound on the step time of a config, op by op. Needs no device: ops are recorded from a
+// step on the null backend; rates come from gpttrain bench ceilings, a file, or planning constants.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace gt {
 namespace {
 
-// Of the device that the config would run on, where its ceilings are kept.
+// Returns the stored ceilings of the device that the config would run on.
 std::optional<Ceilings> kept_ceilings(const Config& c, DType t) {
   std::string why;
   if (c.device.kind != "cpu")
@@ -40,7 +40,7 @@ Exit run_bench_roofline(const Command& command) {
   const auto& args = command.get<RooflineArgs>();
   Config c = command.loaded.config;
   const Ceilings ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
-  if (ceilings.planned) c.device.kind = "cuda";  // the step that a GPU would do
+  if (ceilings.planned) c.device.kind = "cuda";  // op list of a GPU step
   const EngineOptions o = engine_options(c, 1);
   const MeshShape shape = mesh_shape(c);
   const StepRoofline roof = step_roofline(o, shape, ceilings);

@@ -6,15 +6,15 @@
 
 namespace gt {
 
-// Of the same unit as what was measured. mad: median of the distances from the median. NaN of nothing.
+// In the unit of the measurements. mad: median absolute deviation from the median. NaN for no measurements.
 struct Spread {
   double median = 0, p10 = 0, p90 = 0, mad = 0;
 };
 Spread spread_of(std::vector<double> measured);
-// What a `share` of the numbers lies below; between two of them, on the line that joins them. Not of nothing.
+// Returns the quantile `share`, linearly interpolated. Requires: not empty.
 double quantile(std::vector<double> measured, double share);
 
-// Of what each rank measured, the largest, on all of them. Collective.
+// Returns the maximum over all ranks, on all ranks. Collective.
 double slowest(ProcessGroup& world, double seconds);
 
 }  // namespace gt

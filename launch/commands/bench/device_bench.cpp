@@ -14,7 +14,7 @@ Tensor DeviceBench::normal(Shape shape, DType t, std::vector<Buffer>& held) cons
 
 void DeviceBench::fill_normal(const Tensor& out) const {
   if (size_of(out.dtype) == 1) return fill_codes(out);
-  constexpr int64_t kPiece = 1 << 20;  // repeated
+  constexpr int64_t kPiece = 1 << 20;  // elements generated, then repeated
   const int64_t n = out.numel(), piece = std::min(n, kPiece);
   if (static_cast<int64_t>(numbers_.size()) < piece) {
     numbers_.resize(static_cast<size_t>(piece));

@@ -1,5 +1,5 @@
-// What measurements of ops share: one device and its stream, tensors of normal numbers there (constant ones let a GPU
-// clock higher), medians of timed runs.
+// Common base of op measurements: a device and its stream, tensors of normally distributed values (constant ones let a
+// GPU clock higher), medians of timed runs.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -16,20 +16,21 @@ class DeviceBench {
   DeviceBench(const Backend& backend, int index, int threads)
       : backend_(backend), stream_(*backend.device, index, threads), small_(backend.kind == DeviceKind::kCpu) {}
 
-  bool small() const { return small_; }  // a CPU: sizes that take seconds there
+  bool small() const { return small_; }  // CPU: use sizes that take seconds there
   const OpTable& ops() const { return *backend_.ops; }
   const Backend& backend() const { return backend_; }
   Stream stream() const { return stream_; }
 
-  // The buffer holds the tensor's memory. Normal numbers: f32, bf16, f16, or of 8 bits, as codes of such numbers.
+  // Allocates tensors whose memory is appended to `held`. normal(): f32, bf16, f16, or FP8, quantized from normal
+  // values.
   Tensor normal(Shape, DType, std::vector<Buffer>& held) const;
   Tensor empty(Shape, DType, std::vector<Buffer>& held) const;
   Tensor constant(float, Shape, std::vector<Buffer>& held) const;  // f32
   void fill_normal(const Tensor&) const;                           // f32, bf16, f16
 
-  // Seconds of a call, the median of `runs`, after three more; the device has nothing else to do. A run is one call, or
-  // as many short ones behind each other as take kRunSeconds: queueing the first and waiting for the last, tens of
-  // microseconds, must not count.
+  // Returns the median seconds of a call over `runs` runs after three warm-up calls, with the device otherwise idle. A
+  // run is one call, or as many back-to-back calls as fill kRunSeconds, so that launch and synchronization overhead
+  // (tens of microseconds) is negligible.
   template <class Work>
   double median(Work work, int runs = 30) const {
     timed(work);
@@ -44,7 +45,7 @@ class DeviceBench {
     std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
     return seconds[static_cast<size_t>(runs) / 2];
   }
-  // From the first call of `work` to the end of what it queued.
+  // Seconds from the call of `work` to the completion of what it enqueued.
   template <class Work>
   double timed(Work work) const {
     const double begin = seconds_now();
@@ -60,7 +61,7 @@ class DeviceBench {
   const Backend& backend_;
   OpenStream stream_;
   bool small_;
-  mutable std::vector<float> numbers_;  // normal ones, as many as were needed so far
+  mutable std::vector<float> numbers_;  // cache of normal values
 };
 
 }  // namespace gt

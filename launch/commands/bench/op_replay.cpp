@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
 
-// Values of tensors for which normal numbers would be none that training has.
+// Writes values into tensors for which normal values would be unrealistic.
 class Values {
  public:
   explicit Values(const DeviceBench& bench) : bench_(bench) {}
@@ -42,13 +42,19 @@ class Values {
   const DeviceBench& bench_;
 };
 
-// Operands of any op, by name.
+// Sets the operands of any op by name.
 template <class Args>
 void settle(Args& args, const Values& v) {
   static const std::map<std::string_view, std::vector<float>> kUsual = {
-      // rate, beta1, two corrections, gradient's factor, not skipped, ..., beta2
+      // lr, beta1, two bias corrections, gradient factor, not skipped, ..., beta2
       {"scalars", {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0}},
-      {"rstd", {1}}, {"lse", {7}}, {"stats", {1}}, {"seed", {1e-4f}}, {"amax", {5}}, {"limits", {4}}, {"a_scale", {1}},
+      {"rstd", {1}},
+      {"lse", {7}},
+      {"stats", {1}},
+      {"seed", {1e-4f}},
+      {"amax", {5}},
+      {"limits", {4}},
+      {"a_scale", {1}},
       {"b_scale", {1}}};
   each_operand(args, [&](const char* name, const Tensor& t, OperandRole) {
     if (const auto it = kUsual.find(name); it != kUsual.end()) v.put(t, it->second);
@@ -94,7 +100,7 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
   bench.backend().device->synchronize(bench.stream());
 }
 
-// Segments like those of the step, every tensor of theirs on memory of its own.
+// Returns a copy of the step's segment table whose tensors have memory of their own.
 SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments) {
   const Values values(bench_);
   const auto give = [&](auto*& p, int64_t count, DType type, bool positive) {

@@ -1,4 +1,4 @@
-// A recorded call (launch/engine/step_ops.h) made again on memory of its own: to time it alone.
+// Replays a recorded op call (launch/engine/step_ops.h) on its own memory, to time it alone.
 #pragma once
 #include <vector>
 
@@ -10,13 +10,13 @@ namespace gt {
 
 class OpReplay {
  public:
-  // Gives every tensor of the call room and values like those of training: normal numbers; ids below `vocab`, low ones
-  // more often, as words are; statistics and second moments above 0; a step that is not skipped. Throws kUsage when the
-  // device has no room.
+  // Allocates every tensor of the call with values like those in training: normally distributed; ids below `vocab`,
+  // skewed to low ones as words are; positive statistics and second moments; a step that is not skipped. Throws kUsage
+  // if the device lacks memory.
   OpReplay(const OpCall&, const DeviceBench&, int64_t vocab);
   OpReplay(const OpReplay&) = delete;
   OpReplay& operator=(const OpReplay&) = delete;
-  // Queues it, by the backend's own kernel.
+  // Enqueues the op with the backend's own kernel.
   void operator()() const;
 
  private:

@@ -41,7 +41,7 @@ std::vector<double> peer_rates(const std::string& output, const std::vector<Peer
       } catch (const std::exception&) {
         fail(Exit::kUsage, "--pattern ", f.pattern, ": found \"", m[1].str(), "\", which is no number, in: ", line);
       }
-      if (value <= 0) continue;  // rounded to nothing
+      if (value <= 0) continue;  // rounded to zero
       if (f.unit == PeerFormat::Unit::kRate)
         rates.push_back(value);
       else

@@ -1,21 +1,21 @@
-// What another trainer printed about its steps.
+// Parser for the step lines that a baseline trainer prints.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace gt {
 
-// A line of a step, and what its first group says: seconds, milliseconds, or tokens a second.
+// Pattern of a step line; its first group is in seconds, milliseconds, or tokens per second.
 struct PeerFormat {
   std::string name, pattern;
   enum class Unit { kSeconds, kMilliseconds, kRate } unit = Unit::kMilliseconds;
 };
-// Of llm.c on GPUs and on CPUs, and of llmq (fields `ms |` and `took`, `time:`), and of scripts that end in
-// "N tokens/s", as tests/bench/torch_gpt2.py does.
+// Formats of llm.c (GPU and CPU), of llmq (fields `ms |` and `took`, `time:`), and of scripts that end in "N tokens/s"
+// such as tests/bench/torch_gpt2.py.
 const std::vector<PeerFormat>& peer_formats();
 
-// Tokens a second of each step that `output` tells of, by the first of the formats that finds any; in *found which.
-// tokens: of a step. Empty: none does.
+// Returns tokens per second of each step in `output`, parsed with the first format that matches, named in *found.
+// `tokens`: tokens per step. Empty if no format matches.
 std::vector<double> peer_rates(const std::string& output, const std::vector<PeerFormat>& formats, double tokens,
                                std::string* found);
 

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kBoundaryTag = 1;
 
-// A backend's ops, with products whose rows do not depend on how many there are: a token alone gets the bits that it
-// gets among others.
+// The backend's op table with GEMMs whose rows do not depend on the number of rows. Decoding a token alone is then
+// bitwise identical to decoding it in a batch.
 const OpTable& ops_by_rows(const OpTable& inner) {
   static const OpTable* to = nullptr;
   static OpTable table;
@@ -27,7 +27,7 @@ const OpTable& ops_by_rows(const OpTable& inner) {
   return table;
 }
 
-// Rows of a forward pass: a whole context, or a token of each sequence.
+// Maximum rows of a forward pass: a full context, or one token per sequence.
 int64_t most_rows(const LoadedModel& m, int64_t sequences) { return std::max(m.config.model.seq, sequences); }
 
 int64_t local_columns(const LoadedModel& m) {
@@ -35,7 +35,7 @@ int64_t local_columns(const LoadedModel& m) {
   return padded_vocab(m.config.model.vocab, tp) / tp;
 }
 
-// What an evaluation of as many tokens takes, loss and all, and the logits of one token of each sequence.
+// Activation memory of evaluating as many tokens, including the loss, plus the logits of one token per sequence.
 int64_t arena_bytes(const LoadedModel& m, int64_t sequences) {
   EngineOptions o = m.engine->options();
   o.micro_batch = (most_rows(m, sequences) + o.model.seq - 1) / o.model.seq;
@@ -114,7 +114,7 @@ void Decoder::run(std::span<Sequence* const> sequences) {
   if (!last.empty()) run_last(last, results);
 }
 
-// Tokens, positions and sequences of the next forward pass, from staged_.
+// Copies token ids, positions and sequence slots of the next forward pass from staged_ to the device.
 MicroBatch Decoder::tokens(int64_t batch, int64_t seq) {
   const int64_t n = batch * seq, bytes = n * size_of(DType::kI32);
   m_.backend->device->copy(inputs_.data(), staged_.data(), 3 * bytes, m_.stream);
@@ -127,7 +127,7 @@ MicroBatch Decoder::tokens(int64_t batch, int64_t seq) {
   return mb;
 }
 
-// The whole window of a sequence.
+// Processes the whole window of a sequence.
 void Decoder::run_whole(const Sequence& s, size_t result) {
   const auto n = static_cast<int64_t>(s.ids.size()) - s.begin;
   std::copy(s.ids.end() - n, s.ids.end(), staged_.data());
@@ -151,7 +151,7 @@ void Decoder::run_last(std::span<Sequence* const> sequences, std::span<const siz
   forward(mb, results);
 }
 
-// Through all pipeline stages; the last row of each sequence becomes logits.
+// Runs all pipeline stages; the last row of each sequence is projected to logits.
 void Decoder::forward(const MicroBatch& mb, std::span<const size_t> results) {
   ProcessGroup& pp = m_.mesh->group(Axis::kPp);
   tape_.reset();
@@ -169,7 +169,7 @@ void Decoder::forward(const MicroBatch& mb, std::span<const size_t> results) {
   collect(stage_.logits(tape_, n == rows ? x.value : x.value.slice(rows - n, n)), results);
 }
 
-// Columns of all tp ranks, side by side, on the host.
+// Gathers the logit columns of all TP ranks on the host.
 void Decoder::collect(Tensor logits, std::span<const size_t> results) {
   const int64_t tp = m_.mesh->size(Axis::kTp), n = logits.shape.rows(), columns = logits.shape.cols();
   const Tensor all = tp == 1 ? logits : gathered_.tensor({tp, n, columns}, DType::kF32);

@@ -1,5 +1,5 @@
-// Next-token logits of sequences that grow: a prompt is computed once, then each token alone, with the keys and values
-// of those before it in a cache. Runs on every rank of a tp x pp group alike; data-parallel replicas are independent.
+// Incremental decoding: next-token logits with a KV cache. The prompt is processed once, then one token at a time. Runs
+// identically on every rank of a tp x pp group; data-parallel replicas are independent.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace gt {
 
-// Keys and values of the blocks of a stage, on its device.
+// KV cache of the blocks of a stage, on its device.
 class KvCache {
  public:
   KvCache(const ModelStage&, int64_t sequences, int64_t positions, Device, const DeviceApi&);
@@ -22,26 +22,26 @@ class KvCache {
   std::vector<KvLayer> layers_;
 };
 
-// One of the sequences that a Decoder holds. Owned by the caller, who appends to ids.
+// Sequence decoded by a Decoder. Owned by the caller, who appends to ids.
 struct Sequence {
-  int64_t slot = 0;  // of the cache, below the decoder's `sequences`
+  int64_t slot = 0;  // cache slot, below the decoder's `sequences`
   std::vector<int32_t> ids;
-  int64_t begin = 0, cached = 0;  // the cache holds keys and values of ids [begin, cached)
+  int64_t begin = 0, cached = 0;  // the cache holds K and V of ids [begin, cached)
 };
 
 class Decoder {
  public:
-  // sequences: most of them at a time. cached: false recomputes everything for every token, which gives the same bits
-  // on a CPU. shift: tokens by which the window moves on, up to the context; 0: an eighth of it. kUsage for a longer
-  // one. The model outlives the decoder; its options are those of Products::kHalf.
+  // `sequences`: maximum number at a time. `cached` false: recompute the whole window for every token; bitwise
+  // identical on a CPU. `shift`: tokens by which a full window advances, at most the context length (else kUsage); 0:
+  // an eighth of it. Requires: the model outlives the decoder and was loaded with Products::kHalf.
   Decoder(LoadedModel&, int64_t sequences, bool cached = true, int64_t shift = 0);
 
-  // Computes the logits that follow the last token of each sequence, which has at least one. A sequence longer than the
-  // model's context is read through a window that begins at a multiple of `shift`, from position 0: positions are
-  // absolute, so that no cached key survives its move. Collective over tp and pp: the same sequences on every rank.
+  // Computes the logits after the last token of each sequence (at least one token). A sequence longer than the context
+  // is read through a window that begins at a multiple of `shift` and restarts at position 0. Positions are absolute,
+  // so moving the window invalidates its cache. Collective over tp and pp, with equal sequences on every rank.
   void run(std::span<Sequence* const> sequences);
 
-  // Of the i-th sequence of the last run, [vocabulary]: on ranks of the last pipeline stage, else empty.
+  // Returns the logits [vocabulary] of sequence i of the last run; empty except on ranks of the last pipeline stage.
   std::span<const float> logits(size_t i) const;
 
  private:
@@ -57,10 +57,10 @@ class Decoder {
   const bool cached_;
   const int64_t context_, vocab_, shift_;
   KvCache cache_;
-  Buffer inputs_;               // tokens, positions, sequences
-  HostArray<int32_t> staged_;   // written for the device
-  Buffer boundary_, gathered_;  // from the stage before; logits of all tp ranks
-  HostArray<float> parts_;      // likewise, on the host
+  Buffer inputs_;               // token ids, positions, sequence slots
+  HostArray<int32_t> staged_;   // host copy of inputs_
+  Buffer boundary_, gathered_;  // input from the previous stage; logits gathered over tp
+  HostArray<float> parts_;      // host copy of gathered_
   std::vector<float> logits_;   // [sequences of the last run, vocabulary]
   Arena arena_;
   Pool pool_;

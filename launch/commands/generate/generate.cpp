@@ -1,5 +1,6 @@
-// gpttrain generate: texts from a checkpoint, on any layout. Every rank of a tp x pp group makes the same texts; the
-// one that has the logits draws the tokens and passes them on. Data-parallel replicas share out the texts.
+// gpttrain generate: texts from a checkpoint, on any layout. Every rank of a tp x pp group processes the same texts;
+// the rank that has the logits samples the tokens and broadcasts them. Texts are distributed over data-parallel
+// replicas.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -30,16 +31,16 @@ Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
   return Tokenizer::from_bytes(copy, model.step_dir + "/tokenizer.model");
 }
 
-// A text on its way.
+// A text being generated.
 struct Writing {
-  size_t index;  // of the job's texts
+  size_t index;  // index among all texts of the job
   const std::string& prompt;
   Sequence sequence;
   TextStream stream;
   StopStrings stop;
-  std::string text = {};  // behind the prompt, as far as it is final
+  std::string text = {};  // final text after the prompt
   int64_t tokens = 0;
-  const char* ended = nullptr;  // why: eod, stop, length, interrupted
+  const char* ended = nullptr;  // reason: eod, stop, length, interrupted
 
   Writing(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops)
       : index(i), prompt(p), stream(t), stop(stops) {
@@ -47,10 +48,10 @@ struct Writing {
     sequence.ids = t.encode(p);
     for (const int32_t id : sequence.ids) stream.push(id);
     stream.finish();
-    if (sequence.ids.empty()) sequence.ids.push_back(t.eod());  // a document begins after the end of another
+    if (sequence.ids.empty()) sequence.ids.push_back(t.eod());  // a document begins after the EOD of another
   }
 
-  // Returns the text that became final.
+  // Appends a token; returns the text that became final.
   std::string add(int32_t id, const Tokenizer& t, int64_t most) {
     std::string shown;
     if (id == t.eod()) {
@@ -71,7 +72,7 @@ struct Writing {
   }
 };
 
-// What is printed: texts in their order, a lone one as it grows.
+// Output format: texts in order, or streamed if there is only one.
 class Printer {
  public:
   Printer(const GenerateArgs& args, size_t texts) : json_(args.json), samples_(args.num_samples), texts_(texts) {}
@@ -100,7 +101,7 @@ void show(const std::string& text) {
   flush_out();
 }
 
-// The texts of one replica.
+// Generates the texts of one replica.
 class Writer {
  public:
   Writer(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
@@ -117,7 +118,7 @@ class Writer {
         decoder_(m, batch_, !args.no_cache, args.shift),
         done_(total_) {}
 
-  // Returns true when all texts were written, false after an interruption.
+  // Returns true if all texts were generated, false after an interruption.
   bool run() {
     next_ = replica_;
     for (int64_t slot = batch_; slot-- > 0;) free_.push_back(slot);
@@ -158,7 +159,7 @@ class Writer {
     std::erase_if(writing_, [](const auto& w) { return w->ended != nullptr; });
   }
 
-  // A token for each text, the same on every rank of the replica, and whether somebody asked for a stop.
+  // Returns one token per text, equal on every rank of the replica, then whether a stop was requested.
   std::vector<int32_t> draw() {
     std::vector<int32_t> ids(writing_.size() + 1);
     ProcessGroup &tp = m_.mesh->group(Axis::kTp), &pp = m_.mesh->group(Axis::kPp);
@@ -168,8 +169,7 @@ class Writer {
       for (size_t i = 0; tp.rank() == 0 && i < writing_.size(); ++i) {
         const Writing& w = *writing_[i];
         const double u = philox(key_, static_cast<uint64_t>(w.tokens), w.index)[0] * 0x1p-32;
-        const auto pieces =
-            static_cast<size_t>(tokenizer_.vocab());  // padding of the vocabulary behind them has no text
+        const auto pieces = static_cast<size_t>(tokenizer_.vocab());  // vocabulary padding has no text
         ids[i] = sample_token(decoder_.logits(i).first(pieces), options, u);
       }
       ids.back() = stop_requested() ? 1 : 0;
@@ -179,7 +179,7 @@ class Writer {
     return ids;
   }
 
-  // The text is complete. Without replicas it is printed once all before it are.
+  // Completes a text. Without replicas it is printed once all earlier ones are complete.
   void end(Writing& w, const char* why) {
     const std::string rest = w.finish(why);
     if (printer_.streams()) {
@@ -191,7 +191,7 @@ class Writer {
     for (; printed_ < total_ && done_[printed_]; ++printed_) show(*done_[printed_]), done_[printed_]->clear();
   }
 
-  // Texts of all replicas, by the first rank.
+  // Prints the texts of all replicas on the first rank.
   void print_all() {
     if (!m_.mesh->first_stage() || m_.mesh->coord(Axis::kTp) != 0) return;
     ProcessGroup& dp = m_.mesh->group(Axis::kDp);
@@ -210,9 +210,9 @@ class Writer {
   const uint64_t key_;
   const Printer printer_;
   Decoder decoder_;
-  std::vector<std::optional<std::string>> done_;  // printed form of complete texts
+  std::vector<std::optional<std::string>> done_;  // formatted complete texts
   std::vector<std::unique_ptr<Writing>> writing_;
-  std::vector<int64_t> free_;  // slots of the cache
+  std::vector<int64_t> free_;  // free cache slots
   size_t next_ = 0, printed_ = 0;
   bool interrupted_ = false;
 };

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostBytes = 64 << 20;
-constexpr size_t kMostArgument = 100'000;  // bytes of a word of a command line: Linux takes 128 KiB
+constexpr size_t kMostArgument = 100'000;  // bytes per command-line argument: Linux limits it to 128 KiB
 
 std::string read_all(std::istream& in, const std::string& name) {
   std::string text;

@@ -1,4 +1,4 @@
-// The prompts of gpttrain generate: from the command line, a file or standard input.
+// Prompts of gpttrain generate: from the command line, a file or standard input.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,14 +7,14 @@
 
 namespace gt {
 
-// Puts standard input in the place of `--prompt -`, in the arguments and in the words that ranks are started with, for
-// those have none. kUsage where that cannot be: --prompt-file - and ranks that are processes.
+// Replaces `--prompt -` by the text of standard input, in the arguments and in the words passed to ranks, which have no
+// standard input. Throws kUsage if that is impossible: --prompt-file - with ranks as processes.
 void take_standard_input(Command&);
 
-// One prompt or more. kUsage naming file and line: nothing there, no text, more than 64 MiB.
+// Returns at least one prompt. Throws kUsage naming file and line for empty input, invalid text, or more than 64 MiB.
 std::vector<std::string> read_prompts(const GenerateArgs&);
 
-// Prompts as one string, to be sent, and back.
+// Serialize prompts to one string and back, for sending.
 std::string pack_prompts(const std::vector<std::string>&);
 std::vector<std::string> unpack_prompts(const std::string&);
 

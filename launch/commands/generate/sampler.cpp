@@ -17,13 +17,13 @@ int32_t sample_token(std::span<const float> logits, const SamplerOptions& o, dou
   if (o.temperature == 0) return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   const auto logit = [&](int32_t id) { return logits[static_cast<size_t>(id)]; };
   const auto less_likely = [&](int32_t a, int32_t b) { return logit(a) != logit(b) ? logit(a) < logit(b) : a > b; };
-  // A heap, because few of a vocabulary's tokens have to be put in order.
-  std::vector<int32_t> rest(logits.size()), best;  // best: the likeliest first
+  // A heap, because only few tokens of the vocabulary have to be sorted.
+  std::vector<int32_t> rest(logits.size()), best;  // best: in descending probability
   std::iota(rest.begin(), rest.end(), 0);
   std::make_heap(rest.begin(), rest.end(), less_likely);
   const double top = logit(rest.front());
   const auto weight = [&](int32_t id) { return std::exp((logit(id) - top) / o.temperature); };
-  std::vector<double> p;  // of best, not normalised
+  std::vector<double> p;  // of best, not normalized
   const auto take_next = [&] {
     std::pop_heap(rest.begin(), rest.end(), less_likely);
     best.push_back(rest.back());
@@ -37,7 +37,8 @@ int32_t sample_token(std::span<const float> logits, const SamplerOptions& o, dou
   } else {
     for (const int32_t id : rest) total += weight(id);
   }
-  const bool nucleus = o.top_p < 1;  // the smallest set that makes up top_p; else as far as the draw reaches
+  // the smallest set with probability top_p; otherwise only as far as the draw reaches
+  const bool nucleus = o.top_p < 1;
   size_t keep = 0;
   while (keep < most && (nucleus ? mass < o.top_p * total : mass <= uniform * total)) {
     if (keep == best.size()) take_next();

@@ -1,4 +1,4 @@
-// Chooses the next token from logits. Pure: the same logits, options and draw give the same token.
+// Token sampling from logits. Pure: equal logits, options and draw give the same token.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,12 +7,12 @@
 namespace gt {
 
 struct SamplerOptions {
-  double temperature = 0.8;  // 0: the likeliest token
+  double temperature = 0.8;  // 0: greedy
   int64_t top_k = 0;         // 0: all
   double top_p = 1;          // nucleus sampling (Holtzman et al. 2020)
 };
 
-// `uniform` in [0, 1). Ties go to the lower id. Throws kNumerical when a logit is NaN, or none is finite.
+// `uniform` in [0, 1). Ties go to the lower id. Throws kNumerical if a logit is NaN or none is finite.
 int32_t sample_token(std::span<const float> logits, const SamplerOptions&, double uniform);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Ends a text at the first of some strings, while it is being written.
+// Ends a streamed text at the first occurrence of a stop string.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -10,7 +10,7 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) { std::erase(strings_, ""); }
 
-  // Returns what may be shown: text that no stop string begins in. Once one was found, nothing more.
+  // Returns the text that can be shown, which no stop string can begin in. After a match, returns nothing.
   std::string push(const std::string& text) {
     if (found_) return "";
     held_ += text;
@@ -20,13 +20,13 @@ class StopStrings {
       found_ = true;
       return take(first);
     }
-    size_t keep = 0;  // the longest end of the text that a stop string begins with
+    size_t keep = 0;  // longest suffix of the text that is a prefix of a stop string
     for (const std::string& s : strings_)
       for (size_t n = std::min(s.size() - 1, held_.size()); n > keep; --n)
         if (held_.compare(held_.size() - n, n, s, 0, n) == 0) keep = n;
     return take(held_.size() - keep);
   }
-  // Returns what is still held back: the text is over.
+  // Returns the text still held back. Call at the end of the text.
   std::string finish() { return found_ ? "" : take(held_.size()); }
   bool found() const { return found_; }
 

@@ -24,7 +24,7 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of a device that no data sheet is known of, its own measured ceiling is what there is.
+// Without a data-sheet peak for the device, utilization is relative to its measured peak.
 std::string utilization(const StepRecord& r) {
   if (!std::isnan(r.mfu)) return fmt::format("{:.1f}%", r.mfu * 100);
   return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of its ceiling)", r.of_ceiling * 100);
@@ -77,8 +77,7 @@ void ConsoleSink::start(const StartInfo& info) {
   if (!options_.quiet && !info.rows.empty()) print(block(info.rows) + '\n');
 }
 
-// The bar is erased by overwriting it with spaces: no escape codes, so NO_COLOR and simple terminals are served as
-// well.
+// Erases the bar by overwriting it with spaces. No escape codes, which NO_COLOR and simple terminals would not accept.
 void ConsoleSink::erase() {
   if (bar_columns_ == 0) return;
   options_.write('\r' + std::string(bar_columns_, ' ') + '\r');
@@ -88,13 +87,13 @@ void ConsoleSink::erase() {
 void ConsoleSink::print(const std::string& text) {
   const bool redraw = bar_columns_ > 0;
   erase();
-  options_.write(printable_lines(text));  // names of files and what a checkpoint says are others' text
+  options_.write(printable_lines(text));  // file names and checkpoint contents are untrusted text
   if (redraw) draw(last_);
 }
 
 void ConsoleSink::draw(const StepRecord& r) {
   const int columns = options_.width();
-  const int width = std::max((columns > 0 ? columns : 80) - 1, 10);  // the last column would wrap on some terminals
+  const int width = std::max((columns > 0 ? columns : 80) - 1, 10);  // some terminals wrap after the last column
   const std::string line =
       progress_bar(r.total_steps > 0 ? static_cast<double>(r.step) / static_cast<double>(r.total_steps) : 0, width,
                    fmt::format("step {}/{}", r.step, r.total_steps),

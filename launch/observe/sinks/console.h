@@ -1,5 +1,5 @@
-// What rank 0 prints: the start block, a line a step or a progress bar, evaluations, saves, warnings, the end block.
-// Takes strings and records; knows no config and no engine.
+// Console output of rank 0: start block, step lines or a progress bar, evaluations, saves, warnings, end block. Depends
+// on strings and records only, not on config or engine.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace gt {
 
-// "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s", and, when they
-// apply, scale, skipped, seq, wait, epoch. `previous`: the step printed before, to tell what changed; nullptr for the
-// first.
+// Returns "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s", plus
+// scale, skipped, seq, wait and epoch where they apply. `previous`: the step printed before, to detect changes; nullptr
+// for the first.
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous = nullptr);
 std::string eval_line(const EvalRecord& r);    // "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)"
 std::string saved_line(const SavedRecord& r);  // "saved step-000000200  1.9 GB  stall 0.08 s"
 
-// Whether to draw a bar: "on", "off", or "auto" = standard output is a terminal and TERM is not dumb.
+// Returns whether to draw a bar: "on", "off", or "auto" (standard output is a terminal and TERM is not dumb).
 bool use_progress_bar(const std::string& log_progress);
 
 struct ConsoleOptions {
@@ -46,8 +46,8 @@ class ConsoleSink : public Sink {
   Eta eta_;
   StepRecord last_printed_, last_;
   bool printed_any_ = false;
-  size_t bar_columns_ = 0;  // on the terminal now
-  double drawn_ = 0;        // when, in seconds of a steady clock
+  size_t bar_columns_ = 0;  // currently on the terminal
+  double drawn_ = 0;        // time of the last redraw, in seconds of a steady clock
 };
 
 }  // namespace gt

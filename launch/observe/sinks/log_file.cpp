@@ -16,8 +16,8 @@
 namespace gt {
 namespace {
 
-constexpr size_t kMostBytes = size_t{64} << 20;  // kept while nothing can be written
-constexpr size_t kBatch = 64;                    // records of one system call
+constexpr size_t kMostBytes = size_t{64} << 20;  // limit of pending records
+constexpr size_t kBatch = 64;                    // records per system call
 
 }  // namespace
 
@@ -35,7 +35,7 @@ LogFile::~LogFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// The record that is half written is written whole into a new file.
+// Opens or creates the file. A partially written record is written again as a whole.
 bool LogFile::open() {
   fd_ = open_run_file(path_, O_RDWR | O_CREAT | O_APPEND);
   if (fd_ < 0) return false;

@@ -1,5 +1,5 @@
-// A log that a run appends to while it lives. A full disk or a removed file costs no record that memory can keep:
-// writes are tried again, and a file that is gone is made again. One thread.
+// Append-only log file of a running job. A full disk or a removed file loses no record that fits in memory: writes are
+// retried and a missing file is recreated. Not thread-safe.
 #pragma once
 #include <deque>
 #include <string>
@@ -11,24 +11,22 @@ namespace gt {
 
 class LogFile {
  public:
-  enum class Form {
-    kLines,
-    kFrames
-  };  // kLines: a file that ends in half a line, of a run that was killed, gets its end
+  enum class Form { kLines, kFrames };  // kLines: an incomplete last line, left by a killed run, is terminated first
 
-  // Opens `path`, made where it is missing. `head`: begins every file that is empty, now or made again later. Throws
-  // Error(kIo) naming path and reason; a full disk is none: the file is made when there is room.
+  // Opens or creates `path`. `head` is written to every empty file, also after recreation. Throws Error(kIo) naming
+  // path and reason, except for a full disk: the file is then created once there is space.
   LogFile(std::string path, std::string head, Form);
   ~LogFile();  // writes what it can
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  void add(std::string record);  // a whole line with its newline, or a whole frame; kept until it is written
-  void flush();                  // writes what was added; what cannot be written stays for the next call
-  bool began_empty() const { return began_empty_; }  // when it was opened first
-  // What happened since the last call: a write failed, it works again, the file was removed. Each is said once.
+  void add(std::string record);  // a line with its newline, or a frame; kept until it is written
+  void flush();                  // writes the pending records; those that fail remain for the next call
+  bool began_empty() const { return began_empty_; }  // when first opened
+  // Returns the events since the last call: a write failed, writing works again, the file was removed. Each is reported
+  // once.
   std::vector<std::string> notices() { return std::exchange(notices_, {}); }
-  // "" when everything is in the file; else how many records are not, and why.
+  // Returns "" if everything is in the file, else the number of missing records and the reason.
   std::string unwritten() const;
   const std::string& path() const { return path_; }
 
@@ -39,11 +37,11 @@ class LogFile {
 
   const std::string path_, head_;
   const Form form_;
-  std::deque<std::string> records_;  // not written yet; of the first one `done_` bytes are
+  std::deque<std::string> records_;  // pending; `done_` bytes of the first one are written
   size_t done_ = 0, bytes_ = 0;      // bytes_: of records_
-  size_t lost_ = 0;                  // records that memory had no room for while nothing could be written
+  size_t lost_ = 0;                  // records dropped because memory was full while writes failed
   bool began_empty_ = true, failing_ = false;
-  int error_ = 0;  // of the write that failed last
+  int error_ = 0;  // of the last failed write
   int fd_ = -1;
   std::vector<std::string> notices_;
 };

@@ -15,10 +15,10 @@ class Line {
   explicit Line(const char* type, double time) : out_("{\"type\": \"" + std::string(type) + "\"") {
     number("time", time);
   }
-  Line& number(const char* key, double x) { return raw(key, json_number(x)); }  // NaN: it is NaN
+  Line& number(const char* key, double x) { return raw(key, json_number(x)); }  // NaN is a value
   Line& maybe(const char* key, double x) {
     return raw(key, std::isnan(x) ? "null" : json_number(x));
-  }  // NaN: not known
+  }  // NaN means unknown
   Line& integer(const char* key, int64_t x) { return raw(key, std::to_string(x)); }
   Line& index(const char* key, int64_t x) { return raw(key, x < 0 ? "null" : std::to_string(x)); }
   Line& text(const char* key, std::string_view s) {
@@ -38,7 +38,7 @@ class Line {
   std::string out_;
 };
 
-// Newlines in JSON text are outside strings (inside they are escaped), so they and the indentation after them can go.
+// Removes newlines in JSON text and the indentation after them; inside strings newlines are escaped.
 std::string on_one_line(const std::string& json) {
   std::string out;
   for (size_t i = 0; i < json.size(); ++i) {
@@ -52,7 +52,7 @@ std::string on_one_line(const std::string& json) {
   return out;
 }
 
-// What the step's seconds were spent on; "other" is what is left.
+// Time breakdown of a step; "other" is the remainder.
 std::string timers_json(const StepRecord& r) {
   double sum = 0;
   std::string out = "{";
@@ -150,7 +150,7 @@ std::string json_line(const ScalarRecord& r) {
 }
 
 std::string json_line(const EndInfo& e, double time) {
-  Rows merged;  // a label is a key: there may be several warnings
+  Rows merged;  // a label is a key, but several warnings may share one
   for (const auto& [label, value] : e.rows) {
     const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
     if (same != merged.end())
@@ -180,7 +180,7 @@ std::string json_line(const EndInfo& e, double time) {
       .close();
 }
 
-// A file that is made again begins like one of a new run.
+// A recreated file begins with the start record, like that of a new run.
 void JsonlSink::start(const StartInfo& info) {
   const std::string line = json_line(info, wall_seconds());
   file_ = std::make_unique<LogFile>(info.run_dir + "/log.jsonl", line + '\n', LogFile::Form::kLines);

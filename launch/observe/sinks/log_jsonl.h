@@ -1,4 +1,4 @@
-// log.jsonl: one JSON object a line, appended by whole lines with O_APPEND; readers take the last record of a step.
+// log.jsonl: one JSON object per line, appended in whole lines with O_APPEND; readers use the last record of a step.
 // Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
 #pragma once
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace gt {
 
-// One line each, without the newline.
+// Return one line each, without the newline.
 std::string json_line(const StartInfo& info, double time);
 std::string json_line(const StepRecord& r);
 std::string json_line(const EvalRecord& r);

@@ -1,4 +1,4 @@
-// The points of one record: every tag at the same x and time. What is not known (NaN) draws no point.
+// Data points of one record: all tags share x and time. Unknown values (NaN) are not drawn.
 #pragma once
 #include <cmath>
 #include <string_view>
@@ -8,7 +8,7 @@ namespace gt {
 template <class Put>  // void(std::string_view tag, double y)
 struct Points {
   Put put;
-  void always(std::string_view tag, double y) const { put(tag, y); }  // NaN and Inf as they are: they happened
+  void always(std::string_view tag, double y) const { put(tag, y); }  // NaN and Inf are measured values
   void known(std::string_view tag, double y) const {
     if (!std::isnan(y)) put(tag, y);
   }

@@ -1,4 +1,4 @@
-// How long it will take, and the bar that shows it. Pure text: who draws it where is console.h's business.
+// Estimated remaining time, and the progress bar as text. console.h draws it.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gt {
 
-// Time to the end: median of the last 50 steps for the steps, and the last known cost of evaluations and saves to come.
+// Remaining time: median of the last 50 step times, plus the latest cost of the remaining evaluations and saves.
 class Eta {
  public:
   Eta(int64_t total_steps = 0, int64_t eval_every = 0, int64_t save_every = 0)
@@ -26,8 +26,8 @@ class Eta {
   double eval_seconds_ = 0, save_seconds_ = 0;
 };
 
-// One line of at most `width` columns, plain ASCII, no escape codes: "[=====>      ]" between what is before and after
-// it; parts of `after` are left out from the end when the terminal is narrow.
+// Returns one line of at most `width` columns in plain ASCII: "[=====>      ]" between `before` and `after`. On narrow
+// terminals, parts of `after` are dropped from the end.
 std::string progress_bar(double share, int width, const std::string& before, const std::vector<std::string>& after);
 
 }  // namespace gt

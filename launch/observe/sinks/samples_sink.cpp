@@ -48,17 +48,17 @@ class TensorBoardCurves : public Curves {
   std::unique_ptr<TensorBoardFile> file_;
 };
 
-// Samples of a line "samples,value"; -1: no such line (the header).
+// Parses the samples of a line "samples,value"; -1 if it is not one (the header).
 int64_t samples_of(std::string_view line) {
   int64_t x;
   return parse_int(line.substr(0, line.find(',')), x) ? x : -1;
 }
 
-// A curve in a file. Lines ascend in samples: what a start of the run, or a step back within it, goes over again is cut
-// off first, as is half a line of a run that was killed.
+// CSV file of one curve, ascending in samples. Lines that a resumed run or a rollback will write again are truncated
+// first, as is an incomplete last line of a killed run.
 class CsvFile {
  public:
-  // Of what the file holds already, lines from `first` on go.
+  // Drops existing lines from `first` samples on.
   CsvFile(std::string path, const std::string& value, int64_t first)
       : path_(std::move(path)), head_("step," + value + '\n') {
     std::error_code ec;
@@ -92,7 +92,7 @@ class CsvFile {
     file_.reset();
   }
 
-  // Drops everything from the first line of `first` samples or more on.
+  // Truncates the file at the first line with `first` samples or more.
   void cut(int64_t first) {
     const std::string text = read_whole_file(path_);
     size_t keep = 0;
@@ -109,7 +109,7 @@ class CsvFile {
 
   const std::string path_, head_;
   std::unique_ptr<LogFile> file_;
-  std::vector<std::string> notices_;  // of files that were closed
+  std::vector<std::string> notices_;  // of closed files
   int64_t last_ = -1;                 // samples of the last line
 };
 
@@ -137,7 +137,7 @@ class CsvCurves : public Curves {
   }
   std::string unwritten() const override {
     for (const auto& [tag, file] : files_)
-      if (std::string what = file->unwritten(); !what.empty()) return what;  // the others are on the same disk
+      if (std::string what = file->unwritten(); !what.empty()) return what;  // the other files are on the same disk
     return "";
   }
 
@@ -148,14 +148,14 @@ class CsvCurves : public Curves {
     for (char& c : name)
       if (c == '/' || c == ' ') c = '_';
     const std::string path = folder_ + "/" + name + ".csv";
-    std::error_code ec;  // without a file, or with one that stays, there is nothing to put aside
+    std::error_code ec;  // ignored: nothing to rename
     if (fresh_) std::filesystem::rename(path, path + ".old", ec);
     return std::make_unique<CsvFile>(path, tag.substr(tag.rfind('/') + 1), first_);
   }
 
   const std::string folder_;
-  const int64_t first_;  // no line of an earlier start may have so many samples or more
-  const bool fresh_;     // it begins at step 1: what is there belongs to another run
+  const int64_t first_;  // lines from here on are dropped
+  const bool fresh_;     // begins at step 1: existing files belong to another run
   std::map<std::string, std::unique_ptr<CsvFile>> files_;
 };
 
@@ -183,7 +183,7 @@ void SamplesSink::step(const StepRecord& r) {
   if (times_) {
     const Timers& t = r.longest;
     const double inner = t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime];
-    if (t[kMicrobatchTime] == 0) {  // else nobody knows where the forward ends
+    if (t[kMicrobatchTime] == 0) {  // otherwise the end of the forward is unknown
       p.always("elapsed_time_ms_forward", 1e3 * t[kForwardTime]);
       p.always("elapsed_time_ms_backward", 1e3 * (inner + t[kReduceTime]));
       p.always("elapsed_time_ms_backward_inner", 1e3 * inner);
@@ -198,7 +198,7 @@ void SamplesSink::eval(const EvalRecord& r) {
   curves_->point("Train/Samples/eval_loss", r.loss, axis_.at(r.step), r.time);
 }
 
-// Of the scalars of a run DeepSpeed has the trust ratios.
+// Of the scalars, DeepSpeed's monitors have only the trust ratios.
 void SamplesSink::scalar(const ScalarRecord& r) {
   constexpr std::string_view kOurs = "train/lamb_coeff/";
   const std::string_view tag = r.tag.data();

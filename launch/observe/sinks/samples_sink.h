@@ -1,5 +1,5 @@
-// The curves that DeepSpeed's monitors draw, under its names and over samples instead of steps, with ours beside them:
-// as TensorBoard events or as a CSV file a curve. Written out after every step.
+// Curves of DeepSpeed's monitors, under its names and over samples instead of steps, plus our own, as TensorBoard
+// events or one CSV file per curve. Flushed after every step.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace gt {
 
-// Where points go: a folder, made when it is not there. Throws kIo, and the sink is switched off.
+// Destination of points: a folder, created on demand. On kIo the sink is disabled.
 class Curves {
  public:
   virtual ~Curves() = default;
@@ -20,22 +20,22 @@ class Curves {
   virtual std::string unwritten() const = 0;
 };
 
-// x = samples taken when the step has ended, skipped steps included.
+// x = samples consumed at the end of the step, including skipped steps.
 struct SampleAxis {
-  int64_t step = 0, samples = 0;  // before the first step of this start
+  int64_t step = 0, samples = 0;  // at the start of this process
   int64_t global_batch = 1;
   int64_t at(int64_t s) const { return samples + (s - step) * global_batch; }
 };
 
 std::unique_ptr<Curves> tensorboard_curves(const std::string& folder, const SampleAxis& axis);
-// Tag a/b c -> a_b_c.csv; the header "step,c" only where the file is empty, then lines "samples,value", ascending: a
-// start of the run goes on after the samples that it had at its checkpoint, later lines of the file go, and a rollback
-// drops what it takes back. A run that begins at its first step puts another's file aside as a_b_c.csv.old.
+// Tag a/b c → a_b_c.csv, with the header "step,c" and lines "samples,value" in ascending order. A resumed run drops
+// lines beyond its checkpoint's samples, and a rollback drops the lines that it reverts. A run that begins at step 1
+// renames an existing file to a_b_c.csv.old.
 std::unique_ptr<Curves> csv_curves(const std::string& folder, const SampleAxis& axis);
 
 class SamplesSink : public Sink {
  public:
-  // times: Train/Samples/elapsed_time_ms_* too.
+  // times: also Train/Samples/elapsed_time_ms_*.
   SamplesSink(std::unique_ptr<Curves> curves, const SampleAxis& axis, bool times)
       : curves_(std::move(curves)), axis_(axis), times_(times) {}
   const char* name() const override { return curves_->name(); }

@@ -42,7 +42,7 @@ void put_bytes(std::string& out, int field, std::string_view s) {
   out += s;
 }
 
-// wall_time = 1, step = 2: how every Event begins.
+// Common prefix of Events: wall_time = 1, step = 2.
 std::string event_head(double wall, int64_t step) {
   std::string out;
   if (wall != 0) put_key(out, 1, kFixed64), put_raw(out, wall);
@@ -65,7 +65,7 @@ uint32_t masked_crc(const void* data, size_t n) {
 constexpr size_t kFlushBytes = 1 << 20;
 
 std::string file_name(const std::string& folder, double wall) {
-  static std::atomic<int> count{0};  // two files of one process within a second need different names
+  static std::atomic<int> count{0};  // distinguishes files that one process creates within a second
   return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(),
                      getpid(), count++);
 }
@@ -98,7 +98,7 @@ std::string event_session_start(double wall, int64_t step) {
 std::string event_scalar(double wall, int64_t step, std::string_view tag, float value) {
   std::string v;
   put_bytes(v, 1, tag);
-  put_key(v, 2, kFixed32);  // a member of a oneof: written even when it is 0
+  put_key(v, 2, kFixed32);  // member of a oneof: written even if 0
   put_raw(v, value);
   return with_summary(event_head(wall, step), v);
 }

@@ -1,4 +1,4 @@
-// Curves and texts of a run as TensorBoard events: which record becomes which tag.
+// TensorBoard sink: maps records to tags.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,8 +13,8 @@ namespace gt {
 
 class TensorBoardSink : public Sink {
  public:
-  // log_every: steps between two points of a curve. `look`: what rank 0's GPU is like now, asked at most once a second
-  // and by the writer's thread; empty: there is none.
+  // log_every: steps between two points of a curve. `look`: returns the current conditions of rank 0's GPU, called at
+  // most once a second by the writer thread; may be empty.
   explicit TensorBoardSink(int64_t log_every, std::function<DeviceConditions()> look = {})
       : every_(log_every), look_(std::move(look)) {}
   const char* name() const override { return "tensorboard"; }
@@ -30,7 +30,7 @@ class TensorBoardSink : public Sink {
  private:
   int64_t every_, newest_ = -1;  // newest_: step of the last record
   std::function<DeviceConditions()> look_;
-  double looked_ = 0;  // when: time of a record
+  double looked_ = 0;  // time of the last record with device conditions
   std::unique_ptr<TensorBoardFile> file_;
 };
 

@@ -74,7 +74,7 @@ void TraceRecorder::add_step(int64_t step, const PipelineExecutor& executor, con
   constexpr TraceKind kPhases[] = {TraceKind::kReduce, TraceKind::kNorms, TraceKind::kOptimizer, TraceKind::kGather};
   for (size_t p = 0; p < 4; ++p) add(step, kPhases[p], phases[p + 1], phases[p + 2]);
   for (const CommSpan& s : tp.spans()) add(step, TraceKind::kTpCall, s);
-  auto action = executor.timeline().begin();  // both are in order of time; other calls of dp are what G and phases show
+  auto action = executor.timeline().begin();  // both are in time order; other dp calls are covered by G and phases
   for (const CommSpan& s : dp.spans()) {
     while (action != executor.timeline().end() && ns(executor.started() + action->end) < s.end) ++action;
     if (action == executor.timeline().end()) break;
@@ -147,7 +147,7 @@ Report executed_report(std::span<const RankTrace> traces, int64_t step) {
     if (t.dp != 0 || t.tp != 0) continue;
     const auto r = static_cast<size_t>(t.pp);
     for (const TraceEntry& e : t.entries) {
-      // As the logged bubble: waiting for other replicas is no work of a stage.
+      // As in the logged bubble: waiting for other replicas does not count as work of a stage.
       if (e.step == step && e.kind == TraceKind::kDpCall) busy -= static_cast<double>(e.duration) * 1e-6;
       if (e.step != step || !(computes(e.kind) || receives(e.kind))) continue;
       (computes(e.kind) ? report.timeline : report.waiting)[r].push_back(

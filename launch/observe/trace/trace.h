@@ -1,6 +1,6 @@
-// What one rank did in the steps that are traced: entries of fixed size in memory that is allocated beforehand, so that
-// a traced step costs a few copies and an untraced one nothing. Actions and phases are where the device computed them,
-// calls of collectives where the host made them. Knows no file format (trace_json.h) and no other rank (trace_session.h).
+// Trace of one rank: fixed-size entries in preallocated memory, so that a traced step costs a few copies and an
+// untraced one nothing. Actions and phases have device times, collective calls host times. Independent of file formats
+// (trace_json.h) and other ranks (trace_session.h).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -32,31 +32,31 @@ enum class TraceKind : uint8_t {
   kGather,  // phases of a step (Phase)
   kDataWait,
   kTpCall,
-  kDpCall,  // the rank's thread inside a call or wait of that group; dp: inside a compute action
-  kMicrobatch,  // forward and backward as one graph of the device
+  kDpCall,      // host thread inside a call or wait of that group; dp: inside a compute action
+  kMicrobatch,  // forward and backward in one device graph
 };
 constexpr bool computes(TraceKind k) { return k <= TraceKind::kBackwardWeight || k == TraceKind::kMicrobatch; }
 
-// 48 bytes that travel between ranks as they are.
+// 48 bytes, sent between ranks as raw memory.
 struct TraceEntry {
   int64_t begin = 0, duration = 0;  // ns of the rank's std::chrono::steady_clock
-  int64_t bytes = 0;                // of a message; 0: a wait for one that was sent
-  int64_t activation_bytes = 0;     // compute actions: used when it ended
+  int64_t bytes = 0;                // of a message; 0: a wait for a message sent earlier
+  int64_t activation_bytes = 0;     // compute actions: activation memory in use at the end
   int32_t step = 0;
   int16_t stage = -1, microbatch = -1;
   TraceKind kind = TraceKind::kForward;
-  CommOp op{};         // kTpCall, kDpCall: which, and
-  bool waits = false;  // whether it was a wait for an earlier call
+  CommOp op{};         // kTpCall, kDpCall: operation
+  bool waits = false;  // a wait for an earlier call
   uint8_t unused = 0;
-  int32_t live = 0;  // compute actions: microbatches in flight while it ran
+  int32_t live = 0;  // compute actions: microbatches in flight
 };
 static_assert(sizeof(TraceEntry) == 48);
 
 class TraceRecorder {
  public:
   explicit TraceRecorder(size_t capacity) { entries_.reserve(capacity); }
-  // Everything of one step; waited_until - waited_seconds .. waited_until: the wait for data before it; tp, dp: where
-  // the thread was inside those groups. Entries that do not fit are left out.
+  // Adds all entries of one step; those that do not fit are dropped. The wait for data is waited_until - waited_seconds
+  // to waited_until. tp, dp: host time inside those groups' calls.
   void add_step(int64_t step, const PipelineExecutor&, const PhaseEnds&, double waited_until, double waited_seconds,
                 const CommSpans& tp, const CommSpans& dp);
   std::span<const TraceEntry> entries() const { return entries_; }
@@ -71,23 +71,25 @@ class TraceRecorder {
   bool full_ = false;
 };
 
-// Entries of one step like this one, for the capacity of a recorder.
+// Returns the number of entries of one such step, to size a recorder.
 size_t trace_entries_per_step(const PipelineExecutor&, const CommSpans& tp, const CommSpans& dp);
 
-// One rank's part of a trace.
+// Trace of one rank.
 struct RankTrace {
   int rank = 0, pp = 0, dp = 0, tp = 0;
   std::string host;
   bool truncated = false;
-  double clock_offset = 0, clock_error = 0;  // seconds, already taken out of the entries; how wrong that may be
+  // seconds, already subtracted from the entries; bound of the remaining error
+  double clock_offset = 0, clock_error = 0;
   std::vector<TraceEntry> entries;           // on rank 0's clock
 };
 
-// The simulator's timeline as a trace of one step; a unit of its time becomes `unit` seconds. Messages take no time.
+// Converts the simulator's timeline to a trace of one step; one unit of its time is `unit` seconds. Messages take no
+// time.
 std::vector<RankTrace> simulated_trace(const Schedule&, const Report&, double unit = 1e-3);
 
-// What gantt() draws of one executed step: the pipeline ranks of (dp 0, tp 0), times in milliseconds. Empty when no
-// such entries are there.
+// Returns the input of gantt() for one executed step: the pipeline ranks of (dp 0, tp 0), times in milliseconds. Empty
+// without such entries.
 Report executed_report(std::span<const RankTrace>, int64_t step);
 
 }  // namespace gt

@@ -104,7 +104,7 @@ class Writer {
         if (e.bytes == 0 || !(sends(e.kind) || receives(e.kind))) continue;
         Ends& ends = messages_[message_of(t, e)];
         const TraceEntry*& end = sends(e.kind) ? ends.sent : ends.received;
-        if (end == nullptr || end->begin < e.begin) end = &e;  // after its header
+        if (end == nullptr || end->begin < e.begin) end = &e;  // skips the header
       }
   }
 
@@ -176,7 +176,7 @@ class Writer {
     if (e.activation_bytes > 0) counter(t, "activation bytes", end, e.activation_bytes);
   }
 
-  // From where the send began to where the wait for it was over.
+  // From the start of the send to the end of the receiver's wait.
   void arrow(const RankTrace& t, const TraceEntry& e) {
     const Message m = message_of(t, e);
     const Ends& ends = messages_.at(m);

@@ -30,7 +30,7 @@ void receive(ProcessGroup& g, T* data, size_t n, int from) {
   g.recv(bytes_of(data, n), from, kTag, {}).wait({});
 }
 
-struct Head {  // before a rank's entries
+struct Head {  // precedes a rank's entries
   int64_t entries = 0, truncated = 0;
   char host[kHostChars] = {};
 };
@@ -68,18 +68,18 @@ bool TraceSession::traced(int rank) const {
 
 void TraceSession::begin_step(int64_t step) {
   if (!wants(step) || !traced(mesh_.rank())) return;
-  if (open()) {  // what came since the last step is not of this one
+  if (open()) {  // spans since the previous step belong to no traced step
     tp_->clear();
     dp_->clear();
     return;
   }
   compare_clocks(before_);
   listen(true);
-  recorder_ = std::make_unique<TraceRecorder>(0);  // sized when the first step shows how much there is
+  recorder_ = std::make_unique<TraceRecorder>(0);  // sized after the first step
 }
 
 void TraceSession::listen(bool on) {
-  constexpr size_t kMostCalls = size_t{1} << 16;  // in one step
+  constexpr size_t kMostCalls = size_t{1} << 16;  // per step
   if (on) {
     tp_ = std::make_unique<CommSpans>(kMostCalls);
     dp_ = std::make_unique<CommSpans>(kMostCalls);
@@ -100,8 +100,8 @@ void TraceSession::end_step(int64_t step, const PipelineExecutor& executor, cons
   recorder_->add_step(step, executor, phases, waited_until, waited_seconds, *tp_, *dp_);
 }
 
-// Rank 0 asks one rank after the other for the time; the quickest answer is the best one, and half of its round trip is
-// how wrong it may be.
+// Rank 0 requests the time from one rank after the other. The fastest reply is the most accurate; its error is at most
+// half the round trip.
 void TraceSession::compare_clocks(std::vector<Clock>& out) {
   ProcessGroup& world = mesh_.world();
   out.assign(ranks_.size(), {});
@@ -129,7 +129,7 @@ void TraceSession::compare_clocks(std::vector<Clock>& out) {
   }
 }
 
-// Offsets within their own error are none: ranks of one machine share a clock.
+// Offsets within their own error are ignored: ranks of one machine share a clock.
 void TraceSession::shift(RankTrace& t, const Clock& before, const Clock& after) const {
   t.clock_error = std::max(before.error, after.error);
   if (std::abs(before.offset) <= before.error && std::abs(after.offset) <= after.error) return;

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Puts the portable bundle together: program, CUDA backend if there is one, every library that is not the system's own,
-# Open MPI's launcher with its plugins, configs, licences; all of it finds the rest by relative paths, so the folder runs
-# wherever it is unpacked. Called by CMakeLists.txt when the project is installed or packed (cpack); needs Debian's
-# dpkg, patchelf, binutils, ldd.
+# Builds the portable bundle: program, CUDA backend if built, every library that is not part of the base system, Open
+# MPI's launcher with its plugins, configs, licences. All paths inside are relative, so the folder runs wherever it is
+# unpacked. Called by CMakeLists.txt on install and by cpack; needs Debian's dpkg, patchelf, binutils, ldd.
 #   cmake --build build/cpu --target package                 gpttrain-VERSION-linux-x86_64.tar.gz
 #   cmake --install build/cpu --prefix NEW/FOLDER            the same as a folder
-# In it: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ with what Open MPI and PMIx need at run
-# time, configs/, licenses/, share/gpttrain/bundle.txt with the least glibc. Not in it: cuBLASLt (541 MB; a CUDA 13 toolkit
-# in /usr/local/cuda or a folder in LD_LIBRARY_PATH has it), cuDNN (looked for there too, and done without), the driver, ssh, libraries of fast networks: processes talk by
-# shared memory and TCP. Machines that share a job need it at the same path. launch/ranks/start/bundle.h is the program's side.
+# Contents: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ (runtime data of Open MPI and PMIx),
+# configs/, licenses/, share/gpttrain/bundle.txt with the minimum glibc.
+# Not included: cuBLASLt (541 MB; from a CUDA 13 toolkit in /usr/local/cuda or LD_LIBRARY_PATH), cuDNN (same places,
+# optional), the driver, ssh, and libraries of fast networks: ranks communicate over shared memory and TCP. All machines
+# of a job need the bundle at the same path. launch/ranks/start/bundle.h is the program's side.
 #   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER [CUDNN_FRONTEND]     BACKEND may be missing
 set -euo pipefail
 program=$1 backend=$2 source=$3 folder=$4 frontend=${5:-}
@@ -17,11 +17,11 @@ for tool in dpkg-query patchelf ldd objdump ompi_info mpirun orted; do
   command -v "$tool" >/dev/null || fail "needs $tool (launch/setup.sh installs it)"
 done
 
-# What every x86-64 Linux with this glibc has, and what belongs to its kernel, its driver or its CUDA.
+# Libraries of the base system (any x86-64 Linux with this glibc), and those of the kernel, the driver or CUDA.
 system='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnsl)\.so'
 cuda='^(libcuda|libcublas|libcublasLt|libcudart|libcudnn.*|libnvrtc.*|libnccl)\.so'
 
-# A bundle is a folder of its own, never mixed into /usr/local.
+# A bundle needs a folder of its own; never install into /usr/local.
 [ -e "$folder/share/gpttrain/bundle.txt" ] || [ -z "$(ls -A "$folder" 2>/dev/null)" ] ||
   fail "$folder is neither empty nor a bundle; install with: cmake --install BUILD --prefix SOME/NEW/FOLDER"
 rm -rf "$folder"/{bin,lib,etc,share,configs,licenses,README.md}
@@ -41,7 +41,7 @@ cp "$program" "$folder/bin/gpttrain"
 [ ! -e "$backend" ] || cp "$backend" "$folder/bin/libgpttrain_cuda.so"
 cp -r "$source/configs" "$source/README.md" "$folder/"
 
-# Open MPI looks for plugins and texts below its prefix, so they keep their places below ours. Left out: transports of
+# Open MPI finds plugins and texts relative to its prefix, so they keep their relative paths. Excluded: transports of
 # fast networks (their libraries belong to the machine), OpenSHMEM, MPI-IO, launchers of other systems.
 prefix=$(ompi_info --path prefix --parsable | cut -d: -f3-)
 plugins=$(ompi_info --path pkglibdir --parsable | cut -d: -f3-)
@@ -65,7 +65,7 @@ cp -r "$(dirname "$pmix")"/../share/pmix "$folder/lib/pmix2/share/"
 
 elfs() { find "$folder" -type f \( -path "$folder/bin/*" -o -name '*.so*' \); }
 
-# ldd follows libraries of libraries; what it finds is taken under the name that others ask for.
+# ldd resolves libraries transitively; each is stored under its soname.
 elfs | while read -r file; do ldd "$file"; done | awk '$2 == "=>" {print $1, $3}' | sort -u |
   while read -r name path; do
     [[ $name =~ $system || $name =~ $cuda ]] && continue
@@ -76,8 +76,8 @@ elfs | while read -r file; do ldd "$file"; done | awk '$2 == "=>" {print $1, $3}
     realpath "$path" >>"$origin"
   done
 
-# RPATH, not RUNPATH: another MPI or HDF5 in LD_LIBRARY_PATH, as modules of a cluster set it, must not take our place. The
-# backend's is a RUNPATH: which cuBLASLt it gets is the machine's matter.
+# RPATH, not RUNPATH: another MPI or HDF5 in LD_LIBRARY_PATH, as set by cluster modules, must not override ours. The
+# backend has a RUNPATH, because cuBLASLt comes from the machine.
 elfs | while read -r file; do
   to_lib=$(realpath --relative-to="$(dirname "$file")" "$folder/lib")
   here="\$ORIGIN$([ "$to_lib" = . ] || echo "/$to_lib")"
@@ -88,7 +88,7 @@ elfs | while read -r file; do
   fi
 done
 
-# Whose they are: a package's terms, and those that they refer to.
+# Licences of the packages, and the common licences that they refer to.
 sort -u "$origin" | while read -r file; do
   dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}" 2>/dev/null || fail "no package owns $file"
 done | cut -d: -f1 | sort -u >"$folder/licenses/packages"
@@ -98,14 +98,14 @@ done <"$folder/licenses/packages"
 grep -hoE '/usr/share/common-licenses/[A-Za-z]+(-[0-9]+(\.[0-9]+)*)?' "$folder"/licenses/*.txt | sort -u |
   while read -r text; do [ ! -f "$text" ] || cp -L "$text" "$folder/licenses/"; done
 
-# Headers of cudnn-frontend are compiled into a backend that knows cuDNN.
+# A backend with cuDNN support contains code from the cudnn-frontend headers.
 knows_cudnn=no
 if [ -e "$backend" ] && grep -q cudnnBackendExecute "$backend"; then
   knows_cudnn=yes
   cp "$frontend/LICENSE.txt" "$folder/licenses/cudnn-frontend.txt" || fail "no licence of cudnn-frontend in '$frontend'"
 fi
 
-# What the program knows itself to be a bundle by.
+# Marker file by which the program recognizes a bundle.
 glibc=$(elfs | while read -r file; do objdump -T "$file"; done | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
 {
   echo "gpttrain, portable bundle for Linux on x86-64"

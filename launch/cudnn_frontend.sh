@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Brings the headers of NVIDIA's cudnn-frontend (MIT licence), by which the CUDA backend describes attention to cuDNN, into
-# build/deps/cudnn-frontend: include/ and LICENSE.txt out of the wheel on PyPI, of one version, by its SHA-256. Does nothing
-# where they are already or where no cuDNN is (cudnn.h of a CUDA toolkit or of the system). Shared by launch/setup.sh and
-# whoever builds by hand; then configure again. Without them the backend builds as well, with attention of its own alone.
+# Downloads the headers of NVIDIA's cudnn-frontend (MIT licence), with which the CUDA backend builds cuDNN attention
+# graphs, to build/deps/cudnn-frontend: include/ and LICENSE.txt from one PyPI wheel, pinned by version and SHA-256.
+# Does nothing if they are present, or if there is no cuDNN (cudnn.h of a CUDA toolkit or of the system). Called by
+# launch/setup.sh or by hand; reconfigure afterwards. Without them the backend uses its own attention kernels only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=1.23.0
@@ -23,7 +23,7 @@ python=/usr/bin/python3
 [ -x "$python" ] || python=python3
 "$python" -m venv "$work/venv"
 echo "nvidia-cudnn-frontend==$version --hash=sha256:$sha256" >"$work/wanted.txt"
-# The wheel of one Python, whatever runs this: all have the same headers, but each its own sum.
+# Wheel of one fixed Python version: all versions contain the same headers, but have different checksums.
 "$work/venv/bin/pip" download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: --python-version 3.11 \
   --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --dest "$work" -r "$work/wanted.txt" ||
   { echo "cudnn-frontend: the wheel nvidia-cudnn-frontend $version cannot be had: attention on GPUs will be by our own kernels" >&2; exit 1; }

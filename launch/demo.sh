@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# From nothing to a trained model on this machine: packages, build, a real English corpus, a tokenizer, training on tensor,
-# pipeline and data parallel ranks, an interruption and a resume, generated text. Steps that are done are skipped the next time.
+# From an empty machine to a trained model: packages, build, an English corpus, a tokenizer, training on tensor,
+# pipeline and data parallel ranks, an interruption and a resume, generated text. Completed steps are skipped on the
+# next run.
 #   ./launch/demo.sh            everything
-#   ./launch/demo.sh --fresh    forget the demo's run (not the build, the corpus or the tokenizer) and train again
+#   ./launch/demo.sh --fresh    delete the demo's run (not the build, the corpus or the tokenizer) and train again
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,7 +43,8 @@ if [ ! -s "$corpus" ]; then
   dpkg -x "$tmp"/dict-gcide_*.deb "$tmp/x"
   found=$(sha256sum <"$tmp/x/usr/share/dictd/gcide.dict.dz" | cut -d' ' -f1)
   [ "$found" = "$sum" ] || { echo "demo: gcide.dict.dz has SHA-256 $found, expected $sum: another version of the package?" >&2; exit 65; }
-  # One document an entry: entries begin in the first column. Source tags such as [1913 Webster] on lines of their own go.
+  # One document per entry: entries begin in the first column. Lines with only a source tag such as [1913 Webster] are
+  # removed.
   gzip -dc <"$tmp/x/usr/share/dictd/gcide.dict.dz" | tail -n +160 |
     awk '/^ *\[[^]]*(Webster|WordNet|PJC|GG|RP|AS)[^]]*\]$/ || /^$/ {next} /^[^ ]/ {print ""} {gsub(/  +/, " "); print}' >"$corpus.part"
   mv "$corpus.part" "$corpus"

@@ -1,5 +1,5 @@
-# Writes OUT with the git hash of SOURCE, only when it changed: run at every build, so that --version never names an
-# older commit than the one it was built from, and only version.cpp is compiled again.
+# Writes OUT with the git hash of SOURCE, only if it changed. Runs at every build, so that --version never names an
+# older commit, and only version.cpp is recompiled.
 cmake_minimum_required(VERSION 3.25)
 set(hash unknown)
 find_program(git git)

@@ -1,4 +1,4 @@
-// gpttrain: one binary, many subcommands. Parses, dispatches, turns errors into one message and an exit code.
+// gpttrain: one binary with many subcommands. Parses, dispatches, and converts errors to one message and an exit code.
 #include <fmt/format.h>
 
 #include <string>
@@ -15,14 +15,14 @@
 
 namespace {
 
-// Of a process that does not get further; a rank says which one it is, and of those of a machine that were started by
-// somebody else the first one speaks: they read the same files.
+// Prints the error of a process that cannot continue; a rank names itself. If an external launcher started several
+// ranks on a machine, only the first prints, because all of them read the same files.
 void print_error(const std::string& text) {
   const std::string what = gt::printable_lines(text);
   gt::RankEnv env;
   try {
     env = gt::find_rank_env();
-  } catch (const gt::Error&) {  // which is what the message is about
+  } catch (const gt::Error&) {  // no valid rank: the error being reported
   }
   if (env.launched() && gt::report_failed(env.rank, what)) return;
   if (env.launched() && env.world > 1) {
@@ -35,7 +35,7 @@ void print_error(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  gt::install_crash_handlers();  // no subcommand dies in silence
+  gt::install_crash_handlers();  // active before any subcommand runs
   try {
     gt::use_bundled_mpi();
     const gt::Command command = gt::parse_command(argc, argv);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what gpttrain needs from Debian's packages. Shared by launch/demo.sh and tests/run.sh; safe to run again:
-# when everything is there it does nothing and needs no network. Needs root or sudo only when something is missing.
-#   launch/setup.sh [--tests]           what the program, or the tests too, cannot do without
-#   launch/setup.sh --fuzz              and clang with libFuzzer, for the preset fuzz
-#   launch/setup.sh --only PACKAGE...   these
-# Where a CUDA toolkit with cuDNN is, the headers of cudnn-frontend come too (launch/cudnn_frontend.sh); without them the CUDA
-# backend has its own attention alone.
+# Installs gpttrain's dependencies from Debian packages. Shared by launch/demo.sh and tests/run.sh; idempotent: if
+# everything is installed it does nothing and needs no network. Needs root or sudo only to install.
+#   launch/setup.sh [--tests]           dependencies of the program, or of the tests too
+#   launch/setup.sh --fuzz              also clang with libFuzzer, for the preset fuzz
+#   launch/setup.sh --only PACKAGE...   only these packages
+# If a CUDA toolkit with cuDNN is present, also downloads the headers of cudnn-frontend (launch/cudnn_frontend.sh).
+# Without them the CUDA backend uses its own attention kernels only.
 set -euo pipefail
 here=$(dirname "$0")
 
